@@ -24,7 +24,7 @@ from kubemend.controller.hub.server import Hub, HubOptions
 from kubemend.controller.hub.service import Coordination
 from kubemend.controller.leader.election import Election
 from kubemend.controller.metrics import Metrics
-from kubemend.controller.restarts.events import EventTeller
+from kubemend.controller.restarts.events import RoundEventRecorder
 from kubemend.controller.restarts.pod_replacer import PodReplacer
 from kubemend.controller.restarts.store import RestartStore
 from kubemend.controller.settings import Settings
@@ -58,7 +58,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
     nodes = Nodes(api=api, report=parts.reporter("nodes"))
     hub = _hub(settings, api=api, relay=relay, members=members, metrics=HubMetrics(registry))
     tracing = traces.wanted(os.environ, metrics=metrics, about=_about(settings))
-    events = EventTeller(api=api, report=parts.reporter("events"))
+    events = RoundEventRecorder(api=api, report=parts.reporter("events"))
     restarts = RestartStore(
         api=api,
         report=parts.reporter("restarts"),

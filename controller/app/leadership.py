@@ -23,36 +23,36 @@ class LeaderRelay:
     """Receive the agents' streams for as long as the process lives and forward them to the current coordinator."""
 
     def __init__(self) -> None:
-        self._conductor: GangCoordinator | None = None
+        self._coordinator: GangCoordinator | None = None
 
-    def use(self, conductor: GangCoordinator | None) -> None:
+    def use(self, coordinator: GangCoordinator | None) -> None:
         """Forward everything to this coordinator from now on."""
-        self._conductor = conductor
+        self._coordinator = coordinator
 
     def connected(self, session: Session) -> None:
         """Forward that an agent's stream begins."""
-        if self._conductor is not None:
-            self._conductor.connected(session)
+        if self._coordinator is not None:
+            self._coordinator.connected(session)
 
     def hello(self, session: Session, hello: pb.Hello) -> None:
         """Forward an agent's Hello with the state of its members."""
-        if self._conductor is not None:
-            self._conductor.hello(session, hello)
+        if self._coordinator is not None:
+            self._coordinator.hello(session, hello)
 
     def told(self, session: Session, message: pb.AgentMessage) -> None:
         """Forward an agent's message about its members."""
-        if self._conductor is not None:
-            self._conductor.told(session, message)
+        if self._coordinator is not None:
+            self._coordinator.told(session, message)
 
     def gone(self, session: Session) -> None:
         """Forward that an agent's stream has ended."""
-        if self._conductor is not None:
-            self._conductor.gone(session)
+        if self._coordinator is not None:
+            self._coordinator.gone(session)
 
     def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
         """Forward that a pod to be replaced has been deleted, no longer exists, or must not be deleted."""
-        if self._conductor is not None:
-            self._conductor.replaced(pod, outcome, detail)
+        if self._coordinator is not None:
+            self._coordinator.replaced(pod, outcome, detail)
 
 
 class LeadershipTerms:
@@ -66,14 +66,14 @@ class LeadershipTerms:
     async def __call__(self, term: Term) -> None:
         """Lead until cancelled. The caller cancels when the Lease is lost."""
         outside = self._outside
-        conductor = GangCoordinator(outside=outside, term=term)
+        coordinator = GangCoordinator(outside=outside, term=term)
         async with asyncio.TaskGroup() as tasks:
             aio.spawn_eternal(tasks, outside.restarts.run(), name="restarts")
             aio.spawn_eternal(tasks, outside.recreator.run(), name="recreator")
             aio.spawn_eternal(tasks, self._run_jobsets(), name="jobsets")
-            aio.spawn_eternal(tasks, conductor.run(), name="conductor")
-            await conductor.ready.wait()
-            with self._heard(conductor, term):
+            aio.spawn_eternal(tasks, coordinator.run(), name="coordinator")
+            await coordinator.ready.wait()
+            with self._routed(coordinator, term):
                 aio.spawn_eternal(tasks, self._follow_epoch(term, led=term.epoch), name="epoch")
                 await asyncio.Event().wait()
 
@@ -87,9 +87,9 @@ class LeadershipTerms:
         await self._outside.jobsets.run()
 
     @contextlib.contextmanager
-    def _heard(self, conductor: GangCoordinator, term: Term) -> Iterator[None]:
+    def _routed(self, coordinator: GangCoordinator, term: Term) -> Iterator[None]:
         """Route agents to this coordinator; on exit, stop that before anything else of the term ends."""
-        self._relay.use(conductor)
+        self._relay.use(coordinator)
         self._hub.lead(term.epoch)
         self._outside.metrics.leads.set(1)
         try:

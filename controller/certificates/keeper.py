@@ -37,14 +37,14 @@ _TRIES: Final = 8
 class KeeperOptions:
     """Location of the objects and names of the hub.
 
-    ``extra_names`` are further DNS names or IP addresses. ``look_seconds`` is the interval at which the Secret is read:
-    another replica's renewal takes effect here after at most that long.
+    ``extra_names`` are further DNS names or IP addresses. ``refresh_seconds`` is the interval at which the Secret is
+    read: another replica's renewal takes effect here after at most that long.
     """
 
     namespace: str
     extra_names: Collection[str] = ()
     periods: Periods = field(default_factory=Periods)
-    look_seconds: float = 60.0
+    refresh_seconds: float = 60.0
 
     @property
     def names(self) -> frozenset[str]:
@@ -66,28 +66,28 @@ class Keeper:
     async def ready(self) -> None:
         """Return when the certificates exist and are published. Retries indefinitely."""
         backoff = aio.Backoff(first=0.2, limit=10.0)
-        while not await self._try_look():
+        while not await self._try_refresh():
             await backoff.wait()
 
     async def run(self) -> None:
         """Renew certificates before they expire, and adopt those that other replicas have renewed; never returns."""
-        async for _ in aio.ticks(period=self._options.look_seconds):
-            await self._try_look()
+        async for _ in aio.ticks(period=self._options.refresh_seconds):
+            await self._try_refresh()
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return the server's credentials, which follow each renewal. Call it after ``ready``."""
         return self._serving.credentials()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Bring the Secret, the ConfigMap and the certificate in use up to date once. Raises KubeError."""
         current = await self._stored()
         # The bundle first: an agent must have a CA before it receives a certificate signed by it.
         await self._publish(current.bundle())
         self._serving.use(current)
 
-    async def _try_look(self) -> bool:
+    async def _try_refresh(self) -> bool:
         try:
-            await self.look()
+            await self.refresh()
         except errors.KubeError as error:
             log.warning("certificates.not_kept", error=str(error))
             return False

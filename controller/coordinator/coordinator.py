@@ -56,7 +56,7 @@ class GangCoordinator:
         self._workers: dict[GangKey, GangWorker] = {}
         self._faults: OrderedDict[str, _ReportedFault] = OrderedDict()
         self._stragglers = Stragglers(outside=outside)
-        self._single_pods = SinglePods(outside=outside, desk=self._worker, resume=self._resume_single)
+        self._single_pods = SinglePods(outside=outside, worker=self._worker, resume=self._resume_single)
         self._spawned: asyncio.Queue[tuple[Coroutine[Any, Any, None], str]] = asyncio.Queue()
         self.ready = asyncio.Event()
 
@@ -125,7 +125,7 @@ class GangCoordinator:
 
     def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
         """Record that a pod to be replaced has been deleted, no longer exists, or must not be deleted."""
-        rounds = [worker.conducting for worker in self._workers.values() if worker.conducting is not None]
+        rounds = [worker.runner for worker in self._workers.values() if worker.runner is not None]
         of_round = next((each.id for each in rounds if pod.uid in each.round.members), "")
         log.info("pod.replaced", round=of_round, pod=str(pod), outcome=outcome.value, detail=detail)
         if outcome is Outcome.GONE:
@@ -202,8 +202,8 @@ class GangCoordinator:
         try:
             if now - restart.begun_at > _OLDEST_ROUND_TIMEOUTS * self._outside.policy.limits.whole:
                 why = "the round is too old to be resumed"  # a late write of a leader that had lost the Lease
-            elif worker.conducting is not None:
-                why = f"round {worker.conducting.id} of the same gang is under way"
+            elif worker.runner is not None:
+                why = f"round {worker.runner.id} of the same gang is under way"
             else:
                 worker.resume(restart)
                 return
@@ -214,56 +214,56 @@ class GangCoordinator:
     def _not_resumed(self, restart: Restart, *, why: str) -> None:
         log.error("round.not_resumed", round=restart.id, why=why)
         with contained.within(Part.ROUND, restart.id):
-            told = round_report.failed(
+            failed = round_report.failed(
                 restart.status, reason=round_report.NOT_RESUMED, why=why, now=self._outside.now()
             )
-            self._outside.restarts.set_status(restart.id, told)
+            self._outside.restarts.set_status(restart.id, failed)
 
-    def _fault(self, session: Session, told: pb.Fault) -> None:
-        known = self._faults.get(told.id)
+    def _fault(self, session: Session, reported: pb.Fault) -> None:
+        known = self._faults.get(reported.id)
         if known is not None:
             known.session = session
             if known.reply is not None:
-                self._send(known.session, told.id, known.reply)
+                self._send(known.session, reported.id, known.reply)
             return
-        kind = wire.fault_kind(told).name
-        self._faults[told.id] = _ReportedFault(session, kind)
+        kind = wire.fault_kind(reported).name
+        self._faults[reported.id] = _ReportedFault(session, kind)
         if len(self._faults) > _FAULTS_KEPT:
-            answered = (each for each, asked in self._faults.items() if asked.reply is not None)
+            answered = (each for each, entry in self._faults.items() if entry.reply is not None)
             del self._faults[next(answered, next(iter(self._faults)))]
-        member = self._outside.members.by_uid(PodUid(told.pod.uid))
-        pod = f"{told.pod.namespace}/{told.pod.name}"
+        member = self._outside.members.by_uid(PodUid(reported.pod.uid))
+        pod = f"{reported.pod.namespace}/{reported.pod.name}"
         log.info(
             "fault",
-            fault=told.id,
+            fault=reported.id,
             node=session.node,
             pod=pod,
-            container=told.container,
-            device=told.device,
+            container=reported.container,
+            device=reported.device,
             kind=kind,
-            code=told.code,
+            code=reported.code,
             gang=str(member.gang) if member is not None else "",
         )
         if member is None:
-            self._answer(told.id, Reply(FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang"))
+            self._answer(reported.id, Reply(FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang"))
             return
         worker = self._worker(member.gang)
         with self._contained_to(worker, member.gang):
-            worker.fault(wire.fault(told, gang=member.gang, now=self._outside.now()))
-        asked = self._faults.get(told.id)
-        if asked is not None and asked.reply is None and worker.is_idle:  # the worker failed before it queued the fault
+            worker.fault(wire.fault(reported, gang=member.gang, now=self._outside.now()))
+        entry = self._faults.get(reported.id)
+        if entry is not None and entry.reply is None and worker.is_idle:  # the worker failed before it queued the fault
             detail = "the controller could not decide; see the traceback in its log"
-            self._answer(told.id, Reply(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail))
+            self._answer(reported.id, Reply(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail))
 
     def _answer(self, fault_id: str, reply: Reply) -> None:
-        asked = self._faults.get(fault_id)
-        if asked is None or asked.reply == reply:
+        entry = self._faults.get(fault_id)
+        if entry is None or entry.reply == reply:
             return  # a fault of the controller's own, or one that was dropped
-        asked.reply = reply
+        entry.reply = reply
         answer = reply.what.name
-        self._outside.metrics.faults.labels(asked.kind, answer).inc()
+        self._outside.metrics.faults.labels(entry.kind, answer).inc()
         log.info("fault.answered", fault=fault_id, round=reply.round, answer=answer, reason=reply.reason)
-        self._send(asked.session, fault_id, reply)
+        self._send(entry.session, fault_id, reply)
 
     def _send(self, session: Session, fault_id: str, reply: Reply) -> None:
         session.send(
@@ -287,7 +287,7 @@ class GangCoordinator:
     def _round_of(self, step: StepTold) -> "round_runner.RoundRunner | None":
         member = self._outside.members.by_uid(step.pod)
         worker = self._workers.get(member.gang) if member is not None else None
-        return worker.conducting if worker is not None else None
+        return worker.runner if worker is not None else None
 
     def _member_changed(self, change: MemberChange) -> None:
         worker = self._workers.get(change.member.gang)
@@ -312,11 +312,11 @@ class GangCoordinator:
 
     def _report_node(self, node: NodeName) -> None:
         """Report the node's state to the rounds that have members on it."""
-        told = round_runner.node_told(node, outside=self._outside)
+        event = round_runner.node_event(node, outside=self._outside)
         for gang in {member.gang for member in self._outside.members.on_node(node).values()}:
             if gang in self._workers:
                 with self._contained_to(self._workers[gang], gang):
-                    self._workers[gang].node_changed(told)
+                    self._workers[gang].node_changed(event)
 
     def _restart_changed(self, change: RestartChange) -> None:
         restart = change.restart
@@ -337,10 +337,10 @@ class GangCoordinator:
             self._take(restart)
         if work.error is not None:
             with contained.within(Part.GANG, restart.id):
-                told = round_report.failed(
+                failed = round_report.failed(
                     {}, reason=round_report.INTERNAL, why=contained.why(work.error), now=self._outside.now()
                 )
-                self._outside.restarts.set_status(restart.id, told)
+                self._outside.restarts.set_status(restart.id, failed)
 
     def _take(self, restart: Restart) -> None:
         key = restart.gang

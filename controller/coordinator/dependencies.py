@@ -78,9 +78,9 @@ class Recreator(Protocol):
 
 
 class EventRecorder(Protocol):
-    """Records Events (``controller.restarts.events.EventTeller``)."""
+    """Records Events (``controller.restarts.events.RoundEventRecorder``)."""
 
-    def tell(
+    def record(
         self,
         about: ObjectRef,
         *,

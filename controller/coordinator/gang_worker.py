@@ -13,8 +13,7 @@ from kubemend.common import contained
 from kubemend.common.contained import Part
 from kubemend.common.coordination import FaultAnswer
 from kubemend.common.gangs import GangKey
-from kubemend.controller.coordinator import pending, round_report
-from kubemend.controller.coordinator import round_runner as conducting
+from kubemend.controller.coordinator import pending, round_report, round_runner
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.gang_state import Gang
 from kubemend.controller.coordinator.pending import PendingCause, PendingQueue
@@ -66,21 +65,21 @@ class GangWorker:
         self._queue = PendingQueue()
         self._awake = asyncio.Event()
         self._deciding = False
-        self._conducting: RoundRunner | None = None
+        self._runner: RoundRunner | None = None
         self._joined: dict[FaultTold, Fault] = {}
         self._last_record: Mended | None = None
         self._taken: set[str] = set()
         self._settled = asyncio.Event()
 
     @property
-    def conducting(self) -> RoundRunner | None:
+    def runner(self) -> RoundRunner | None:
         """Return the round under way."""
-        return self._conducting
+        return self._runner
 
     @property
     def is_idle(self) -> bool:
         """Return whether nothing is under way and nothing is queued."""
-        return self._conducting is None and not self._deciding and not self._queue
+        return self._runner is None and not self._deciding and not self._queue
 
     async def wait_idle(self) -> None:
         """Wait until nothing is under way and nothing is queued."""
@@ -90,12 +89,12 @@ class GangWorker:
 
     def fault(self, fault: Fault) -> None:
         """Queue a member's fault or add it to the round under way; its answer follows."""
-        told = pending.told(fault)
-        if self._conducting is not None:
-            self._joined[told] = fault
-            self._conducting.take(told)
-            self._answer(fault.id, Reply(FaultAnswer.ROUND, self._conducting.id))
-        elif self._last_record is not None and self._last_record.has(told):
+        event = pending.fault_event(fault)
+        if self._runner is not None:
+            self._joined[event] = fault
+            self._runner.take(event)
+            self._answer(fault.id, Reply(FaultAnswer.ROUND, self._runner.id))
+        elif self._last_record is not None and self._last_record.has(event):
             self._answer(
                 fault.id, Reply(FaultAnswer.ROUND, self._last_record.round)
             )  # it came late: that round is over
@@ -114,51 +113,51 @@ class GangWorker:
         self._taken.discard(restart.id)
         self._queue.withdraw(restart.id)
         self._settled.set()
-        if self._conducting is not None and self._conducting.id == restart.id:
-            self._conducting.take(round_report.cancelled())
+        if self._runner is not None and self._runner.id == restart.id:
+            self._runner.take(round_report.cancelled())
 
     def resume(self, restart: Restart) -> None:
         """Resume a round that a previous leader has begun."""
         self._run_round(self._beginning.resume(restart))
 
-    def told(self, *events: RoundEvent) -> None:
+    def forward(self, *events: RoundEvent) -> None:
         """Forward events to the round under way."""
-        if self._conducting is not None:
-            self._conducting.take(*events)
+        if self._runner is not None:
+            self._runner.take(*events)
 
     def member_changed(self, member: Member, *, gone: bool) -> None:
         """Handle a change of a member from the API server."""
         if gone:
-            self.told(PodGone(member.pod.uid))
+            self.forward(PodGone(member.pod.uid))
             self._gang.member_gone()
             self.member_left(member)
             return
-        self.told(MemberSeen(self._gang.counted(member)))
+        self.forward(MemberSeen(self._gang.counted(member)))
         if member.node:
-            self.told(conducting.node_told(member.node, outside=self._outside))
+            self.forward(round_runner.node_event(member.node, outside=self._outside))
 
     def member_left(self, member: Member) -> None:
         """Record that a member has left the gang: no decision is held for it any longer."""
-        self._queue.look_again(pod=member.pod.uid)
+        self._queue.recheck(pod=member.pod.uid)
         self._wake_up()
 
     def jobset_changed(self) -> None:
         """Record that the gang's JobSet has changed: it may no longer allow restarts."""
         if self.is_idle or not (why := self._gang.why_off()):
             return
-        self._queue.look_again()
+        self._queue.recheck()
         self._wake_up()
-        self.told(Cancelled(why))
+        self.forward(Cancelled(why))
 
-    def node_changed(self, told: NodeTold) -> None:
+    def node_changed(self, event: NodeTold) -> None:
         """Handle that a node or its agent has appeared or disappeared."""
-        self.told(told)
+        self.forward(event)
 
     def drop(self) -> None:
         """Leave everything as it is: this replica no longer leads."""
-        if self._conducting is not None:
-            self._conducting.drop()
-            self._conducting = None
+        if self._runner is not None:
+            self._runner.drop()
+            self._runner = None
         self._settled.set()
 
     def _open(self, case: PendingCause) -> None:
@@ -168,7 +167,7 @@ class GangWorker:
     def _wake_up(self) -> None:
         """Decide about what is queued. While a round is under way, it waits for the round's end."""
         self._awake.set()
-        if self._queue and self._conducting is None and not self._deciding:
+        if self._queue and self._runner is None and not self._deciding:
             self._deciding = True
             self._spawn(self._decide(), f"decide about {self._gang.key}")
 
@@ -176,7 +175,7 @@ class GangWorker:
         """Decide until a round is under way or the queue is empty."""
         try:
             with contained.within(Part.GANG, self._gang.key) as work:
-                while self._queue and self._conducting is None:
+                while self._queue and self._runner is None:
                     case = self._queue.next(now=self._outside.now())
                     if case is None:
                         await self._wait_for_change()
@@ -211,17 +210,17 @@ class GangWorker:
         for case in self._queue.take_all():
             with contained.within(Part.GANG, self._gang.key):
                 self._refuse_by_internal_error(case)
-        if self._conducting is not None:
-            with contained.within(Part.ROUND, self._conducting.id):
-                self._conducting.give_up()
+        if self._runner is not None:
+            with contained.within(Part.ROUND, self._runner.id):
+                self._runner.give_up()
 
     def _refuse_by_internal_error(self, case: PendingCause) -> None:
         why = "the controller could not decide; see the traceback in its log"
         if isinstance(case.cause, Fault):
             self._answer(case.cause.id, Reply(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why))
         elif case.restart is not None:
-            told = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._outside.now())
-            self._outside.restarts.set_status(case.restart.id, told)
+            failed = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._outside.now())
+            self._outside.restarts.set_status(case.restart.id, failed)
 
     def _hold(self, case: PendingCause, decision: Decision) -> None:
         """Postpone the gang's restart and have the agent leave the member to the controller."""
@@ -253,26 +252,26 @@ class GangWorker:
     def _run_round(self, round_: RoundRunner) -> None:
         if round_.round.phase.is_final:
             return
-        self._conducting = round_
+        self._runner = round_
         away = {member.node for member in self._gang.members() if member.node} - round_.round.connected
-        self.told(*(conducting.node_told(node, outside=self._outside) for node in sorted(away)))
+        self.forward(*(round_runner.node_event(node, outside=self._outside) for node in sorted(away)))
         self.jobset_changed()  # it may have changed since the decision, or since a previous leader began the round
 
     def _over(self, round_: RoundRunner, again: tuple[FaultTold, ...]) -> None:
         ended = round_.round
-        self._conducting = None
+        self._runner = None
         if round_.released_at is not None:
             self._last_record = Mended.by(ended)
         self._outside.metrics.rounds_active.dec()
         if ended.phase.is_final:
             self._outside.jobsets.ended(ended)
-            round_report.tell_end(ended, outside=self._outside)
+            round_report.report_end(ended, outside=self._outside)
         joined, self._joined = self._joined, {}
-        for told in again:
-            if told in joined:
-                self._queue.add(PendingCause(joined[told]))
-            elif (member := self._outside.members.by_uid(told.pod)) is not None:
-                fault = pending.synthesize_fault(told, member=member, round_id=ended.ref.id, now=self._outside.now())
+        for event in again:
+            if event in joined:
+                self._queue.add(PendingCause(joined[event]))
+            elif (member := self._outside.members.by_uid(event.pod)) is not None:
+                fault = pending.synthesize_fault(event, member=member, round_id=ended.ref.id, now=self._outside.now())
                 self._queue.add(PendingCause(fault))
         self._wake_up()
         self._settled.set()
@@ -286,5 +285,5 @@ class GangWorker:
         what = FaultAnswer.ALONE if alone else FaultAnswer.NOTHING
         self._answer(case.cause.id, Reply(what, reason=decision.reason.value, detail=decision.detail))
         if decision.kind is Kind.FAIL:
-            round_report.tell_refusal(case.cause, decision, outside=self._outside)
+            round_report.report_refusal(case.cause, decision, outside=self._outside)
         self._gang.turned_down(decision, pod=case.cause.pod.name)

@@ -11,7 +11,7 @@ from typing import Final
 
 from kubemend.common import aio
 
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 _WHOLE_SECONDS: Final = 3600.0
 _YOUNG_OBJECTS: Final = 20_000
 _MOST_YOUNG_OBJECTS: Final = 500_000
@@ -26,7 +26,7 @@ async def collect(*, is_busy: Callable[[], bool]) -> None:
     """Collect the young generations whenever nothing is under way, and everything each hour. Never returns."""
     now = asyncio.get_running_loop().time
     whole_at = now() + _WHOLE_SECONDS
-    async for _ in aio.ticks(period=_LOOK_SECONDS):
+    async for _ in aio.ticks(period=_CHECK_SECONDS):
         if is_busy():
             continue
         if now() >= whole_at:

@@ -40,8 +40,8 @@ class RoundBook:
     def rounds(self, jobset: JobSet) -> tuple[RoundView, ...]:
         """Return the rounds of its gang by attempt, including those under way."""
         key = key_of(jobset)
-        told, own = self._from_objects.get(key, _NONE), self._own.get(key, _NONE)
-        return tuple(sorted({**told, **own}.values(), key=lambda each: (each.attempt, each.name)))
+        observed, own = self._from_objects.get(key, _NONE), self._own.get(key, _NONE)
+        return tuple(sorted({**observed, **own}.values(), key=lambda each: (each.attempt, each.name)))
 
     def refusal(self, jobset: JobSet) -> Refusal | None:
         """Return the newest fault for which a round was refused for good."""
@@ -198,23 +198,23 @@ def key_of(jobset: JobSet) -> GangKey:
     return GangKey(jobset.namespace, model.KIND, jobset.name)
 
 
-def view(name: str, attempt: int, told: Mapping[str, Any], *, started_at: float) -> RoundView:
+def view(name: str, attempt: int, state: Mapping[str, Any], *, started_at: float) -> RoundView:
     """Return a round from its status (``controller.rounds.status``)."""
-    trigger, is_over = told.get("trigger") or {}, told.get("phase") in _OVER
-    restarted = told.get("phase") == Phase.DONE.value
+    trigger, is_over = state.get("trigger") or {}, state.get("phase") in _OVER
+    restarted = state.get("phase") == Phase.DONE.value
     reason, message = str(trigger.get("code") or ""), str(trigger.get("message") or "")
     if is_over and not restarted:
-        reason, message = _why_not(told)
+        reason, message = _why_not(state)
     return RoundView(
         name=name,
         attempt=attempt,
         counted=trigger.get("kind") != status.REQUEST,
         started_at=started_at,
-        ended_at=_moment(told.get("completionTime"), default=started_at) if is_over else None,
+        ended_at=_moment(state.get("completionTime"), default=started_at) if is_over else None,
         restarted=restarted,
         reason=reason,
         message=message,
-        seconds=(told.get("timings") or {}).get("totalMilliseconds", 0) / 1000,
+        seconds=(state.get("timings") or {}).get("totalMilliseconds", 0) / 1000,
     )
 
 
@@ -224,15 +224,15 @@ def _of(restart: Restart) -> RoundView:
     return replace(seen, owner_uid=restart.owner_uid)
 
 
-def _why_not(told: Mapping[str, Any]) -> tuple[str, str]:
+def _why_not(state: Mapping[str, Any]) -> tuple[str, str]:
     """Return why a round did not bring all members back: it was cancelled, or the first failed member's reason."""
-    for each in told.get("conditions") or ():
+    for each in state.get("conditions") or ():
         if each.get("type") == status.CANCELLED and each.get("status") == "True":
             return status.CANCELLED, str(each.get("message") or "")
-    for each in told.get("failures") or ():
+    for each in state.get("failures") or ():
         reason, where = str(each.get("reason") or ""), str(each.get("member") or "")
         return reason, f"{where}: {each.get('message') or reason}".removeprefix(": ")
-    return str(told.get("phase")), ""
+    return str(state.get("phase")), ""
 
 
 def _moment(text: str | None, *, default: float) -> float:

@@ -55,7 +55,7 @@ class PendingQueue:
         earliest = min((case.held_until for case in self._waiting), default=math.inf)
         return None if math.isinf(earliest) else earliest
 
-    def look_again(self, *, pod: PodUid | None = None) -> None:
+    def recheck(self, *, pod: PodUid | None = None) -> None:
         """End all holds, or those about this pod, because something has happened to it."""
         for case in self._waiting:
             if pod is None or (isinstance(case.cause, Fault) and case.cause.pod.uid == pod):
@@ -77,7 +77,7 @@ class PendingQueue:
         return everything
 
 
-def told(fault: Fault) -> FaultTold:
+def fault_event(fault: Fault) -> FaultTold:
     """Return a fault in the form that the round under way takes."""
     return FaultTold(
         pod=fault.pod.uid,
@@ -88,15 +88,15 @@ def told(fault: Fault) -> FaultTold:
     )
 
 
-def synthesize_fault(told: FaultTold, *, member: Member, round_id: str, now: float) -> Fault:
+def synthesize_fault(event: FaultTold, *, member: Member, round_id: str, now: float) -> Fault:
     """Return the fault that a round found itself and no agent reported: the agent has released its member."""
     return Fault(
         id=f"{round_id}/again",
         pod=member.pod,
         gang=member.gang,
         kind=FaultKind.OTHER,
-        code=told.code,
-        message=told.message,
+        code=event.code,
+        message=event.message,
         at=now,
         action_class="RestartApp",
     )

@@ -41,7 +41,7 @@ class RoundFactory:
     def planned(self, cause: Cause, decision: Decision) -> NewRound:
         """Return the round to persist before anything is done."""
         attempt = self._gang.next_attempt()
-        told = status.first(
+        first = status.first(
             cause,
             decision=decision,
             attempt=attempt,
@@ -52,7 +52,7 @@ class RoundFactory:
             gang=self._gang.key,
             attempt=attempt,
             epoch=self._term.epoch,
-            status=told,
+            status=first,
             owner=self._gang.owner(),
             gang_uid=self._gang.uid(),
         )
@@ -82,8 +82,8 @@ class RoundFactory:
             return self._set_out(case, decision, ref=begun.ref)
         except Exception:  # else its object would stay as that of a round under way
             why = "an internal error of the controller; see the traceback in its log"
-            told = round_report.failed(new.status, reason=round_report.INTERNAL, why=why, now=self._outside.now())
-            self._outside.restarts.set_status(begun.ref.id, told)
+            failed = round_report.failed(new.status, reason=round_report.INTERNAL, why=why, now=self._outside.now())
+            self._outside.restarts.set_status(begun.ref.id, failed)
             raise
 
     def resume(self, restart: Restart) -> RoundRunner:
@@ -106,7 +106,7 @@ class RoundFactory:
         log.info("round.resumed", round=ref.id, gang=str(self._gang.key), attempt=ref.attempt, epoch=self._term.epoch)
         past = status.past(restart.status, created_at=restart.created_at)
         self._gang.begun(ref, past, uid=restart.gang_uid)
-        return self._conducting(first, restart=restart, code=kept.trigger.code, message=kept.trigger.message)
+        return self._runner(first, restart=restart, code=kept.trigger.code, message=kept.trigger.message)
 
     def _set_out(self, case: PendingCause, decision: Decision, *, ref: RoundRef) -> RoundRunner:
         """Begin with the current members."""
@@ -125,9 +125,9 @@ class RoundFactory:
             now=now,
         )
         code, message = round_report.code_of(case.cause), round_report.message_of(case.cause)
-        return self._conducting(first, restart=case.restart, code=code, message=message)
+        return self._runner(first, restart=case.restart, code=code, message=message)
 
-    def _conducting(self, first: Advance, *, restart: Restart | None, code: str, message: str) -> RoundRunner:
+    def _runner(self, first: Advance, *, restart: Restart | None, code: str, message: str) -> RoundRunner:
         spec = restart.spec if restart is not None else None
         orders = Orders(
             first.round.ref,

@@ -35,10 +35,10 @@ class Gpus:
         return sum(slots.values())
 
 
-def count_end(ended: Round, told: Mapping[str, Any], *, metrics: Metrics, gpus: Gpus) -> None:
-    """Count a round that has ended. ``told`` is its status."""
+def count_end(ended: Round, status: Mapping[str, Any], *, metrics: Metrics, gpus: Gpus) -> None:
+    """Count a round that has ended with this status."""
     assert ended.ended is not None
-    phase, timings = ended.phase.value, told.get("timings", {})
+    phase, timings = ended.phase.value, status.get("timings", {})
     metrics.rounds.labels(phase).inc()
     if "totalMilliseconds" in timings:
         metrics.round_seconds.labels(phase).observe(timings["totalMilliseconds"] / 1000)

@@ -116,10 +116,10 @@ def refused(decision: Decision, *, now: float) -> dict[str, Any]:
     }
 
 
-def failed(told: Mapping[str, Any], *, reason: str, why: str, now: float) -> dict[str, Any]:
-    """Return the status of a round that cannot continue; ``told`` is its status so far."""
+def failed(status: Mapping[str, Any], *, reason: str, why: str, now: float) -> dict[str, Any]:
+    """Return the status of a round that cannot continue; ``status`` is the one so far."""
     failure = {"member": "", "node": "", "reason": reason, "message": why}
-    before = {name: value for name, value in told.items() if name != "resume"}
+    before = {name: value for name, value in status.items() if name != "resume"}
     return {
         **before,
         "phase": Phase.FAILED.value,
@@ -128,10 +128,10 @@ def failed(told: Mapping[str, Any], *, reason: str, why: str, now: float) -> dic
     }
 
 
-def tell_refusal(cause: Cause, decision: Decision, *, outside: Dependencies) -> None:
+def report_refusal(cause: Cause, decision: Decision, *, outside: Dependencies) -> None:
     """Record a warning Event on the pod: its gang is not restarted, why, and that the owner must act."""
     assert isinstance(cause, Fault)
-    outside.events.tell(
+    outside.events.record(
         ObjectRef("v1", "Pod", cause.pod.namespace, cause.pod.name, cause.pod.uid),
         reason=decision.reason.value,
         message=f"gang {cause.gang} is not restarted after {cause.message}: {decision.detail}",
@@ -141,13 +141,13 @@ def tell_refusal(cause: Cause, decision: Decision, *, outside: Dependencies) -> 
     )
 
 
-def tell_end(ended: Round, *, outside: Dependencies) -> None:
+def report_end(ended: Round, *, outside: Dependencies) -> None:
     """Count, log and trace a round's end, and record an Event."""
-    told = status.render(ended)
-    phase, took = ended.phase, told.get("timings", {}).get("totalMilliseconds")
-    round_metrics.count_end(ended, told, metrics=outside.metrics, gpus=outside.gpus)
+    rendered = status.render(ended)
+    phase, took = ended.phase, rendered.get("timings", {}).get("totalMilliseconds")
+    round_metrics.count_end(ended, rendered, metrics=outside.metrics, gpus=outside.gpus)
     if outside.trace is not None:
-        outside.trace(spans.of_round(ended, told))
+        outside.trace(spans.of_round(ended, rendered))
     log.info(
         "round.ended",
         round=ended.ref.id,
@@ -156,15 +156,15 @@ def tell_end(ended: Round, *, outside: Dependencies) -> None:
         phase=phase.value,
         reason=ended.reason,
         detail=ended.detail,
-        members=told.get("members"),
-        timings=told.get("timings"),
-        failures=told.get("failures"),
+        members=rendered.get("members"),
+        timings=rendered.get("timings"),
+        failures=rendered.get("failures"),
     )
     restart = outside.restarts.restarts().get(ended.ref.id)
     if restart is None:
         return
-    counts = told.get("members", {})
-    outside.events.tell(
+    counts = rendered.get("members", {})
+    outside.events.record(
         ObjectRef(names.API_VERSION, names.KIND, restart.namespace, restart.name, restart.uid),
         reason=f"Round{phase.value}",
         message=f"attempt {ended.ref.attempt} of {ended.ref.gang}: {counts.get('running', 0)} of "

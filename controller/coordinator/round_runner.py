@@ -63,9 +63,9 @@ class RoundRunner:
             return
         self._events.extend(events)
         if len(self._events) == self._awaited:
-            self._look_in(0.0)
+            self._flush_in(0.0)
         elif self._flush is None:
-            self._look_in(_LINGER_SECONDS * len(self._round.members))
+            self._flush_in(_LINGER_SECONDS * len(self._round.members))
 
     def drop(self) -> None:
         """Leave the round as it is: another replica resumes it."""
@@ -74,12 +74,12 @@ class RoundRunner:
             if timer is not None:
                 timer.cancel()
 
-    def _look_in(self, seconds: float) -> None:
+    def _flush_in(self, seconds: float) -> None:
         if self._flush is not None:
             self._flush.cancel()
-        self._flush = self._loop.call_later(seconds, self._look)
+        self._flush = self._loop.call_later(seconds, self._advance)
 
-    def _look(self) -> None:
+    def _advance(self) -> None:
         self._flush = None
         events, self._events = self._events, []
         with contained.within(contained.Part.ROUND, self.id) as work:
@@ -93,10 +93,10 @@ class RoundRunner:
         self.drop()
         with contained.within(contained.Part.ROUND, self.id):
             restart = outside.restarts.restarts().get(self.id)
-            told = restart.status if restart is not None else {}
+            before = restart.status if restart is not None else {}
             why = "an internal error of the controller; see the traceback in its log"
             outside.restarts.set_status(
-                self.id, round_report.failed(told, reason=round_report.INTERNAL, why=why, now=outside.now())
+                self.id, round_report.failed(before, reason=round_report.INTERNAL, why=why, now=outside.now())
             )
         with contained.within(contained.Part.ROUND, self.id):
             self._over(self, ())
@@ -137,7 +137,7 @@ class RoundRunner:
                 self._outside.restarts.set_status(self.id, status.render(self._round))
 
 
-def node_told(node: NodeName, *, outside: Dependencies) -> NodeTold:
+def node_event(node: NodeName, *, outside: Dependencies) -> NodeTold:
     """Return a node's state: whether its agent is connected, and whether the node is ready and in service."""
     view = outside.nodes.view(node)
     return NodeTold(

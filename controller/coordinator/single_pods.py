@@ -41,12 +41,12 @@ class SinglePods:
         self,
         *,
         outside: Dependencies,
-        desk: Callable[[GangKey], GangWorker],
+        worker: Callable[[GangKey], GangWorker],
         resume: Callable[[Restart], None],
     ) -> None:
-        """``desk`` returns the worker of a gang; ``resume`` resumes a previous leader's round, or fails it."""
+        """``worker`` returns the worker of a gang; ``resume`` resumes a previous leader's round, or fails it."""
         self._outside = outside
-        self._desk = desk
+        self._worker = worker
         self._resume = resume
         self._waiting: dict[GangKey, list[Restart]] = {}
         self._new: asyncio.Queue[GangKey] = asyncio.Queue()
@@ -101,10 +101,10 @@ class SinglePods:
             restart = waiting.pop()
             self._is_resumed(restart)
             with contained.within(Part.GANG, restart.id):
-                told = round_report.failed(
+                failed = round_report.failed(
                     restart.status, reason=round_report.INTERNAL, why=why, now=self._outside.now()
                 )
-                self._outside.restarts.set_status(restart.id, told)
+                self._outside.restarts.set_status(restart.id, failed)
 
     async def _follow(self, key: GangKey, waiting: list[Restart]) -> None:
         """Handle everything queued for one pod, including what is added on the way, while the pod is watched."""
@@ -120,11 +120,11 @@ class SinglePods:
                 elif self._is_wanted(restart):
                     self._request(restart, key=key, gang=gang())
                 del waiting[0]
-                await self._desk(key).wait_idle()
+                await self._worker(key).wait_idle()
 
     def _request(self, restart: Restart, *, key: GangKey, gang: GangKey | None) -> None:
         if self._outside.members.of_gang(key):
-            self._desk(key).request(restart)
+            self._worker(key).request(restart)
         elif gang is not None:
             how = f"create a Restart with spec.gang {{kind: {gang.kind}, name: {gang.name}}}"
             why = f"pod {key.namespace}/{key.name} is a member of gang {gang}, which restarts as one; {how}"
@@ -140,8 +140,8 @@ class SinglePods:
 
     def _refuse(self, restart: Restart, reason: Reason, why: str) -> None:
         log.info("request.refused", restart=restart.id, detail=why)
-        told = round_report.refused(Decision(Kind.OBSERVE, reason, why), now=self._outside.now())
-        self._outside.restarts.set_status(restart.id, told)
+        refused = round_report.refused(Decision(Kind.OBSERVE, reason, why), now=self._outside.now())
+        self._outside.restarts.set_status(restart.id, refused)
 
     def _is_wanted(self, restart: Restart) -> bool:
         """Return whether a request was neither deleted nor answered while it waited."""

@@ -36,14 +36,14 @@ class Span:
             yield from child.walk()
 
 
-def of_round(ended: Round, told: Mapping[str, Any]) -> Span:
-    """Return the trace of a round that has ended. ``told`` is its status."""
+def of_round(ended: Round, status: Mapping[str, Any]) -> Span:
+    """Return the trace of a round that has ended with this status."""
     assert ended.ended is not None
     fault_at, decided_at = min(ended.cause.at, ended.started_at), ended.started_at
     ended_at = decided_at + ended.ended
-    timings = told.get("timings", {})
+    timings = status.get("timings", {})
     stopped_at = _after(decided_at, timings.get("stopMilliseconds"))
-    failures = {each["member"]: f"{each['reason']}: {each['message']}" for each in told.get("failures", ())}
+    failures = {each["member"]: f"{each['reason']}: {each['message']}" for each in status.get("failures", ())}
     steps = [Span(DECIDE, fault_at, decided_at)]
     if stopped_at is None:
         steps.append(Span(timeline.STOP, decided_at, ended_at, error="not all old containers were stopped"))
@@ -51,7 +51,7 @@ def of_round(ended: Round, told: Mapping[str, Any]) -> Span:
         steps.append(Span(timeline.STOP, decided_at, stopped_at))
         if "releaseMilliseconds" in timings:
             steps.append(Span(timeline.RELEASE, stopped_at, stopped_at + timings["releaseMilliseconds"] / 1000))
-    slowest = {each["member"]: each for each in told.get("slowest", ())}
+    slowest = {each["member"]: each for each in status.get("slowest", ())}
     members = [
         _member(
             slowest.get(name, {"member": name}),
@@ -66,14 +66,14 @@ def of_round(ended: Round, told: Mapping[str, Any]) -> Span:
         ROUND,
         fault_at,
         max([ended_at, *(each.end for each in (*steps, *members))]),
-        _attributes(ended, told),
+        _attributes(ended, status),
         (*steps, *members),
         error="" if ended.phase is Phase.DONE else next(iter(failures.values()), ended.reason or ended.phase.value),
     )
 
 
-def _attributes(ended: Round, told: Mapping[str, Any]) -> Mapping[str, Attribute]:
-    trigger, decision = told["trigger"], told["decision"]
+def _attributes(ended: Round, status: Mapping[str, Any]) -> Mapping[str, Attribute]:
+    trigger, decision = status["trigger"], status["decision"]
     known: dict[str, Attribute] = {
         "round": ended.ref.id,
         "gang": str(ended.ref.gang),
@@ -87,8 +87,8 @@ def _attributes(ended: Round, told: Mapping[str, Any]) -> Mapping[str, Attribute
         "decision": decision["kind"],
         "decision.reason": decision["reason"],
     }
-    known |= {f"members.{name}": count for name, count in told.get("members", {}).items()}
-    known |= {each["type"]: each["reason"] for each in told.get("conditions", ())}
+    known |= {f"members.{name}": count for name, count in status.get("members", {}).items()}
+    known |= {each["type"]: each["reason"] for each in status.get("conditions", ())}
     return _named(known)
 
 
@@ -96,17 +96,19 @@ def _named(attributes: Mapping[str, Attribute]) -> Mapping[str, Attribute]:
     return MappingProxyType({f"kubemend.{name}": value for name, value in attributes.items() if value != ""})
 
 
-def _member(told: Mapping[str, Any], *, decided_at: float, ended_at: float, all_dead: float | None, error: str) -> Span:
+def _member(
+    timing: Mapping[str, Any], *, decided_at: float, ended_at: float, all_dead: float | None, error: str
+) -> Span:
     steps = [
         Span(segment.step, decided_at + segment.begin / 1000, decided_at + segment.end / 1000)
-        for segment in timeline.member(told, all_dead=all_dead)
+        for segment in timeline.member(timing, all_dead=all_dead)
     ]
-    ran_at = _after(decided_at, told.get("runningMilliseconds"))
+    ran_at = _after(decided_at, timing.get("runningMilliseconds"))
     return Span(
         MEMBER,
         decided_at,
         max([ran_at if ran_at is not None else ended_at, *(step.end for step in steps)]),
-        _named({"member": told["member"], "node": told.get("node", "")}),
+        _named({"member": timing["member"], "node": timing.get("node", "")}),
         tuple(steps),
         error=error,
     )

@@ -75,7 +75,7 @@ class Stragglers:
             value=round(report.value, 3),
             median=round(report.median, 3),
         )
-        self._outside.events.tell(
+        self._outside.events.record(
             ObjectRef("v1", "Pod", member.pod.namespace, member.pod.name, member.pod.uid),
             reason=CAUGHT_UP if report.ended else STRAGGLER,
             message=f"on {member.node}: {report}",

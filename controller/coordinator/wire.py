@@ -21,27 +21,27 @@ _ALONE: Final = "; the hub did not answer in time, so its agent restarted the co
 _NO_SECONDS: Final[Mapping[str, float]] = MappingProxyType({})
 
 
-def fault_kind(told: pb.Fault) -> FaultKind:
+def fault_kind(reported: pb.Fault) -> FaultKind:
     """Return a fault's kind; OTHER if it is of a newer agent and not known here."""
-    return _FAULT_KINDS.get(told.kind, FaultKind.OTHER)
+    return _FAULT_KINDS.get(reported.kind, FaultKind.OTHER)
 
 
-def fault(told: pb.Fault, *, gang: GangKey, now: float) -> Fault:
+def fault(reported: pb.Fault, *, gang: GangKey, now: float) -> Fault:
     """Return a member's fault. ``now`` is Unix time."""
-    kind = fault_kind(told)
+    kind = fault_kind(reported)
     return Fault(
-        id=told.id,
-        pod=pod_ref(told.pod),
+        id=reported.id,
+        pod=pod_ref(reported.pod),
         gang=gang,
         kind=kind,
-        code=told.code,
-        message=f"{told.message}{_ALONE}" if told.alone else told.message,
-        at=now - max(told.age_seconds, 0.0),
-        container=told.container,
-        exit_code=told.exit_code if kind is FaultKind.EXIT else None,
-        action_class=told.action_class,
-        device=told.device,
-        alone=told.alone,
+        code=reported.code,
+        message=f"{reported.message}{_ALONE}" if reported.alone else reported.message,
+        at=now - max(reported.age_seconds, 0.0),
+        container=reported.container,
+        exit_code=reported.exit_code if kind is FaultKind.EXIT else None,
+        action_class=reported.action_class,
+        device=reported.device,
+        alone=reported.alone,
     )
 
 
@@ -60,14 +60,14 @@ def standing(result: pb.StepResult) -> StepTold | None:
     )
 
 
-def sample(told: pb.DeviceSample) -> Sample:
+def sample(reported: pb.DeviceSample) -> Sample:
     """Return the measurements of one device."""
     return Sample(
-        pod=PodUid(told.pod_uid),
-        device=told.device,
-        utilization=told.utilization,
-        clock=told.clock,
-        power=told.power,
+        pod=PodUid(reported.pod_uid),
+        device=reported.device,
+        utilization=reported.utilization,
+        clock=reported.clock,
+        power=reported.power,
     )
 
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kubemend.controller.decisions.facts import Facts, needs_recreation
-from kubemend.controller.gangs import gang_options as wishes
-from kubemend.controller.gangs import members
+from kubemend.controller.gangs import gang_options, members
 from kubemend.controller.gangs.gang_options import GangOptions
 from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
@@ -24,7 +23,7 @@ class Case:
     present: Mapping[str, Member]
     hit: Member | None
     recreate: frozenset[str]
-    wishes: GangOptions
+    options: GangOptions
     unclear: str = ""
 
     @classmethod
@@ -40,8 +39,8 @@ class Case:
         elif cause.recreate:
             recreate |= {slot for slot, each in present.items() if not each.is_over and not each.deleting}
         try:
-            return cls(facts, now, present, hit, recreate, wishes.of(facts.members))
-        except wishes.BadAnnotationError as error:
+            return cls(facts, now, present, hit, recreate, gang_options.of(facts.members))
+        except gang_options.BadAnnotationError as error:
             return cls(facts, now, present, hit, recreate, GangOptions(), unclear=str(error))
 
     @property

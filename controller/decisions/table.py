@@ -84,7 +84,7 @@ def _device_ready(case: Case) -> Decision | None:
     if not isinstance(cause, Fault):
         return None
     if cause.action_class == ASK_DRIVER:
-        return Decision(Kind.HOLD, Reason.DEVICE_NOT_PROVEN, "only the driver can say whether the device is usable")
+        return Decision(Kind.HOLD, Reason.DEVICE_NOT_PROVEN, "only the driver can confirm that the device is usable")
     if cause.kind is FaultKind.DEVICE and cause.action_class in _NOTHING_TO_HINT:
         return Decision(Kind.OBSERVE, Reason.OBSERVED_ONLY, f"{cause.code} asks for no restart")
     return None
@@ -92,7 +92,7 @@ def _device_ready(case: Case) -> Decision | None:
 
 def _exit_not_fatal(case: Case) -> Decision | None:
     cause = case.facts.cause
-    if isinstance(cause, Fault) and cause.exit_code in case.wishes.fatal_exit_codes:
+    if isinstance(cause, Fault) and cause.exit_code in case.options.fatal_exit_codes:
         detail = f"exit code {cause.exit_code} is left to the workload ({gang_options.FATAL_EXIT_CODES})"
         return Decision(Kind.FAIL, Reason.FATAL_EXIT_CODE, detail)
     return None
@@ -130,10 +130,10 @@ def _affordable(case: Case) -> Decision | None:
         return None
     until, why = shut.closed.until, shut.closed.why
     opens = "" if math.isinf(until) else f"; it opens again at {budgets.clock(until)}"
-    detail = f"the gang's budget is used up: {why}{opens}" + (f"; {shut.in_vain}" if shut.in_vain else "")
+    detail = f"the gang's budget is used up: {why}{opens}" + (f"; {shut.common_cause}" if shut.common_cause else "")
     if shut.verdict is budget.Verdict.SPENT:
-        return Decision(Kind.FAIL, Reason.NO_PROGRESS if shut.in_vain else Reason.BUDGET_SPENT, detail)
-    return Decision(Kind.HOLD, Reason.NO_PROGRESS if shut.in_vain else Reason.BACKOFF, detail, retry_at=until)
+        return Decision(Kind.FAIL, Reason.NO_PROGRESS if shut.common_cause else Reason.BUDGET_SPENT, detail)
+    return Decision(Kind.HOLD, Reason.NO_PROGRESS if shut.common_cause else Reason.BACKOFF, detail, retry_at=until)
 
 
 def _not_dry_run(case: Case) -> Decision | None:
@@ -163,15 +163,15 @@ def _round(case: Case) -> Decision:
     if not case.recreate:
         return Decision(Kind.IN_PLACE, Reason.REQUESTED if isinstance(cause, Request) else Reason.MEMBER_FAILED)
     which = f"{len(case.recreate)} of {len(case.present)} are recreated, such as {min(case.recreate)}"
-    asked = isinstance(cause, Request) and cause.recreate
-    reason = Reason.RECREATION_REQUESTED if asked else Reason.MEMBERS_LOST
+    requested = isinstance(cause, Request) and cause.recreate
+    reason = Reason.RECREATION_REQUESTED if requested else Reason.MEMBERS_LOST
     kind = Kind.RECREATE_ALL if set(case.live) <= case.recreate else Kind.IN_PLACE_AND_RECREATE
     return Decision(kind, reason, which, recreate=case.recreate)
 
 
 def _budget(case: Case) -> budget.GangBudget:
     """Return the gang's budget. If a JobSet limits all restarts, a window applies only to gangs that ask for one."""
-    most = case.wishes.max_restarts
+    most = case.options.max_restarts
     if most is None and case.facts.limit is not None:
         most = _ANY_NUMBER
     return case.facts.budget if most is None else replace(case.facts.budget, limit=most)

@@ -36,11 +36,11 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """A refusal for now. ``closed`` has its end and reason; ``in_vain`` is the common cause of the last failures."""
+    """A refusal for now. ``closed`` has its end and reason; ``common_cause`` is what the last failures share."""
 
     verdict: Verdict
     closed: Closed
-    in_vain: str = ""
+    common_cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class GangBudget:
         ``history`` is oldest first.
         """
         past = budgets.noted_by(history, now=now)
-        in_vain = self._in_vain(past, fault)
+        common_cause = self._common_cause(past, fault)
         if (spent := self._rounds.closed(past, now=now)) is not None:
-            return Shut(Verdict.SPENT, spent, in_vain)
+            return Shut(Verdict.SPENT, spent, common_cause)
         if (wait := self.backoff.closed(past, now=now, died_at=fault.fault_at)) is not None:
-            return Shut(Verdict.BACKOFF, wait, in_vain)
+            return Shut(Verdict.BACKOFF, wait, common_cause)
         return None
 
     def left(self, history: Sequence[Past], *, now: float) -> int:
@@ -72,7 +72,7 @@ class GangBudget:
     def _rounds(self) -> Window:
         return Window(self.limit, self.window, what="rounds")
 
-    def _in_vain(self, past: Sequence[Past], fault: Past) -> str:
+    def _common_cause(self, past: Sequence[Past], fault: Past) -> str:
         streak = [*self.backoff.streak(past, died_at=fault.fault_at), fault]
         if len(streak) <= self.backoff.free:
             return ""

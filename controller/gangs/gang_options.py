@@ -51,12 +51,12 @@ def of(members: Iterable[Member]) -> GangOptions:
     limits: set[int] = set()
     codes: set[int] = set()
     holds: set[float] = set()
-    looked_at: set[tuple[str | None, ...]] = set()
+    checked: set[tuple[str | None, ...]] = set()
     for slot, member in members_module.by_slot(members).items():
-        said = tuple(map(member.annotations.get, _OF_THE_GANG))
-        if said in looked_at:
+        annotated = tuple(map(member.annotations.get, _OF_THE_GANG))
+        if annotated in checked:
             continue  # usual for members of one template, by the thousand
-        looked_at.add(said)
+        checked.add(annotated)
         try:
             _check_length(member)
             _check_mode(member.annotations.get(members_module.RESTART))
@@ -91,8 +91,8 @@ def exit_codes(text: str) -> frozenset[int]:
 
 def _number(text: str) -> int | None:
     """Return a whole number; None if the text is not one, or is longer than any valid value."""
-    word = text.strip()
-    return int(word) if word.isascii() and word.isdecimal() and len(word) <= _LONGEST_NUMBER else None
+    number = text.strip()
+    return int(number) if number.isascii() and number.isdecimal() and len(number) <= _LONGEST_NUMBER else None
 
 
 def _check_length(member: Member) -> None:

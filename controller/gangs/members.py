@@ -32,7 +32,7 @@ class Bar(enum.Enum):
     """Why kubemend must not delete a pod. Stable: they appear in Restart objects and docs/operations.md."""
 
     NOT_OPTED_IN = "NotOptedIn"
-    NOBODY_RECREATES_IT = "NobodyRecreatesIt"
+    NO_CONTROLLER = "NobodyRecreatesIt"
     SINGLE_POD = "SinglePod"
 
 
@@ -108,7 +108,7 @@ def bar(member: Member, *, namespaces: frozenset[str] = frozenset()) -> Bar | No
     if member.gang.kind == gangs.POD:
         return Bar.SINGLE_POD
     if member.owner is None or member.owner.kind == _NODE:
-        return Bar.NOBODY_RECREATES_IT
+        return Bar.NO_CONTROLLER
     return None
 
 

@@ -127,13 +127,13 @@ class Watch:
 
 
 def _means(samples: Iterable[Sample]) -> Mapping[Measure, float]:
-    told: dict[Measure, list[float]] = {}
+    by_measure: dict[Measure, list[float]] = {}
     for sample in samples:
         for measure in Measure:
             value: float = getattr(sample, measure.value)
             if value >= 0:
-                told.setdefault(measure, []).append(value)
-    return {measure: statistics.fmean(values) for measure, values in told.items()}
+                by_measure.setdefault(measure, []).append(value)
+    return {measure: statistics.fmean(values) for measure, values in by_measure.items()}
 
 
 def _median(readings: Iterable[_Reading], measure: Measure, *, fewest: int) -> float | None:

@@ -34,16 +34,16 @@ _ADDED_WHEN_FALSE: Final = frozenset({IN_PLACE, VALID, CLAIMS})
 """These are added even if they were never True. All others are not added while they are False."""
 
 
-def put(conditions: Sequence[Condition], said: Condition) -> tuple[Condition, ...]:
+def put(conditions: Sequence[Condition], new: Condition) -> tuple[Condition, ...]:
     """Return the conditions with this one set.
 
     Its time changes only with its status. Of the two about the startup the other one becomes False, and keeps its
     reason, message and time: upstream does so, and readers of these use the status.
     """
-    found = tuple(_excluded_by(each, said) if each.type != said.type else _updated(each, said) for each in conditions)
-    if any(each.type == said.type for each in conditions) or not (said.status or said.type in _ADDED_WHEN_FALSE):
+    found = tuple(_excluded_by(each, new) if each.type != new.type else _updated(each, new) for each in conditions)
+    if any(each.type == new.type for each in conditions) or not (new.status or new.type in _ADDED_WHEN_FALSE):
         return found
-    return (*found, said)
+    return (*found, new)
 
 
 def is_true(status: Status, kind: str) -> bool:
@@ -63,10 +63,10 @@ def finished(status: Status) -> Condition | None:
     return next(ends, None)
 
 
-def _updated(before: Condition, said: Condition) -> Condition:
-    return replace(said, since=before.since) if before.status == said.status else said
+def _updated(before: Condition, new: Condition) -> Condition:
+    return replace(new, since=before.since) if before.status == new.status else new
 
 
-def _excluded_by(other: Condition, said: Condition) -> Condition:
-    excluded = said.status and other.status and said.type in _ONE_OF and other.type in _ONE_OF
+def _excluded_by(other: Condition, new: Condition) -> Condition:
+    excluded = new.status and other.status and new.type in _ONE_OF and other.type in _ONE_OF
     return replace(other, status=False) if excluded else other

@@ -57,7 +57,7 @@ def decide(world: World) -> Plan:
         validity.refuse(problems, draft=draft)
         return _invalid(world, draft)
     validity.accept(draft)
-    existing_claims.say(world, draft=draft)
+    existing_claims.set_condition(world, draft=draft)
     return _unfinished(world, draft)
 
 
@@ -90,7 +90,7 @@ def _unfinished(world: World, draft: StatusBuilder) -> Plan:
     counts = _count(jobset, jobs, draft)
     deletions = _deletions(jobs.previous)
     if not jobset.spec.suspend and counting.all_ready(jobset, counts):
-        draft.say(conditions.RESTARTING, is_so=False, reason=_JOBS_READY, message=_JOBS_READY_MESSAGE)
+        draft.set_condition(conditions.RESTARTING, is_so=False, reason=_JOBS_READY, message=_JOBS_READY_MESSAGE)
     if jobs.failed:
         failure_policy.apply(jobset, jobs, draft=draft)
         in_place.supersede(world, draft=draft)
@@ -175,8 +175,8 @@ def _missing(
     missing = {index: name for index, name in names.items() if name not in taken}
     if not missing:
         return
-    mould = children.Mould(jobset, replicated_job, attempt=draft.status.restarts)
+    builder = children.JobBuilder(jobset, replicated_job, attempt=draft.status.restarts)
     restarts = next(each.job_restarts for each in draft.status.replicated_jobs if each.name == replicated_job.name)
     for index, name in missing.items():
         job_attempt = restarts[index] if index < len(restarts) else 0
-        yield CreateJob(name, mould.job(index, job_attempt=job_attempt))
+        yield CreateJob(name, builder.job(index, job_attempt=job_attempt))

@@ -170,5 +170,5 @@ class Plan:
 
     ``failed``, ``completed``, ``restarted``, ``restarted_job``, ``restarted_in_place``.
     """
-    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """Problems to log: they were ignored, and a person should fix them."""

@@ -21,25 +21,25 @@ class StatusBuilder:
         self._now = now
         self._events: list[Event] = []
         self._counts: list[str] = []
-        self._remarks: list[str] = []
+        self._warnings: list[str] = []
 
     def change(self, **fields: Any) -> None:
         """Set fields of the status."""
         self.status = replace(self.status, **fields)
 
-    def say(
+    def set_condition(
         self, kind: str, *, is_so: bool, reason: str, message: str, event: EventType | None = EventType.NORMAL
     ) -> None:
         """Set a condition. A change is recorded as an Event of this type with the same text (None: no Event)."""
-        said = Condition(type=kind, status=is_so, reason=reason, message=message, since=self._now)
-        put = conditions.put(self.status.conditions, said)
+        condition = Condition(type=kind, status=is_so, reason=reason, message=message, since=self._now)
+        put = conditions.put(self.status.conditions, condition)
         if put == self.status.conditions:
             return
         self.change(conditions=put)
         if event is not None:
-            self.tell(event, reason=reason, message=message)
+            self.add_event(event, reason=reason, message=message)
 
-    def tell(self, kind: EventType, *, reason: str, message: str) -> None:
+    def add_event(self, kind: EventType, *, reason: str, message: str) -> None:
         """Add an Event."""
         self._events.append(Event(kind, reason, message))
 
@@ -47,9 +47,9 @@ class StatusBuilder:
         """Add one to a metric."""
         self._counts.append(what)
 
-    def remark(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Log a problem that a person should fix."""
-        self._remarks.append(text)
+        self._warnings.append(text)
 
     def plan(self, *groups: tuple[Write, ...], wake_at: float | None = None) -> Plan:
         """Return the decision, with these writes in their order."""
@@ -59,5 +59,5 @@ class StatusBuilder:
             events=tuple(self._events),
             wake_at=wake_at,
             counts=tuple(self._counts),
-            remarks=tuple(self._remarks),
+            warnings=tuple(self._warnings),
         )

@@ -23,8 +23,8 @@ def status_json(status: Status) -> dict[str, Any]:
         "previousInPlaceRestartAttempt": status.previous_in_place,
         "currentInPlaceRestartAttempt": status.current_in_place,
     }
-    said = {key: value for key, value in body.items() if value}
-    return {"restarts": status.restarts, **said, **{key: n for key, n in attempts.items() if n is not None}}
+    filled = {key: value for key, value in body.items() if value}
+    return {"restarts": status.restarts, **filled, **{key: n for key, n in attempts.items() if n is not None}}
 
 
 def _condition(condition: Condition) -> dict[str, Any]:

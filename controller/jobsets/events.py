@@ -46,7 +46,7 @@ class Story:
 
 
 class Events:
-    """Record Events. ``tell`` queues them, ``run`` writes them one after another."""
+    """Record Events. ``record`` queues them, ``run`` writes them one after another."""
 
     def __init__(
         self,
@@ -59,24 +59,24 @@ class Events:
         """``instance`` is this replica's name, ``clock`` returns Unix seconds."""
         self._instance = instance
         self._clock = clock
-        self._teller = event_recorder.EventRecorder(api=api, clock=clock, backoff=backoff)
+        self._recorder = event_recorder.EventRecorder(api=api, clock=clock, backoff=backoff)
 
-    def tell(self, about: About, event: Event, *, subject: str = "") -> None:
+    def record(self, about: About, event: Event, *, subject: str = "") -> None:
         """Queue an Event. Does not block."""
         story = Story(about, event, self._clock(), subject)
         path = paths.collection("events", namespace=about.namespace, group=GROUP)
-        self._teller.tell(path, body(story, instance=self._instance), at=story.at, may_repeat=not subject)
+        self._recorder.tell(path, body(story, instance=self._instance), at=story.at, may_repeat=not subject)
 
     async def run(self) -> None:
         """Write Events indefinitely, each as long as it is recent."""
-        await self._teller.run()
+        await self._recorder.run()
 
 
 def body(story: Story, *, instance: str) -> dict[str, Any]:
     """Return the Event. Its name is derived from its content, so that it is created once."""
     about, event = story.about, story.event
-    told = "\n".join((about.uid, event.reason, event.message, story.subject))
-    digest = hashlib.sha256(told.encode()).hexdigest()[:16]
+    content = "\n".join((about.uid, event.reason, event.message, story.subject))
+    digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     return {
         "apiVersion": f"{GROUP}/v1",
         "kind": "Event",

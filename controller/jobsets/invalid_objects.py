@@ -1,4 +1,4 @@
-"""Reduce JobSets and their Jobs to what is kept of them, and reject invalid ones."""
+"""Reduce JobSets and their Jobs to the fields that are kept, and reject invalid ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ Seen = JobSet | InvalidObject | Others
 
 
 def jobset(obj: Mapping[str, Any]) -> Seen:
-    """Return what is kept of a JobSet."""
+    """Return a JobSet with the fields that are kept."""
     if (obj.get("spec") or {}).get("managedBy") != model.MANAGED_BY:
         return Others(_version(obj["metadata"]))
     try:
@@ -91,7 +91,7 @@ def owner(obj: Mapping[str, Any]) -> str:
     return ""
 
 
-def alike(one: ChildJob, other: ChildJob) -> bool:
+def is_same_job(one: ChildJob, other: ChildJob) -> bool:
     """Return whether two states of a Job are the same for its JobSet."""
     return replace(one, resource_version="") == replace(other, resource_version="")
 

@@ -68,8 +68,8 @@ class Overlay(Generic[T]):
         """Forget what only our own writes have shown, and deletions: another leader was active since."""
         self._gone.clear()
         self._unseen.clear()
-        told = self._watch.items()
-        for uid in [uid for uid in self._items if uid not in told]:
+        watched = self._watch.items()
+        for uid in [uid for uid in self._items if uid not in watched]:
             self._drop(uid)
         self._gone.clear()
 

@@ -52,18 +52,18 @@ class PlacementReconciler:
         *,
         api: client.KubeClient,
         wanted: Callable[[], Iterable[Wanted]],
-        tell: Callable[[str, str, str], None],
+        report_waiting: Callable[[str, str, str], None],
         report: Callable[[ComponentStatus], None],
         idle: float = _IDLE_SECONDS,
     ) -> None:
         """``wanted`` returns the Jobs in the order in which they get domains.
 
-        ``tell`` gets the UID of a JobSet whose Job must still wait, the reason and the message. ``idle`` is how many
-        seconds pods and nodes are still watched after the last demand.
+        ``report_waiting`` gets the UID of a JobSet whose Job must still wait, the reason and the message. ``idle`` is
+        how many seconds pods and nodes are still watched after the last demand.
         """
         self._api = api
         self._wanted = wanted
-        self._tell = tell
+        self._record_waiting = report_waiting
         self._report = report
         self._idle = idle
         self._needed: set[str] = set()
@@ -131,20 +131,20 @@ class PlacementReconciler:
         wanted = list(self._wanted())
         found = board.place(each.seeker for each in wanted)
         took = time.perf_counter() - began
-        await board.let_go(found.assigned)
+        await board.release(found.assigned)
         self._report_waiting(found.waiting, jobsets={each.seeker.job: each.jobset for each in wanted})
         return took
 
     def _report_waiting(self, waiting: Sequence[Waiting], *, jobsets: Mapping[str, str]) -> None:
         """Report the first waiting Job of each JobSet and reason: thousands wait together."""
-        anew: dict[tuple[str, str], list[Waiting]] = {}
+        unreported: dict[tuple[str, str], list[Waiting]] = {}
         for each in waiting:
             if (each.job, each.message) not in self._reported:
-                anew.setdefault((jobsets[each.job], each.reason.value), []).append(each)
-        for (jobset, reason), alike in anew.items():
-            message = alike[0].message + (f" (and {len(alike) - 1} more)" if len(alike) > 1 else "")
+                unreported.setdefault((jobsets[each.job], each.reason.value), []).append(each)
+        for (jobset, reason), group in unreported.items():
+            message = group[0].message + (f" (and {len(group) - 1} more)" if len(group) > 1 else "")
             log.warning("placement.pending", reason=reason, message=message)
-            self._tell(jobset, reason, message)
+            self._record_waiting(jobset, reason, message)
         self._reported = {(each.job, each.message) for each in waiting}
 
 
@@ -198,7 +198,7 @@ class _Board:
             seekers, pods=self._pods.items().values(), nodes=self._nodes.items().values(), promised=self._promised
         )
 
-    async def let_go(self, assigned: Iterable[Assignment]) -> None:
+    async def release(self, assigned: Iterable[Assignment]) -> None:
         """Release pods to their domains. If one fails, it is tried again after a while."""
         tasks: list[asyncio.Task[bool]] = []
         async with asyncio.TaskGroup() as group:
@@ -207,14 +207,14 @@ class _Board:
                 for pod in each.pods:
                     if self._going.get(pod.uid) != pod:
                         self._going[pod.uid] = pod
-                        work = self._let_go(pod, each.domain)
+                        work = self._release(pod, each.domain)
                         tasks.append(group.create_task(work, name=f"placement of {pod.name}"))
         if not all(task.result() for task in tasks):
             asyncio.get_running_loop().call_later(self._backoff.next_wait(), self._news)
         elif tasks:
             self._backoff.reset()
 
-    async def _let_go(self, pod: Pod, domain: Domain) -> bool:
+    async def _release(self, pod: Pod, domain: Domain) -> bool:
         """Release a pod; return whether nothing remains to be done about it."""
         with contained.within(contained.Part.PLACEMENT, f"{pod.namespace}/{pod.name}"):
             return await self._patch(pod, domain)
@@ -225,7 +225,7 @@ class _Board:
         path = paths.pod(pod.namespace, pod.name)
         try:
             async with self._slots:
-                await self._api.patch(path, marks.letting_go(pod, domain), content_type=client.Patch.MERGE)
+                await self._api.patch(path, marks.release_patch(pod, domain), content_type=client.Patch.MERGE)
         except errors.NotFoundError:
             self._going.pop(pod.uid, None)
         except errors.KubeError as error:  # for example, it has changed

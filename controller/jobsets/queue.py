@@ -55,20 +55,20 @@ class Queue:
 
     def __init__(
         self,
-        look: Callable[[str], Awaitable[float | None]],
+        reconcile: Callable[[str], Awaitable[float | None]],
         *,
         pace: Pace | None = None,
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.05, limit=30.0),
         parallel: int = _PARALLEL,
         rest: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
-        """``look`` returns after how many seconds to reconcile again without a change; None: not needed.
+        """``reconcile`` returns after how many seconds to reconcile again without a change; None: not needed.
 
         If it raises, it is called again after ``backoff``; an error other than KubeError is an internal error, and
         contained. ``parallel`` keys are reconciled at once. ``rest`` is the minimum in seconds from one reconcile of a
         key to the next, if ``pace`` has less.
         """
-        self._look = look
+        self._reconcile = reconcile
         self._pace = pace if pace is not None else Pace()
         self._backoff = backoff
         self._parallel = parallel
@@ -81,7 +81,7 @@ class Queue:
         """Return how many keys wait for a reconcile or are being reconciled."""
         return sum(1 for each in self._entries.values() if each.busy or each.due is not None)
 
-    def rests(self, key: str) -> bool:
+    def is_settled(self, key: str) -> bool:
         """Return whether a key is not being reconciled and has not changed since."""
         entry = self._entries.get(key)
         return entry is None or not (entry.busy or entry.due is not None)
@@ -150,7 +150,7 @@ class Queue:
         again: float | None = None
         try:
             with contained.within(contained.Part.JOBSET, key, passing=(errors.KubeError,)) as work:
-                again = await self._look(key)
+                again = await self._reconcile(key)
         except (errors.ConflictError, errors.ApiUnavailableError) as error:
             log.info("jobset.requeued", jobset=key, error=str(error))
             return entry.backoff.next_wait()

@@ -57,7 +57,7 @@ class Reconciler:
         self._metrics = metrics
         self._clock = clock
 
-    async def look(self, uid: str) -> float | None:
+    async def reconcile(self, uid: str) -> float | None:
         """Reconcile a JobSet now; return after how many seconds to do so again without a change.
 
         Raises KubeError: then it must be reconciled again soon.
@@ -69,7 +69,7 @@ class Reconciler:
         if jobset is None or jobset.deleting:
             return None
         if jobset.spec.claim_policies:
-            await self._views.learn_claims(jobset)
+            await self._views.read_claim_specs(jobset)
         from kubemend.controller.jobset import decide  # where there is no JobSet of ours, it need not be in memory
 
         began = time.perf_counter()
@@ -96,17 +96,17 @@ class Reconciler:
     async def _carry_out(self, jobset: JobSet, decided: Plan) -> None:
         """Write the plan, and record its Events once the status is written; raise the first error."""
         about = events.About(jobset.namespace, jobset.name, jobset.uid)
-        for remark in decided.remarks:
-            log.warning("jobset.event", jobset=f"{jobset.namespace}/{jobset.name}", remark=remark)
+        for warning in decided.warnings:
+            log.warning("jobset.event", jobset=f"{jobset.namespace}/{jobset.name}", remark=warning)
         if decided.writes or decided.status is not None:
             log.info("jobset.decided", jobset=f"{jobset.namespace}/{jobset.name}", **_summary(decided))
         troubles = await self._writer.write(jobset, decided.writes)
         for event in writes.events(troubles):
-            self._events.tell(about, event)
+            self._events.record(about, event)
         if decided.status is not None and not await self._statuses.write(jobset, writing.status_json(decided.status)):
             return  # the JobSet was deleted
         for event in decided.events:
-            self._events.tell(about, event, subject=jobset.resource_version)
+            self._events.record(about, event, subject=jobset.resource_version)
         for what in decided.counts:
             self._metrics.count(what, namespace=jobset.namespace, name=jobset.name)
         if troubles:
@@ -114,8 +114,8 @@ class Reconciler:
 
     def _record_invalid(self, jobset: InvalidObject) -> None:
         about = events.About(jobset.namespace, jobset.name, jobset.uid)
-        told = Event(EventType.WARNING, NOT_UNDERSTOOD, f"the JobSet is invalid and is not run: {jobset.why}")
-        self._events.tell(about, told)
+        event = Event(EventType.WARNING, NOT_UNDERSTOOD, f"the JobSet is invalid and is not run: {jobset.why}")
+        self._events.record(about, event)
 
 
 def _summary(decided: Plan) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class JobSets:
         """
         part = joint_component.JointComponent(report)
         self._listeners: list[Listener] = []
-        self._views = Views(api=api, report=part.reporter(), changed=self._changed, told=self._jobset_changed)
+        self._views = Views(api=api, report=part.reporter(), changed=self._changed, jobset_changed=self._jobset_changed)
         self._events = Events(api=api, instance=instance, clock=clock)
         self._reconciler = Reconciler(
             views=self._views,
@@ -64,13 +64,13 @@ class JobSets:
             clock=clock,
         )
         self._queue = Queue(
-            self._reconciler.look,
+            self._reconciler.reconcile,
             pace=pace,
             backoff=backoff,
             rest=lambda uid: _REST_SECONDS * self._views.size(uid),
         )
         self._gates = PlacementReconciler(
-            api=api, wanted=self._wanted, tell=self._record_waiting, report=part.reporter()
+            api=api, wanted=self._wanted, report_waiting=self._record_waiting, report=part.reporter()
         )
         self._taints = Taints(api=api, tainted=tainted, clock=clock)
         self._running = False
@@ -102,9 +102,9 @@ class JobSets:
         """Record that a member's pod is recreated elsewhere because of a device of this node."""
         self._taints.fault(node, code=code, pod=pod)
 
-    def rests(self, uid: str) -> bool:
+    def is_settled(self, uid: str) -> bool:
         """Return whether a JobSet was reconciled with everything known of it."""
-        return self._running and self._queue.rests(uid)
+        return self._running and self._queue.is_settled(uid)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` at each change; it must not block. Returns the function that unsubscribes."""
@@ -115,13 +115,13 @@ class JobSets:
         """Run them indefinitely."""
         async with asyncio.TaskGroup() as group:
             aio.spawn_eternal(group, self._views.run(), name="jobsets watched")
-            aio.spawn_eternal(group, self._events.run(), name="jobsets told of")
+            aio.spawn_eternal(group, self._events.run(), name="jobset events")
             await self._views.wait_synced()
             try:
                 self._running = True
                 for uid in self._views.uids():
                     self._changed(uid)
-                aio.spawn_eternal(group, self._queue.run(), name="jobsets looked at")
+                aio.spawn_eternal(group, self._queue.run(), name="jobset queue")
                 aio.spawn_eternal(group, self._gates.run(), name="placement")
                 aio.spawn_eternal(group, self._taints.run(), name="taints")
                 await asyncio.Event().wait()
@@ -160,4 +160,4 @@ class JobSets:
         jobset = self._views.jobset(uid)
         if jobset is not None:
             about = About(jobset.namespace, jobset.name, uid)
-            self._events.tell(about, Event(EventType.WARNING, reason, message))
+            self._events.record(about, Event(EventType.WARNING, reason, message))

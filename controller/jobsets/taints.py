@@ -102,7 +102,7 @@ class Taints:
         for change in device_taints.changes([node] if node is not None else [], self._faults.values()):
             path = f"{paths.NODES}/{name}"
             await self._api.patch(path, device_taints.patch(change), content_type=client.Patch.MERGE)
-            log.info("node.tainted" if isinstance(change, device_taints.KeepOff) else "node.untainted", node=name)
+            log.info("node.tainted" if isinstance(change, device_taints.AddTaint) else "node.untainted", node=name)
 
     def _log_invalid(self, name: str, *, why: str) -> None:
         """Leave a node as it is, and log that once: it is read again regularly."""

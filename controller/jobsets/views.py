@@ -50,17 +50,17 @@ class Views:
         api: client.KubeClient,
         report: Callable[[ComponentStatus], None],
         changed: Callable[[str], None],
-        told: Callable[[JobSet | InvalidObject], None],
+        jobset_changed: Callable[[JobSet | InvalidObject], None],
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.2, limit=10.0),
     ) -> None:
         """``changed`` is called with the UID of each JobSet that has changed or was deleted, or whose Jobs changed.
 
-        ``told`` is called with JobSets only, in their current or last state.
+        ``jobset_changed`` is called with JobSets only, in their current or last state.
         """
         self._api = api
         self._report = report
         self._changed = changed
-        self._told = told
+        self._report_jobset = jobset_changed
         self._backoff = backoff
         part = joint_component.JointComponent(report)
 
@@ -149,16 +149,16 @@ class Views:
         specs = {name: self._claims.spec(jobset.namespace, name) for name in claims.names(jobset)}
         return {name: spec for name, spec in specs.items() if spec is not None}
 
-    async def learn_claims(self, jobset: JobSet) -> None:
+    async def read_claim_specs(self, jobset: JobSet) -> None:
         """Read the specs of a JobSet's existing claims, one by one, because their Informer has only names.
 
         Raises KubeError.
         """
         for name in self.claims(jobset) - self.claim_specs(jobset).keys():
-            for found in await self.claims_named(jobset.namespace, name):
+            for found in await self.list_claim(jobset.namespace, name):
                 self.found_claim(jobset.namespace, found)
 
-    async def claims_named(self, namespace: str, name: str) -> list[Any]:
+    async def list_claim(self, namespace: str, name: str) -> list[Any]:
         """Return the claim of this name if it exists. It uses a list, so that no other right is needed."""
         path = paths.collection("persistentvolumeclaims", namespace=namespace)
         return (await self._api.list(path, params={"fieldSelector": f"metadata.name={name}"})).items
@@ -171,7 +171,7 @@ class Views:
         """Record an existing claim."""
         self._claims.found(namespace, str(obj["metadata"]["name"]), spec=claims.read(obj.get("spec")))
 
-    def met_claim(self, jobset: JobSet, obj: Mapping[str, Any]) -> None:
+    def found_claim_for(self, jobset: JobSet, obj: Mapping[str, Any]) -> None:
         """Record a claim that exists under a name that a JobSet asks for, and reconcile the JobSet."""
         self.found_claim(jobset.namespace, obj)
         self._changed(jobset.uid)
@@ -259,12 +259,12 @@ class Views:
         if after is not None:
             self._by_name[after.namespace, after.name] = uid
             self._changed(uid)
-            self._told(after)
+            self._report_jobset(after)
         elif before is not None and not isinstance(before, Others):
             if self._by_name.get((before.namespace, before.name)) == uid:
                 del self._by_name[before.namespace, before.name]
             self._changed(uid)
-            self._told(before)
+            self._report_jobset(before)
 
     def _child_gone(self, namespace: str, jobset: str) -> None:
         if (uid := self._by_name.get((namespace, jobset))) is not None:
@@ -285,7 +285,7 @@ class Views:
         self._jobs.setdefault(after.owner, {})[uid] = after
         self._job_uids[after.place] = uid
         self._note_gated(after.owner, uid, gated=after.job.gated and after.job.end is None)
-        if before is None or not invalid_objects.alike(before.job, after.job):
+        if before is None or not invalid_objects.is_same_job(before.job, after.job):
             self._changed(after.owner)
 
     def _note_gated(self, owner: str, job: str, *, gated: bool) -> None:

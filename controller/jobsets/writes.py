@@ -48,7 +48,7 @@ def events(troubles: Sequence[Trouble]) -> list[plan.Event]:
         reason = _CREATION_FAILED.get(type(each.write))
         if reason is not None and not isinstance(each.error, errors.ApiUnavailableError | TakenByUsError):
             found.setdefault(reason, []).append(each)
-    return [_event(reason, alike) for reason, alike in found.items()]
+    return [_event(reason, troubles_of_reason) for reason, troubles_of_reason in found.items()]
 
 
 class TakenByUsError(errors.ConflictError):
@@ -129,8 +129,8 @@ class Writer:
         try:
             made = await self._api.create(path, dict(write.body))
         except errors.AlreadyExistsError:
-            for found in await self._views.claims_named(jobset.namespace, write.name):
-                self._views.met_claim(jobset, found)
+            for found in await self._views.list_claim(jobset.namespace, write.name):
+                self._views.found_claim_for(jobset, found)
         else:
             self._views.found_claim(jobset.namespace, made)
 
@@ -215,12 +215,12 @@ def _restarts_path(namespace: str) -> str:
     return paths.collection(restart_resource.PLURAL, namespace=namespace, group=group, version=version)
 
 
-def _event(reason: str, alike: Sequence[Trouble]) -> plan.Event:
+def _event(reason: str, group: Sequence[Trouble]) -> plan.Event:
     """Return the Event with upstream's text: the API server's, preceded by the Job's name (``createJobs``)."""
-    first = min(alike, key=lambda each: _job(each.write))
+    first = min(group, key=lambda each: _job(each.write))
     job = _job(first.write)
     which = f'job "{job}" creation failed with error: ' if job else ""
-    others = f" (and {len(alike) - 1} more)" if len(alike) > 1 else ""
+    others = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
     return plan.Event(plan.EventType.WARNING, reason, f"{which}{first.error.said}{others}")
 
 

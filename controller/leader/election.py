@@ -55,7 +55,7 @@ class Term:
         self.renewed_at = renewed_at  # loop time
         self.seen = epoch - 1
         self.over = False
-        self.wish = asyncio.Event()
+        self.raise_requested = asyncio.Event()
         self._news = asyncio.Event()
 
     def raise_above(self, seen: int) -> None:
@@ -67,7 +67,7 @@ class Term:
         """
         if max(self.epoch, self.seen + 1) <= seen < epochs.highest(self._clock()):
             self.seen = seen
-            self.wish.set()
+            self.raise_requested.set()
 
     async def risen(self, *, above: int) -> int:
         """Wait until the epoch is higher than ``above``, and return it. Raises LostError when the term ends."""
@@ -170,7 +170,7 @@ class Election:
             at = asyncio.get_running_loop().time()
             if await self._rules.try_acquire_or_renew():
                 return Term(epoch=self._lock.epoch, renewed_at=at)
-            self._report_state(who_leads(self._lock.holder))
+            self._report_state(leader_text(self._lock.holder))
             await self._until_next()
 
     async def _until_next(self) -> None:
@@ -215,12 +215,12 @@ class Election:
             self._report_state(f"leading, epoch {term.epoch}")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.retry):
-                    await term.wish.wait()
+                    await term.raise_requested.wait()
 
     async def _renew(self, term: Term) -> None:
         """Retry until the Lease is renewed. Raises LostError once another replica has held it."""
         while True:
-            term.wish.clear()
+            term.raise_requested.clear()
             self._lock.floor = term.seen + 1
             at = asyncio.get_running_loop().time()
             if await self._rules.try_acquire_or_renew():
@@ -248,7 +248,7 @@ class Election:
             self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
 
 
-def who_leads(holder: str) -> str:
+def leader_text(holder: str) -> str:
     """Return the text for /readyz about the Lease's holder; "" means that it has none yet."""
     return f"{holder} leads" if holder else "no replica leads yet"
 

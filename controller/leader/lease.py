@@ -98,8 +98,8 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         An address that an earlier holder published does not count: a release that does not know the annotation leaves
         it.
         """
-        told = str(((self._lease.get("metadata") or {}).get("annotations") or {}).get(HUB) or "")
-        holder, _, address = told.rpartition("@")
+        value = str(((self._lease.get("metadata") or {}).get("annotations") or {}).get(HUB) or "")
+        holder, _, address = value.rpartition("@")
         return address if holder == self.holder != self.identity else ""
 
     def _holder_is_dead(self) -> bool:
@@ -167,7 +167,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         }
 
     def _annotations(self, metadata: Json, *, epoch: int) -> Json:
-        others = {name: told for name, told in (metadata.get("annotations") or {}).items() if name != HUB}
+        others = {name: value for name, value in (metadata.get("annotations") or {}).items() if name != HUB}
         return {**others, EPOCH: str(epoch), **({HUB: f"{self.identity}@{self._hub}"} if self._hub else {})}
 
     def _read(self, lease: Json) -> None:

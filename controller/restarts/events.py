@@ -46,8 +46,8 @@ class Story:
     subject: str = ""
 
 
-class EventTeller:
-    """Record Events. ``tell`` queues them, ``run`` writes them one after another."""
+class RoundEventRecorder:
+    """Record Events. ``record`` queues them, ``run`` writes them one after another."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class EventTeller:
     ) -> None:
         """``clock`` returns Unix seconds."""
         self._clock = clock
-        self._teller = event_recorder.EventRecorder(api=api, report=report, clock=clock, backoff=backoff)
+        self._recorder = event_recorder.EventRecorder(api=api, report=report, clock=clock, backoff=backoff)
 
-    def tell(
+    def record(
         self,
         about: ObjectRef,
         *,
@@ -74,11 +74,11 @@ class EventTeller:
         """Queue an Event. Does not block. ``may_repeat``: a repetition is a new occurrence, and is counted."""
         story = Story(about, reason, message, self._clock(), warning=warning, subject=subject)
         path = paths.collection("events", namespace=about.namespace)
-        self._teller.tell(path, event(story), at=story.at, may_repeat=may_repeat)
+        self._recorder.tell(path, event(story), at=story.at, may_repeat=may_repeat)
 
     async def run(self) -> None:
         """Write Events indefinitely."""
-        await self._teller.run()
+        await self._recorder.run()
 
 
 def event(story: Story) -> dict[str, Any]:

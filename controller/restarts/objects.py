@@ -126,14 +126,14 @@ class Restart:
     @property
     def begun_at(self) -> float:
         """Return the Unix time at which its round began: a request may have waited for long before that."""
-        told = self.status.get("startTime")
-        return timestamps.unix(told) if told else self.created_at
+        time = self.status.get("startTime")
+        return timestamps.unix(time) if time else self.created_at
 
     @property
     def finished_at(self) -> float:
         """Return the Unix time of its end."""
-        told = self.status.get("completionTime")
-        return timestamps.unix(told) if told else self.created_at
+        time = self.status.get("completionTime")
+        return timestamps.unix(time) if time else self.created_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,11 @@ def name_for(gang: GangKey, attempt: int) -> str:
 
 def parse(obj: Mapping[str, Any]) -> Restart:
     """Return the value of a Restart object. Raises errors that ``common.kube.informer`` treats as an invalid object."""
-    metadata, told = obj["metadata"], obj.get("status") or {}
+    metadata, reported = obj["metadata"], obj.get("status") or {}
     namespace = metadata["namespace"]
     annotations = metadata.get("annotations") or {}
     spec = _spec(obj.get("spec") or {}, namespace)
-    round_told = names.ROUND in annotations
+    has_round = names.ROUND in annotations
     return Restart(
         namespace=namespace,
         name=metadata["name"],
@@ -203,19 +203,19 @@ def parse(obj: Mapping[str, Any]) -> Restart:
         generation=int(metadata.get("generation", 1)),
         created_at=timestamps.unix(metadata["creationTimestamp"]),
         spec=spec,
-        gang=_gang((metadata.get("labels") or {}) if round_told else {}, spec, namespace),
-        attempt=round_annotations.attempt(annotations[names.ATTEMPT]) if round_told else 0,
-        epoch=round_annotations.epoch(annotations[names.EPOCH]) if round_told else 0,
-        status=_status(told, round_annotations.status(annotations[names.ROUND]) if round_told else {}),
+        gang=_gang((metadata.get("labels") or {}) if has_round else {}, spec, namespace),
+        attempt=round_annotations.attempt(annotations[names.ATTEMPT]) if has_round else 0,
+        epoch=round_annotations.epoch(annotations[names.EPOCH]) if has_round else 0,
+        status=_status(reported, round_annotations.status(annotations[names.ROUND]) if has_round else {}),
         deleting="deletionTimestamp" in metadata,
         owner_uid=_owner_uid(metadata),
-        gang_uid=annotations.get(names.GANG_UID, "") if round_told else "",
+        gang_uid=annotations.get(names.GANG_UID, "") if has_round else "",
     )
 
 
 def completed(status: Mapping[str, Any], *, generation: int, now: float) -> Json:
     """Return a status to write: with the observed generation, and a condition for ``kubectl wait``."""
-    told: Json = {**status, "observedGeneration": generation}
+    written: Json = {**status, "observedGeneration": generation}
     phase = status.get("phase")
     if phase in FINAL:
         condition = {
@@ -227,19 +227,23 @@ def completed(status: Mapping[str, Any], *, generation: int, now: float) -> Json
             "message": str((status.get("decision") or {}).get("detail") or "")[:_LONGEST_MESSAGE],
         }
         others = [each for each in status.get("conditions") or () if each["type"] != COMPLETE]
-        told["conditions"] = [*others, condition]
-    return told
+        written["conditions"] = [*others, condition]
+    return written
 
 
-def _status(told: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, Any]:
+def _status(reported: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the status of an object. An unfinished one keeps the first status, which a new leader needs.
 
     Raises ValueError for invalid times: the server accepts some, such as 99 hours off UTC.
     """
-    for time in (told.get("startTime"), told.get("completionTime"), (told.get("trigger") or {}).get("time")):
+    for time in (
+        reported.get("startTime"),
+        reported.get("completionTime"),
+        (reported.get("trigger") or {}).get("time"),
+    ):
         if time is not None:
             timestamps.unix(time)
-    return MappingProxyType(dict(told) if told.get("phase") in FINAL else {**first, **told})
+    return MappingProxyType(dict(reported) if reported.get("phase") in FINAL else {**first, **reported})
 
 
 def _spec(spec: Mapping[str, Any], namespace: str) -> RestartSpec:

@@ -33,11 +33,11 @@ class Outcome(enum.Enum):
 
 
 @dataclass(slots=True)
-class _Wish:
+class _Request:
     """A pod to replace, and when that was last requested (loop time)."""
 
     wanted: Recreate
-    asked_at: float
+    requested_at: float
 
 
 class PodReplacer:
@@ -70,7 +70,7 @@ class PodReplacer:
         self._slots = asyncio.Semaphore(parallel)
         self._stale = stale
         self._keep = keep
-        self._wanted: dict[PodUid, _Wish] = {}
+        self._wanted: dict[PodUid, _Request] = {}
         self._active: set[PodUid] = set()
         self._queue: asyncio.Queue[PodUid] = asyncio.Queue()
 
@@ -83,9 +83,9 @@ class PodReplacer:
         now = asyncio.get_running_loop().time()
         before = self._wanted.get(uid)
         if before is not None and (before.wanted.force or not wanted.force):
-            before.asked_at = now
+            before.requested_at = now
             return
-        self._wanted[uid] = _Wish(wanted, now)
+        self._wanted[uid] = _Request(wanted, now)
         if uid not in self._active:
             self._active.add(uid)
             self._queue.put_nowait(uid)
@@ -120,10 +120,10 @@ class PodReplacer:
     async def _carry_out(self, uid: PodUid) -> None:
         backoff = self._backoff()
         loop = asyncio.get_running_loop()
-        done: _Wish | None = None
-        while (wish := self._wanted.get(uid)) is not None and wish is not done:
-            wanted = wish.wanted
-            if loop.time() - wish.asked_at > self._stale:
+        done: _Request | None = None
+        while (request := self._wanted.get(uid)) is not None and request is not done:
+            wanted = request.wanted
+            if loop.time() - request.requested_at > self._stale:
                 log.info("recreation.dropped", pod=str(wanted.pod), why="its round no longer asks for it")
                 self.forget(uid)
                 break
@@ -136,14 +136,14 @@ class PodReplacer:
                 continue
             except errors.KubeError as error:
                 outcome, why = Outcome.REFUSED, str(error)
-            done = wish
-            loop.call_later(self._keep, self._expire, uid, wish)
+            done = request
+            loop.call_later(self._keep, self._expire, uid, request)
             log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, why=why)
             self._on_outcome(wanted.pod, outcome, why)
 
-    def _expire(self, uid: PodUid, wish: _Wish) -> None:
+    def _expire(self, uid: PodUid, request: _Request) -> None:
         """Forget a completed request: if the pod still exists and is requested again, it is tried again."""
-        if self._wanted.get(uid) is wish:
+        if self._wanted.get(uid) is request:
             self.forget(uid)
 
     async def _replace(self, wanted: Recreate) -> tuple[Outcome, str]:
@@ -169,7 +169,7 @@ def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:
     some time later.
     """
     types = [conditions.DISRUPTION_TARGET, *([conditions.DEVICE_FAILURE] if wanted.device_failure else [])]
-    told = {
+    common = {
         "status": "True",
         "reason": wanted.reason,
         "message": wanted.message,
@@ -179,7 +179,7 @@ def _marks(wanted: Recreate, *, now: float) -> dict[str, Any]:
         "metadata": {"uid": wanted.pod.uid},
         "status": {
             **({"phase": "Failed"} if wanted.force else {}),
-            "conditions": [{"type": each, **told} for each in types],
+            "conditions": [{"type": each, **common} for each in types],
         },
     }
 

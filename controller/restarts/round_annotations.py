@@ -36,24 +36,24 @@ def status(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError(f"annotation {names.ROUND} is nested too deeply") from None
     _expect(dict, read)
-    told = {name: read[name] for name in _BEGUN_WITH if name in read}
-    for name, value in told.items():
+    kept = {name: read[name] for name in _BEGUN_WITH if name in read}
+    for name, value in kept.items():
         _expect(_BEGUN_WITH[name], value)
-    trigger, decision = told.get("trigger", {}), told.get("decision", {})
+    trigger, decision = kept.get("trigger", {}), kept.get("decision", {})
     for value in (*trigger.values(), *decision.values()):
         _expect(str, value)
-    for value in told.get("members", {}).values():
+    for value in kept.get("members", {}).values():
         _expect(int, value)
-    resume = told.get("resume", {})
+    resume = kept.get("resume", {})
     _expect(str, resume.get("gang", ""))
     for value in resume.values():
         for each in value if isinstance(value, list) else ():
             _expect(str, each)
         _expect(str | int | float | list | None, value)
-    for time in (told.get("startTime"), trigger.get("time")):
+    for time in (kept.get("startTime"), trigger.get("time")):
         if time is not None:
             timestamps.unix(time)
-    return told
+    return kept
 
 
 def attempt(text: str) -> int:

@@ -79,7 +79,7 @@ class StatusWriter:
         """Return the preconditions of an object that was begun here; None if it was not, or has ended."""
         return self._ours.get(restart_id)
 
-    def is_unsaid(self, restart_id: str) -> bool:
+    def is_pending(self, restart_id: str) -> bool:
         """Return whether a write of an object is outstanding."""
         return restart_id in self._pending
 

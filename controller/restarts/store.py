@@ -156,7 +156,7 @@ class RestartStore:
         """
         restart = self._by_id.get(restart_id)
         known = self._writer.known(restart_id) or (_presupposed(restart) if restart is not None else None)
-        if known is None and not self._writer.is_unsaid(restart_id):
+        if known is None and not self._writer.is_pending(restart_id):
             log.info("restart.deleted_in_progress", restart=restart_id, phase=status.get("phase"))
             return
         self._writer.set_status(restart_id, status, known=known)
@@ -234,11 +234,11 @@ class RestartStore:
     def _close_superseded(self, now: float) -> None:
         """End unfinished rounds that no leader continues, because only finished objects are ever removed."""
         for restart in history.superseded(self._by_id.values()):
-            if not self._writer.is_unsaid(restart.id) and self._writer.known(restart.id) is None:
+            if not self._writer.is_pending(restart.id) and self._writer.known(restart.id) is None:
                 log.warning("restart.closed", restart=restart.id, epoch=restart.epoch, why=_SUPERSEDED["message"])
-                told = {name: value for name, value in restart.status.items() if name != "resume"}
+                before = {name: value for name, value in restart.status.items() if name != "resume"}
                 end = {"phase": "Failed", "completionTime": timestamps.rfc3339(now), "failures": [dict(_SUPERSEDED)]}
-                self.set_status(restart.id, {**told, **end})
+                self.set_status(restart.id, {**before, **end})
 
     def _forget_old_gangs(self) -> None:
         """Forget the numbers of gangs without members and objects."""

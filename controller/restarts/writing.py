@@ -94,8 +94,8 @@ async def write_status(api: client.KubeClient, before: Written, status: Mapping[
 
     Raises SupersededError as above, InvalidError if the server will never accept it, and other KubeErrors.
     """
-    told = objects.completed(status, generation=before.generation, now=now)
-    change = [*_presupposed(before), {"op": "add", "path": "/status", "value": told}]
+    completed = objects.completed(status, generation=before.generation, now=now)
+    change = [*_presupposed(before), {"op": "add", "path": "/status", "value": completed}]
     try:
         await api.patch_status(before.path, change, content_type=client.Patch.JSON)
     except errors.NotFoundError as error:
@@ -134,10 +134,10 @@ async def _same(api: client.KubeClient, path: str, *, uid: str, error: errors.Ku
 
 def _is_taken(found: Json, request: Restart, new: NewRound) -> bool:
     """Return whether a request has become this very round. Raises SupersededError if it is another one."""
-    told, ours = _annotations(found), new.annotations()
-    if names.ROUND not in told:
+    annotations, ours = _annotations(found), new.annotations()
+    if names.ROUND not in annotations:
         return False
-    if any(told.get(each) != ours[each] for each in (names.ROUND, names.EPOCH)):
+    if any(annotations.get(each) != ours[each] for each in (names.ROUND, names.EPOCH)):
         raise SupersededError(f"{request.id} is a round already")
     return True
 

@@ -58,7 +58,7 @@ class _Followed:
     """A single pod that is polled: whether its state is known, and the gang that it is in instead."""
 
     def __init__(self) -> None:
-        self.looked = asyncio.Event()
+        self.was_read = asyncio.Event()
         self.gang: GangKey | None = None
 
 
@@ -85,12 +85,12 @@ class Members:
         not_kept = dict.fromkeys(SELECTORS, 0)
 
         def bounds(selector: str) -> shares.Bounds[Member]:
-            def told(count: int) -> None:
+            def count_bare(count: int) -> None:
                 not_kept[selector] = count
                 bare(sum(not_kept.values()))
 
             return shares.Bounds(
-                members.bare, one=members.MOST_OF_A_MEMBER, namespace=members.MOST_OF_A_NAMESPACE, told=told
+                members.bare, one=members.MOST_OF_A_MEMBER, namespace=members.MOST_OF_A_NAMESPACE, told=count_bare
             )
 
         self._slots = asyncio.Semaphore(parallel)
@@ -130,10 +130,10 @@ class Members:
         followed = _Followed()
         try:
             async with asyncio.TaskGroup() as tasks:
-                looking = tasks.create_task(self._follow(pod, followed), name=f"pod {pod}")
-                await followed.looked.wait()
+                reading = tasks.create_task(self._follow(pod, followed), name=f"pod {pod}")
+                await followed.was_read.wait()
                 yield lambda: followed.gang
-                looking.cancel()
+                reading.cancel()
         finally:
             for member in [*self.of_gang(pod).values()]:
                 self._drop(member, MemberChangeKind.LEFT)
@@ -141,11 +141,11 @@ class Members:
     async def _follow(self, pod: GangKey, followed: _Followed) -> None:
         backoff = self._following()
         while True:
-            if await self._look(pod, followed):
-                followed.looked.set()
+            if await self._read(pod, followed):
+                followed.was_read.set()
             await backoff.wait()
 
-    async def _look(self, pod: GangKey, followed: _Followed) -> bool:
+    async def _read(self, pod: GangKey, followed: _Followed) -> bool:
         """Read a pod once; return whether its state is known now."""
         try:
             async with self._slots:
@@ -210,7 +210,7 @@ class Members:
                 aio.spawn_eternal(group, watch.run(), name=f"pods {selector}")
             while True:
                 uid = await self._vanished.get()
-                group.create_task(self._resolve_vanished(uid), name=f"whereabouts of {uid}")
+                group.create_task(self._resolve_vanished(uid), name=f"resolve {uid}")
 
     def _take(self, change: informer.Change[Member]) -> None:
         member = change.value
@@ -234,8 +234,8 @@ class Members:
     async def _resolve_vanished(self, uid: PodUid) -> None:
         """Find out whether a pod that disappeared from its watch was deleted, or had its labels changed.
 
-        A watch reports both alike. If a changed label counted as an end, successors would run next to containers that
-        still run.
+        A watch reports both the same way. If a changed label counted as an end, successors would run next to containers
+        that still run.
         """
         backoff = self._backoff()
         while (member := self._by_uid.get(uid)) is not None and not self._is_watched(uid):

@@ -13,10 +13,10 @@ from hack.jobset_scenarios.kubelets import Kubelets, is_over
 from hack.jobset_scenarios.model import (
     EVERY_JOB,
     Action,
+    Check,
     Create,
     Delete,
     FinishDeletions,
-    Look,
     Put,
     Relabel,
     RestartController,
@@ -98,7 +98,7 @@ class Actor:
                 await self._stage.refuse(await self._current(), refusal)
             case RestartController():
                 await self._stage.restart_controller()
-            case Look():
+            case Check():
                 pass
 
     async def _create(self, action: Create) -> None:
@@ -189,8 +189,8 @@ class Actor:
             "completionTime": timestamps.rfc3339(self._stage.now()),
         }
         if action.reason == "Cancelled":
-            told = {"type": "Cancelled", "status": "True", "reason": "Cancelled", "message": action.message}
-            status["conditions"] = [{**told, "lastTransitionTime": status["completionTime"]}]
+            condition = {"type": "Cancelled", "status": "True", "reason": "Cancelled", "message": action.message}
+            status["conditions"] = [{**condition, "lastTransitionTime": status["completionTime"]}]
         elif action.reason:
             failure = {"member": "js-workers-0-0", "node": "", "reason": action.reason, "message": action.message}
             status["failures"] = [failure]

@@ -152,8 +152,8 @@ def is_over(job: Json) -> bool:
 
 
 def _running(*, ready: bool) -> Json:
-    told = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": _MOMENT}
-    return {"phase": "Running", "conditions": [told]}
+    condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": _MOMENT}
+    return {"phase": "Running", "conditions": [condition]}
 
 
 def _ended(phase: str, exit_code: int) -> Json:

@@ -140,8 +140,8 @@ class RestartController:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Nothing happens."""
+class Check:
+    """Do nothing: the step only has expectations."""
 
 
 Action = (
@@ -158,7 +158,7 @@ Action = (
     | RoundEnds
     | RoundRefused
     | RestartController
-    | Look
+    | Check
 )
 
 

@@ -84,15 +84,15 @@ def _step(value: Any, index: int, where: str) -> Step:
     at = f"{where}: steps[{index}]"
     if isinstance(value, str):
         return Step(f"steps[{index}] {value}", steps.parse(value, None, at))
-    given = checked.mapping(value, at, known=(*steps.WORDS, "expect"))
+    given = checked.mapping(value, at, known=(*steps.ACTIONS, "expect"))
     actions = [key for key in given if key != "expect"]
     if len(actions) > 1:
         raise ScenarioError(
             at, what=f"has {len(actions)} actions ({', '.join(actions)})", hint="make them steps of their own"
         )
-    word = actions[0] if actions else "look"
+    name = actions[0] if actions else "check"
     expect = expectations.parse(given["expect"], f"{at}.expect") if "expect" in given else None
-    return Step(f"steps[{index}] {word}", steps.parse(word, given.get(word), f"{at}.{word}"), expect)
+    return Step(f"steps[{index}] {name}", steps.parse(name, given.get(name), f"{at}.{name}"), expect)
 
 
 def _check(scenario: Scenario, where: str) -> None:

@@ -53,8 +53,8 @@ def unlike(pattern: Any, found: Any, path: str) -> Iterator[str]:
 def _filled(value: Any, values: Mapping[str, str]) -> Any:
     """Return a value with placeholders replaced that only the API server knows."""
     if isinstance(value, str):
-        for word, meaning in values.items():
-            value = value.replace(word, meaning)
+        for name, meaning in values.items():
+            value = value.replace(name, meaning)
         return value
     if isinstance(value, Mapping):
         return {_filled(key, values): _filled(each, values) for key, each in value.items()}

@@ -177,8 +177,8 @@ class Stage:
 
     async def gang(self, jobset: Mapping[str, Any]) -> Json:
         """Return a JobSet's statement about its gang's rounds."""
-        said = self._controller.jobsets.policy(key_of(reading.jobset(jobset)))
-        return {} if said is None else {"limit": said.limit, "used": said.used, "closed": str(said.closed)}
+        policy = self._controller.jobsets.policy(key_of(reading.jobset(jobset)))
+        return {} if policy is None else {"limit": policy.limit, "used": policy.used, "closed": str(policy.closed)}
 
     async def settle(self, jobset: Mapping[str, Any] | None) -> None:
         """Return when the controller has processed all objects of a JobSet, and reconciled it; or after long enough."""
@@ -188,7 +188,7 @@ class Stage:
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
         while loop.time() < end:
-            if self._controller.running.rests(jobset["metadata"]["uid"]) and await self._is_current(jobset):
+            if self._controller.running.is_settled(jobset["metadata"]["uid"]) and await self._is_current(jobset):
                 return
             await asyncio.sleep(_LOOK_AGAIN)
 
@@ -210,7 +210,7 @@ class Stage:
             restarts=[objects.parse(each) for each in await self._list("restarts")],
         )
         known = self._controller.running.find(self._namespace, name)
-        return known is not None and self._is_known(known, there) and self._controller.running.rests(uid)
+        return known is not None and self._is_known(known, there) and self._controller.running.is_settled(uid)
 
     def _is_known(self, known: JobSet, there: "_There") -> bool:
         world = self._controller.running.world(known)

@@ -6,11 +6,11 @@ from typing import Any, Final
 from hack.jobset_scenarios import checked
 from hack.jobset_scenarios.model import (
     Action,
+    Check,
     Create,
     Delete,
     FinishDeletions,
     JobState,
-    Look,
     Put,
     Relabel,
     RestartController,
@@ -28,9 +28,9 @@ _FAILURES: Final = ("BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes",
 _RESOURCES: Final = ("jobsets", "jobs", "services", "persistentvolumeclaims", "restarts")
 
 
-def parse(word: str, value: Any, where: str) -> Action:
+def parse(name: str, value: Any, where: str) -> Action:
     """Return the action. Raises ScenarioError."""
-    return WORDS[checked.one_of(word, where, WORDS)](value, where)
+    return ACTIONS[checked.one_of(name, where, ACTIONS)](value, where)
 
 
 def _create(value: Any, where: str) -> Action:
@@ -143,9 +143,9 @@ def _restart_controller(value: Any, where: str) -> Action:
     return RestartController()
 
 
-def _look(value: Any, where: str) -> Action:
+def _check(value: Any, where: str) -> Action:
     _nothing(value, where)
-    return Look()
+    return Check()
 
 
 def _nothing(value: Any, where: str) -> None:
@@ -153,7 +153,7 @@ def _nothing(value: Any, where: str) -> None:
         raise checked.ScenarioError(where, what="needs no value", hint="leave it out")
 
 
-WORDS: Final[Mapping[str, Callable[[Any, str], Action]]] = {
+ACTIONS: Final[Mapping[str, Callable[[Any, str], Action]]] = {
     "create": _create,
     "active": _state(JobState.ACTIVE),
     "ready": _state(JobState.READY),
@@ -174,6 +174,6 @@ WORDS: Final[Mapping[str, Callable[[Any, str], Action]]] = {
     "round-ends": _round_ends,
     "round-refused": _round_refused,
     "restart-controller": _restart_controller,
-    "look": _look,
+    "check": _check,
 }
 """Each keyword with the function that parses its value."""

@@ -16,8 +16,8 @@ from kubemend.controller.jobset.spec.model import JobSet
 from kubemend.controller.jobset.status_builder import StatusBuilder
 
 OTHER_SPEC: Final = "ClaimHasAnotherSpec"
-_AS_ASKED: Final = "ClaimsAsAsked"
-_AS_ASKED_MESSAGE: Final = "all claims match the JobSet's templates"
+_MATCH: Final = "ClaimsAsAsked"
+_MATCH_MESSAGE: Final = "all claims match the JobSet's templates"
 _LONGEST_NAME: Final = 253
 _MOST_REPORTED: Final = 5
 
@@ -39,22 +39,22 @@ def read(spec: object) -> ClaimSpec:
     )
 
 
-def differences(asked: ClaimSpec, there: ClaimSpec) -> tuple[str, ...]:
+def differences(wanted: ClaimSpec, there: ClaimSpec) -> tuple[str, ...]:
     """Return the fields in which an existing claim differs from the requested one.
 
     A field that is not requested may have any value, because the API server and the binding fill it in. The storage may
     have grown.
     """
     differing = {
-        "accessModes": asked.access != there.access,
-        "storageClassName": asked.storage_class is not None and asked.storage_class != there.storage_class,
-        "volumeMode": asked.mode != there.mode,
-        "volumeName": asked.volume is not None and asked.volume != there.volume,
+        "accessModes": wanted.access != there.access,
+        "storageClassName": wanted.storage_class is not None and wanted.storage_class != there.storage_class,
+        "volumeMode": wanted.mode != there.mode,
+        "volumeName": wanted.volume is not None and wanted.volume != there.volume,
         "resources.requests.storage": (
-            asked.storage is not None and there.storage is not None and there.storage < asked.storage
+            wanted.storage is not None and there.storage is not None and there.storage < wanted.storage
         ),
-        "selector": asked.selector is not None and asked.selector != there.selector,
-        "dataSource": asked.source is not None and asked.source != there.source,
+        "selector": wanted.selector is not None and wanted.selector != there.selector,
+        "dataSource": wanted.source is not None and wanted.source != there.source,
     }
     return tuple(field for field, differs in differing.items() if differs)
 
@@ -68,27 +68,27 @@ def names(jobset: JobSet) -> dict[str, Any]:
     }
 
 
-def say(world: World, *, draft: StatusBuilder) -> None:
+def set_condition(world: World, *, draft: StatusBuilder) -> None:
     """Set the condition about claims that differ from the request. One that always matched gets no condition."""
-    told = tuple(_differing(world.jobset, world.claim_specs))
-    if told:
-        more = f" (and {len(told) - _MOST_REPORTED} more)" if len(told) > _MOST_REPORTED else ""
+    differing = tuple(_differing(world.jobset, world.claim_specs))
+    if differing:
+        more = f" (and {len(differing) - _MOST_REPORTED} more)" if len(differing) > _MOST_REPORTED else ""
         message = (
-            f"the existing claims are used: {'; '.join(told[:_MOST_REPORTED])}{more}. Delete them while no pod "
+            f"the existing claims are used: {'; '.join(differing[:_MOST_REPORTED])}{more}. Delete them while no pod "
             "uses them, or change the templates to match them"
         )
-        draft.say(conditions.CLAIMS, is_so=False, reason=OTHER_SPEC, message=message, event=EventType.WARNING)
+        draft.set_condition(conditions.CLAIMS, is_so=False, reason=OTHER_SPEC, message=message, event=EventType.WARNING)
     elif draft.status.condition(conditions.CLAIMS) is not None:
-        draft.say(conditions.CLAIMS, is_so=True, reason=_AS_ASKED, message=_AS_ASKED_MESSAGE)
+        draft.set_condition(conditions.CLAIMS, is_so=True, reason=_MATCH, message=_MATCH_MESSAGE)
 
 
 def _differing(jobset: JobSet, there: Mapping[str, ClaimSpec]) -> list[str]:
-    told = []
-    for name, asked in names(jobset).items():
+    differing = []
+    for name, wanted in names(jobset).items():
         found = there.get(name)
-        if found is not None and (fields := differences(read(asked), found)):
-            told.append(f"claim {name} differs in {', '.join(fields)}")
-    return told
+        if found is not None and (fields := differences(read(wanted), found)):
+            differing.append(f"claim {name} differs in {', '.join(fields)}")
+    return differing
 
 
 def _dict(value: object) -> dict[str, Any]:

@@ -9,15 +9,14 @@ from typing import Any, Final
 
 from kubemend.controller.gangs import members
 from kubemend.controller.jobset.children import naming, owning, volumes
-from kubemend.controller.jobset.placement import exclusive as wishes
-from kubemend.controller.jobset.placement import marks
+from kubemend.controller.jobset.placement import exclusive, marks
 from kubemend.controller.jobset.policy import template_changes
 from kubemend.controller.jobset.spec.model import JobSet, Json, ReplicatedJob
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
-class Mould:
+class JobBuilder:
     """Builder of the Jobs of one replicated Job, all for one restart ``attempt`` (``status.restarts``).
 
     Their common parts are computed once and **shared** between the bodies, down to the JobSet's own templates. A body
@@ -32,13 +31,13 @@ class Mould:
         self._first = naming.first_index(every, replicated_job.name)
         self._first_of_group = naming.first_index(group, replicated_job.name)
         common = _common(jobset, replicated_job, attempt=attempt)
-        exclusive = wishes.annotations(jobset, replicated_job)
+        annotations = exclusive.annotations(jobset, replicated_job)
         meta, pod_meta = _meta(replicated_job.template), _meta(replicated_job.pod_template)
         self._labels = {**_strings(meta, "labels"), **common}
         self._annotations = {
             **_strings(meta, "annotations"),
             **common,
-            **exclusive,
+            **annotations,
             naming.MADE_OF: str(template_changes.made_of(replicated_job)),
         }
         self._pod_meta = pod_meta
@@ -47,11 +46,11 @@ class Mould:
             **_opt_in_annotation(jobset),
             **_strings(pod_meta, "annotations"),
             **common,
-            **exclusive,
+            **annotations,
         }
         self._spec, self._pod_spec = _specs(jobset, replicated_job)
-        self._by_node_selector = wishes.wants_labelled_nodes(jobset, replicated_job)
-        if wishes.wants_domain(jobset, replicated_job):
+        self._by_node_selector = exclusive.wants_labelled_nodes(jobset, replicated_job)
+        if exclusive.wants_domain(jobset, replicated_job):
             self._pod_labels |= marks.LABELS
             self._pod_spec["schedulingGates"] = [*(self._pod_spec.get("schedulingGates") or ()), marks.GATE_ENTRY]
         self._owners = [owning.controller(jobset)]
@@ -106,9 +105,9 @@ def job(
 ) -> dict[str, Any]:
     """Return the body of one Job.
 
-    For several of one replicated Job use a ``Mould``, which computes common parts once.
+    For several of one replicated Job use a ``JobBuilder``, which computes common parts once.
     """
-    return Mould(jobset, replicated_job, attempt=attempt).job(index, job_attempt=job_attempt)
+    return JobBuilder(jobset, replicated_job, attempt=attempt).job(index, job_attempt=job_attempt)
 
 
 def _common(jobset: JobSet, replicated_job: ReplicatedJob, *, attempt: int) -> dict[str, str]:

@@ -79,7 +79,7 @@ class _Board:
         self._own: defaultdict[str, Counter[Domain]] = defaultdict(Counter)
         for pod in pods:
             if not pod.over:
-                self._see(pod)
+                self._occupy(pod)
         for job, domain in promised.items():
             self._hold(job, domain)
 
@@ -100,7 +100,7 @@ class _Board:
             seeker, pod.topology, domains=len(rooms), large=len(rooms) - bisect.bisect_left(rooms, smallest)
         )
 
-    def _see(self, pod: Pod) -> None:
+    def _occupy(self, pod: Pod) -> None:
         if pod.node:
             self._taken.add(pod.node)
         if pod.topology and not marks.waits(pod) and (value := self._value(pod)) is not None:

@@ -57,7 +57,7 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepOff:
+class AddTaint:
     """Add the taint to the node: ``since`` is its time, ``code`` its value."""
 
     node: NodeState
@@ -66,7 +66,7 @@ class KeepOff:
 
 
 @dataclass(frozen=True, slots=True)
-class LetBack:
+class RemoveTaint:
     """Remove the taint from the node."""
 
     node: NodeState
@@ -77,8 +77,8 @@ def node(obj: Json) -> NodeState:
     meta, spec = fields.mapping(obj.get("metadata"), "metadata"), fields.mapping(obj.get("spec"), "spec")
     taints = tuple(fields.objects(spec.get("taints"), "spec.taints"))
     added = [each["timeAdded"] for each in taints if _is_ours(each) and each.get("timeAdded")]
-    told = fields.mapping(obj.get("status"), "status")
-    conditions = {each.get("type"): each for each in fields.objects(told.get("conditions"), "status.conditions")}
+    status = fields.mapping(obj.get("status"), "status")
+    conditions = {each.get("type"): each for each in fields.objects(status.get("conditions"), "status.conditions")}
     return NodeState(
         name=fields.name(meta.get("name"), "metadata.name"),
         resource_version=fields.text(meta.get("resourceVersion"), "metadata.resourceVersion"),
@@ -89,7 +89,7 @@ def node(obj: Json) -> NodeState:
     )
 
 
-def changes(nodes: Iterable[NodeState], faults: Iterable[DeviceFault]) -> tuple[KeepOff | LetBack, ...]:
+def changes(nodes: Iterable[NodeState], faults: Iterable[DeviceFault]) -> tuple[AddTaint | RemoveTaint, ...]:
     """Return the changes to make, by node name. Making one late or twice does no harm.
 
     ``faults`` are those that are remembered, however old; see ``is_over`` for which may be forgotten.
@@ -106,20 +106,20 @@ def is_over(fault: DeviceFault, node: NodeState | None) -> bool:
     return node is None or node.created_at > fault.at or _is_healthy_since(node, fault.at)
 
 
-def patch(change: KeepOff | LetBack) -> dict[str, Any]:
+def patch(change: AddTaint | RemoveTaint) -> dict[str, Any]:
     """Return the JSON merge patch of the node. It conflicts if the node has changed, because taints are one list."""
     others = [each for each in change.node.taints if not _is_ours(each)]
-    if isinstance(change, KeepOff):
+    if isinstance(change, AddTaint):
         others.append(_taint(change))
     return {"metadata": {"resourceVersion": change.node.resource_version}, "spec": {"taints": others}}
 
 
-def _change(node: NodeState, fault: DeviceFault | None) -> KeepOff | LetBack | None:
+def _change(node: NodeState, fault: DeviceFault | None) -> AddTaint | RemoveTaint | None:
     open_fault = fault is not None and not is_over(fault, node)
     if fault is not None and open_fault and not node.is_tainted:
-        return KeepOff(node, fault.at, fault.code)
+        return AddTaint(node, fault.at, fault.code)
     if node.tainted_at is not None and not open_fault and _is_healthy_since(node, node.tainted_at):
-        return LetBack(node)
+        return RemoveTaint(node)
     return None
 
 
@@ -130,11 +130,11 @@ def _is_healthy_since(node: NodeState, at: float) -> bool:
 def _healthy_at(condition: Json) -> float | None:
     if condition.get("status") != "True":
         return None
-    told = {name: condition[name] for name in ("lastHeartbeatTime", "lastTransitionTime") if condition.get(name)}
-    return max((fields.moment(each, f"{DEVICES_HEALTHY}.{name}") for name, each in told.items()), default=None)
+    times = {name: condition[name] for name in ("lastHeartbeatTime", "lastTransitionTime") if condition.get(name)}
+    return max((fields.moment(each, f"{DEVICES_HEALTHY}.{name}") for name, each in times.items()), default=None)
 
 
-def _taint(change: KeepOff) -> dict[str, str]:
+def _taint(change: AddTaint) -> dict[str, str]:
     value = {"value": change.code} if _VALUE.fullmatch(change.code) else {}
     return {"key": TAINT, **value, "effect": EFFECT, "timeAdded": timestamps.rfc3339(change.since)}
 

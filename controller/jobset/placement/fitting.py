@@ -33,8 +33,8 @@ def takes(node: Node, needs: Needs) -> bool:
 
 
 def _fit(node: Node, needs: Needs) -> int:
-    asked = ((name, amount) for name, amount in needs.requests if amount > 0)
-    return min((int(node.allocatable.get(name, _NONE) // amount) for name, amount in asked), default=_PLENTY)
+    requested = ((name, amount) for name, amount in needs.requests if amount > 0)
+    return min((int(node.allocatable.get(name, _NONE) // amount) for name, amount in requested), default=_PLENTY)
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -20,7 +20,7 @@ def waits(pod: Pod) -> bool:
     return GATE in pod.gates and bool(pod.topology) and not pod.over
 
 
-def letting_go(pod: Pod, domain: Domain) -> dict[str, Any]:
+def release_patch(pod: Pod, domain: Domain) -> dict[str, Any]:
     """Return the JSON merge patch that sets a pod's domain and removes kubemend's gate, and no other.
 
     A gated pod's node selector may be extended in the same write (ValidatePodUpdate, ``podIsGated``). The patch is

@@ -106,20 +106,20 @@ def _requests(spec: Json) -> Mapping[str, Fraction]:
     running: dict[str, Fraction] = {}
     peak: dict[str, Fraction] = {}
     for container in spec.get("initContainers") or ():
-        own = _asked(container)
+        own = _container_requests(container)
         if container.get("restartPolicy") == "Always":
             running = _sum(running, own)
             peak = _most(peak, running)
         else:
             peak = _most(peak, _sum(running, own))
     for container in spec.get("containers") or ():
-        running = _sum(running, _asked(container))
+        running = _sum(running, _container_requests(container))
     whole = dict(_amounts((spec.get("resources") or {}).get("requests") or {}))
     needed = {**_most(peak, running), **whole}
     return {**_sum(needed, dict(_amounts(spec.get("overhead") or {}))), _PODS: Fraction(1)}
 
 
-def _asked(container: Json) -> dict[str, Fraction]:
+def _container_requests(container: Json) -> dict[str, Fraction]:
     return dict(_amounts((container.get("resources") or {}).get("requests") or {}))
 
 

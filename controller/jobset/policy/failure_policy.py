@@ -38,7 +38,7 @@ def apply(jobset: JobSet, jobs: Buckets, *, draft: StatusBuilder) -> None:
     if policy is None:
         fail(draft, reason=FAILED_JOBS, message=_named(_FAILED_JOBS_MESSAGE, first(failed)))
         return
-    _remark_invalid(policy, draft)
+    _warn_of_invalid(policy, draft)
     rule, job = match(policy, failed)
     action = Action.RESTART_JOBSET if rule is None else rule.action
     message = _named(f"applying {action.value} failure policy action", job)
@@ -69,8 +69,8 @@ def first(failed: Sequence[ChildJob]) -> ChildJob:
 
 def fail(draft: StatusBuilder, *, reason: str, message: str) -> None:
     """Set the conditions of a failed JobSet."""
-    draft.say(conditions.FAILED, is_so=True, reason=reason, message=message, event=EventType.WARNING)
-    draft.say(conditions.RESTARTING, is_so=False, reason=_JOBSET_FAILED, message="jobset failed")
+    draft.set_condition(conditions.FAILED, is_so=True, reason=reason, message=message, event=EventType.WARNING)
+    draft.set_condition(conditions.RESTARTING, is_so=False, reason=_JOBSET_FAILED, message="jobset failed")
     draft.change(terminal_state=conditions.FAILED)
     draft.count("failed")
 
@@ -101,14 +101,14 @@ def _restart(
     message: str,
     draft: StatusBuilder,
 ) -> None:
-    if action in _OF_A_JOB and (one := _whose(jobset, job)) is not None:
+    if action in _OF_A_JOB and (one := _replicated_job(jobset, job)) is not None:
         _restart_job(one, job, counts=action not in _IGNORING, draft=draft)
     else:
         _restart_all(jobs, counts=action not in _IGNORING, rule=rule, message=message, draft=draft)
-    draft.tell(EventType.WARNING, reason=_reason(action), message=message)
+    draft.add_event(EventType.WARNING, reason=_reason(action), message=message)
 
 
-def _whose(jobset: JobSet, job: ChildJob) -> ReplicatedJob | None:
+def _replicated_job(jobset: JobSet, job: ChildJob) -> ReplicatedJob | None:
     """Return the replicated Job to which a Job belongs; None if its labels do not have that, or not its attempt.
 
     Then it cannot be restarted alone, so all Jobs are. Upstream returns an error, indefinitely. For one without its
@@ -127,7 +127,7 @@ def _restart_all(jobs: Buckets, *, counts: bool, rule: FailureRule | None, messa
     restarts = max(status.restarts, newest) + 1
     draft.change(restarts=restarts, restarts_counted=status.restarts_counted + counts)
     reason = _DEFAULT_POLICY if rule is None else f"FailurePolicy_{rule.name}"
-    draft.say(conditions.RESTARTING, is_so=True, reason=reason, message=message, event=EventType.WARNING)
+    draft.set_condition(conditions.RESTARTING, is_so=True, reason=reason, message=message, event=EventType.WARNING)
     draft.count("restarted")
 
 
@@ -159,10 +159,10 @@ def _padded(numbers: Sequence[int], replicated_job: ReplicatedJob) -> list[int]:
     return [*numbers, *[0] * (replicated_job.replicas - len(numbers))]
 
 
-def _remark_invalid(policy: FailurePolicy, draft: StatusBuilder) -> None:
+def _warn_of_invalid(policy: FailurePolicy, draft: StatusBuilder) -> None:
     for rule in policy.rules:
         for pattern in patterns.invalid(rule.patterns):
-            draft.remark(
+            draft.warn(
                 f"rule {rule.name}: {pattern[:80]!r} is not a valid RE2 pattern and matches nothing. Fix the pattern"
             )
 

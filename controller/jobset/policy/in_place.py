@@ -171,18 +171,18 @@ def _set_condition(rounds: Sequence[RoundView], *, draft: StatusBuilder) -> None
     newest = max(rounds, key=lambda each: each.attempt, default=None)
     if newest is not None:
         is_so, reason = newest.ended_at is None, _reason(newest)
-        draft.say(conditions.IN_PLACE, is_so=is_so, reason=reason, message=_message(newest), event=None)
+        draft.set_condition(conditions.IN_PLACE, is_so=is_so, reason=reason, message=_message(newest), event=None)
     elif conditions.is_true(draft.status, conditions.IN_PLACE):
-        draft.say(conditions.IN_PLACE, is_so=False, reason=_CANCELLED, message=_GONE, event=None)
+        draft.set_condition(conditions.IN_PLACE, is_so=False, reason=_CANCELLED, message=_GONE, event=None)
 
 
 def _record_end(one: RoundView, *, draft: StatusBuilder) -> None:
     reason = _reason(one)
     if reason == _RESTARTED:
         draft.count("restarted_in_place")
-        draft.tell(EventType.NORMAL, reason=RESTARTED_EVENT, message=_message(one))
+        draft.add_event(EventType.NORMAL, reason=RESTARTED_EVENT, message=_message(one))
     elif reason == _FAILED:
-        draft.tell(EventType.WARNING, reason=FAILED_EVENT, message=_message(one))
+        draft.add_event(EventType.WARNING, reason=FAILED_EVENT, message=_message(one))
 
 
 def _reason(one: RoundView) -> str:
@@ -194,14 +194,14 @@ def _reason(one: RoundView) -> str:
 
 
 def _message(one: RoundView) -> str:
-    said = {
+    outcome = {
         _RESTARTING: "restarting in place",
         _RESTARTED: f"restarted in place in {_span(one.seconds)}",
         _CANCELLED: "restart in place cancelled",
         _FAILED: "restart in place failed",
     }[_reason(one)]
     why = one.message or one.reason
-    whole = f"{said}, attempt {one.attempt}" + (f": {why}" if why else "")
+    whole = f"{outcome}, attempt {one.attempt}" + (f": {why}" if why else "")
     return whole[:_LONGEST_MESSAGE]
 
 

@@ -54,12 +54,12 @@ def is_in_order(jobset: JobSet) -> bool:
 
 def in_progress(draft: StatusBuilder) -> None:
     """Set the condition that replicated Jobs wait for others."""
-    draft.say(conditions.STARTUP_IN_PROGRESS, is_so=True, reason=_IN_PROGRESS, message=_IN_PROGRESS_MESSAGE)
+    draft.set_condition(conditions.STARTUP_IN_PROGRESS, is_so=True, reason=_IN_PROGRESS, message=_IN_PROGRESS_MESSAGE)
 
 
 def completed(draft: StatusBuilder) -> None:
     """Set the condition that all have started."""
-    draft.say(conditions.STARTUP_COMPLETED, is_so=True, reason=_COMPLETED, message=_COMPLETED_MESSAGE)
+    draft.set_condition(conditions.STARTUP_COMPLETED, is_so=True, reason=_COMPLETED, message=_COMPLETED_MESSAGE)
 
 
 def _may_start(replicated_job: ReplicatedJob, jobset: JobSet, counts: Sequence[ReplicatedJobStatus]) -> bool:

@@ -23,7 +23,7 @@ def is_met(spec: Spec, successful: Sequence[ChildJob]) -> bool:
 
 def complete(draft: StatusBuilder) -> None:
     """Set the conditions of a completed JobSet."""
-    draft.say(conditions.COMPLETED, is_so=True, reason=ALL_JOBS_COMPLETED, message=MESSAGE)
-    draft.say(conditions.RESTARTING, is_so=False, reason=_JOBSET_COMPLETED, message=MESSAGE)
+    draft.set_condition(conditions.COMPLETED, is_so=True, reason=ALL_JOBS_COMPLETED, message=MESSAGE)
+    draft.set_condition(conditions.RESTARTING, is_so=False, reason=_JOBSET_COMPLETED, message=MESSAGE)
     draft.change(terminal_state=conditions.COMPLETED)
     draft.count("completed")

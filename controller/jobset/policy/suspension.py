@@ -22,8 +22,8 @@ _JOBSET_SUSPENDED: Final = "JobSetSuspended"
 
 def suspend(buckets: Buckets, *, draft: StatusBuilder) -> tuple[Write, ...]:
     """Return the writes that suspend running Jobs, and set the conditions. Suspending and resuming cost no restart."""
-    draft.say(conditions.SUSPENDED, is_so=True, reason=_SUSPENDED, message=_SUSPENDED_MESSAGE)
-    draft.say(conditions.RESTARTING, is_so=False, reason=_JOBSET_SUSPENDED, message=_SUSPENDED_MESSAGE)
+    draft.set_condition(conditions.SUSPENDED, is_so=True, reason=_SUSPENDED, message=_SUSPENDED_MESSAGE)
+    draft.set_condition(conditions.RESTARTING, is_so=False, reason=_JOBSET_SUSPENDED, message=_SUSPENDED_MESSAGE)
     running = (job for job in buckets.active if not job.suspended and not job.deleting)
     return tuple(SuspendJob(job.name, job.uid) for job in running)
 
@@ -42,7 +42,7 @@ def resume(
     if turn.waits:
         startup.in_progress(draft)
     else:
-        draft.say(conditions.SUSPENDED, is_so=False, reason=_RESUMED, message=_RESUMED_MESSAGE)
+        draft.set_condition(conditions.SUSPENDED, is_so=False, reason=_RESUMED, message=_RESUMED_MESSAGE)
     return groups
 
 

@@ -137,11 +137,11 @@ def choice(value: object, where: str, *, of: type[_Choice], default: _Choice | N
 
 def moment(value: object, where: str) -> float:
     """Return a time (metav1.Time) in Unix seconds; 0 if it is absent."""
-    said = text(value, where)
-    if not said:
+    given = text(value, where)
+    if not given:
         return 0.0
     try:
-        moment = timestamps.unix(said)
+        moment = timestamps.unix(given)
     except (ValueError, OverflowError):
         moment = -1
     if not 0 <= moment < _YEAR_10000:  # times outside this range could not be written back

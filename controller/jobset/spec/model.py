@@ -104,14 +104,14 @@ class ReplicatedJob:
     @property
     def parallelism(self) -> int:
         """Return how many pods of a Job run at once; batch/v1's default is 1."""
-        said = self.job_spec.get("parallelism")
-        return 1 if said is None else int(said)
+        given = self.job_spec.get("parallelism")
+        return 1 if given is None else int(given)
 
     @property
     def completions(self) -> int | None:
         """Return the number of a Job's indexes; None if the template has no value."""
-        said = self.job_spec.get("completions")
-        return None if said is None else int(said)
+        given = self.job_spec.get("completions")
+        return None if given is None else int(given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def job(obj: Json) -> ChildJob:
     whole = fields.mapping(obj, "Job")
     meta = fields.mapping(whole.get("metadata"), "metadata")
     spec = fields.mapping(whole.get("spec"), "spec")
-    told = fields.mapping(whole.get("status"), "status")
+    status = fields.mapping(whole.get("status"), "status")
     labels = fields.mapping(meta.get("labels"), "metadata.labels")
     annotations = fields.mapping(meta.get("annotations"), "metadata.annotations")
     suspended = fields.flag(spec.get("suspend"), "spec.suspend", default=False)
@@ -70,17 +70,17 @@ def job(obj: Json) -> ChildJob:
         attempt=_label_number(labels.get(naming.RESTART_ATTEMPT)),
         job_attempt=_label_number(labels.get(naming.JOB_RESTART_ATTEMPT)),
         suspended=suspended,
-        started=told.get("startTime") is not None,
+        started=status.get("startTime") is not None,
         deleting=meta.get("deletionTimestamp") is not None,
         gated=_is_gated(spec),
         parallelism=1 if parallelism is None else parallelism,
         completions=fields.number(spec.get("completions"), "spec.completions"),
-        active=fields.number(told.get("active"), "status.active") or 0,
-        ready=fields.number(told.get("ready"), "status.ready") or 0,
-        succeeded=fields.number(told.get("succeeded"), "status.succeeded") or 0,
-        failed=fields.number(told.get("failed"), "status.failed") or 0,
-        end=_end(told),
-        failed_indexes=fields.text(told.get("failedIndexes"), "status.failedIndexes"),
+        active=fields.number(status.get("active"), "status.active") or 0,
+        ready=fields.number(status.get("ready"), "status.ready") or 0,
+        succeeded=fields.number(status.get("succeeded"), "status.succeeded") or 0,
+        failed=fields.number(status.get("failed"), "status.failed") or 0,
+        end=_end(status),
+        failed_indexes=fields.text(status.get("failedIndexes"), "status.failedIndexes"),
         made_of=fields.text(annotations.get(naming.MADE_OF), "metadata.annotations"),
         resource_version=fields.text(meta.get("resourceVersion"), "metadata.resourceVersion"),
         template=_resumed_template(spec) if suspended else None,
@@ -93,7 +93,7 @@ def indexes(text: str) -> frozenset[int]:
     Raises InvalidFieldError, also for more than MOST_INDEXES: a range is cheap to write, but takes memory here.
     """
     found: set[int] = set()
-    told = 0  # a range may be repeated
+    listed = 0  # a range may be repeated
     for part in text.split(",") if text else ():
         match = _INDEX_RANGE.fullmatch(part)
         if match is None:
@@ -102,24 +102,24 @@ def indexes(text: str) -> frozenset[int]:
             )
         first = int(match["first"])
         last = first if match["last"] is None else int(match["last"])
-        told += max(0, last - first + 1)
-        if told > MOST_INDEXES:
+        listed += max(0, last - first + 1)
+        if listed > MOST_INDEXES:
             raise InvalidFieldError("indexes", what="are too many", hint=f"keep to {MOST_INDEXES} indexes")
         found.update(range(first, last + 1))
     return frozenset(found)
 
 
-def _status(told: Json) -> Status:
-    conditions = fields.objects(told.get("conditions"), "status.conditions")
-    jobs = fields.objects(told.get("replicatedJobsStatus"), "status.replicatedJobsStatus")
+def _status(status: Json) -> Status:
+    conditions = fields.objects(status.get("conditions"), "status.conditions")
+    jobs = fields.objects(status.get("replicatedJobsStatus"), "status.replicatedJobsStatus")
     return Status(
         conditions=tuple(_condition(each, f"status.conditions[{i}]") for i, each in enumerate(conditions)),
-        restarts=_count(told, "restarts", where="status"),
-        restarts_counted=_count(told, "restartsCountTowardsMax", where="status"),
-        terminal_state=fields.text(told.get("terminalState"), "status.terminalState"),
+        restarts=_count(status, "restarts", where="status"),
+        restarts_counted=_count(status, "restartsCountTowardsMax", where="status"),
+        terminal_state=fields.text(status.get("terminalState"), "status.terminalState"),
         replicated_jobs=tuple(_job_status(each, f"status.replicatedJobsStatus[{i}]") for i, each in enumerate(jobs)),
-        previous_in_place=_attempt(told, "previousInPlaceRestartAttempt"),
-        current_in_place=_attempt(told, "currentInPlaceRestartAttempt"),
+        previous_in_place=_attempt(status, "previousInPlaceRestartAttempt"),
+        current_in_place=_attempt(status, "currentInPlaceRestartAttempt"),
     )
 
 
@@ -157,13 +157,13 @@ def _counts(given: Json, key: str, *, where: str) -> tuple[int, ...]:
     return tuple(fields.number(each, at) or 0 for each in fields.items(given.get(key), at))
 
 
-def _attempt(told: Json, key: str) -> int | None:
-    return fields.number(told.get(key), f"status.{key}")
+def _attempt(status: Json, key: str) -> int | None:
+    return fields.number(status.get(key), f"status.{key}")
 
 
-def _end(told: Json) -> JobEnd | None:
+def _end(status: Json) -> JobEnd | None:
     """Return the first of Complete and Failed that is True, like upstream (``JobFinished``)."""
-    for given in fields.objects(told.get("conditions"), "status.conditions"):
+    for given in fields.objects(status.get("conditions"), "status.conditions"):
         if given.get("type") in ("Complete", "Failed") and given.get("status") == "True":
             return JobEnd(
                 failed=given["type"] == "Failed",

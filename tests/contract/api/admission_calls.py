@@ -39,7 +39,7 @@ class Case:
     """``refused`` is text of the refusal; empty where the call is allowed."""
 
     name: str
-    who: str
+    caller: str
     call: Call
     refused: str = ""
 
@@ -50,7 +50,7 @@ def status(of: str, change: Json, **metadata: Any) -> Call:
     return lambda api, scene: api.patch_status(scene.pod(of) if "node" not in of else f"{paths.NODES}/{of}", body)
 
 
-def says(kind: str, value: str = "True") -> Json:
+def condition(kind: str, value: str = "True") -> Json:
     """Return a status with one condition."""
     return {"conditions": [objects.condition(kind, value, reason="Xid79", message="fell off the bus")]}
 
@@ -79,7 +79,7 @@ def event(scene: Scene, *, node: str = HERE, component: str = "kubemend", about:
     """Return an Event as the agent records it."""
     involved = about or {"kind": "Pod", "namespace": scene.namespace, "name": "here", "uid": "1"}
     return {
-        "metadata": {"generateName": "told-", "namespace": involved.get("namespace", "default")},
+        "metadata": {"generateName": "event-", "namespace": involved.get("namespace", "default")},
         "involvedObject": {"apiVersion": "v1", **involved},
         "reason": "RestartedInPlace", "type": "Normal", "message": "in 44 ms", "count": 1,
         "source": {"component": component, "host": node},
@@ -87,17 +87,17 @@ def event(scene: Scene, *, node: str = HERE, component: str = "kubemend", about:
     }  # fmt: skip
 
 
-def tells(*, where: str = "", **event_of: Any) -> Call:
+def records_event(*, where: str = "", **event_of: Any) -> Call:
     """Return the creation of an Event."""
     return lambda api, scene: api.create(scene.of("events", namespace=where), event(scene, **event_of))
 
 
-def retells(by: str, change: Json) -> Call:
+def changes_event(by: str, change: Json) -> Call:
     """Return a change of an Event that an agent on that node has recorded."""
 
     async def call(api: client.KubeClient, scene: Scene) -> None:
-        told = await scene.administrator.create(scene.of("events"), event(scene, node=by))
-        await api.patch(f"{scene.of('events')}/{told['metadata']['name']}", change)
+        created = await scene.administrator.create(scene.of("events"), event(scene, node=by))
+        await api.patch(f"{scene.of('events')}/{created['metadata']['name']}", change)
 
     return call
 
@@ -108,14 +108,14 @@ def counts(of: str) -> Call:
     async def call(api: client.KubeClient, scene: Scene) -> None:
         about = {"kind": "JobSet", "namespace": scene.namespace, "name": "js", "uid": "1"}
         body = {
-            "metadata": {"generateName": "told-"}, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Warning",
+            "metadata": {"generateName": "event-"}, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Warning",
             "reason": "JobCreationFailed", "action": "Reconciling", "note": "no room",
             "regarding": {"apiVersion": "jobset.x-k8s.io/v1alpha2", **about},
             "reportingController": of, "reportingInstance": "one",
         }  # fmt: skip
-        told = await scene.administrator.create(scene.of("events", "events.k8s.io"), body)
+        created = await scene.administrator.create(scene.of("events", "events.k8s.io"), body)
         change = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}
-        path = f"{scene.of('events', 'events.k8s.io')}/{told['metadata']['name']}"
+        path = f"{scene.of('events', 'events.k8s.io')}/{created['metadata']['name']}"
         await api.patch(path, {}, content_type=client.Patch.MERGE)
         await api.patch(path, change, content_type=client.Patch.MERGE)
 

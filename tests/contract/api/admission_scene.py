@@ -20,8 +20,8 @@ async def built(administrator: client.KubeClient) -> Scene:
     found = Scene(made["metadata"]["name"], administrator)
     for pod in pods():
         await administrator.create(found.of("pods"), pod)
-    told = [objects.condition(kind) for kind in ("Ready", "kubemend.io/DevicesHealthy")]
-    await administrator.patch_status(found.pod("told"), {"status": {"conditions": told}})
+    conditions = [objects.condition(kind) for kind in ("Ready", "kubemend.io/DevicesHealthy")]
+    await administrator.patch_status(found.pod("reported"), {"status": {"conditions": conditions}})
     await administrator.delete(found.pod("ending"))
     for name, owner in (("of-a-jobset", owned()), ("somebodys", {})):
         await administrator.create(found.of("jobs", "batch"), job(name, **owner))
@@ -45,7 +45,7 @@ def pods() -> tuple[Json, ...]:
         objects.pod("here", node=HERE),
         objects.pod("there", node=THERE),
         objects.pod("nowhere"),
-        objects.pod("told", node=HERE),
+        objects.pod("reported", node=HERE),
         objects.pod("ending", node=HERE),
         objects.pod("asked", node=THERE, annotations=OPTED_IN, **REPLICA_SET),
         objects.pod("owned", node=THERE, **REPLICA_SET),

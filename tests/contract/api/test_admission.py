@@ -19,8 +19,7 @@ from hack.devnode import loopback, processes
 from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.workloads import PodRef, PodUid
-from kubemend.agent.reporters.events import EventReporter
-from kubemend.agent.reporters.events import Outcome as Told
+from kubemend.agent.reporters.events import EventReporter, Outcome
 from kubemend.agent.reporters.node_condition import NodeConditionReporter
 from kubemend.agent.reporters.node_condition import Outcome as NodeWritten
 from kubemend.agent.reporters.pod_conditions import Outcome as Written
@@ -114,7 +113,7 @@ async def in_force(never: Case, callers: Callers, scene: Scene) -> None:
 
     async def refuses() -> bool:
         try:
-            await never.call(callers[never.who], scene)
+            await never.call(callers[never.caller], scene)
         except errors.ForbiddenError as error:
             return f"'kubemend-{never.name}'" in str(error)
         return False
@@ -127,15 +126,15 @@ async def named(api: client.KubeClient, scene: Scene, name: str) -> str:
     return str((await api.get(scene.pod(name)))["metadata"]["uid"])
 
 
-@pytest.mark.parametrize("case", ALLOWED, ids=lambda case: f"{case.who}: {case.name}")
+@pytest.mark.parametrize("case", ALLOWED, ids=lambda case: f"{case.caller}: {case.name}")
 async def test_allowed(case: Case, callers: Callers, scene: Scene) -> None:
-    await case.call(callers[case.who], scene)
+    await case.call(callers[case.caller], scene)
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case.who}: {case.name}")
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case.caller}: {case.name}")
 async def test_refused(case: Case, callers: Callers, scene: Scene) -> None:
     with pytest.raises(errors.ForbiddenError) as refusal:
-        await case.call(callers[case.who], scene)
+        await case.call(callers[case.caller], scene)
     assert case.refused in str(refusal.value)
 
 
@@ -144,8 +143,8 @@ async def test_every_rule_refuses_in_some_case(callers: Callers, administrator: 
     assert {policy["metadata"]["name"] for policy in policies} == {f"kubemend-{case.name}" for case in NEVER}
     for policy in policies:
         for rule in policy["spec"]["validations"]:
-            words = [rule["message"]] if "message" in rule else re.findall(r"'([^']*)'", rule["messageExpression"])
-            assert any(shared(each, case.refused) > 15 for each in words for case in REFUSED), words
+            texts = [rule["message"]] if "message" in rule else re.findall(r"'([^']*)'", rule["messageExpression"])
+            assert any(shared(each, case.refused) > 15 for each in texts for case in REFUSED), texts
 
 
 def shared(one: str, other: str) -> int:
@@ -181,7 +180,7 @@ async def test_agents_reporters_are_allowed(callers: Callers, administrator: cli
         assert await outcomes.get() is NodeWritten.WRITTEN
         for about in (pod, None):
             events.tell(EventMessage(about, "DeviceUnhealthy", scene.namespace, 1_000.0))
-            assert await outcomes.get() is Told.TOLD
+            assert await outcomes.get() is Outcome.TOLD
 
 
 async def test_the_controller_has_a_pod_recreated(
@@ -198,19 +197,19 @@ async def test_the_controller_has_a_pod_recreated(
 
 
 async def test_the_controller_keeps_its_certificates(callers: Callers) -> None:
-    await Keeper(callers["controller"], KeeperOptions(namespace="kubemend")).look()
+    await Keeper(callers["controller"], KeeperOptions(namespace="kubemend")).refresh()
 
 
 async def test_the_controller_taints_a_node_and_lets_pods_back(
     callers: Callers, administrator: client.KubeClient
 ) -> None:
     path = f"{paths.NODES}/{THERE}"
-    for change in (lambda node: device_taints.KeepOff(node, 1_000.0, "Xid79"), device_taints.LetBack):
+    for change in (lambda node: device_taints.AddTaint(node, 1_000.0, "Xid79"), device_taints.RemoveTaint):
         node = device_taints.node(await administrator.get(path))
         wanted = change(node)
         await callers["controller"].patch(path, device_taints.patch(wanted), content_type=client.Patch.MERGE)
         tainted = device_taints.node(await administrator.get(path))
-        assert tainted.is_tainted == isinstance(wanted, device_taints.KeepOff)
+        assert tainted.is_tainted == isinstance(wanted, device_taints.AddTaint)
 
 
 async def test_large_objects_stay_within_the_cost_of_rules(

@@ -31,7 +31,7 @@ class Watched:
 
     def __init__(self, api: client.KubeClient, namespace: str) -> None:
         self.members = Members(api=api, report=lambda _: None, backoff=quick, following=quick)
-        self.told: list[tuple[str, str]] = []
+        self.changes: list[tuple[str, str]] = []
         self._namespace = namespace
         self._news = asyncio.Event()
         self.members.subscribe(self._hear)
@@ -44,7 +44,7 @@ class Watched:
 
     def _hear(self, change: MemberChange) -> None:
         if change.member.pod.namespace == self._namespace:
-            self.told.append((change.kind.value, change.member.pod.name))
+            self.changes.append((change.kind.value, change.member.pod.name))
         self._news.set()
 
 
@@ -89,7 +89,7 @@ async def test_members_are_found_by_each_of_their_labels(
     plain = await create(api, namespace, "e", {gangs.JOBSET_NAME: "set"})  # of a Job that counts no indexes
     await create(api, namespace, "f", {gangs.JOB_NAME: "other"})
     await create(api, namespace, "g", {gangs.GANG: gangs.ALONE, **INDEXED})
-    await watched.until(lambda: len(watched.told) >= 5)
+    await watched.until(lambda: len(watched.changes) >= 5)
     members = watched.members
     assert set(members.of_gang(GangKey(namespace, "Gang", "mine"))) == {label, both}
     assert set(members.of_gang(GangKey(namespace, "Job", "train"))) == {job}
@@ -99,7 +99,7 @@ async def test_members_are_found_by_each_of_their_labels(
     }  # fmt: skip
     assert set(members.on_node(NodeName(node))) == {label, job}
     assert (members.node_of(label), members.node_of(jobset)) == (node, None)
-    assert sorted(watched.told) == [("appeared", name) for name in "abcde"]
+    assert sorted(watched.changes) == [("appeared", name) for name in "abcde"]
 
 
 async def test_ended_pod_is_gone_when_the_server_removes_it(
@@ -108,9 +108,9 @@ async def test_ended_pod_is_gone_when_the_server_removes_it(
     uid = await create(api, namespace, "a", INDEXED, node=node)
     await api.delete(paths.pod(namespace, "a"))
     await watched.until(lambda: (found := watched.members.by_uid(uid)) is not None and found.deleting)
-    assert ("gone", "a") not in watched.told
+    assert ("gone", "a") not in watched.changes
     await api.delete(paths.pod(namespace, "a"), options={"gracePeriodSeconds": 0})
-    await watched.until(lambda: ("gone", "a") in watched.told)
+    await watched.until(lambda: ("gone", "a") in watched.changes)
     assert watched.members.by_uid(uid) is None
     assert not watched.members.on_node(NodeName(node))
 
@@ -119,10 +119,10 @@ async def test_a_pod_whose_label_is_taken_away_has_left_but_is_not_gone(
     api: client.KubeClient, namespace: str, watched: Watched, node: str
 ) -> None:
     await create(api, namespace, "a", {gangs.GANG: "mine"}, node=node)
-    await watched.until(lambda: bool(watched.told))
+    await watched.until(lambda: bool(watched.changes))
     await relabel(api, namespace, "a", **{gangs.GANG: None})
-    await watched.until(lambda: len(watched.told) > 1)
-    assert watched.told == [("appeared", "a"), ("left", "a")]
+    await watched.until(lambda: len(watched.changes) > 1)
+    assert watched.changes == [("appeared", "a"), ("left", "a")]
 
 
 async def test_a_pod_that_changes_its_gang_leaves_one_and_appears_in_the_other(
@@ -130,13 +130,13 @@ async def test_a_pod_that_changes_its_gang_leaves_one_and_appears_in_the_other(
 ) -> None:
     """Its watch changes with it: one stops reporting it, the other starts, in any order."""
     uid = await create(api, namespace, "a", INDEXED, node=node)
-    await watched.until(lambda: bool(watched.told))
+    await watched.until(lambda: bool(watched.changes))
     await relabel(api, namespace, "a", **{gangs.GANG: "mine"})
     mine = GangKey(namespace, "Gang", "mine")
     await watched.until(lambda: uid in watched.members.of_gang(mine))
     assert [*watched.members.of_gang(GangKey(namespace, "Job", "train"))] == []
-    assert ("gone", "a") not in watched.told
-    assert watched.told[-1] == ("appeared", "a")
+    assert ("gone", "a") not in watched.changes
+    assert watched.changes[-1] == ("appeared", "a")
 
 
 async def test_another_pod_of_the_name_is_another_member(
@@ -146,23 +146,24 @@ async def test_another_pod_of_the_name_is_another_member(
     await api.delete(paths.pod(namespace, "a"), options={"gracePeriodSeconds": 0})
     second = await create(api, namespace, "a", INDEXED, node=node)
     await watched.until(lambda: watched.members.by_uid(second) is not None and watched.members.by_uid(first) is None)
-    assert [kind for kind, _ in watched.told if kind != "changed"] == ["appeared", "gone", "appeared"]
+    assert [kind for kind, _ in watched.changes if kind != "changed"] == ["appeared", "gone", "appeared"]
 
 
 async def test_outage_neither_repeats_nor_loses_reports(tenant: Tenant, api: client.KubeClient) -> None:
     kept = await create(api, tenant.namespace, "kept", INDEXED, node="node-1")
     await create(api, tenant.namespace, "deleted", INDEXED, node="node-1")
     async with watching(api, tenant.namespace) as watched:
-        await watched.until(lambda: len(watched.told) == 2)
+        await watched.until(lambda: len(watched.changes) == 2)
         await tenant.server.stop()
         await tenant.server.start()
         await api.delete(paths.pod(tenant.namespace, "deleted"), options={"gracePeriodSeconds": 0})
         await create(api, tenant.namespace, "new", INDEXED, node="node-2")
         await tenant.server.forget_history()
-        await watched.until(lambda: {("gone", "deleted"), ("appeared", "new")} <= {*watched.told})
+        await watched.until(lambda: {("gone", "deleted"), ("appeared", "new")} <= {*watched.changes})
         assert watched.members.by_uid(kept) is not None
-        told = [pair for pair in watched.told if pair[0] != MemberChangeKind.CHANGED.value]
-        assert sorted(told) == [("appeared", "deleted"), ("appeared", "kept"), ("appeared", "new"), ("gone", "deleted")]
+        found = [pair for pair in watched.changes if pair[0] != MemberChangeKind.CHANGED.value]
+        expected = [("appeared", "deleted"), ("appeared", "kept"), ("appeared", "new"), ("gone", "deleted")]
+        assert sorted(found) == expected
 
 
 async def test_nodes_report_whether_they_are_ready(api: client.KubeClient, node: str) -> None:
@@ -187,8 +188,8 @@ async def test_nodes_report_whether_they_are_ready(api: client.KubeClient, node:
         await until(lambda: nodes.view(NodeName(node)) is not None)
         assert ready() is None
         for status, wanted in (("True", True), ("False", False), ("Unknown", None)):
-            told = {"status": {"conditions": [objects.condition("Ready", status)]}}
-            await api.patch(paths.node_status(node), told)
+            body = {"status": {"conditions": [objects.condition("Ready", status)]}}
+            await api.patch(paths.node_status(node), body)
             await until(lambda wanted=wanted: ready() is wanted)  # type: ignore[misc]
         taint = {"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}
         await api.patch(f"{paths.NODES}/{node}", {"spec": {"taints": [taint]}}, content_type=client.Patch.MERGE)
@@ -210,11 +211,11 @@ async def test_a_single_pod_is_a_member_while_it_is_followed(
     async with members.following(key) as gang:
         assert (set(members.of_gang(key)), members.node_of(uid), gang()) == ({uid}, node, None)
         await api.delete(paths.pod(namespace, "a"), options={"gracePeriodSeconds": 0})
-        await watched.until(lambda: ("gone", "a") in watched.told)
+        await watched.until(lambda: ("gone", "a") in watched.changes)
         assert members.by_uid(uid) is None
     async with members.following(key):
         assert not members.of_gang(key)
-    assert [each for each in watched.told if each[0] != "changed"] == [("appeared", "a"), ("gone", "a")]
+    assert [each for each in watched.changes if each[0] != "changed"] == [("appeared", "a"), ("gone", "a")]
 
 
 async def test_unfollowed_single_pod_has_left_but_is_not_gone(
@@ -223,7 +224,7 @@ async def test_unfollowed_single_pod_has_left_but_is_not_gone(
     uid = await create(api, namespace, "a", {}, node=node)
     async with watched.members.following(GangKey(namespace, gangs.POD, "a")):
         assert watched.members.by_uid(uid) is not None
-    assert watched.told == [("appeared", "a"), ("left", "a")]
+    assert watched.changes == [("appeared", "a"), ("left", "a")]
     assert watched.members.by_uid(uid) is None
 
 
@@ -231,7 +232,7 @@ async def test_pod_of_a_gang_is_followed_as_a_member(
     api: client.KubeClient, namespace: str, watched: Watched, node: str
 ) -> None:
     uid = await create(api, namespace, "a", INDEXED, node=node)
-    await watched.until(lambda: bool(watched.told))
+    await watched.until(lambda: bool(watched.changes))
     key, job = GangKey(namespace, gangs.POD, "a"), GangKey(namespace, "Job", "train")
     async with watched.members.following(key) as gang:
         assert (gang(), not watched.members.of_gang(key)) == (job, True)
@@ -250,4 +251,4 @@ async def test_a_single_pod_that_joins_a_gang_is_a_member_of_that(
         await watched.until(lambda: set(watched.members.of_gang(mine)) == {uid})
     assert set(watched.members.of_gang(mine)) == {uid}
     assert gang() in (None, mine)  # its own watch may be later than the gangs'
-    assert ("gone", "a") not in watched.told
+    assert ("gone", "a") not in watched.changes

@@ -37,6 +37,6 @@ async def test_replicas_agree_on_certificates(api: client.KubeClient, namespace:
     bundle = await api.get(f"{paths.collection('configmaps', namespace=namespace)}/{keeper.CONFIG_MAP}")
     assert sorted(secret["data"]) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]
     assert bundle["data"]["ca.crt"].count("BEGIN CERTIFICATE") == 1
-    await asyncio.gather(*(each.look() for each in keepers))
+    await asyncio.gather(*(each.refresh() for each in keepers))
     again = await api.get(f"{paths.collection('secrets', namespace=namespace)}/{keeper.SECRET}")
     assert again["metadata"]["resourceVersion"] == secret["metadata"]["resourceVersion"]

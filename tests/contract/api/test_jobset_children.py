@@ -9,7 +9,7 @@ from kubemend.controller.jobset import children
 from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.placement import choosing, device_taints, marks
 from kubemend.controller.jobset.placement import reading as placement_reading
-from kubemend.controller.jobset.placement.device_taints import DeviceFault, KeepOff, LetBack
+from kubemend.controller.jobset.placement.device_taints import AddTaint, DeviceFault, RemoveTaint
 from kubemend.controller.jobset.placement.model import Node, Seeker
 from kubemend.controller.jobset.spec import reading
 from kubemend.controller.jobset.spec.model import JobSet
@@ -134,7 +134,7 @@ async def test_gated_pod_is_released_to_its_domain_once(api: client.KubeClient, 
     assert marks.waits(pod)
     node = Node("n1", {"rack": "r1"}, allocatable=dict(pod.needs.requests))
     (found,) = choosing.place([Seeker(pod.job, "train-w-0", 1)], pods=[pod], nodes=[node], promised={}).assigned
-    patch, path = marks.letting_go(pod, found.domain), paths.pod(namespace, pod.name)
+    patch, path = marks.release_patch(pod, found.domain), paths.pod(namespace, pod.name)
     await api.patch(path, patch, content_type=client.Patch.MERGE)
     after = await api.get(path)
     assert after["spec"]["nodeSelector"] == {"rack": "r1"}
@@ -149,12 +149,12 @@ async def test_node_is_tainted_and_untainted(api: client.KubeClient, node: str) 
     state = device_taints.node(created)
     fault = DeviceFault(node, state.created_at + 100.0, "Xid79")
     (kept_off,) = device_taints.changes([state], [fault])
-    assert isinstance(kept_off, KeepOff)
+    assert isinstance(kept_off, AddTaint)
     await api.patch(f"{paths.NODES}/{node}", device_taints.patch(kept_off), content_type=client.Patch.MERGE)
     tainted = device_taints.node(await api.get(f"{paths.NODES}/{node}"))
     assert tainted.tainted_at == fault.at
     assert [each["key"] for each in tainted.taints][-1] == device_taints.TAINT
-    await api.patch(f"{paths.NODES}/{node}", device_taints.patch(LetBack(tainted)), content_type=client.Patch.MERGE)
+    await api.patch(f"{paths.NODES}/{node}", device_taints.patch(RemoveTaint(tainted)), content_type=client.Patch.MERGE)
     after = device_taints.node(await api.get(f"{paths.NODES}/{node}"))
     assert not after.is_tainted
     assert other in [dict(each) for each in after.taints]

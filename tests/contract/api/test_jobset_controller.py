@@ -158,14 +158,14 @@ async def test_a_jobset_is_created_suspended_resumed_restarted_and_completed(
             await workloads.end(name, failed=False)
         await bench.until_condition("Completed", reason="AllJobsCompleted")
         await bench.until_event("AllJobsCompleted")
-        told = {reason for reason, _ in await bench.events()}
-        assert {"SuspendedJobs", "ResumeJobs", "RestartJobSetFailurePolicyAction", "JobsReady"} <= told
+        reasons = {reason for reason, _ in await bench.events()}
+        assert {"SuspendedJobs", "ResumeJobs", "RestartJobSetFailurePolicyAction", "JobsReady"} <= reasons
 
 
 async def counts(bench: rig.Bench, name: str, **wanted: int) -> bool:
     """Return whether replicatedJobsStatus has these counts."""
-    told = {each["name"]: each for each in (await bench.status()).get("replicatedJobsStatus") or ()}
-    return name in told and wanted.items() <= told[name].items()
+    statuses = {each["name"]: each for each in (await bench.status()).get("replicatedJobsStatus") or ()}
+    return name in statuses and wanted.items() <= statuses[name].items()
 
 
 async def all_suspended(bench: rig.Bench, *, suspended: bool) -> bool:

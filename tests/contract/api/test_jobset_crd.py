@@ -48,7 +48,7 @@ async def create(api: client.KubeClient, namespace: str, obj: dict[str, Any]) ->
 
 @pytest.mark.parametrize("case", refused.BY_SCHEMA, ids=lambda case: case.name)
 async def test_what_the_schema_forbids_is_refused(api: client.KubeClient, namespace: str, case: Case) -> None:
-    with pytest.raises(errors.InvalidError, match=re.escape(case.says)):
+    with pytest.raises(errors.InvalidError, match=re.escape(case.answer)):
         await create(api, namespace, case.refused)
     await create(api, namespace, case.allowed)
 
@@ -59,7 +59,7 @@ def managed(by: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("manager", "says"),
+    ("manager", "refusal"),
     [
         ("", "should match"),
         ("kubemend.io", "should match"),
@@ -71,9 +71,9 @@ def managed(by: str) -> dict[str, Any]:
     ],
 )
 async def test_a_manager_is_a_path_with_a_domain_as_upstreams_webhook_has_it(
-    api: client.KubeClient, namespace: str, manager: str, says: str
+    api: client.KubeClient, namespace: str, manager: str, refusal: str
 ) -> None:
-    with pytest.raises(errors.InvalidError, match=says):
+    with pytest.raises(errors.InvalidError, match=refusal):
         await api.create(jobsets.collection(namespace), managed(manager))
 
 
@@ -87,7 +87,7 @@ async def test_any_path_with_a_domain_can_be_a_manager(api: client.KubeClient, n
 async def test_what_a_rule_of_the_definition_forbids_is_refused(
     api: client.KubeClient, namespace: str, case: Case
 ) -> None:
-    with pytest.raises(errors.InvalidError, match=re.escape(case.says)):
+    with pytest.raises(errors.InvalidError, match=re.escape(case.answer)):
         await create(api, namespace, case.refused)
     await create(api, namespace, case.allowed)
 
@@ -97,13 +97,14 @@ async def test_what_is_immutable_cannot_be_changed(api: client.KubeClient, names
     before = await create(api, namespace, change.before)
     path = f"{jobsets.collection(namespace)}/{before['metadata']['name']}"
     version = {"resourceVersion": before["metadata"]["resourceVersion"]}
-    with pytest.raises(errors.InvalidError, match=change.says):
+    with pytest.raises(errors.InvalidError, match=change.answer):
         await api.update(path, _of_version(jobsets.others(change.refused), version))
     await api.update(path, _of_version(jobsets.others(change.allowed), version))
 
 
 def test_every_rule_of_the_definition_has_a_case() -> None:
-    cases = [case.says for case in refused.BY_DEFINITION] + [change.says for change in refused_changes.BY_DEFINITION]
+    cases = [case.answer for case in refused.BY_DEFINITION]
+    cases += [change.answer for change in refused_changes.BY_DEFINITION]
     rules = [rule["message"] for rule in _rules(*jobsets.documents("crd.yaml"))]
     assert sorted(rules) == sorted(cases)
 
@@ -171,8 +172,8 @@ async def test_kubectl_shows_the_columns_of_upstream(
 ) -> None:
     made = await create(api, namespace, jobset(suspend=True))
     over = Condition("Completed", status=True, reason="AllJobsCompleted", message="", since=1769846400.0)
-    told = writing.status_json(Status(conditions=(over,), restarts=2, terminal_state="Completed"))
-    await api.update(f"{jobsets.collection(namespace)}/train/status", {**made, "status": told})
+    status = writing.status_json(Status(conditions=(over,), restarts=2, terminal_state="Completed"))
+    await api.update(f"{jobsets.collection(namespace)}/train/status", {**made, "status": status})
     process = await asyncio.create_subprocess_exec(
         kubernetes.program("kubectl"), "--kubeconfig", control_plane.kubeconfig, "--namespace", namespace,
         "get", "jobset", stdout=asyncio.subprocess.PIPE,

@@ -29,7 +29,7 @@ async def policy(api: client.KubeClient) -> None:
 async def test_invalid_jobset_is_refused_with_the_rules_message(
     api: client.KubeClient, namespace: str, case: Case
 ) -> None:
-    with pytest.raises(errors.InvalidError, match=re.escape(case.says)) as refusal:
+    with pytest.raises(errors.InvalidError, match=re.escape(case.answer)) as refusal:
         await api.create(jobsets.collection(namespace), case.refused)
     assert refusal.value.status == 422
     await api.create(jobsets.collection(namespace), case.allowed)
@@ -50,7 +50,7 @@ async def test_jobset_of_another_manager_is_not_checked(api: client.KubeClient, 
 @pytest.mark.parametrize("change", refused_changes.BY_POLICY, ids=lambda change: change.name)
 async def test_change_is_refused_with_the_rules_message(api: client.KubeClient, namespace: str, change: Change) -> None:
     made = await api.create(jobsets.collection(namespace), change.before)
-    with pytest.raises(errors.InvalidError, match=re.escape(change.says)):
+    with pytest.raises(errors.InvalidError, match=re.escape(change.answer)):
         await update(api, made, change.refused)
     await update(api, made, change.allowed)
 
@@ -71,8 +71,8 @@ async def test_jobset_older_than_a_rule_can_be_labelled_and_deleted(api: client.
     await _slip_in(api, namespace, INVALID)
     for metadata in ({"labels": {"a": "b"}, "finalizers": ["example.com/wait"]}, {"finalizers": None}):
         await api.patch(path, {"metadata": metadata}, content_type=client.Patch.MERGE)
-    told = await api.patch_status(path, {"status": {"restarts": 0}}, content_type=client.Patch.MERGE)
-    assert told["status"] == {"restarts": 0}
+    written = await api.patch_status(path, {"status": {"restarts": 0}}, content_type=client.Patch.MERGE)
+    assert written["status"] == {"restarts": 0}
     with pytest.raises(errors.InvalidError, match="keep to 200"):
         await api.patch(path, {"spec": {"suspend": True}}, content_type=client.Patch.MERGE)
     await api.delete(path)

@@ -66,8 +66,8 @@ async def test_status_without_a_spec_is_accepted_and_keeps_the_spec(bench: Bench
 
 
 async def test_longest_event_is_accepted(bench: Bench) -> None:
-    told = Event(EventType.WARNING, "R" * 200, "ü" * 5000)
-    story = Story(About(bench.namespace, "train", "uid-1"), told, at=time.time())
+    event = Event(EventType.WARNING, "R" * 200, "ü" * 5000)
+    story = Story(About(bench.namespace, "train", "uid-1"), event, at=time.time())
     made = await bench.api.create(bench.all_events, events.body(story, instance="one"))
     assert (len(made["reason"]), len(made["note"].encode())) == (events.MAX_REASON, events.MAX_NOTE - 1)
 
@@ -81,13 +81,13 @@ async def test_repeated_failure_is_counted_in_its_event(bench: Bench) -> None:
         return bool((found.get("series") or {}).get("count", 1 if found else 0) == times)
 
     for times, leader in ((2, "one"), (3, "two")):  # the second one does not know the count so far
-        told = events.Events(api=bench.api, instance=leader, clock=lambda: moment[0])
-        async with rig.background(told.run):
+        recorder = events.Events(api=bench.api, instance=leader, clock=lambda: moment[0])
+        async with rig.background(recorder.run):
             if leader == "one":
-                told.tell(about, failed)
+                recorder.record(about, failed)
                 await eventually.true(functools.partial(counted, 1))
             moment[0] += 61.0
-            told.tell(about, failed)
+            recorder.record(about, failed)
             await eventually.true(functools.partial(counted, times))
 
 
@@ -103,8 +103,8 @@ async def test_late_status_conflicts_and_is_decided_again(bench: Bench, leader: 
             await bench.job_status(name, active=1, ready=1, startTime=rig.now())
 
         async def two_ready() -> bool:
-            (told,) = (await bench.status())["replicatedJobsStatus"]
-            return bool(told["ready"] == 2)
+            (counted,) = (await bench.status())["replicatedJobsStatus"]
+            return bool(counted["ready"] == 2)
 
         await eventually.true(two_ready)
         assert leader.metric("kubemend_jobset_writes_total", write="status", result="conflict") >= 1

@@ -64,7 +64,7 @@ async def test_uninstall_leaves_only_what_the_docs_name(cluster: Cluster, api: c
     await use(cluster, api)
     assert await traces(api) > {"configmaps/kubemend/kubemend-hub-ca", "secrets/kubemend/kubemend-hub-tls"}
     cluster.kubectl("delete", "--kustomize", str(cluster.directory))
-    of_workloads = {"pods/default/a: condition kubemend.io/DevicesHealthy", "events/default/told"}
+    of_workloads = {"pods/default/a: condition kubemend.io/DevicesHealthy", "events/default/reported"}
     of_nodes = {
         "nodes/node-a: condition kubemend.io/DevicesHealthy",
         "nodes/node-a: taint kubemend.io/device-failure",
@@ -85,10 +85,10 @@ async def use(cluster: Cluster, api: client.KubeClient) -> None:
         await agent.patch_status(paths.pod("default", "a"), condition)
         await agent.patch_status(f"{paths.NODES}/node-a", condition)
         event = admission_calls.event(admission_calls.Scene("default", api), node="node-a")
-        await agent.create(paths.collection("events", namespace="default"), named(event, "told"))
+        await agent.create(paths.collection("events", namespace="default"), named(event, "reported"))
         await agent.create(admission_calls.RULES, named(admission_calls.taint_rule("node-a"), "kubemend-1"))
     async with cluster.account(installation.CONTROLLER) as controller:
-        await Keeper(controller, KeeperOptions(namespace="kubemend")).look()
+        await Keeper(controller, KeeperOptions(namespace="kubemend")).refresh()
         leases = paths.collection("leases", namespace="kubemend", group="coordination.k8s.io")
         await controller.create(leases, {"metadata": {"name": "kubemend-controller"}})
         await controller.create(names.collection("default"), restarts.new_round("default").body("train-1"))

@@ -54,6 +54,6 @@ async def test_metadata_only_lists_and_watches_metadata(api: client.KubeClient, 
     events = api.watch(pods, resource_version=found[0].resource_version, metadata_only=True)
     async with contextlib.aclosing(events):
         await api.create(pods, objects.pod("b"))
-        told = (await anext(events)).object
-        assert (told["metadata"]["name"], told["kind"]) == ("b", "PartialObjectMetadata")
-        assert "spec" not in told
+        found = (await anext(events)).object
+        assert (found["metadata"]["name"], found["kind"]) == ("b", "PartialObjectMetadata")
+        assert "spec" not in found

@@ -11,7 +11,7 @@ from kubemend.common import aio, conditions
 from kubemend.common.kube import client, errors, paths
 from kubemend.controller.model.members import PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
-from kubemend.controller.restarts.events import EventTeller, ObjectRef
+from kubemend.controller.restarts.events import ObjectRef, RoundEventRecorder
 from kubemend.controller.restarts.pod_replacer import Outcome, PodReplacer
 from tests.contract.api import objects
 
@@ -110,10 +110,10 @@ async def test_each_event_is_recorded_once(api: client.KubeClient, namespace: st
     pod = await create(api, namespace, node)
     about = ObjectRef("v1", "Pod", namespace, pod.name, pod.uid)
     for replica in range(2):  # the second is another leader, which does not know the earlier Events
-        teller = EventTeller(api=api, report=lambda _: None)
-        task = asyncio.create_task(teller.run())
+        recorder = RoundEventRecorder(api=api, report=lambda _: None)
+        task = asyncio.create_task(recorder.run())
         for subject in ("round-1", "round-1", "round-2", f"round-of-{replica}"):
-            teller.tell(about, reason="RoundBegan", message=f"{subject} began", warning=True, subject=subject)
+            recorder.record(about, reason="RoundBegan", message=f"{subject} began", warning=True, subject=subject)
         async with asyncio.timeout(SECONDS):
             async for _ in aio.ticks(period=0.05):
                 listing = await api.list(

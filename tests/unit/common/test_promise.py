@@ -13,7 +13,7 @@ async def test_promise_gives_its_value_to_tasks_that_waited_and_to_later_ones() 
         assert not any(task.done() for task in waiting)
         promise.fulfil("found")
     assert [task.result() for task in waiting] == ["found", "found"]
-    assert (promise.value, await promise.wait()) == ("found", "found")
+    assert [promise.value, await promise.wait()] == ["found", "found"]
 
 
 async def test_cancelled_wait_leaves_the_promise_to_the_others() -> None:

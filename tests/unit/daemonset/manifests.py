@@ -52,8 +52,8 @@ def kustomization(directory: Path) -> Json:
 
 def listed(directory: Path) -> list[str]:
     """Return the files that a kustomization names."""
-    told = kustomization(directory)
-    return [*told.get("resources", ()), *(patch["path"] for patch in told.get("patches", ()))]
+    listed = kustomization(directory)
+    return [*listed.get("resources", ()), *(patch["path"] for patch in listed.get("patches", ()))]
 
 
 def build(directory: Path) -> list[Json]:

@@ -20,13 +20,13 @@ def settings() -> Settings:
     """Return the container's variables."""
     kinds = {f"KUBEMEND_{item.name.upper()}": item.name for item in fields(Settings)}
     kinds |= {item.metadata["env"]: item.name for item in fields(Settings) if item.metadata["env"]}
-    told = {"POD_NAME": "kubemend-controller-x", "POD_NAMESPACE": "kubemend", "POD_IP": POD_IP}
-    told |= {
+    variables = {"POD_NAME": "kubemend-controller-x", "POD_NAMESPACE": "kubemend", "POD_IP": POD_IP}
+    variables |= {
         item["name"]: item["value"].replace("$(POD_IP)", POD_IP)
         for item in controller_manifests.container()["env"]
         if "value" in item
     }
-    given: dict[str, Any] = {kinds[name]: value for name, value in told.items() if name in kinds}
+    given: dict[str, Any] = {kinds[name]: value for name, value in variables.items() if name in kinds}
     return Settings(**given)
 
 

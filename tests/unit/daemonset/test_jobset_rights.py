@@ -92,14 +92,14 @@ class Recorder(client.KubeClient):
         self.asked.add(Right(target.verb, target.resource, target.group, target.subresource))
 
 
-def nobody(*_: Any) -> None:
+def ignore(*_: Any) -> None:
     """Record the Events."""
 
 
 async def asked_for() -> set[Right]:
     """Return the requests of running JobSets, with all outcomes."""
     api, jobset, metrics = Recorder(nodes=[NODE], pods=[POD]), worlds.jobset(), JobSetMetrics(CollectorRegistry())
-    views = Views(api=api, report=nobody, changed=nobody, told=nobody)
+    views = Views(api=api, report=ignore, changed=ignore, jobset_changed=ignore)
     async with started(views):
         await views.wait_synced()
         writer = Writer(api=api, views=views, metrics=metrics, parallel=1)
@@ -108,7 +108,7 @@ async def asked_for() -> set[Right]:
         await StatusWriter(api=api, views=views, metrics=metrics).write(jobset, {})
         await eventually.true(lambda: len(api.watched) == len(views._watches))
     events = Events(api=api, instance="one")
-    events.tell(About("team", "js", "uid-js"), plan.Event(plan.EventType.NORMAL, "Told", "it"))
+    events.record(About("team", "js", "uid-js"), plan.Event(plan.EventType.NORMAL, "Started", "it"))
     async with started(events):
         await eventually.true(lambda: api.has_been_asked("create", "events"))
     taints = Taints(api=api, tainted=tuple)
@@ -116,7 +116,7 @@ async def asked_for() -> set[Right]:
     async with started(taints):
         await eventually.true(lambda: api.has_been_asked("patch", "nodes"))
     wanted = Wanted(choosing.seeker("team", worlds.job("w-0")), "uid-js")
-    gates = PlacementReconciler(api=api, wanted=lambda: [wanted], tell=nobody, report=nobody)
+    gates = PlacementReconciler(api=api, wanted=lambda: [wanted], report_waiting=ignore, report=ignore)
     gates.need("uid-js", needed=True)
     async with started(gates):
         await eventually.true(lambda: api.has_been_asked("patch", "pods") and {"pods", "nodes"} <= api.watched)

@@ -122,11 +122,11 @@ def test_accounts_give_their_tokens_only_to_pods_that_ask() -> None:
 @every_role
 def test_roles_name_what_they_allow(role: Json) -> None:
     for rule in role["rules"]:
-        words = {*rule["verbs"], *rule["apiGroups"], *rule["resources"]}
-        assert not [word for word in words if "*" in word]
-        assert not {"escalate", "bind", "impersonate", "deletecollection"} & words
-        assert not {"pods/exec", "pods/attach", "pods/portforward", "serviceaccounts/token", "nodes/proxy"} & words
-        if {"secrets", "configmaps"} & words:
+        values = {*rule["verbs"], *rule["apiGroups"], *rule["resources"]}
+        assert not [value for value in values if "*" in value]
+        assert not {"escalate", "bind", "impersonate", "deletecollection"} & values
+        assert not {"pods/exec", "pods/attach", "pods/portforward", "serviceaccounts/token", "nodes/proxy"} & values
+        if {"secrets", "configmaps"} & values:
             assert role["kind"] == "Role"
             assert rule.get("resourceNames") or rule["verbs"] == ["create"]
 
@@ -134,7 +134,7 @@ def test_roles_name_what_they_allow(role: Json) -> None:
 @every_policy
 def test_policies_refuse_with_a_message_and_fail_closed(policy: Json) -> None:
     assert policy["spec"]["failurePolicy"] == "Fail"
-    assert policy["spec"]["matchConditions"], "it concerns our accounts or our resources, and nobody else"
+    assert policy["spec"]["matchConditions"], "it applies only to our accounts or our resources"
     for rule in policy["spec"]["validations"]:
         assert rule["reason"] == "Forbidden"
         assert ("message" in rule) != ("messageExpression" in rule)

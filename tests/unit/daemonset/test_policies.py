@@ -24,11 +24,11 @@ POLICIES: Final = {
 }
 
 
-def words(policy: str) -> str:
+def expressions(policy: str) -> str:
     """Return all expressions of a policy."""
     spec = POLICIES[policy]
-    told = [*spec["matchConditions"], *spec.get("variables", ()), *spec["validations"]]
-    return "\n".join(each["expression"] for each in told)
+    rules = [*spec["matchConditions"], *spec.get("variables", ()), *spec["validations"]]
+    return "\n".join(each["expression"] for each in rules)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def words(policy: str) -> str:
 )
 def test_names_are_those_of_the_code(policy: str, named: list[str]) -> None:
     for name in named:
-        assert f"'{name}'" in words(policy)
+        assert f"'{name}'" in expressions(policy)
 
 
 def test_the_caches_are_for_pods_that_opted_in() -> None:
     (policy,) = [obj for obj in manifests.render(("caches",)) if obj["kind"] == "MutatingAdmissionPolicy"]
-    told = "\n".join(each["expression"] for each in policy["spec"]["matchConditions"])
+    matched = "\n".join(each["expression"] for each in policy["spec"]["matchConditions"])
     for name in (members.RESTART, members.IN_PLACE, api_names.CACHE):
-        assert f"'{name}'" in told
+        assert f"'{name}'" in matched
 
 
 def test_all_conditions_of_agents_are_allowed() -> None:
@@ -71,4 +71,4 @@ def test_the_namespaces_label_is_the_same_everywhere() -> None:
     ]
     (selector,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
     assert selector == {"key": members.RESTART, "operator": "NotIn", "values": ["allowed"]}
-    assert f"labels['{members.RESTART}'].orValue('') == 'allowed'" in words("controller-pods")
+    assert f"labels['{members.RESTART}'].orValue('') == 'allowed'" in expressions("controller-pods")

@@ -24,7 +24,7 @@ def test_every_object_fits_its_schema(objects: list[manifests.Json]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "told"),
+    ("place", "value", "problem"),
     [
         ("spec.maxUnavailable", 1, "Extra inputs are not permitted"),
         ("spec.template.spec.hostPID", "yes", "Input should be a valid boolean"),
@@ -34,7 +34,7 @@ def test_every_object_fits_its_schema(objects: list[manifests.Json]) -> None:
         ("spec.selector", None, "Field required"),
     ],
 )
-def test_invalid_object_is_found(place: str, value: Any, told: str) -> None:
+def test_invalid_object_is_found(place: str, value: Any, problem: str) -> None:
     wrong = copy.deepcopy(manifests.one("DaemonSet"))
     *way, last = (int(step) if step.isdecimal() else step for step in place.split("."))
     at: Any = wrong
@@ -44,4 +44,4 @@ def test_invalid_object_is_found(place: str, value: Any, told: str) -> None:
         del at[last]
     else:
         at[last] = value
-    assert f"{place}\n  {told}" in schemas.problems(wrong)
+    assert f"{place}\n  {problem}" in schemas.problems(wrong)

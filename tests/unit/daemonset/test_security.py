@@ -49,8 +49,8 @@ def rights(role: Json) -> Iterator[tuple[frozenset[str], str]]:
 def test_every_right_is_in_the_table_of_its_role_and_no_other() -> None:
     for name, role in roles().items():
         (heading,) = re.findall(rf"^### .*: {re.escape(name)}$", TEXT, re.MULTILINE)
-        told = [(frozenset(verbs.split(", ")), resource.strip("`")) for verbs, resource, _ in rows(section(heading))]
-        assert sorted(map(str, told)) == sorted(map(str, rights(role))), name
+        listed = [(frozenset(verbs.split(", ")), resource.strip("`")) for verbs, resource, _ in rows(section(heading))]
+        assert sorted(map(str, listed)) == sorted(map(str, rights(role))), name
 
 
 def test_every_role_has_a_table() -> None:
@@ -58,11 +58,11 @@ def test_every_role_has_a_table() -> None:
 
 
 def test_every_way_into_the_host_is_in_the_table() -> None:
-    told = {name.strip("`") for name, *_ in rows(section("## On the node"))}
+    documented = {name.strip("`") for name, *_ in rows(section("## On the node"))}
     mounted = {volume["hostPath"]["path"] for volume in manifests.pod()["volumes"]}
     spec = manifests.pod()
     settings = {name for name in ("hostPID", "hostNetwork", "hostIPC") if spec.get(name)}
-    assert told == mounted | settings | {"privileged"}
+    assert documented == mounted | settings | {"privileged"}
     read_only = {
         mount["mountPath"].removeprefix("/host") for mount in manifests.agent()["volumeMounts"] if mount.get("readOnly")
     }

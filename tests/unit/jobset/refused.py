@@ -25,7 +25,7 @@ from tests.unit.jobset.written import (
 
 @dataclass(frozen=True)
 class Case:
-    """``refused`` and ``allowed`` differ in the subject of the rule. ``says`` is part of the API server's answer.
+    """``refused`` and ``allowed`` differ in the subject of the rule. ``answer`` is part of the API server's answer.
 
     ``path`` is where the controller finds the problem.
     """
@@ -33,7 +33,7 @@ class Case:
     name: str
     refused: Json
     allowed: Json
-    says: str
+    answer: str
     path: str
 
 
@@ -54,35 +54,35 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         "too many replicated Jobs",
         jobset(*_many(201)),
         jobset(*_many(200)),
-        says="keep to 200",
+        answer="keep to 200",
         path=JOBS,
     ),
     Case(
         "too many Jobs",
         jobset(replicated("a", replicas=10_000), replicated("b", replicas=10_001)),
         jobset(replicated("a", replicas=10_000), replicated("b", replicas=10_000)),
-        says="keep to 20000",
+        answer="keep to 20000",
         path=JOBS,
     ),
     Case(
         "fewer than no pods at once",
         jobset(replicated(spec={"parallelism": -1})),
         jobset(replicated(spec={"parallelism": 0})),
-        says="cannot be negative",
+        answer="cannot be negative",
         path=f"{JOBS}[0].template.spec.parallelism",
     ),
     Case(
         "fewer than no pods",
         jobset(replicated(spec={"completions": -1})),
         jobset(replicated(spec={"completions": 0})),
-        says="cannot be negative",
+        answer="cannot be negative",
         path=f"{JOBS}[0].template.spec.completions",
     ),
     Case(
         "too many pods",
         jobset(replicated(replicas=2, spec={"parallelism": 2**30})),
         jobset(replicated(replicas=2, spec={"parallelism": 2**30 - 1})),
-        says="too many pods together",
+        answer="too many pods together",
         path=f"{JOBS}[0].replicas",
     ),
     *(
@@ -90,7 +90,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
             f"a group called {group[:12]}",
             jobset(replicated(groupName=group)),
             jobset(replicated(groupName=allowed)),
-            says="a groupName is no DNS label",
+            answer="a groupName is no DNS label",
             path=f"{JOBS}[0].groupName",
         )
         for group, allowed in (
@@ -105,63 +105,63 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         "Jobs with too long names",  # LETTERS-workers-10
         jobset(replicated(replicas=11), name=LETTERS[:53]),
         jobset(replicated(replicas=10), name=LETTERS[:53]),
-        says="Jobs are called JOBSET-NAME-INDEX",
+        answer="Jobs are called JOBSET-NAME-INDEX",
         path=f"{JOBS}[0].name",
     ),
     Case(
         "Jobs with names that begin with a digit",
         jobset(name="1train"),
         jobset(name="t1rain"),
-        says="Jobs are called JOBSET-NAME-INDEX",
+        answer="Jobs are called JOBSET-NAME-INDEX",
         path=f"{JOBS}[0].name",
     ),
     Case(
         "a replicated Job with a name in capitals",
         jobset(replicated("Workers")),
         jobset(replicated("workers")),
-        says="Jobs are called JOBSET-NAME-INDEX",
+        answer="Jobs are called JOBSET-NAME-INDEX",
         path=f"{JOBS}[0].name",
     ),
     Case(
         "pods with too long names",  # LETTERS-workers-0-10-abcde
         jobset(replicated(spec={"completions": 11, "parallelism": 1}), name=LETTERS[:45]),
         jobset(replicated(spec={"completions": 10, "parallelism": 1}), name=LETTERS[:45]),
-        says="pods are called JOBSET-NAME-INDEX-PODINDEX-SUFFIX",
+        answer="pods are called JOBSET-NAME-INDEX-PODINDEX-SUFFIX",
         path=f"{JOBS}[0].name",
     ),
     Case(
         "Indexed pods with too long names",
         jobset(replicated(spec={"completions": 11, "completionMode": "Indexed"}), name=LETTERS[:45]),
         jobset(replicated(spec={"completions": 11, "completionMode": "NonIndexed"}), name=LETTERS[:45]),
-        says="pods are called JOBSET-NAME-INDEX-PODINDEX-SUFFIX",
+        answer="pods are called JOBSET-NAME-INDEX-PODINDEX-SUFFIX",
         path=f"{JOBS}[0].name",
     ),
     Case(
         "the first depends on another",
         depending(("a", "b"), ("b", None)),
         depending(("b", None), ("a", "b")),
-        says="stands earlier in the list",
+        answer="stands earlier in the list",
         path=f"{JOBS}[0].dependsOn[0].name",
     ),
     Case(
         "one depends on a later one",
         depending(("a", None), ("b", "c"), ("c", None)),
         depending(("a", None), ("c", None), ("b", "c")),
-        says="stands earlier in the list",
+        answer="stands earlier in the list",
         path=f"{JOBS}[1].dependsOn[0].name",
     ),
     Case(
         "one depends on itself",
         depending(("a", None), ("b", "b")),
         depending(("a", None), ("b", "a")),
-        says="stands earlier in the list",
+        answer="stands earlier in the list",
         path=f"{JOBS}[1].dependsOn[0].name",
     ),
     Case(
         "a dependency on an unknown replicated Job",
         depending(("a", None), ("b", "x")),
         depending(("a", None), ("b", None)),
-        says="stands earlier in the list",
+        answer="stands earlier in the list",
         path=f"{JOBS}[1].dependsOn[0].name",
     ),
     *(
@@ -169,10 +169,10 @@ BY_POLICY: Final[tuple[Case, ...]] = (
             f"in place with {key} {value}",
             in_place(**{key: value}),
             in_place(),
-            says=says,
+            answer=answer,
             path=f"{JOBS}[0].template.spec.{path}",
         )
-        for key, value, says, path in (
+        for key, value, answer, path in (
             ("backoffLimit", None, "set template.spec.backoffLimit to 2147483647", "backoffLimit"),
             ("backoffLimit", 6, "set template.spec.backoffLimit to 2147483647", "backoffLimit"),
             ("podReplacementPolicy", None, "set template.spec.podReplacementPolicy", "podReplacementPolicy"),
@@ -187,7 +187,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
             f"a subdomain called {subdomain[:12]}",
             jobset(network={"subdomain": subdomain}),
             jobset(network={"subdomain": allowed}),
-            says="no Service can be called so",
+            answer="no Service can be called so",
             path="spec.network.subdomain",
         )
         for subdomain, allowed in (
@@ -201,7 +201,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         "a coordinator in an unknown replicated Job",
         coordinated(pod={"replicatedJob": "driver"}),
         coordinated(),
-        says="there is no such replicated Job",
+        answer="there is no such replicated Job",
         path="spec.coordinator.replicatedJob",
     ),
     *(
@@ -209,7 +209,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
             f"a coordinator with {key} {refused}",
             coordinated(pod={key: refused}),
             coordinated(pod={key: allowed}),
-            says=f"spec.coordinator.{key}",
+            answer=f"spec.coordinator.{key}",
             path=f"spec.coordinator.{key}",
         )
         for key, refused, allowed in (
@@ -224,7 +224,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
             f"a coordinator without an index ({', '.join(spec) or 'no fields'})",
             coordinated(spec=spec),
             coordinated(spec={**spec, "completionMode": "Indexed", "completions": 2}),
-            says="its pods have no index",
+            answer="its pods have no index",
             path="spec.coordinator.replicatedJob",
         )
         for spec in ({}, {"parallelism": 2}, {"completions": 2, "completionMode": "NonIndexed"})
@@ -233,21 +233,21 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         "a coordinator with too long an address",  # LETTERS-workers-0-0.LETTERS
         coordinated(LETTERS[:26]),
         coordinated(LETTERS[:25]),
-        says="does not fit in a label",
+        answer="does not fit in a label",
         path="spec.coordinator",
     ),
     Case(
         "a coordinator with too long an address in a subdomain",  # train-workers-0-0.LETTERS
         changed(coordinated(), lambda spec: spec.update(network={"subdomain": LETTERS[:46]})),
         changed(coordinated(), lambda spec: spec.update(network={"subdomain": LETTERS[:45]})),
-        says="does not fit in a label",
+        answer="does not fit in a label",
         path="spec.coordinator",
     ),
     Case(
         "a success policy with an unknown target",
         jobset(successPolicy={"operator": "All", "targetReplicatedJobs": ["workers", "driver"]}),
         jobset(successPolicy={"operator": "All", "targetReplicatedJobs": ["workers"]}),
-        says="spec.successPolicy.targetReplicatedJobs",
+        answer="spec.successPolicy.targetReplicatedJobs",
         path="spec.successPolicy.targetReplicatedJobs[1]",
     ),
     Case(
@@ -257,14 +257,14 @@ BY_POLICY: Final[tuple[Case, ...]] = (
             _rule(onJobFailureMessagePatterns=[""]),
         ),
         failing(*(_rule(onJobFailureMessagePatterns=["a" * 4095]) for _ in range(2))),
-        says="patterns are too long",
+        answer="patterns are too long",
         path=RULES,
     ),
     Case(
         "too many rules",
         failing(*(_rule() for _ in range(101))),
         failing(*(_rule() for _ in range(100))),
-        says="keep to 100 rules",
+        answer="keep to 100 rules",
         path=RULES,
     ),
     *(
@@ -272,7 +272,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
             f"a rule called {name[:12]}",
             failing(_rule(name=name)),
             failing(_rule(name=allowed)),
-            says="cannot be part of a condition's reason",
+            answer="cannot be part of a condition's reason",
             path=f"{RULES}[0].name",
         )
         for name, allowed in (
@@ -288,7 +288,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         "two rules of a name",
         failing(_rule(name="a"), _rule(name="b"), _rule(name="a")),
         failing(_rule(name="a"), _rule(name="b"), _rule(name="A"), _rule(), _rule()),
-        says="several rules have the same name",
+        answer="several rules have the same name",
         path=f"{RULES}[2].name",
     ),
     Case(
@@ -305,14 +305,14 @@ BY_POLICY: Final[tuple[Case, ...]] = (
                 ],
             )
         ),
-        says="Jobs never fail for such a reason",
+        answer="Jobs never fail for such a reason",
         path=f"{RULES}[0].onJobFailureReasons[1]",
     ),
     Case(
         "a failure policy with an unknown target",
         failing(_rule(targetReplicatedJobs=["driver"])),
         failing(_rule(targetReplicatedJobs=["workers"])),
-        says="targetReplicatedJobs names no replicated Job",
+        answer="targetReplicatedJobs names no replicated Job",
         path=f"{RULES}[0].targetReplicatedJobs[0]",
     ),
     *(
@@ -320,7 +320,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
             f"too many Jobs for {action}",
             failing(_rule("FailJobSet"), _rule(action), jobs=(replicated(replicas=1025),)),
             failing(_rule("FailJobSet"), _rule(action), jobs=(replicated(replicas=1024),)),
-            says="too many to count restarts of each",
+            answer="too many to count restarts of each",
             path=f"{JOBS}[0].replicas",
         )
         for action in ("RestartJob", "RestartJobAndIgnoreMaxRestarts")
@@ -329,7 +329,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         "too many claims",
         claims_apart(25, 26),
         claims_apart(25, 25),
-        says="keep to 50 templates",
+        answer="keep to 50 templates",
         path=CLAIMS,
     ),
     *(
@@ -337,7 +337,7 @@ BY_POLICY: Final[tuple[Case, ...]] = (
             f"a claim called {name[:12] or 'nothing'}",
             claiming(name),
             claiming(allowed),
-            says="no claim can be called so",
+            answer="no claim can be called so",
             path=f"{CLAIMS}[0].templates[0].metadata.name",
         )
         for name, allowed in (("Data", "data"), ("-a", "1-a"), ("a..b", "a.b"), ("", "a"), ("a\n", "a"))
@@ -346,28 +346,28 @@ BY_POLICY: Final[tuple[Case, ...]] = (
         "a claim with too long a name",  # LETTERS-train
         claiming(LETTERS[:58]),
         claiming(LETTERS[:57]),
-        says="too long with that of the JobSet",
+        answer="too long with that of the JobSet",
         path=f"{CLAIMS}[0].templates[0].metadata.name",
     ),
     Case(
         "two claims of a name",
         claiming("data", "data"),
         claiming("data", "models"),
-        says="several claims have the same name",
+        answer="several claims have the same name",
         path=f"{CLAIMS}[0].templates[1].metadata.name",
     ),
     Case(
         "a claim that no container mounts",
         claiming("data", "models", mounts=("data",)),
         claiming("data", "models"),
-        says="no container mounts a claim",
+        answer="no container mounts a claim",
         path=f"{CLAIMS}[0].templates[1].metadata.name",
     ),
     Case(
         "a claim and a volume of a name",
         claiming("data", volumes=("cache", "data")),
         claiming("data", volumes=("cache",)),
-        says="a volume and a claim of the same name",
+        answer="a volume and a claim of the same name",
         path=f"{JOBS}[0].template.spec.template.spec.volumes[1].name",
     ),
 )
@@ -378,14 +378,14 @@ BY_DEFINITION: Final[tuple[Case, ...]] = (
         "in order and by dependsOn",
         changed(depending(("a", None), ("b", "a")), lambda spec: spec.update(startupPolicy=IN_ORDER)),
         changed(depending(("a", None), ("b", None)), lambda spec: spec.update(startupPolicy=IN_ORDER)),
-        says="StartupPolicy and DependsOn APIs are mutually exclusive",
+        answer="StartupPolicy and DependsOn APIs are mutually exclusive",
         path="spec.startupPolicy",
     ),
     Case(
         "a claim elsewhere",
         claiming("data", namespace="there"),
         claiming("data", namespace=""),
-        says="namespace cannot be set for VolumeClaimPolicies templates",
+        answer="namespace cannot be set for VolumeClaimPolicies templates",
         path=f"{CLAIMS}[0].templates[0].metadata.namespace",
     ),
 )
@@ -396,12 +396,12 @@ BY_SCHEMA: Final[tuple[Case, ...]] = (
         "two replicated Jobs of a name",
         jobset(replicated("a"), replicated("a")),
         jobset(replicated("a"), replicated("b")),
-        says="Duplicate value",
+        answer="Duplicate value",
         path=f"{JOBS}[1].name",
     ),
     *(
-        Case(f"{path} {value!r}", refused, allowed, says=says, path=path)
-        for path, value, refused, allowed, says in (
+        Case(f"{path} {value!r}", refused, allowed, answer=answer, path=path)
+        for path, value, refused, allowed, answer in (
             (
                 f"{JOBS}[0].replicas", -1, jobset(replicated(replicas=-1)), jobset(replicated(replicas=0)),
                 "greater than or equal to 0",

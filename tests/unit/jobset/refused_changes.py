@@ -15,7 +15,7 @@ class Change:
     before: Json
     refused: Json
     allowed: Json
-    says: str
+    answer: str
 
 
 def _template(obj: Json, **spec: Any) -> Json:

@@ -233,21 +233,21 @@ def test_jobset_is_not_modified() -> None:
     for annotations in (EXCLUSIVE, BY_SELECTOR):
         owner = jobset(one, annotations=annotations, failurePolicy=IN_PLACE, volumeClaimPolicies=claims)
         before = repr(owner)
-        children.Mould(owner, owner.spec.replicated_jobs[0], attempt=1).job(0)
+        children.JobBuilder(owner, owner.spec.replicated_jobs[0], attempt=1).job(0)
         assert repr(owner) == before
 
 
-def test_mould_equals_single_jobs() -> None:
+def test_job_builder_equals_single_jobs() -> None:
     owner = jobset(replicated("a", replicas=2), replicated("b", replicas=3), annotations=BY_SELECTOR)
     for one in owner.spec.replicated_jobs:
-        mould = children.Mould(owner, one, attempt=4)
+        builder = children.JobBuilder(owner, one, attempt=4)
         for index in range(one.replicas):
-            assert mould.job(index, job_attempt=1) == children.job(owner, one, index, attempt=4, job_attempt=1)
+            assert builder.job(index, job_attempt=1) == children.job(owner, one, index, attempt=4, job_attempt=1)
 
 
 def test_common_parts_are_shared() -> None:
     owner = jobset(replicated(replicas=2), annotations=EXCLUSIVE)
-    mould = children.Mould(owner, owner.spec.replicated_jobs[0], attempt=0)
-    one, other = mould.job(0), mould.job(1)
+    builder = children.JobBuilder(owner, owner.spec.replicated_jobs[0], attempt=0)
+    one, other = builder.job(0), builder.job(1)
     assert pods_of(one) is pods_of(other)
     assert one["metadata"]["ownerReferences"] is other["metadata"]["ownerReferences"]

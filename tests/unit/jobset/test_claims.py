@@ -71,9 +71,9 @@ def test_difference_is_reported_once_and_reverted_when_fixed() -> None:
     assert event.type is EventType.WARNING
     assert "claim data-js differs in volumeMode; claim logs-js differs in volumeMode" in event.message
     assert first.status is not None
-    told = replace(world, jobset=replace(world.jobset, status=first.status))
-    assert existing_claims.OTHER_SPEC not in {each.reason for each in decide.decide(told).events}
-    fixed = decide.decide(replace(told, claim_specs=right))
+    reported = replace(world, jobset=replace(world.jobset, status=first.status))
+    assert existing_claims.OTHER_SPEC not in {each.reason for each in decide.decide(reported).events}
+    fixed = decide.decide(replace(reported, claim_specs=right))
     assert fixed.status is not None
     assert conditions.is_true(fixed.status, conditions.CLAIMS)
 

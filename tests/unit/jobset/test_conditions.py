@@ -23,8 +23,8 @@ def test_false_condition_is_not_added() -> None:
 
 def test_false_condition_of_kubemend_is_added() -> None:
     for kind in (conditions.IN_PLACE, conditions.VALID):
-        said = replace(NEW, type=kind, status=False)
-        assert conditions.put((), said) == (said,)
+        new = replace(NEW, type=kind, status=False)
+        assert conditions.put((), new) == (new,)
 
 
 def test_changed_status_updates_condition_in_place() -> None:
@@ -44,8 +44,8 @@ def test_same_condition_changes_nothing() -> None:
 
 def test_startup_pair_flips_only_the_other_status() -> None:
     old = worlds.condition(conditions.STARTUP_IN_PROGRESS)
-    said = replace(NEW, type=conditions.STARTUP_COMPLETED)
-    assert conditions.put((old,), said) == (replace(old, status=False), said)
+    new = replace(NEW, type=conditions.STARTUP_COMPLETED)
+    assert conditions.put((old,), new) == (replace(old, status=False), new)
 
 
 def test_false_startup_condition_leaves_the_other() -> None:
@@ -53,14 +53,14 @@ def test_false_startup_condition_leaves_the_other() -> None:
         worlds.condition(conditions.STARTUP_IN_PROGRESS),
         worlds.condition(conditions.STARTUP_COMPLETED, status=False),
     )
-    said = replace(NEW, type=conditions.STARTUP_COMPLETED, status=False)
-    assert conditions.put(old, said)[0] == old[0]
+    new = replace(NEW, type=conditions.STARTUP_COMPLETED, status=False)
+    assert conditions.put(old, new)[0] == old[0]
 
 
 def test_completed_and_failed_do_not_exclude_each_other() -> None:
     old = worlds.condition(conditions.COMPLETED)
-    said = replace(NEW, type=conditions.FAILED)
-    assert conditions.put((old,), said) == (old, said)
+    new = replace(NEW, type=conditions.FAILED)
+    assert conditions.put((old,), new) == (old, new)
 
 
 def test_only_true_completed_or_failed_finishes() -> None:
@@ -72,7 +72,7 @@ def test_only_true_completed_or_failed_finishes() -> None:
 
 
 KINDS = (conditions.STARTUP_IN_PROGRESS, conditions.STARTUP_COMPLETED, conditions.SUSPENDED, conditions.IN_PLACE)
-SAYINGS = st.lists(
+NEW_CONDITIONS = st.lists(
     st.builds(
         Condition,
         type=st.sampled_from(KINDS),
@@ -85,25 +85,25 @@ SAYINGS = st.lists(
 )
 
 
-@given(SAYINGS)
+@given(NEW_CONDITIONS)
 def test_each_type_is_unique_and_startup_pair_exclusive(
-    said: list[Condition],
+    new: list[Condition],
 ) -> None:
     found: tuple[Condition, ...] = ()
-    for moment, each in enumerate(said, start=1):
+    for moment, each in enumerate(new, start=1):
         before, found = found, conditions.put(found, replace(each, since=float(moment)))
         types = [one.type for one in found]
         assert len(types) == len(set(types)), "a type is there once"
         assert types[: len(before)] == [one.type for one in before], "none is lost or moved"
         pair = [one for one in found if one.type in KINDS[:2] and one.status]
         assert len(pair) <= 1
-        assert conditions.put(found, replace(each, since=99.0)) == found, "saying it again changes nothing"
+        assert conditions.put(found, replace(each, since=99.0)) == found, "setting it again changes nothing"
 
 
-@given(SAYINGS)
-def test_time_is_that_of_last_status_change(said: list[Condition]) -> None:
+@given(NEW_CONDITIONS)
+def test_time_is_that_of_last_status_change(new: list[Condition]) -> None:
     found: tuple[Condition, ...] = ()
-    for moment, each in enumerate(said, start=1):
+    for moment, each in enumerate(new, start=1):
         before = {one.type: one for one in found}
         found = conditions.put(found, replace(each, since=float(moment)))
         for one in found:

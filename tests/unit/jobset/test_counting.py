@@ -100,7 +100,7 @@ def test_started_is_ready_or_over_complete_is_succeeded(
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("statuses", "expected"),
     [
         ((ReplicatedJobStatus("a", ready=1), ReplicatedJobStatus("b", ready=1, succeeded=1)), True),
         ((ReplicatedJobStatus("a", ready=1), ReplicatedJobStatus("b", ready=1, failed=1)), False),
@@ -108,7 +108,7 @@ def test_started_is_ready_or_over_complete_is_succeeded(
     ],
 )
 def test_all_ready_when_each_job_is_ready_or_succeeded(
-    told: tuple[ReplicatedJobStatus, ...], *, expected: bool
+    statuses: tuple[ReplicatedJobStatus, ...], *, expected: bool
 ) -> None:
     jobs: tuple[ReplicatedJob, ...] = (worlds.replicated("a", replicas=1), worlds.replicated("b", replicas=2))
-    assert counting.all_ready(worlds.jobset(*jobs), told) is expected
+    assert counting.all_ready(worlds.jobset(*jobs), statuses) is expected

@@ -115,15 +115,15 @@ def test_order_of_jobs_is_ignored() -> None:
 
 def test_only_bodies_of_missing_jobs_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
-    mould = children.Mould
+    builder = children.JobBuilder
 
-    class Watched(mould):  # type: ignore[misc, valid-type]
+    class Watched(builder):  # type: ignore[misc, valid-type]
         def job(self, index: int, *, job_attempt: int | None = None) -> dict[str, object]:
             built.append(f"w-{index}")
             body: dict[str, object] = super().job(index, job_attempt=job_attempt)
             return body
 
-    monkeypatch.setattr(children, "Mould", Watched)
+    monkeypatch.setattr(children, "JobBuilder", Watched)
     owner = worlds.jobset(worlds.replicated(replicas=1000))
     jobs = tuple(worlds.ready(f"w-{index}") for index in range(1000) if index != 7)
     decide.decide(worlds.world(owner, *jobs))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kubemend.common.kube import timestamps
 from kubemend.controller.jobset.placement import device_taints
-from kubemend.controller.jobset.placement.device_taints import DeviceFault, KeepOff, LetBack, NodeState
+from kubemend.controller.jobset.placement.device_taints import AddTaint, DeviceFault, NodeState, RemoveTaint
 from kubemend.controller.jobset.spec import fields
 
 T = 1_700_000_000.0
@@ -19,20 +19,20 @@ OTHER = {"key": "maintenance", "effect": "NoSchedule"}
 
 
 def node(
-    *taints: dict[str, Any], healthy: str | None = None, told_at: float = LATER, created: float = T - 100
+    *taints: dict[str, Any], healthy: str | None = None, reported_at: float = LATER, created: float = T - 100
 ) -> NodeState:
-    """Return a node as the API has it; ``healthy`` is its agent's report at ``told_at``."""
-    said = {
+    """Return a node as the API has it; ``healthy`` is its agent's report at ``reported_at``."""
+    condition = {
         "type": "kubemend.io/DevicesHealthy",
         "status": healthy,
-        "lastHeartbeatTime": timestamps.rfc3339(told_at),
+        "lastHeartbeatTime": timestamps.rfc3339(reported_at),
         "lastTransitionTime": timestamps.rfc3339(T - 1000),
     }
     return device_taints.node(
         {
             "metadata": {"name": "n1", "resourceVersion": "7", "creationTimestamp": timestamps.rfc3339(created)},
             "spec": {"taints": list(taints)},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}, *([] if healthy is None else [said])]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}, *([] if healthy is None else [condition])]},
         }
     )
 
@@ -41,10 +41,12 @@ def fault(at: float = T, *, code: str = "Xid79", on: str = "n1") -> DeviceFault:
     return DeviceFault(on, at, code)
 
 
-@pytest.mark.parametrize(("healthy", "told_at"), [(None, LATER), ("False", LATER), ("Unknown", LATER), ("True", T - 1)])
-def test_node_left_because_of_device_is_tainted(healthy: str | None, told_at: float) -> None:
-    state = node(healthy=healthy, told_at=told_at)
-    assert device_taints.changes([state], [fault()]) == (KeepOff(state, T, "Xid79"),)
+@pytest.mark.parametrize(
+    ("healthy", "reported_at"), [(None, LATER), ("False", LATER), ("Unknown", LATER), ("True", T - 1)]
+)
+def test_node_left_because_of_device_is_tainted(healthy: str | None, reported_at: float) -> None:
+    state = node(healthy=healthy, reported_at=reported_at)
+    assert device_taints.changes([state], [fault()]) == (AddTaint(state, T, "Xid79"),)
 
 
 def test_unknown_node_is_not_tainted() -> None:
@@ -58,25 +60,25 @@ def test_node_is_not_tainted_twice() -> None:
 
 def test_taint_is_removed_once_devices_are_healthy() -> None:
     state = node(TAINT, healthy="True")
-    assert device_taints.changes([state], []) == (LetBack(state),)
-    assert device_taints.changes([state], [fault()]) == (LetBack(state),)
+    assert device_taints.changes([state], []) == (RemoveTaint(state),)
+    assert device_taints.changes([state], [fault()]) == (RemoveTaint(state),)
 
 
 @pytest.mark.parametrize(
-    ("healthy", "told_at"), [(None, LATER), ("False", LATER), ("Unknown", LATER), ("True", LATER - 1)]
+    ("healthy", "reported_at"), [(None, LATER), ("False", LATER), ("Unknown", LATER), ("True", LATER - 1)]
 )
-def test_taint_stays_until_devices_are_healthy(healthy: str | None, told_at: float) -> None:
+def test_taint_stays_until_devices_are_healthy(healthy: str | None, reported_at: float) -> None:
     """A report from before the fault, or from the seconds in which agents delay reports, has no effect."""
-    assert device_taints.changes([node(TAINT, healthy=healthy, told_at=told_at)], []) == ()
+    assert device_taints.changes([node(TAINT, healthy=healthy, reported_at=reported_at)], []) == ()
 
 
 def test_new_fault_prolongs_taint() -> None:
-    assert device_taints.changes([node(TAINT, healthy="True", told_at=LATER)], [fault(T + 5)]) == ()
+    assert device_taints.changes([node(TAINT, healthy="True", reported_at=LATER)], [fault(T + 5)]) == ()
 
 
 def test_newest_fault_counts() -> None:
     (change,) = device_taints.changes([node()], [fault(T, code="New"), fault(T - 50, code="Old")])
-    assert isinstance(change, KeepOff)
+    assert isinstance(change, AddTaint)
     assert (change.since, change.code) == (T, "New")
 
 
@@ -102,7 +104,7 @@ def test_changes_are_ordered_by_node_name() -> None:
 
 
 def test_patch_adds_one_taint_and_keeps_others() -> None:
-    assert device_taints.patch(KeepOff(node(OTHER), T, "Xid79")) == {
+    assert device_taints.patch(AddTaint(node(OTHER), T, "Xid79")) == {
         "metadata": {"resourceVersion": "7"},
         "spec": {"taints": [OTHER, {**TAINT, "value": "Xid79"}]},
     }
@@ -110,13 +112,13 @@ def test_patch_adds_one_taint_and_keeps_others() -> None:
 
 def test_patch_removes_only_our_taint() -> None:
     no_execute = {"key": "kubemend.io/device-failure", "effect": "NoExecute"}
-    found = device_taints.patch(LetBack(node(OTHER, TAINT, no_execute)))
+    found = device_taints.patch(RemoveTaint(node(OTHER, TAINT, no_execute)))
     assert found["spec"]["taints"] == [OTHER, no_execute]
 
 
 @pytest.mark.parametrize("code", ["", "a b", "x" * 64, "-a", "Xid 79", "ä", "a\n"])
 def test_code_invalid_as_taint_value_is_omitted(code: str) -> None:
-    assert device_taints.patch(KeepOff(node(), T, code))["spec"]["taints"] == [TAINT]
+    assert device_taints.patch(AddTaint(node(), T, code))["spec"]["taints"] == [TAINT]
 
 
 ODD_TIMES = ["0000-01-01T00:00:00Z", "10000-01-01T00:59:59Z", "soon", 7]
@@ -127,13 +129,13 @@ ODD_TIMES = ["0000-01-01T00:00:00Z", "10000-01-01T00:59:59Z", "soon", 7]
 def test_node_with_invalid_time_raises_with_field(place: str, time: object) -> None:
     condition = {"type": "kubemend.io/DevicesHealthy", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}
     odd = {place: time}
-    told = {
+    obj = {
         "metadata": {"name": "n1", "creationTimestamp": "2026-01-01T00:00:00Z", **odd},
         "spec": {"taints": [{**TAINT, **odd}]},
         "status": {"conditions": [{**condition, **odd}]},
     }
     with pytest.raises(fields.InvalidFieldError, match=f"{place}: .*; write "):
-        device_taints.node(told)
+        device_taints.node(obj)
 
 
 @pytest.mark.parametrize(
@@ -145,25 +147,25 @@ def test_malformed_node_raises(odd: dict[str, Any]) -> None:
 
 
 @given(
-    told=st.lists(
+    reports=st.lists(
         st.tuples(st.sampled_from(["fault", "healthy", "unhealthy"]), st.integers(1, 120)), min_size=1, max_size=12
     )
 )
 def test_node_is_finally_tainted_unless_healthy_since_last_fault(
-    told: list[tuple[str, int]],
+    reports: list[tuple[str, int]],
 ) -> None:
     """Whatever happens in between: the leader may forget each fault once it is over, and only then."""
     now, last, recovered = T, T, True
     faults: list[DeviceFault] = []
     taints: list[dict[str, Any]] = []
-    for what, seconds in told:
+    for what, seconds in reports:
         now += seconds
         if what == "fault":
             last, recovered = now, False
             faults.append(fault(now))
         elif what == "healthy" and now >= last + device_taints.SETTLED:
             recovered = True
-        state = node(*taints, healthy="True" if what == "healthy" else "False", told_at=now)
+        state = node(*taints, healthy="True" if what == "healthy" else "False", reported_at=now)
         for change in device_taints.changes([state], faults):
             taints = json.loads(json.dumps(device_taints.patch(change)["spec"]["taints"]))
         faults = [each for each in faults if not device_taints.is_over(each, state)]

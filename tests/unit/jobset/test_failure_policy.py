@@ -101,9 +101,9 @@ def test_names_decide_between_simultaneous_failures() -> None:
 
 def test_failed_job_without_policy_fails_jobset() -> None:
     plan = answered(None, LATE, EARLY)
-    words = "jobset failed due to one or more job failures (first failed job: js-w-1)"
-    assert worlds.said(plan, "Failed") == (True, "FailedJobs", words)
-    assert worlds.told(plan) == [("Warning", "FailedJobs", words)]
+    message = "jobset failed due to one or more job failures (first failed job: js-w-1)"
+    assert worlds.new_condition(plan, "Failed") == (True, "FailedJobs", message)
+    assert worlds.events(plan) == [("Warning", "FailedJobs", message)]
     assert plan.counts == ("failed",)
     assert plan.status is not None
     assert plan.status.terminal_state == "Failed"
@@ -112,20 +112,20 @@ def test_failed_job_without_policy_fails_jobset() -> None:
 
 def test_fail_jobset_fails_despite_remaining_restarts() -> None:
     plan = answered(policy(rule(Action.FAIL_JOBSET)), failed("w-0"))
-    words = "applying FailJobSet failure policy action (first failed job: js-w-0)"
-    assert worlds.said(plan, "Failed") == (True, "FailJobSetFailurePolicyAction", words)
-    assert worlds.told(plan) == [("Warning", "FailJobSetFailurePolicyAction", words)]
+    message = "applying FailJobSet failure policy action (first failed job: js-w-0)"
+    assert worlds.new_condition(plan, "Failed") == (True, "FailJobSetFailurePolicyAction", message)
+    assert worlds.events(plan) == [("Warning", "FailJobSetFailurePolicyAction", message)]
 
 
 def test_failed_jobset_ends_restarting_condition() -> None:
     status = Status(conditions=(worlds.condition(RESTARTING),))
     plan = answered(None, failed("w-0"), status=status)
-    assert worlds.said(plan, RESTARTING) == (False, "JobSetFailed", "jobset failed")
-    assert worlds.told(plan)[1:] == [("Normal", "JobSetFailed", "jobset failed")]
+    assert worlds.new_condition(plan, RESTARTING) == (False, "JobSetFailed", "jobset failed")
+    assert worlds.events(plan)[1:] == [("Normal", "JobSetFailed", "jobset failed")]
 
 
 def test_failed_jobset_without_restarts_has_no_restarting_condition() -> None:
-    assert worlds.said(answered(None, failed("w-0")), RESTARTING) is None
+    assert worlds.new_condition(answered(None, failed("w-0")), RESTARTING) is None
 
 
 # Restarting all
@@ -136,13 +136,13 @@ def test_restart_of_all_raises_attempt_and_records_two_events(action: Action) ->
     plan = answered(
         policy(rule(action, "mine")), *of_run(1, failed("w-0"), worlds.ready("w-1")), status=Status(restarts=1)
     )
-    words = f"applying {action.value} failure policy action (first failed job: js-w-0)"
+    message = f"applying {action.value} failure policy action (first failed job: js-w-0)"
     assert plan.status is not None
     assert plan.status.restarts == 2
-    assert worlds.said(plan, RESTARTING) == (True, "FailurePolicy_mine", words)
-    assert worlds.told(plan) == [
-        ("Warning", "FailurePolicy_mine", words),
-        ("Warning", f"{action.value}FailurePolicyAction", words),
+    assert worlds.new_condition(plan, RESTARTING) == (True, "FailurePolicy_mine", message)
+    assert worlds.events(plan) == [
+        ("Warning", "FailurePolicy_mine", message),
+        ("Warning", f"{action.value}FailurePolicyAction", message),
     ]
     assert plan.counts == ("restarted",)
     assert plan.status.terminal_state == ""
@@ -152,8 +152,8 @@ def test_restart_of_all_raises_attempt_and_records_two_events(action: Action) ->
 @pytest.mark.parametrize("rules", [(), (ONE,)])
 def test_unmatched_failure_restarts_all_by_default(rules: tuple[FailureRule, ...]) -> None:
     plan = answered(policy(*rules), failed("w-0"))
-    words = "applying RestartJobSet failure policy action (first failed job: js-w-0)"
-    assert worlds.said(plan, RESTARTING) == (True, "DefaultFailurePolicy", words)
+    message = "applying RestartJobSet failure policy action (first failed job: js-w-0)"
+    assert worlds.new_condition(plan, RESTARTING) == (True, "DefaultFailurePolicy", message)
     assert plan.status is not None
     assert (plan.status.restarts, plan.status.restarts_counted) == (1, 1)
 
@@ -189,9 +189,9 @@ OF_JOBS = (ReplicatedJobStatus("w", failed=1, job_restarts=(2, 1), job_restarts_
 def test_counting_action_at_max_restarts_fails_jobset(action: Action, status: Status) -> None:
     job = failed("w-0", job_attempt=2)
     plan = answered(policy(rule(action)), job, status=status)
-    words = "jobset failed due to reaching max number of restarts (first failed job: js-w-0)"
-    assert worlds.said(plan, "Failed") == (True, "ReachedMaxRestarts", words)
-    assert worlds.told(plan) == [("Warning", "ReachedMaxRestarts", words)]
+    message = "jobset failed due to reaching max number of restarts (first failed job: js-w-0)"
+    assert worlds.new_condition(plan, "Failed") == (True, "ReachedMaxRestarts", message)
+    assert worlds.events(plan) == [("Warning", "ReachedMaxRestarts", message)]
     assert plan.status is not None
     assert plan.status.restarts == 0
 
@@ -206,7 +206,7 @@ def test_ignoring_action_continues_beyond_max_restarts(action: Action) -> None:
 
 def test_first_failure_with_max_restarts_0_fails_jobset() -> None:
     plan = answered(policy(most=0), failed("w-0"))
-    assert worlds.said(plan, "Failed") is not None
+    assert worlds.new_condition(plan, "Failed") is not None
 
 
 def test_one_reconcile_takes_one_action() -> None:
@@ -257,15 +257,15 @@ def test_restarting_condition_ends_when_all_are_ready() -> None:
     status = Status(restarts=1, conditions=(worlds.condition(RESTARTING),))
     jobs = (worlds.ready("w-0", attempt=1), worlds.succeeded("w-1", attempt=1))
     plan = answered(policy(), *jobs, status=status)
-    assert worlds.said(plan, RESTARTING) == (False, "JobsReady", "all jobs are ready")
-    assert worlds.told(plan) == [("Normal", "JobsReady", "all jobs are ready")]
+    assert worlds.new_condition(plan, RESTARTING) == (False, "JobsReady", "all jobs are ready")
+    assert worlds.events(plan) == [("Normal", "JobsReady", "all jobs are ready")]
 
 
 @pytest.mark.parametrize("other", [worlds.job("w-1", attempt=1), worlds.ready("w-1", attempt=0)])
 def test_restarting_condition_stays_until_all_are_ready(other: ChildJob) -> None:
     status = Status(restarts=1, conditions=(worlds.condition(RESTARTING),))
     plan = answered(policy(), worlds.ready("w-0", attempt=1), other, status=status)
-    assert worlds.said(plan, RESTARTING) == (True, "R", "m")
+    assert worlds.new_condition(plan, RESTARTING) == (True, "R", "m")
 
 
 def test_failure_costs_one_restart_with_lost_count() -> None:
@@ -287,12 +287,12 @@ def test_failure_costs_one_restart_with_too_high_count() -> None:
 @pytest.mark.parametrize("action", RESTART_ONE)
 def test_restart_of_one_job_counts_and_records_once(action: Action) -> None:
     plan = answered(policy(rule(action)), worlds.ready("w-0"), failed("w-1"))
-    words = f"applying {action.value} failure policy action (first failed job: js-w-1)"
+    message = f"applying {action.value} failure policy action (first failed job: js-w-1)"
     counted = (0, 1) if action is Action.RESTART_JOB else ()
     found = worlds.counts(plan)["w"]
     assert (found.job_restarts, found.job_restarts_counted) == ((0, 1), counted)
-    assert worlds.told(plan) == [("Warning", f"{action.value}FailurePolicyAction", words)]
-    assert worlds.said(plan, RESTARTING) is None, "upstream sets no condition for it"
+    assert worlds.events(plan) == [("Warning", f"{action.value}FailurePolicyAction", message)]
+    assert worlds.new_condition(plan, RESTARTING) is None, "upstream sets no condition for it"
     assert plan.counts == ("restarted_job",)
     assert plan.status is not None
     assert (plan.status.restarts, plan.status.restarts_counted) == (0, 0)
@@ -354,7 +354,7 @@ def test_job_without_own_attempt_does_not_restart_repeatedly() -> None:
 
 def test_invalid_patterns_are_reported_when_handling_a_failure() -> None:
     plan = answered(policy(rule(Action.FAIL_JOBSET, "mine", patterns=("(", "ok"))), failed("w-0"))
-    assert plan.remarks == ("rule mine: '(' is not a valid RE2 pattern and matches nothing. Fix the pattern",)
+    assert plan.warnings == ("rule mine: '(' is not a valid RE2 pattern and matches nothing. Fix the pattern",)
 
 
 # An invalid JobSet in this file would make all of the above vacuous
@@ -363,4 +363,4 @@ def test_invalid_patterns_are_reported_when_handling_a_failure() -> None:
 def test_jobsets_of_these_tests_are_valid() -> None:
     owner: JobSet = worlds.jobset(failure=policy(ONE, TWO))
     assert decide.decide(worlds.world(owner)).status is not None
-    assert worlds.said(decide.decide(worlds.world(owner)), "kubemend.io/Valid") is None
+    assert worlds.new_condition(decide.decide(worlds.world(owner)), "kubemend.io/Valid") is None

@@ -66,7 +66,7 @@ def test_rounds_ended_between_reconciles_are_counted_together() -> None:
     plan = decide.decide(running(round_(1), round_(2), round_(3)))
     assert kept(plan) == (3, 3, 2)
     assert plan.counts == ("restarted_in_place",) * 3
-    assert [reason for _, reason, _ in worlds.told(plan)] == ["InPlaceRestarted"] * 3
+    assert [reason for _, reason, _ in worlds.events(plan)] == ["InPlaceRestarted"] * 3
 
 
 def test_requested_round_costs_nothing() -> None:
@@ -117,13 +117,13 @@ def test_other_strategy_counts_no_rounds() -> None:
 # Its condition
 
 
-def said(*rounds: RoundView) -> tuple[bool, str, str] | None:
+def condition(*rounds: RoundView) -> tuple[bool, str, str] | None:
     """Return the condition about these rounds."""
-    return worlds.said(decide.decide(running(*rounds)), CONDITION)
+    return worlds.new_condition(decide.decide(running(*rounds)), CONDITION)
 
 
 def test_condition_is_true_during_round() -> None:
-    assert said(under_way(2, message="Xid 48 on w-0")) == (
+    assert condition(under_way(2, message="Xid 48 on w-0")) == (
         True,
         "Restarting",
         "restarting in place, attempt 2: Xid 48 on w-0",
@@ -131,7 +131,7 @@ def test_condition_is_true_during_round() -> None:
 
 
 def test_condition_has_duration_after_round() -> None:
-    assert said(round_(2, message="all run")) == (
+    assert condition(round_(2, message="all run")) == (
         False,
         "Restarted",
         "restarted in place in 412 ms, attempt 2: all run",
@@ -139,25 +139,25 @@ def test_condition_has_duration_after_round() -> None:
 
 
 def test_long_round_is_reported_in_seconds() -> None:
-    assert said(round_(1, seconds=63.25)) == (False, "Restarted", "restarted in place in 63.2 s, attempt 1")
+    assert condition(round_(1, seconds=63.25)) == (False, "Restarted", "restarted in place in 63.2 s, attempt 1")
 
 
 def test_failed_round_has_reason() -> None:
     failed = round_(1, restarted=False, reason="NotStopped", message="w-1 is stuck")
-    assert said(failed) == (False, "RestartFailed", "restart in place failed, attempt 1: w-1 is stuck")
-    assert worlds.told(decide.decide(running(failed))) == [
+    assert condition(failed) == (False, "RestartFailed", "restart in place failed, attempt 1: w-1 is stuck")
+    assert worlds.events(decide.decide(running(failed))) == [
         ("Warning", "InPlaceRestartFailed", "restart in place failed, attempt 1: w-1 is stuck")
     ]
 
 
 def test_cancelled_round_is_no_failure_and_no_event() -> None:
     cancelled = round_(1, restarted=False, reason="Cancelled", message="Suspended")
-    assert said(cancelled) == (False, "RestartCancelled", "restart in place cancelled, attempt 1: Suspended")
-    assert worlds.told(decide.decide(running(cancelled))) == []
+    assert condition(cancelled) == (False, "RestartCancelled", "restart in place cancelled, attempt 1: Suspended")
+    assert worlds.events(decide.decide(running(cancelled))) == []
 
 
 def test_condition_is_about_newest_round() -> None:
-    assert said(round_(1, message="old"), under_way(2, message="new")) == (
+    assert condition(round_(1, message="old"), under_way(2, message="new")) == (
         True,
         "Restarting",
         "restarting in place, attempt 2: new",
@@ -166,15 +166,15 @@ def test_condition_is_about_newest_round() -> None:
 
 def test_condition_of_deleted_round_becomes_false() -> None:
     before = running(under_way(1))
-    told = worlds.applied(before, decide.decide(before))
-    plan = decide.decide(replace(told, rounds=()))
-    said_now = worlds.said(plan, CONDITION)
-    assert said_now is not None
-    assert said_now[:2] == (False, "RestartCancelled")
+    settled = worlds.applied(before, decide.decide(before))
+    plan = decide.decide(replace(settled, rounds=()))
+    found = worlds.new_condition(plan, CONDITION)
+    assert found is not None
+    assert found[:2] == (False, "RestartCancelled")
 
 
 def test_message_of_round_is_limited() -> None:
-    found = said(round_(1, message="x" * 100_000))
+    found = condition(round_(1, message="x" * 100_000))
     assert found is not None
     assert len(found[2]) <= 512
 
@@ -186,7 +186,7 @@ def test_condition_is_updated_after_jobset_ended() -> None:
     ended = replace(
         on, jobset=replace(on.jobset, status=finished), rounds=(round_(1, restarted=False, reason="Cancelled"),)
     )
-    found = worlds.said(decide.decide(ended), CONDITION)
+    found = worlds.new_condition(decide.decide(ended), CONDITION)
     assert found is not None
     assert found[:2] == (False, "RestartCancelled")
 
@@ -263,9 +263,9 @@ def spent(refusal: Refusal = REFUSAL, *rounds: RoundView, status: Status | None 
 
 def test_final_refusal_fails_jobset_without_a_job() -> None:
     plan = spent()
-    words = "jobset failed due to reaching max number of restarts"
-    assert worlds.said(plan, "Failed") == (True, "ReachedMaxRestarts", words)
-    assert worlds.told(plan) == [("Warning", "ReachedMaxRestarts", words)]
+    message = "jobset failed due to reaching max number of restarts"
+    assert worlds.new_condition(plan, "Failed") == (True, "ReachedMaxRestarts", message)
+    assert worlds.events(plan) == [("Warning", "ReachedMaxRestarts", message)]
     assert plan.counts == ("failed",)
 
 
@@ -304,7 +304,7 @@ def test_refusal_counts_in_first_reconcile_with_all_ready() -> None:
     status = Status(conditions=(worlds.condition(worlds.RESTARTING, since=REFUSAL.at - 30),))
     jobs = (worlds.ready("w-0"), worlds.ready("w-1"))
     plan = decide.decide(worlds.world(owner(status), *jobs, refusal=REFUSAL))
-    assert worlds.said(plan, "Failed") == (
+    assert worlds.new_condition(plan, "Failed") == (
         True,
         "ReachedMaxRestarts",
         "jobset failed due to reaching max number of restarts",
@@ -340,7 +340,7 @@ def test_failed_job_during_round_costs_one_restart() -> None:
 def test_in_place_and_recreation_share_one_budget() -> None:
     status = Status(restarts_counted=1, current_in_place=1)
     before = worlds.world(owner(status, most(1)), worlds.failed("w-0"), worlds.ready("w-1"))
-    found = worlds.said(decide.decide(before), "Failed")
+    found = worlds.new_condition(decide.decide(before), "Failed")
     assert found is not None
     assert found[1] == "ReachedMaxRestarts"
 
@@ -353,7 +353,7 @@ def test_weakness_01_outdated_rounds_neither_revert_nor_count_twice() -> None:
     stale = replace(after, rounds=(round_(1),))
     plan = decide.decide(stale)
     assert plan.status is None or kept(plan) == (2, 2, 1)
-    assert worlds.told(plan) == []
+    assert worlds.events(plan) == []
 
 
 def test_weakness_02_one_failure_costs_one_restart_over_many_reconciles() -> None:
@@ -411,8 +411,8 @@ def test_weakness_06_ignoring_restart_is_not_counted_in_place() -> None:
 
 def test_weakness_07_in_place_restart_is_visible_everywhere() -> None:
     plan = decide.decide(running(round_(1, message="all run")))
-    assert worlds.said(plan, CONDITION) is not None
-    assert worlds.told(plan) == [("Normal", "InPlaceRestarted", "restarted in place in 412 ms, attempt 1: all run")]
+    assert worlds.new_condition(plan, CONDITION) is not None
+    assert worlds.events(plan) == [("Normal", "InPlaceRestarted", "restarted in place in 412 ms, attempt 1: all run")]
     assert plan.counts == ("restarted_in_place",)
     assert kept(plan) == (1, 1, 0)
 

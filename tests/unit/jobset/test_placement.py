@@ -33,11 +33,11 @@ def rack(name: str, nodes: int) -> list[Node]:
 def gated(job: str, index: int = 0, **fields: Any) -> Pod:
     """Return a pod that waits for its domain."""
     name = f"{job}-{index}"
-    told = {"topology": "rack", "gates": (marks.GATE,), "needs": NEEDS, **fields}
-    return Pod(**{"namespace": "ml", "name": name, "uid": f"uid-{name}", "job": job, **told})
+    values = {"topology": "rack", "gates": (marks.GATE,), "needs": NEEDS, **fields}
+    return Pod(**{"namespace": "ml", "name": name, "uid": f"uid-{name}", "job": job, **values})
 
 
-def let_go(job: str, domain: str, index: int = 0, **fields: Any) -> Pod:
+def released(job: str, domain: str, index: int = 0, **fields: Any) -> Pod:
     """Return a pod that was released to its domain."""
     needs = replace(NEEDS, selector=(("rack", domain),))
     return gated(job, index, **{"gates": (), "needs": needs, **fields})
@@ -112,16 +112,16 @@ def test_missing_labelled_nodes_give_a_hint() -> None:
 
 def test_job_stays_in_domain_of_its_pods_without_room() -> None:
     nodes = [node("r1-0", "r1", usable=False), *rack("r2", 1)]
-    pods = [let_go("a", "r1", 1, node="r1-0"), gated("a")]
+    pods = [released("a", "r1", 1, node="r1-0"), gated("a")]
     assert domains(place([seeker("a", 2)], pods, nodes)) == {"a": "r1"}
 
 
 def test_job_stays_in_selected_domain_without_nodes() -> None:
-    assert domains(place([seeker("a", 2)], [let_go("a", "r1", 1), gated("a")], rack("r2", 2))) == {"a": "r1"}
+    assert domains(place([seeker("a", 2)], [released("a", "r1", 1), gated("a")], rack("r2", 2))) == {"a": "r1"}
 
 
 def test_job_stays_in_domain_of_ending_pod() -> None:
-    pods = [let_go("a", "r2", 1, node="r2-0"), gated("a")]
+    pods = [released("a", "r2", 1, node="r2-0"), gated("a")]
     assert domains(place([seeker("a")], pods, [*rack("r1", 1), *rack("r2", 1)])) == {"a": "r2"}
 
 
@@ -136,15 +136,15 @@ def test_promised_domain_is_occupied() -> None:
 
 
 def test_job_with_finished_pods_occupies_nothing() -> None:
-    pods = [let_go("b", "r1", node="r1-0", over=True), gated("a")]
+    pods = [released("b", "r1", node="r1-0", over=True), gated("a")]
     assert domains(place([seeker("a")], pods, rack("r1", 1))) == {"a": "r1"}
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        let_go("b", "r1"),
-        let_go("b", "r1", node="r1-0"),
+        released("b", "r1"),
+        released("b", "r1", node="r1-0"),
         Pod("other", "b-0", "uid", "b", node="r1-1"),
         Pod("other", "b-0", "uid", "b", topology="host", node="r1-1"),
     ],
@@ -166,7 +166,7 @@ def test_pods_of_other_controllers_keep_waiting() -> None:
 
 
 def test_job_without_waiting_pods_gets_nothing() -> None:
-    assert place([seeker("a")], [let_go("a", "r1")], rack("r1", 1)) == Placements()
+    assert place([seeker("a")], [released("a", "r1")], rack("r1", 1)) == Placements()
 
 
 def test_own_selector_limits_the_choice() -> None:
@@ -207,7 +207,7 @@ def test_seeker_is_as_large_as_the_jobs_parallelism(fields: dict[str, Any], pods
 
 def test_patch_sets_domain_and_removes_only_our_gate() -> None:
     pod = gated("a", gates=("other", marks.GATE), resource_version="7")
-    assert marks.letting_go(pod, Domain("rack", "r1")) == {
+    assert marks.release_patch(pod, Domain("rack", "r1")) == {
         "metadata": {"uid": "uid-a-0", "resourceVersion": "7"},
         "spec": {"nodeSelector": {"rack": "r1"}, "schedulingGates": [{"name": "other"}]},
     }
@@ -227,7 +227,7 @@ class World:
         self.pods = {f"{job}-{i}": gated(job, i) for job, size in jobs.items() for i in range(size)}
         self.promised: dict[str, Domain] = {}
 
-    def look(self, stale: Mapping[str, Pod]) -> Placements:
+    def place(self, stale: Mapping[str, Pod]) -> Placements:
         """Place with outdated pods and the domains promised since."""
         seekers = [seeker(job, size) for job, size in self.jobs.items()]
         found = choosing.place(
@@ -263,7 +263,7 @@ class World:
 
 steps = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["look", "stale look", "bind", "see"]), st.just(0)),
+        st.tuples(st.sampled_from(["place", "stale place", "bind", "see"]), st.just(0)),
         st.tuples(st.sampled_from(["recreate", "finish", "break", "hint"]), st.integers(0, 30)),
     ),
     max_size=25,
@@ -285,10 +285,10 @@ def test_placement_gives_each_domain_one_job_and_vice_versa(
         names, nodes = sorted(world.pods), sorted(world.nodes)
         pod, broken = names[which % len(names)], nodes[which % len(nodes)]
         match what:
-            case "look" | "stale look":
-                seen = seen if what == "stale look" else dict(world.pods)
+            case "place" | "stale place":
+                seen = seen if what == "stale place" else dict(world.pods)
                 unused = {name for name in sizes if not before.get(name)}
-                for one in world.look(seen).assigned:
+                for one in world.place(seen).assigned:
                     held = one.job in before.get(one.domain.value, set()) or one.domain == world.promised.get(one.job)
                     assert held or one.domain.value in unused
             case "see":

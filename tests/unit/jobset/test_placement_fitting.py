@@ -35,8 +35,8 @@ def needs(**spec: Any) -> Needs:
 
 def pod(spec: dict[str, Any], *, labels: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
     """Return a pod of a Job as the API has it."""
-    told = {naming.JOB_KEY: "anything", "batch.kubernetes.io/job-name": "train-w-0"} if labels is None else labels
-    meta = {"namespace": "ml", "name": "p", "uid": "u", "resourceVersion": "7", "labels": told, **fields}
+    marks = {naming.JOB_KEY: "anything", "batch.kubernetes.io/job-name": "train-w-0"} if labels is None else labels
+    meta = {"namespace": "ml", "name": "p", "uid": "u", "resourceVersion": "7", "labels": marks, **fields}
     return {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
 
 

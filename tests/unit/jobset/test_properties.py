@@ -83,7 +83,7 @@ class Story:
     world: World
     plans: tuple[Plan, ...] = ()
 
-    def look(self, *, slowly: bool) -> "Story":
+    def reconcile(self, *, slowly: bool) -> "Story":
         """Reconcile and apply the plan; ``slowly``: deleted Jobs still exist for a while."""
         plan = decide.decide(self.world)
         there = {each.name: each for each in self.world.jobs}
@@ -168,13 +168,13 @@ OFTEN: Final = ("fault", "round ends", "fails", "gone")
 HAPPENINGS = st.lists(st.tuples(st.sampled_from((*OFTEN, *STEPS)), st.integers(0, 11)), min_size=12, max_size=40)
 
 
-def told(owner: JobSet, happenings: list[tuple[str, int]]) -> list[Story]:
+def played(owner: JobSet, happenings: list[tuple[str, int]]) -> list[Story]:
     """Return the states after each event, with a reconcile after each."""
     story = Story(worlds.world(owner, has_service=False))
     stories = [story]
     for moment, (name, pick) in enumerate(happenings, start=1):
         story = replace(story, world=replace(story.world, now=worlds.NOW + moment))
-        story = STEPS[name](story, pick).look(slowly=bool(pick % 3))
+        story = STEPS[name](story, pick).reconcile(slowly=bool(pick % 3))
         stories.append(story)
     return stories
 
@@ -187,10 +187,10 @@ def counted(status: Status) -> int:
 @settings(max_examples=150)
 @given(jobsets(), HAPPENINGS)
 def test_applied_decision_is_stable(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
-    for story in told(owner, happenings)[-1:]:
+    for story in played(owner, happenings)[-1:]:
         settled = worlds.carried_out(replace(story.world, jobs=tuple(e for e in story.world.jobs if not e.deleting)))
         plan = decide.decide(settled)
-        assert plan == Plan(remarks=plan.remarks)
+        assert plan == Plan(warnings=plan.warnings)
 
 
 @settings(max_examples=150)
@@ -199,7 +199,7 @@ def test_counted_restarts_grow_up_to_max_restarts(owner: JobSet, happenings: lis
     policy = owner.spec.failure
     most = policy.max_restarts if policy is not None else 0
     before = Status()
-    for story in told(owner, happenings):
+    for story in played(owner, happenings):
         status = story.world.jobset.status
         assert counted(before) <= counted(status) <= most
         assert before.restarts <= status.restarts
@@ -211,7 +211,7 @@ def test_counted_restarts_grow_up_to_max_restarts(owner: JobSet, happenings: lis
 @settings(max_examples=150)
 @given(jobsets(), HAPPENINGS)
 def test_used_restarts_include_rounds_under_way_within_limit(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
-    for story in told(owner, happenings):
+    for story in played(owner, happenings):
         policy = in_place.policy(story.world)
         assert policy.limit is None or counted(story.world.jobset.status) <= policy.used <= policy.limit
 
@@ -220,7 +220,7 @@ def test_used_restarts_include_rounds_under_way_within_limit(owner: JobSet, happ
 @given(jobsets(), HAPPENINGS)
 def test_conditions_are_unique_and_end_is_final(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
     ended = ""
-    for story in told(owner, happenings):
+    for story in played(owner, happenings):
         status = story.world.jobset.status
         types = [each.type for each in status.conditions]
         true = {each.type for each in status.conditions if each.status}
@@ -237,7 +237,7 @@ def test_conditions_are_unique_and_end_is_final(owner: JobSet, happenings: list[
 def test_nothing_is_created_after_end_or_recorded_without_write(
     owner: JobSet, happenings: list[tuple[str, int]]
 ) -> None:
-    stories = told(owner, happenings)
+    stories = played(owner, happenings)
     for before, after in itertools.pairwise(stories):
         for plan in after.plans[len(before.plans) :]:
             assert plan.status is not None or not (plan.events or plan.counts)
@@ -248,7 +248,7 @@ def test_nothing_is_created_after_end_or_recorded_without_write(
 @settings(max_examples=100)
 @given(jobsets(), HAPPENINGS, st.randoms())
 def test_order_of_jobs_is_irrelevant(owner: JobSet, happenings: list[tuple[str, int]], random: Random) -> None:
-    for story in told(owner, happenings)[-3:]:
+    for story in played(owner, happenings)[-3:]:
         turned = list(story.world.jobs)
         random.shuffle(turned)
         assert decide.decide(replace(story.world, jobs=tuple(turned))) == decide.decide(story.world)
@@ -257,13 +257,13 @@ def test_order_of_jobs_is_irrelevant(owner: JobSet, happenings: list[tuple[str, 
 @settings(max_examples=100)
 @given(jobsets(), HAPPENINGS)
 def test_jobset_ends_once_its_jobs_do(owner: JobSet, happenings: list[tuple[str, int]]) -> None:
-    story = _round_ends(told(owner, happenings)[-1], 0)
+    story = _round_ends(played(owner, happenings)[-1], 0)
     story = replace(story, world=worlds.with_spec(story.world, suspend=False))
-    looks = 0
+    reconciles = 0
     while not story.world.jobset.status.terminal_state:
         there = [each for each in story.world.jobs if not each.deleting]
         end = JobEnd(False, at=story.world.now)
         done = (each if each.end else replace(each, active=0, ready=0, succeeded=1, end=end) for each in there)
-        story = replace(story, world=replace(story.world, jobs=tuple(done))).look(slowly=False)
-        looks += 1
-        assert looks < 50
+        story = replace(story, world=replace(story.world, jobs=tuple(done))).reconcile(slowly=False)
+        reconciles += 1
+        assert reconciles < 50

@@ -279,10 +279,10 @@ def test_deletion_timestamp_is_read() -> None:
     ],
 )
 def test_invalid_field_raises_with_its_path(place: tuple[str | int, ...], other: Any, where: str) -> None:
-    with pytest.raises(InvalidFieldError) as told:
+    with pytest.raises(InvalidFieldError) as raised:
         reading.jobset(with_other(JOBSET, place, other))
-    assert told.value.where == where
-    assert str(told.value) == f"{where}: {told.value.what}; {told.value.hint}"
+    assert raised.value.where == where
+    assert str(raised.value) == f"{where}: {raised.value.what}; {raised.value.hint}"
 
 
 @pytest.mark.parametrize(
@@ -304,9 +304,9 @@ def test_used_parts_of_templates_are_checked(place: tuple[str | int, ...], other
     if other is None:  # counts as empty
         assert reading.jobset(with_other(obj, (*at, *place), other)).spec.replicated_jobs[1].pod_template
         return
-    with pytest.raises(InvalidFieldError, match=r"spec\.replicatedJobs\[1\]\.template\.") as told:
+    with pytest.raises(InvalidFieldError, match=r"spec\.replicatedJobs\[1\]\.template\.") as raised:
         reading.jobset(with_other(obj, (*at, *place), other))
-    assert told.value.where.endswith(where)
+    assert raised.value.where.endswith(where)
 
 
 def nested(levels: int) -> Json:

@@ -22,7 +22,7 @@ IN_PROGRESS, COMPLETED = "StartupPolicyInProgress", "StartupPolicyCompleted"
 A, B, C = replicated("a"), replicated("b"), replicated("c")
 
 
-def told_in_order(owner: JobSet, *jobs: ChildJob) -> tuple[list[str], set[str]]:
+def created_and_conditions(owner: JobSet, *jobs: ChildJob) -> tuple[list[str], set[str]]:
     """Return the created Jobs, and which of the two conditions are True."""
     plan = decide.decide(worlds.world(owner, *jobs))
     assert plan.status is not None
@@ -31,36 +31,36 @@ def told_in_order(owner: JobSet, *jobs: ChildJob) -> tuple[list[str], set[str]]:
 
 
 def test_any_order_creates_all_jobs_without_condition() -> None:
-    assert told_in_order(worlds.jobset(A, B)) == (["js-a-0", "js-a-1", "js-b-0", "js-b-1"], set())
+    assert created_and_conditions(worlds.jobset(A, B)) == (["js-a-0", "js-a-1", "js-b-0", "js-b-1"], set())
 
 
 def test_in_order_creates_first_replicated_job() -> None:
-    assert told_in_order(worlds.in_order(A, B)) == (["js-a-0", "js-a-1"], {IN_PROGRESS})
+    assert created_and_conditions(worlds.in_order(A, B)) == (["js-a-0", "js-a-1"], {IN_PROGRESS})
 
 
 def test_in_order_waits_until_all_of_first_are_ready() -> None:
     jobs = (worlds.ready("a-0"), worlds.job("a-1", active=1))
-    assert told_in_order(worlds.in_order(A, B), *jobs) == ([], {IN_PROGRESS})
+    assert created_and_conditions(worlds.in_order(A, B), *jobs) == ([], {IN_PROGRESS})
 
 
 def test_in_order_continues_once_first_are_ready_or_over() -> None:
     jobs = (worlds.ready("a-0"), worlds.succeeded("a-1"))
-    assert told_in_order(worlds.in_order(A, B, C), *jobs) == (["js-b-0", "js-b-1"], {IN_PROGRESS})
+    assert created_and_conditions(worlds.in_order(A, B, C), *jobs) == (["js-b-0", "js-b-1"], {IN_PROGRESS})
 
 
 def test_startup_completes_once_all_started() -> None:
     jobs = (worlds.ready("a-0"), worlds.ready("a-1"), worlds.ready("b-0"), worlds.ready("b-1"))
     plan = decide.decide(worlds.world(worlds.in_order(A, B), *jobs))
-    words = ("InOrderStartupPolicyCompleted", "in order startup policy has completed")
-    assert worlds.said(plan, COMPLETED) == (True, *words)
-    assert worlds.told(plan) == [("Normal", *words)]
+    expected = ("InOrderStartupPolicyCompleted", "in order startup policy has completed")
+    assert worlds.new_condition(plan, COMPLETED) == (True, *expected)
+    assert worlds.events(plan) == [("Normal", *expected)]
 
 
 def test_startup_in_progress_has_upstreams_message() -> None:
     plan = decide.decide(worlds.world(worlds.in_order(A, B)))
-    words = ("InOrderStartupPolicyInProgress", "in order startup policy is in progress")
-    assert worlds.said(plan, IN_PROGRESS) == (True, *words)
-    assert worlds.told(plan) == [("Normal", *words)]
+    expected = ("InOrderStartupPolicyInProgress", "in order startup policy is in progress")
+    assert worlds.new_condition(plan, IN_PROGRESS) == (True, *expected)
+    assert worlds.events(plan) == [("Normal", *expected)]
 
 
 def test_restart_starts_in_order_again_and_flips_conditions() -> None:
@@ -83,7 +83,7 @@ def test_restart_starts_in_order_again_and_flips_conditions() -> None:
 
 
 def test_in_order_is_ignored_while_suspended() -> None:
-    created, true = told_in_order(worlds.in_order(A, B, suspend=True))
+    created, true = created_and_conditions(worlds.in_order(A, B, suspend=True))
     assert created == ["js-a-0", "js-a-1", "js-b-0", "js-b-1"]
     assert true == set()
 
@@ -105,9 +105,9 @@ def test_in_order_jobset_stays_suspended_until_last_started() -> None:
     status = Status(conditions=(worlds.condition("Suspended"),))
     owner = worlds.in_order(A, B, status=status)
     waiting = decide.decide(worlds.world(owner, worlds.ready("a-0"), worlds.ready("a-1"), *asleep("b-0", "b-1")))
-    assert worlds.said(waiting, "Suspended") == (True, "R", "m")
+    assert worlds.new_condition(waiting, "Suspended") == (True, "R", "m")
     started = (worlds.ready("a-0"), worlds.ready("a-1"), worlds.ready("b-0"), worlds.ready("b-1"))
-    assert worlds.said(decide.decide(worlds.world(owner, *started)), "Suspended") == (
+    assert worlds.new_condition(decide.decide(worlds.world(owner, *started)), "Suspended") == (
         False,
         "ResumeJobs",
         "jobset is resumed",
@@ -144,10 +144,10 @@ def test_dependant_starts_once_dependency_has_status(
 def test_all_dependencies_must_hold() -> None:
     both = replicated("c", depends_on=(*depends("a"), *depends("b", DependencyStatus.COMPLETE)))
     owner = worlds.jobset(A, B, both)
-    told = (ReplicatedJobStatus("a", ready=2), ReplicatedJobStatus("b", succeeded=1), ReplicatedJobStatus("c"))
-    assert both not in startup.turn(owner, told, in_order=False).now
-    told = (told[0], replace(told[1], succeeded=2), told[2])
-    assert both in startup.turn(owner, told, in_order=False).now
+    statuses = (ReplicatedJobStatus("a", ready=2), ReplicatedJobStatus("b", succeeded=1), ReplicatedJobStatus("c"))
+    assert both not in startup.turn(owner, statuses, in_order=False).now
+    statuses = (statuses[0], replace(statuses[1], succeeded=2), statuses[2])
+    assert both in startup.turn(owner, statuses, in_order=False).now
 
 
 def test_dependency_on_unknown_replicated_job_never_starts() -> None:
@@ -173,4 +173,4 @@ def test_suspended_dependant_is_resumed_in_its_turn() -> None:
 def test_jobset_is_resumed_though_dependant_waits() -> None:
     owner = worlds.jobset(A, READY, status=Status(conditions=(worlds.condition("Suspended"),)))
     plan = decide.decide(worlds.world(owner, *asleep("a-0", "a-1", "b-0", "b-1")))
-    assert worlds.said(plan, "Suspended") == (False, "ResumeJobs", "jobset is resumed")
+    assert worlds.new_condition(plan, "Suspended") == (False, "ResumeJobs", "jobset is resumed")

@@ -39,10 +39,10 @@ def test_no_replicas_complete_only_after_a_success() -> None:
 
 def test_success_completes_jobset_with_upstreams_message() -> None:
     plan = decide.decide(worlds.world(worlds.jobset(), worlds.succeeded("w-0"), worlds.succeeded("w-1")))
-    assert worlds.said(plan, "Completed") == (True, "AllJobsCompleted", "jobset completed successfully")
+    assert worlds.new_condition(plan, "Completed") == (True, "AllJobsCompleted", "jobset completed successfully")
     assert plan.status is not None
     assert plan.status.terminal_state == "Completed"
-    assert worlds.told(plan) == [("Normal", "AllJobsCompleted", "jobset completed successfully")]
+    assert worlds.events(plan) == [("Normal", "AllJobsCompleted", "jobset completed successfully")]
     assert plan.counts == ("completed",)
 
 
@@ -50,8 +50,12 @@ def test_completed_jobset_ends_restarting_condition() -> None:
     status = Status(conditions=(worlds.condition(worlds.RESTARTING),))
     owner = worlds.jobset(status=status, success=SuccessPolicy(Operator.ANY))
     plan = decide.decide(worlds.world(owner, worlds.succeeded("w-0"), worlds.job("w-1")))
-    assert worlds.said(plan, worlds.RESTARTING) == (False, "JobSetCompleted", "jobset completed successfully")
-    assert [reason for _, reason, _ in worlds.told(plan)] == ["AllJobsCompleted", "JobSetCompleted"]
+    assert worlds.new_condition(plan, worlds.RESTARTING) == (
+        False,
+        "JobSetCompleted",
+        "jobset completed successfully",
+    )
+    assert [reason for _, reason, _ in worlds.events(plan)] == ["AllJobsCompleted", "JobSetCompleted"]
 
 
 def test_nothing_is_created_after_success() -> None:

@@ -48,22 +48,22 @@ def test_running_jobs_are_suspended_before_creations() -> None:
 
 def test_suspending_has_upstreams_message() -> None:
     plan = decide.decide(worlds.world(SUSPENDED, worlds.ready("w-0"), worlds.ready("w-1")))
-    assert worlds.said(plan, "Suspended") == (True, "SuspendedJobs", "jobset is suspended")
-    assert worlds.told(plan) == [("Normal", "SuspendedJobs", "jobset is suspended")]
+    assert worlds.new_condition(plan, "Suspended") == (True, "SuspendedJobs", "jobset is suspended")
+    assert worlds.events(plan) == [("Normal", "SuspendedJobs", "jobset is suspended")]
 
 
 def test_suspended_jobset_ends_restarting_condition() -> None:
     owner = worlds.jobset(suspend=True, status=Status(conditions=(worlds.condition(RESTARTING),)))
     plan = decide.decide(worlds.world(owner, worlds.ready("w-0"), worlds.ready("w-1")))
-    assert worlds.said(plan, RESTARTING) == (False, "JobSetSuspended", "jobset is suspended")
-    assert [reason for _, reason, _ in worlds.told(plan)] == ["SuspendedJobs", "JobSetSuspended"]
+    assert worlds.new_condition(plan, RESTARTING) == (False, "JobSetSuspended", "jobset is suspended")
+    assert [reason for _, reason, _ in worlds.events(plan)] == ["SuspendedJobs", "JobSetSuspended"]
 
 
 def test_suspended_jobset_does_not_report_ready_jobs() -> None:
     conditions = (worlds.condition(RESTARTING, status=False, reason="JobSetSuspended", message="jobset is suspended"),)
     owner = worlds.jobset(suspend=True, status=Status(conditions=conditions))
     plan = decide.decide(worlds.world(owner, worlds.ready("w-0"), worlds.ready("w-1")))
-    assert worlds.said(plan, RESTARTING) == (False, "JobSetSuspended", "jobset is suspended")
+    assert worlds.new_condition(plan, RESTARTING) == (False, "JobSetSuspended", "jobset is suspended")
 
 
 def test_suspended_jobs_are_counted() -> None:
@@ -107,9 +107,9 @@ def test_resuming_is_reported_only_after_suspension() -> None:
     jobs = (worlds.ready("w-0"), worlds.ready("w-1"))
     owner = worlds.jobset(status=Status(conditions=(worlds.condition("Suspended"),)))
     plan = decide.decide(worlds.world(owner, *jobs))
-    assert worlds.said(plan, "Suspended") == (False, "ResumeJobs", "jobset is resumed")
-    assert worlds.told(plan) == [("Normal", "ResumeJobs", "jobset is resumed")]
-    assert worlds.said(decide.decide(worlds.world(worlds.jobset(), *jobs)), "Suspended") is None
+    assert worlds.new_condition(plan, "Suspended") == (False, "ResumeJobs", "jobset is resumed")
+    assert worlds.events(plan) == [("Normal", "ResumeJobs", "jobset is resumed")]
+    assert worlds.new_condition(decide.decide(worlds.world(worlds.jobset(), *jobs)), "Suspended") is None
 
 
 def test_failure_is_handled_while_suspended() -> None:

@@ -93,8 +93,8 @@ def test_limits_equal_those_of_policy() -> None:
 
 def test_every_policy_rule_has_a_case() -> None:
     policy = next(yaml.safe_load_all(POLICY.read_text()))
-    says = [*(case.says for case in refused.BY_POLICY), *(change.says for change in refused_changes.BY_POLICY)]
+    answers = [*(case.answer for case in refused.BY_POLICY), *(change.answer for change in refused_changes.BY_POLICY)]
     untold = [
-        each["message"] for each in policy["spec"]["validations"] if not any(one in each["message"] for one in says)
+        each["message"] for each in policy["spec"]["validations"] if not any(one in each["message"] for one in answers)
     ]
     assert untold == []

@@ -15,11 +15,11 @@ def invalid(status: Status | None = None, **spec: object) -> JobSet:
 
 def test_invalid_jobset_has_condition_with_problem_and_hint() -> None:
     plan = decide.decide(worlds.world(invalid()))
-    said = worlds.said(plan, VALID)
-    assert said is not None
-    assert said[:2] == (False, "Invalid")
-    assert said[2].startswith("spec.successPolicy.targetReplicatedJobs[0]: there is no replicated Job 'nobody'; ")
-    assert worlds.told(plan) == [("Warning", "Invalid", said[2])]
+    condition = worlds.new_condition(plan, VALID)
+    assert condition is not None
+    assert condition[:2] == (False, "Invalid")
+    assert condition[2].startswith("spec.successPolicy.targetReplicatedJobs[0]: there is no replicated Job 'nobody'; ")
+    assert worlds.events(plan) == [("Warning", "Invalid", condition[2])]
 
 
 def test_invalid_jobset_changes_nothing() -> None:
@@ -36,7 +36,7 @@ def test_invalid_jobset_is_suspended_and_counted() -> None:
     jobs = (worlds.ready("w-0", attempt=1), worlds.job("w-1", attempt=1, suspended=True), worlds.ready("w-2"))
     plan = decide.decide(worlds.world(invalid(Status(restarts=1), suspend=True), *jobs, has_service=False))
     assert plan.writes == ((DeleteJob("js-w-2", "uid-w-2"), SuspendJob("js-w-0", "uid-w-0")),)
-    assert worlds.said(plan, "Suspended") == (True, "SuspendedJobs", "jobset is suspended")
+    assert worlds.new_condition(plan, "Suspended") == (True, "SuspendedJobs", "jobset is suspended")
     assert worlds.counts(plan)["w"] == ReplicatedJobStatus("w", ready=1, active=1, suspended=1)
 
 
@@ -66,21 +66,21 @@ def test_fixed_jobset_reports_that_and_runs() -> None:
     before = worlds.world(invalid())
     fixed = worlds.with_spec(worlds.applied(before, decide.decide(before)), success=SuccessPolicy())
     plan = decide.decide(fixed)
-    assert worlds.said(plan, VALID) == (True, "Mended", "the JobSet is valid again")
-    assert worlds.told(plan) == [("Normal", "Mended", "the JobSet is valid again")]
+    assert worlds.new_condition(plan, VALID) == (True, "Mended", "the JobSet is valid again")
+    assert worlds.events(plan) == [("Normal", "Mended", "the JobSet is valid again")]
     assert worlds.names(plan, CreateJob) == ["js-w-0", "js-w-1"]
 
 
 def test_always_valid_jobset_has_no_condition() -> None:
-    assert worlds.said(decide.decide(worlds.world(worlds.jobset())), VALID) is None
+    assert worlds.new_condition(decide.decide(worlds.world(worlds.jobset())), VALID) is None
 
 
 def test_many_problems_fit_into_an_event() -> None:
     owner = worlds.jobset(success=SuccessPolicy(targets=tuple(f"nobody-{index}" for index in range(100))))
-    said = worlds.said(decide.decide(worlds.world(owner)), VALID)
-    assert said is not None
-    assert len(said[2].encode()) <= 1024
-    assert said[2].endswith("(100 problems)")
+    condition = worlds.new_condition(decide.decide(worlds.world(owner)), VALID)
+    assert condition is not None
+    assert len(condition[2].encode()) <= 1024
+    assert condition[2].endswith("(100 problems)")
 
 
 def test_finished_invalid_jobset_is_cleaned_up() -> None:

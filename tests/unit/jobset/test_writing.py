@@ -114,6 +114,6 @@ def test_foreign_condition_is_written_back_unchanged() -> None:
         "status": {"restarts": 0, "conditions": [theirs]},
     }
 
-    told = writing.status_json(reading.jobset(obj).status)
+    status = writing.status_json(reading.jobset(obj).status)
 
-    assert told["conditions"] == [theirs]
+    assert status["conditions"] == [theirs]

@@ -87,7 +87,7 @@ def jobset(*replicated_jobs: ReplicatedJob, status: Status | None = None, **spec
 def job(name: str, **fields: Any) -> ChildJob:
     """Return a Job of the JobSet's first run, by its name without the JobSet's: ``w-0``."""
     replicated_job, _, index = name.rpartition("-")
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "replicated_job": replicated_job,
         "index": int(index),
         "attempt": 0,
@@ -95,7 +95,7 @@ def job(name: str, **fields: Any) -> ChildJob:
         "completions": 1,
         **fields,
     }
-    return ChildJob(name=f"js-{name}", uid=f"uid-{name}", **told)
+    return ChildJob(name=f"js-{name}", uid=f"uid-{name}", **values)
 
 
 def ready(name: str, **fields: Any) -> ChildJob:
@@ -135,7 +135,7 @@ def condition(
 
 def round_(attempt: int, **fields: Any) -> RoundView:
     """Return a round caused by a fault, after which all members ran again."""
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "counted": True,
         "started_at": NOW - 60 + attempt,
         "ended_at": NOW - 59 + attempt,
@@ -143,7 +143,7 @@ def round_(attempt: int, **fields: Any) -> RoundView:
         "seconds": 0.412,
         **fields,
     }
-    return RoundView(name=f"js-{attempt}-abcd", attempt=attempt, **told)
+    return RoundView(name=f"js-{attempt}-abcd", attempt=attempt, **values)
 
 
 def under_way(attempt: int, **fields: Any) -> RoundView:
@@ -170,7 +170,7 @@ def carried_out(before: World, *, most: int = 20) -> World:
         if not plan.writes and plan.status is None:
             return before
         before = applied(before, plan)
-    raise AssertionError(f"still something to do after {most} looks: {plan}")
+    raise AssertionError(f"still something to do after {most} reconciles: {plan}")
 
 
 def with_spec(before: World, **spec: Any) -> World:
@@ -231,12 +231,12 @@ def names(plan: Plan, kind: type[Any]) -> list[str]:
     return [write.name for group in plan.writes for write in group if isinstance(write, kind)]
 
 
-def told(plan: Plan) -> list[tuple[str, str, str]]:
+def events(plan: Plan) -> list[tuple[str, str, str]]:
     """Return the plan's Events."""
     return [(each.type.value, each.reason, each.message) for each in plan.events]
 
 
-def said(plan: Plan, kind: str) -> tuple[bool, str, str] | None:
+def new_condition(plan: Plan, kind: str) -> tuple[bool, str, str] | None:
     """Return a condition in the plan's new status: its status, reason and message."""
     assert plan.status is not None, "the status does not change"
     found = plan.status.condition(kind)

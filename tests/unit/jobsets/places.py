@@ -15,8 +15,8 @@ EXCLUSIVE: Final = {naming.EXCLUSIVE_TOPOLOGY: RACK}
 async def node(bench: Bench, name: str, *, rack: str = "", healthy: str = "") -> None:
     conditions = [{"type": "Ready", "status": "True", "lastHeartbeatTime": rig.now()}]
     if healthy:
-        told = {"lastHeartbeatTime": "2126-01-01T00:00:00Z", "lastTransitionTime": "2126-01-01T00:00:00Z"}
-        conditions.append({"type": device_taints.DEVICES_HEALTHY, "status": healthy, **told})
+        times = {"lastHeartbeatTime": "2126-01-01T00:00:00Z", "lastTransitionTime": "2126-01-01T00:00:00Z"}
+        conditions.append({"type": device_taints.DEVICES_HEALTHY, "status": healthy, **times})
     labels = {RACK: rack} if rack else {}
     status = {"conditions": conditions, "allocatable": {"cpu": "8", "pods": "10"}}
     body = {"metadata": {"name": name, "labels": labels}, "status": status}

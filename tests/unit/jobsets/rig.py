@@ -241,9 +241,9 @@ class Bench:
             "lastTransitionTime": now(),
             "lastProbeTime": now(),
         }
-        told = [{"type": kind, "status": "True", **why} for kind in kinds]
+        conditions = [{"type": kind, "status": "True", **why} for kind in kinds]
         count: Json = {"failed": 1} if failed else {"succeeded": 1, "completionTime": now()}
-        await self.job_status(name, active=0, ready=0, conditions=told, **begun, **count)
+        await self.job_status(name, active=0, ready=0, conditions=conditions, **begun, **count)
 
     async def _begun(self, name: str) -> Json:
         """Return when a Job began: its recorded time, or now. It cannot be changed."""
@@ -269,10 +269,10 @@ class Bench:
         return [(each["reason"], each["note"]) for each in found.items]
 
     async def until_event(self, reason: str) -> None:
-        async def told() -> bool:
+        async def is_recorded() -> bool:
             return any(each == reason for each, _ in await self.events())
 
-        await eventually.true(told)
+        await eventually.true(is_recorded)
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ from kubemend.controller.jobsets.overlay import Overlay
 @dataclass(frozen=True)
 class Thing:
     version: str
-    word: str = ""
+    state: str = ""
 
 
 class Watch:
@@ -32,7 +32,7 @@ class Watch:
         self.listener = listener
         return lambda: None
 
-    def tells(self, uid: str, thing: Thing) -> None:
+    def reports(self, uid: str, thing: Thing) -> None:
         kind = informer.ChangeKind.CHANGED if uid in self.all else informer.ChangeKind.APPEARED
         self.all[uid] = thing
         self.listener(informer.Change(kind, uid, thing))
@@ -64,22 +64,22 @@ def seen() -> Seen:
 
 
 async def test_own_write_counts_until_watch_catches_up(seen: Seen) -> None:
-    seen.watch.tells("a", Thing("5", "old"))
+    seen.watch.reports("a", Thing("5", "old"))
     seen.newest.wrote("a", Thing("9", "ours"))
-    seen.watch.tells("a", Thing("7", "late"))
+    seen.watch.reports("a", Thing("7", "late"))
     assert seen.now() == Thing("9", "ours")
-    seen.watch.tells("a", Thing("10", "newer"))
+    seen.watch.reports("a", Thing("10", "newer"))
     assert seen.now() == Thing("10", "newer")
 
 
 async def test_versions_are_compared_as_numbers(seen: Seen) -> None:
     seen.newest.wrote("a", Thing("100", "ours"))
-    seen.watch.tells("a", Thing("99", "late"))
+    seen.watch.reports("a", Thing("99", "late"))
     assert seen.now() == Thing("100", "ours")
 
 
 async def test_answer_after_deletion_restores_nothing(seen: Seen) -> None:
-    seen.watch.tells("a", Thing("5"))
+    seen.watch.reports("a", Thing("5"))
     seen.watch.gone("a")
     seen.newest.wrote("a", Thing("4", "ours"))
     assert seen.now() is None
@@ -89,7 +89,7 @@ async def test_answer_after_deletion_restores_nothing(seen: Seen) -> None:
 async def test_write_never_seen_by_watch_is_forgotten(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     seen.newest.wrote("a", Thing("5"))
     seen.newest.wrote("b", Thing("6"))
-    seen.watch.tells("b", Thing("6"))
+    seen.watch.reports("b", Thing("6"))
     seen.newest.forget_unseen()
     assert seen.now("a") is not None
     monkeypatch.setattr(newest, "_UNSEEN_SECONDS", -1.0)
@@ -107,12 +107,12 @@ async def test_forgotten_object_that_is_found_exists(seen: Seen, monkeypatch: py
 
 async def test_only_watch_counts_after_another_leaders_term(seen: Seen) -> None:
     seen.newest.wrote("a", Thing("5"))
-    seen.watch.tells("b", Thing("6"))
+    seen.watch.reports("b", Thing("6"))
     seen.newest.clear()
     assert seen.newest.items() == {"b": Thing("6")}
 
 
 async def test_unchanged_object_is_not_passed_on(seen: Seen) -> None:
     seen.newest.wrote("a", Thing("5"))
-    seen.watch.tells("a", Thing("5"))
+    seen.watch.reports("a", Thing("5"))
     assert len(seen.changes) == 1

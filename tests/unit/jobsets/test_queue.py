@@ -14,28 +14,28 @@ from tests import eventually
 AT_ONCE = Pace(settle=0.0, pause=0.0)
 
 
-class Looker:
+class FakeReconciler:
     """A reconcile that can be blocked; ``fail`` are the errors of the next calls, ``again`` is its result."""
 
     def __init__(self, *, pace: Pace = AT_ONCE, parallel: int = 4, rests: frozenset[str] = frozenset()) -> None:
-        self.looks: list[str] = []
+        self.keys: list[str] = []
         self.at_it: set[str] = set()
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.fail: list[Exception] = []
         self.again: float | None = None
         self.queue = Queue(
-            self.look,
+            self.reconcile,
             pace=pace,
             backoff=lambda: aio.Backoff(first=0.001, limit=0.01),
             parallel=parallel,
             rest=lambda key: 600.0 if key in rests else 0.0,
         )
 
-    async def look(self, key: str) -> float | None:
+    async def reconcile(self, key: str) -> float | None:
         assert key not in self.at_it
         self.at_it.add(key)
-        self.looks.append(key)
+        self.keys.append(key)
         try:
             await self.go_on.wait()
             if self.fail:
@@ -53,144 +53,144 @@ class Looker:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def until_looks(self, count: int) -> None:
-        await eventually.true(lambda: len(self.looks) >= count and not self.at_it)
+    async def until_reconciled(self, count: int) -> None:
+        await eventually.true(lambda: len(self.keys) >= count and not self.at_it)
 
 
 async def test_simultaneous_changes_are_one_reconcile() -> None:
-    looker = Looker(pace=Pace(settle=0.05, pause=0.0))
-    async with looker.running():
+    reconciler = FakeReconciler(pace=Pace(settle=0.05, pause=0.0))
+    async with reconciler.running():
         for _ in range(100):
-            looker.queue.add("a")
-        await looker.until_looks(1)
-        looker.queue.add("b")
-        await looker.until_looks(2)
-        assert looker.looks == ["a", "b"]
+            reconciler.queue.add("a")
+        await reconciler.until_reconciled(1)
+        reconciler.queue.add("b")
+        await reconciler.until_reconciled(2)
+        assert reconciler.keys == ["a", "b"]
 
 
 async def test_slow_key_rests_without_blocking_others() -> None:
-    looker = Looker(rests=frozenset({"large"}))
-    async with looker.running():
-        looker.queue.add("large")
-        await looker.until_looks(1)
-        looker.queue.add("large")
-        looker.queue.add("b")
-        await looker.until_looks(2)
-        assert looker.looks == ["large", "b"]
-        assert not looker.queue.rests("large")
+    reconciler = FakeReconciler(rests=frozenset({"large"}))
+    async with reconciler.running():
+        reconciler.queue.add("large")
+        await reconciler.until_reconciled(1)
+        reconciler.queue.add("large")
+        reconciler.queue.add("b")
+        await reconciler.until_reconciled(2)
+        assert reconciler.keys == ["large", "b"]
+        assert not reconciler.queue.is_settled("large")
 
 
 async def test_refused_key_is_not_retried_at_each_change() -> None:
-    looker = Looker(pace=Pace(settle=0.0, pause=0.0, refused=600.0))
-    looker.fail = [errors.ForbiddenError("exceeded quota")]
-    async with looker.running():
-        looker.queue.add("a")
-        await looker.until_looks(1)
-        await eventually.true(lambda: not looker.at_it)
-        looker.queue.add("a")
-        looker.queue.add("b")
-        await looker.until_looks(2)
-        assert looker.looks == ["a", "b"]
+    reconciler = FakeReconciler(pace=Pace(settle=0.0, pause=0.0, refused=600.0))
+    reconciler.fail = [errors.ForbiddenError("exceeded quota")]
+    async with reconciler.running():
+        reconciler.queue.add("a")
+        await reconciler.until_reconciled(1)
+        await eventually.true(lambda: not reconciler.at_it)
+        reconciler.queue.add("a")
+        reconciler.queue.add("b")
+        await reconciler.until_reconciled(2)
+        assert reconciler.keys == ["a", "b"]
 
 
 async def test_change_during_reconcile_is_reconciled_afterwards() -> None:
-    looker = Looker()
-    looker.go_on.clear()
-    async with looker.running():
-        looker.queue.add("a")
-        await eventually.true(lambda: looker.at_it == {"a"})
+    reconciler = FakeReconciler()
+    reconciler.go_on.clear()
+    async with reconciler.running():
+        reconciler.queue.add("a")
+        await eventually.true(lambda: reconciler.at_it == {"a"})
         for _ in range(3):
-            looker.queue.add("a")
-        assert looker.queue.depth == 1
-        looker.go_on.set()
-        await looker.until_looks(2)
-        looker.queue.add("b")
-        await looker.until_looks(3)
-        assert looker.looks == ["a", "a", "b"]
-        await eventually.true(lambda: looker.queue.depth == 0)
+            reconciler.queue.add("a")
+        assert reconciler.queue.depth == 1
+        reconciler.go_on.set()
+        await reconciler.until_reconciled(2)
+        reconciler.queue.add("b")
+        await reconciler.until_reconciled(3)
+        assert reconciler.keys == ["a", "a", "b"]
+        await eventually.true(lambda: reconciler.queue.depth == 0)
 
 
 async def test_key_does_not_wait_for_another() -> None:
-    looker = Looker(parallel=2)
-    looker.go_on.clear()
-    async with looker.running():
-        looker.queue.add("a")
-        looker.queue.add("b")
-        await eventually.true(lambda: looker.at_it == {"a", "b"})
-        looker.go_on.set()
-        await looker.until_looks(2)
+    reconciler = FakeReconciler(parallel=2)
+    reconciler.go_on.clear()
+    async with reconciler.running():
+        reconciler.queue.add("a")
+        reconciler.queue.add("b")
+        await eventually.true(lambda: reconciler.at_it == {"a", "b"})
+        reconciler.go_on.set()
+        await reconciler.until_reconciled(2)
 
 
 @pytest.mark.parametrize("error", [errors.ConflictError("changed"), errors.ApiUnavailableError("away")])
 async def test_error_is_retried_until_success(error: Exception) -> None:
-    looker = Looker()
-    looker.fail = [error] * 5
+    reconciler = FakeReconciler()
+    reconciler.fail = [error] * 5
     before = contained.count()
-    async with looker.running():
-        looker.queue.add("a")
-        await looker.until_looks(6)
+    async with reconciler.running():
+        reconciler.queue.add("a")
+        await reconciler.until_reconciled(6)
         assert contained.count() == before
 
 
 async def test_internal_error_is_counted_and_contained() -> None:
-    looker = Looker()
-    looker.fail = [ZeroDivisionError()]
+    reconciler = FakeReconciler()
+    reconciler.fail = [ZeroDivisionError()]
     before = contained.count([contained.Part.JOBSET])
-    async with looker.running():
-        looker.queue.add("a")
-        await looker.until_looks(2)
+    async with reconciler.running():
+        reconciler.queue.add("a")
+        await reconciler.until_reconciled(2)
         assert contained.count([contained.Part.JOBSET]) == before + 1
 
 
 async def test_reconcile_can_schedule_the_next() -> None:
-    looker = Looker()
-    looker.again = 0.01
-    async with looker.running():
-        looker.queue.add("a")
-        await looker.until_looks(3)
+    reconciler = FakeReconciler()
+    reconciler.again = 0.01
+    async with reconciler.running():
+        reconciler.queue.add("a")
+        await reconciler.until_reconciled(3)
 
 
 async def test_forgotten_key_is_not_reconciled() -> None:
-    looker = Looker(pace=Pace(settle=0.05, pause=0.0))
-    looker.again = 0.05
-    async with looker.running():
-        looker.queue.add("a")
-        looker.queue.add("b")
-        looker.queue.forget("a")
-        await looker.until_looks(1)
-        looker.queue.forget("b")
-        assert looker.queue.depth == 0
-        looker.queue.add("c")
-        await looker.until_looks(2)
-        assert looker.looks == ["b", "c"]
+    reconciler = FakeReconciler(pace=Pace(settle=0.05, pause=0.0))
+    reconciler.again = 0.05
+    async with reconciler.running():
+        reconciler.queue.add("a")
+        reconciler.queue.add("b")
+        reconciler.queue.forget("a")
+        await reconciler.until_reconciled(1)
+        reconciler.queue.forget("b")
+        assert reconciler.queue.depth == 0
+        reconciler.queue.add("c")
+        await reconciler.until_reconciled(2)
+        assert reconciler.keys == ["b", "c"]
 
 
 async def test_key_forgotten_during_reconcile_does_not_return() -> None:
-    looker = Looker()
-    looker.again = 0.0
-    looker.go_on.clear()
-    async with looker.running():
-        looker.queue.add("a")
-        await eventually.true(lambda: looker.at_it == {"a"})
-        looker.queue.add("a")
-        looker.queue.forget("a")
-        looker.go_on.set()
-        looker.again = None
-        looker.queue.add("b")
-        await looker.until_looks(2)
-        assert looker.looks == ["a", "b"]
+    reconciler = FakeReconciler()
+    reconciler.again = 0.0
+    reconciler.go_on.clear()
+    async with reconciler.running():
+        reconciler.queue.add("a")
+        await eventually.true(lambda: reconciler.at_it == {"a"})
+        reconciler.queue.add("a")
+        reconciler.queue.forget("a")
+        reconciler.go_on.set()
+        reconciler.again = None
+        reconciler.queue.add("b")
+        await reconciler.until_reconciled(2)
+        assert reconciler.keys == ["a", "b"]
 
 
 async def test_new_term_begins_empty() -> None:
-    looker = Looker()
-    looker.go_on.clear()
-    async with looker.running():
-        looker.queue.add("a")
-        await eventually.true(lambda: looker.at_it == {"a"})
-        looker.queue.add("a")
-    assert looker.queue.depth == 0
-    looker.go_on.set()
-    async with looker.running():
-        looker.queue.add("b")
-        await looker.until_looks(2)
-    assert looker.looks == ["a", "b"]
+    reconciler = FakeReconciler()
+    reconciler.go_on.clear()
+    async with reconciler.running():
+        reconciler.queue.add("a")
+        await eventually.true(lambda: reconciler.at_it == {"a"})
+        reconciler.queue.add("a")
+    assert reconciler.queue.depth == 0
+    reconciler.go_on.set()
+    async with reconciler.running():
+        reconciler.queue.add("b")
+        await reconciler.until_reconciled(2)
+    assert reconciler.keys == ["a", "b"]

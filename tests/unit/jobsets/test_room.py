@@ -62,11 +62,11 @@ class Listening(client.KubeClient):
 
 
 async def test_only_metadata_of_services_and_claims_is_read() -> None:
-    def nobody(*_: Any) -> None:
+    def ignore(*_: Any) -> None:
         """Ignore everything."""
 
     api = Listening()
-    kept = views.Views(api=api, report=nobody, changed=nobody, told=nobody)
+    kept = views.Views(api=api, report=ignore, changed=ignore, jobset_changed=ignore)
     async with started(kept):
         await eventually.true(lambda: len(api.asked) == 8)
     by_path = {views.JOBSETS: False, views.JOBS: False, views.SERVICES: True, views.CLAIMS: True}

@@ -120,8 +120,8 @@ async def is_deleted(bench: Bench) -> bool:
 
 
 async def test_listener_gets_jobsets_but_not_their_jobs(bench: Bench, leader: Leader) -> None:
-    told: list[str] = []
-    leader.jobsets.subscribe(lambda namespace, name: told.append(f"{namespace}/{name}"))
+    changed: list[str] = []
+    leader.jobsets.subscribe(lambda namespace, name: changed.append(f"{namespace}/{name}"))
     indexed = {"completionMode": "Indexed", "completions": 5, "backoffLimitPerIndex": 1}
     async with leader.leading() as jobsets:
         made = await bench.create(rig.jobset("train", rig.replicated(job=indexed, pod={"restartPolicy": "Never"})))
@@ -131,13 +131,13 @@ async def test_listener_gets_jobsets_but_not_their_jobs(bench: Bench, leader: Le
         async def all_ready() -> bool:
             return [each["ready"] for each in (await bench.status()).get("replicatedJobsStatus", ())] == [2]
 
-        async def rests() -> bool:
-            return jobsets.rests(made["metadata"]["uid"])
+        async def is_settled() -> bool:
+            return jobsets.is_settled(made["metadata"]["uid"])
 
         await eventually.true(all_ready)
-        await eventually.true(rests)
-        assert set(told) == {f"{bench.namespace}/train"}
-        told.clear()
+        await eventually.true(is_settled)
+        assert set(changed) == {f"{bench.namespace}/train"}
+        changed.clear()
         await bench.job_status("train-w-0", failedIndexes="3")  # not in its JobSet's status
 
         async def is_seen() -> bool:
@@ -145,7 +145,7 @@ async def test_listener_gets_jobsets_but_not_their_jobs(bench: Bench, leader: Le
             return job is not None and job.failed_indexes == "3"
 
         await eventually.true(is_seen)
-        await eventually.true(rests)
-        assert told == []
+        await eventually.true(is_settled)
+        assert changed == []
         await bench.api.delete(f"{bench.all_jobsets}/train", options={"propagationPolicy": "Background"})
-        await eventually.true(lambda: f"{bench.namespace}/train" in told)
+        await eventually.true(lambda: f"{bench.namespace}/train" in changed)

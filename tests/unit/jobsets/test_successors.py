@@ -26,11 +26,11 @@ async def test_successor_recreates_objects_left_by_deleted_jobset(bench: Bench, 
         uid = made["metadata"]["uid"]
         await eventually.true(lambda: bench.has_status("replicatedJobsStatus"))
 
-        async def rests() -> bool:
-            return jobsets.rests(uid)
+        async def is_settled() -> bool:
+            return jobsets.is_settled(uid)
 
         for left in (f"{bench.of('services')}/train", f"{bench.of('persistentvolumeclaims')}/data-train"):
-            await eventually.true(rests)
+            await eventually.true(is_settled)
             assert not await owned(bench, left, by=uid), "it is the former one's"
             await bench.api.delete(left)
             with contextlib.suppress(errors.NotFoundError):  # a claim waits for the controller that protects it

@@ -55,8 +55,8 @@ def node(name: str) -> Json:
 @pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "10000-01-01T00:59:59Z"])
 async def test_invalid_taint_time_warns_once_and_does_not_block_others(time: str) -> None:
     api = Nodes("node-a", "node-b")
-    for name, said in (("node-a", time), ("node-b", LATER)):
-        api.heard(name, said)
+    for name, healthy_at in (("node-a", time), ("node-b", LATER)):
+        api.heard(name, healthy_at)
     taints = Taints(api=api, tainted=lambda: ["node-a", "node-b"], period=0.01)
     with capture_logs() as logs:
         async with started(taints):
@@ -64,8 +64,8 @@ async def test_invalid_taint_time_warns_once_and_does_not_block_others(time: str
             assert api.patched["node-a"] == 0
             api.heard("node-a", LATER)
             await eventually.true(lambda: api.patched["node-a"] == 1)
-    (told,) = [each for each in logs if each["event"] == "node.invalid"]
-    assert told["node"] == "node-a"
+    (logged,) = [each for each in logs if each["event"] == "node.invalid"]
+    assert logged["node"] == "node-a"
 
 
 async def test_conflicting_node_is_retried_with_pause() -> None:

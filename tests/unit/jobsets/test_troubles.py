@@ -67,11 +67,11 @@ async def test_jobs_not_yet_watched_are_not_created_again(bench: Bench, leader: 
     async with leader.leading():
         await bench.create(rig.jobset("train", rig.replicated("w", 5)))
         await bench.until_jobs(5)
-        looked = looks(leader)
+        before = reconciles(leader)
         for number in range(3):  # each causes a reconcile
             change = {"metadata": {"labels": {"x": str(number)}}}
             await bench.api.patch(f"{bench.all_jobsets}/train", change, content_type=client.Patch.MERGE)
-            await eventually.true(functools.partial(has_looked, leader, looked + number))
+            await eventually.true(functools.partial(has_reconciled, leader, before + number))
         assert leader.api.calls["create jobs"] == 5
         late.set()
         await bench.runs("train-w-0")
@@ -116,14 +116,14 @@ async def test_foreign_job_with_name_is_reported_and_kept(bench: Bench, leader: 
 
 
 async def test_many_refused_jobs_give_one_event(bench: Bench, leader: Leader) -> None:
-    said = "jobs.batch is forbidden: exceeded quota: few, requested: count/jobs.batch=1"
-    refused: dict[str, Any] = {"status": 403, "method": "POST", "path": "/batch/v1/", "message": said}
+    message = "jobs.batch is forbidden: exceeded quota: few, requested: count/jobs.batch=1"
+    refused: dict[str, Any] = {"status": 403, "method": "POST", "path": "/batch/v1/", "message": message}
     bench.server.fail_next(8, **refused)
     async with leader.leading():
         await bench.create(rig.jobset("train", rig.replicated("w", 8)))
         await bench.until_jobs(8)
         (note,) = [note for reason, note in await bench.events() if reason == "JobCreationFailed"]
-        assert note == f'job "train-w-0" creation failed with error: {said} (and 7 more)'
+        assert note == f'job "train-w-0" creation failed with error: {message} (and 7 more)'
 
 
 @pytest.mark.parametrize(
@@ -256,17 +256,17 @@ async def test_deleted_service_is_created_again(bench: Bench, leader: Leader) ->
         await eventually.true(lambda: has_service(bench))
 
 
-def looks(leader: Leader) -> float:
+def reconciles(leader: Leader) -> float:
     return leader.metric("kubemend_jobset_reconcile_seconds_count", step="whole")
 
 
-def has_looked(leader: Leader, more_than: float) -> bool:
-    return looks(leader) > more_than
+def has_reconciled(leader: Leader, more_than: float) -> bool:
+    return reconciles(leader) > more_than
 
 
 async def ready(bench: Bench, count: int) -> bool:
-    told = (await bench.status()).get("replicatedJobsStatus") or ()
-    return any(each["ready"] == count for each in told)
+    statuses = (await bench.status()).get("replicatedJobsStatus") or ()
+    return any(each["ready"] == count for each in statuses)
 
 
 async def owned(bench: Bench, name: str) -> bool:

@@ -94,11 +94,11 @@ async def exported(span: Span) -> list[ReadableSpan]:
 
 
 async def test_round_is_one_trace_with_child_steps() -> None:
-    told = test_spans.trace(test_spans.done())
-    found = await exported(told)
-    assert len(found) == len([*told.walk()])
+    trace = test_spans.trace(test_spans.done())
+    found = await exported(trace)
+    assert len(found) == len([*trace.walk()])
     (root,) = [each for each in found if each.parent is None]
-    assert (root.name, root.start_time, root.end_time) == ("round", round(told.begin * 1e9), round(told.end * 1e9))
+    assert (root.name, root.start_time, root.end_time) == ("round", round(trace.begin * 1e9), round(trace.end * 1e9))
     assert root.attributes is not None
     assert root.attributes["kubemend.round"] == "team/train-4"
     assert len({each.context.trace_id for each in found if each.context is not None}) == 1
@@ -152,9 +152,9 @@ async def test_leader_traces_each_ended_round() -> None:
     stage = Stage(builders.gang(3))
     taken: list[Span] = []
     stage.outside = replace(stage.outside, trace=taken.append)
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
-        round_id = await round_of(stage, conductor)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
+        round_id = await round_of(stage, coordinator)
         await until(lambda: bool(taken))
     assert [(each.name, each.attributes["kubemend.round"]) for each in taken] == [("round", round_id)]
     assert sum(each.name == "member" for each in taken[0].children) == 3
@@ -183,14 +183,14 @@ async def test_collector_receives_trace_by_otlp_http(monkeypatch: pytest.MonkeyP
     try:
         wanted.take(test_spans.trace(test_spans.done()))
         async with asyncio.timeout(WAIT):
-            path, told = await received.get()
+            path, request = await received.get()
         await until(lambda: metrics.round_traces.labels("exported")._value.get() == 1)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await runner.cleanup()
     assert path == "/v1/traces"
-    names = [span.name for one in told.resource_spans for scope in one.scope_spans for span in scope.spans]
+    names = [span.name for one in request.resource_spans for scope in one.scope_spans for span in scope.spans]
     assert {"round", "decide", "stop", "release", "member", "held"} <= set(names)
 
 
@@ -211,9 +211,9 @@ def test_traces_are_off_without_endpoint(environment: dict[str, Any]) -> None:
 def test_endpoint_password_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:secret@collector:4318"}
     assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is not None
-    told = capsys.readouterr().out
-    assert "collector:4318" in told
-    assert "secret" not in told
+    logged = capsys.readouterr().out
+    assert "collector:4318" in logged
+    assert "secret" not in logged
 
 
 def test_missing_extra_is_logged_with_hint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,5 +230,5 @@ def test_library_is_not_loaded_without_traces() -> None:
         "traces.wanted({}, metrics=None, about={})\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT * 2, check=True)
-    assert told.stdout.strip() == "[]"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT * 2, check=True)
+    assert loaded.stdout.strip() == "[]"

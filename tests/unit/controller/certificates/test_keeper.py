@@ -66,44 +66,44 @@ async def test_keeper_stores_certificates_and_publishes_ca(cluster: _Cluster, cl
     secret, published = await cluster.kept()
     assert sorted(secret) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]
     assert published["ca.crt"].startswith("-----BEGIN CERTIFICATE-----")
-    await keeper.look()
+    await keeper.refresh()
     assert await cluster.kept() == (secret, published)
 
 
 async def test_concurrent_first_start_of_replicas_agrees(cluster: _Cluster, clock: _Clock) -> None:
     await asyncio.gather(*(cluster.keeper(clock).ready() for _ in range(5)))
     secret, published = await cluster.kept()
-    await cluster.keeper(clock).look()
+    await cluster.keeper(clock).refresh()
     assert await cluster.kept() == (secret, published)
 
 
 async def test_concurrent_renewal_of_replicas_agrees(cluster: _Cluster, clock: _Clock) -> None:
     keepers = [cluster.keeper(clock) for _ in range(5)]
-    await asyncio.gather(*(keeper.look() for keeper in keepers))
+    await asyncio.gather(*(keeper.refresh() for keeper in keepers))
     clock.now += 740 * DAY
-    await asyncio.gather(*(keeper.look() for keeper in keepers))
+    await asyncio.gather(*(keeper.refresh() for keeper in keepers))
     secret, published = await cluster.kept()
     assert published["ca.crt"].count("BEGIN CERTIFICATE") == 2
-    await asyncio.gather(*(keeper.look() for keeper in keepers))
+    await asyncio.gather(*(keeper.refresh() for keeper in keepers))
     assert await cluster.kept() == (secret, published)
 
 
 async def test_corrupted_bundle_is_restored(cluster: _Cluster, clock: _Clock) -> None:
     keeper = cluster.keeper(clock)
-    await keeper.look()
+    await keeper.refresh()
     published = await cluster.data(cluster.config_map)
     await cluster.api.patch(cluster.config_map, {"data": {"ca.crt": "x"}}, content_type=kube.Patch.MERGE)
-    await keeper.look()
+    await keeper.refresh()
     assert await cluster.data(cluster.config_map) == published
 
 
 async def test_foreign_labels_are_kept(cluster: _Cluster, clock: _Clock) -> None:
     keeper = cluster.keeper(clock)
-    await keeper.look()
+    await keeper.refresh()
     await cluster.api.patch(cluster.secret, {"metadata": {"labels": {"a": "b"}}}, content_type=kube.Patch.MERGE)
     clock.now += 70 * DAY
     before = await cluster.data(cluster.secret)
-    await keeper.look()
+    await keeper.refresh()
     after = await cluster.api.get(cluster.secret)
     assert after["metadata"]["labels"] == {"a": "b"}
     assert after["data"]["tls.crt"] != before["tls.crt"]
@@ -114,7 +114,7 @@ async def test_keeper_without_api_server_logs_and_keeps_serving(cluster: _Cluste
     await keeper.ready()
     await cluster.server.stop()
     with pytest.raises(errors.ApiUnavailableError):
-        await keeper.look()
+        await keeper.refresh()
     keeper.credentials()
 
 
@@ -128,7 +128,7 @@ async def test_running_server_serves_new_certificate(cluster: _Cluster, clock: _
     """Create the first certificate so long ago that the CA changes now. Connections stay open."""
     clock.now -= 740 * DAY
     keeper = cluster.keeper(clock)
-    await keeper.look()
+    await keeper.refresh()
     first = (await cluster.data(cluster.config_map))["ca.crt"]
     clock.now += 70 * DAY
     server = grpc.aio.server()
@@ -137,9 +137,9 @@ async def test_running_server_serves_new_certificate(cluster: _Cluster, clock: _
     await server.start()
     try:
         clock.now += 660 * DAY
-        await keeper.look()  # publishes the next CA
+        await keeper.refresh()  # publishes the next CA
         clock.now += 10 * DAY
-        await keeper.look()  # and uses it
+        await keeper.refresh()  # and uses it
         last = (await cluster.data(cluster.config_map))["ca.crt"]
         assert await _say(port, last) is None
         assert await _say(port, first) is grpc.StatusCode.UNAVAILABLE

@@ -207,12 +207,12 @@ class Replaced:
 
 
 @dataclass
-class Told:
+class RecordedEvents:
     """Recorded Events."""
 
     reasons: list[str] = field(default_factory=list)
 
-    def tell(
+    def record(
         self,
         about: ObjectRef,
         *,
@@ -226,7 +226,7 @@ class Told:
 
 
 class Agent:
-    """One node's agent: ``told`` returns the messages that it was sent."""
+    """One node's agent: ``received`` returns the messages that the hub has sent to it."""
 
     def __init__(self, node: NodeName) -> None:
         self.node = node
@@ -239,7 +239,7 @@ class Agent:
         self.inbox.put_nowait(parsed)
         return True
 
-    async def told(self, body: str) -> pb.HubMessage:
+    async def received(self, body: str) -> pb.HubMessage:
         """Return the next message of that kind, skipping others."""
         async with asyncio.timeout(WAIT):
             while True:
@@ -260,7 +260,7 @@ class Stage:
         self.nodes = NodesHere({member.node: NodeView(member.node, ready=True) for member in members})
         self.restarts = RestartsHere()
         self.replaced = Replaced()
-        self.told = Told()
+        self.events = RecordedEvents()
         self.agents = {member.node: Agent(member.node) for member in members}
         self.connected = set(self.agents)
         self.now = steady_clock()
@@ -269,7 +269,7 @@ class Stage:
             nodes=self.nodes,
             restarts=self.restarts,
             recreator=self.replaced,
-            events=self.told,
+            events=self.events,
             sessions=lambda node: self.agents[node] if node in self.connected else None,
             metrics=Metrics(CollectorRegistry()),
             now=self.now,
@@ -280,14 +280,14 @@ class Stage:
     async def leading(self, *, epoch: int = 1) -> AsyncIterator[GangCoordinator]:
         """Lead for the length of the block."""
         loop = asyncio.get_running_loop()
-        conductor = GangCoordinator(outside=self.outside, term=Term(epoch=epoch, renewed_at=loop.time()))
-        running = asyncio.create_task(conductor.run(), name="conductor")
-        ready = asyncio.create_task(conductor.ready.wait(), name="ready")
+        coordinator = GangCoordinator(outside=self.outside, term=Term(epoch=epoch, renewed_at=loop.time()))
+        running = asyncio.create_task(coordinator.run(), name="coordinator")
+        ready = asyncio.create_task(coordinator.ready.wait(), name="ready")
         await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
         try:
             if running.done():
                 await running
-            yield conductor
+            yield coordinator
         finally:
             ready.cancel()
             running.cancel()
@@ -298,7 +298,7 @@ class Stage:
 
     def fails(
         self,
-        conductor: GangCoordinator,
+        coordinator: GangCoordinator,
         index: int,
         *,
         fault_id: str = "f",
@@ -320,11 +320,11 @@ class Stage:
             age_seconds=age,
             **more,
         )
-        conductor.told(self.agents[member.node], pb.AgentMessage(fault=fault))
+        coordinator.told(self.agents[member.node], pb.AgentMessage(fault=fault))
 
     def stands(
         self,
-        conductor: GangCoordinator,
+        coordinator: GangCoordinator,
         index: int,
         round_id: str,
         phase: "pb.StepResult.Phase.ValueType",
@@ -334,7 +334,7 @@ class Stage:
         """Have a member's agent report its phase."""
         member = builders.member(index, generation=generation)
         result = pb.StepResult(round=round_id, pod=pod(member), phase=phase, seconds={"stop": 0.01})
-        conductor.told(self.agents[member.node], pb.AgentMessage(result=result))
+        coordinator.told(self.agents[member.node], pb.AgentMessage(result=result))
 
 
 def pod(member: Member) -> pb.Pod:

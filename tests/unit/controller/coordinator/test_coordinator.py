@@ -31,66 +31,66 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-def stand(conductor: GangCoordinator, where: MemberPhase) -> int:
+def stand(coordinator: GangCoordinator, where: MemberPhase) -> int:
     """Return how many members of the gang's round are in this phase."""
-    conducting = conductor._workers[builders.GANG].conducting
-    return conducting.round.count(where) if conducting is not None else 0
+    runner = coordinator._workers[builders.GANG].runner
+    return runner.round.count(where) if runner is not None else 0
 
 
 async def stopped(stage: Stage, *, members: int = SIZE) -> str:
     """Wait until all agents have the order to stop; return the round."""
-    told = [await stage.agent(index).told("stop") for index in range(members)]
-    assert len({each.stop.round for each in told}) == 1
-    return told[0].stop.round
+    stops = [await stage.agent(index).received("stop") for index in range(members)]
+    assert len({each.stop.round for each in stops}) == 1
+    return stops[0].stop.round
 
 
 async def ordered(stage: Stage, index: int, *, until: str) -> AsyncIterator[pb.Order]:
     """Yield an agent's orders to stop or hold, up to the order for the pod of that name."""
     while True:
-        for order in (await stage.agent(index).told("stop")).stop.orders:
+        for order in (await stage.agent(index).received("stop")).stop.orders:
             yield order
             if order.pod.name == until:
                 return
 
 
-async def round_of(stage: Stage, conductor: object) -> str:
+async def round_of(stage: Stage, coordinator: object) -> str:
     """Run a round to its end, and return it."""
     round_id = await stopped(stage)
     for index in range(SIZE):
-        stage.stands(conductor, index, round_id, Result.STOPPED)  # type: ignore[arg-type]
+        stage.stands(coordinator, index, round_id, Result.STOPPED)  # type: ignore[arg-type]
     for index in range(SIZE):
-        assert (await stage.agent(index).told("release")).release.round == round_id
-        stage.stands(conductor, index, round_id, Result.RUNNING)  # type: ignore[arg-type]
+        assert (await stage.agent(index).received("release")).release.round == round_id
+        stage.stands(coordinator, index, round_id, Result.RUNNING)  # type: ignore[arg-type]
     await until(lambda: round_id in stage.restarts.statuses)
     return round_id
 
 
 async def test_fault_restarts_whole_gang_in_one_round() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
         round_id = await stopped(stage)
-        answer = (await stage.agent(1).told("answer")).answer
+        answer = (await stage.agent(1).received("answer")).answer
         assert (answer.fault_id, answer.answer, answer.round) == ("f", pb.FaultAnswer.ROUND, round_id)
         for index in range(SIZE - 1):
-            stage.stands(conductor, index, round_id, Result.STOPPED)
-        await until(lambda: stand(conductor, MemberPhase.STOPPED) == SIZE - 1)
+            stage.stands(coordinator, index, round_id, Result.STOPPED)
+        await until(lambda: stand(coordinator, MemberPhase.STOPPED) == SIZE - 1)
         assert all("release" not in stage.agent(index).waiting() for index in range(SIZE))
-        stage.stands(conductor, SIZE - 1, round_id, Result.STOPPED)
+        stage.stands(coordinator, SIZE - 1, round_id, Result.STOPPED)
         for index in range(SIZE):
-            await stage.agent(index).told("release")
-            stage.stands(conductor, index, round_id, Result.RUNNING)
+            await stage.agent(index).received("release")
+            stage.stands(coordinator, index, round_id, Result.RUNNING)
         await until(lambda: round_id in stage.restarts.statuses)
         assert stage.restarts.statuses[round_id]["phase"] == "Done"
         assert stage.restarts.statuses[round_id]["members"]["running"] == SIZE
-        assert stage.told.reasons == ["RoundDone"]
+        assert stage.events.reasons == ["RoundDone"]
 
 
 async def test_stop_has_gang_cause_hold_and_pod() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 0)
-        stop = (await stage.agent(2).told("stop")).stop
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0)
+        stop = (await stage.agent(2).received("stop")).stop
         assert (stop.gang, stop.attempt, stop.cause_code) == ("team/Job/train", 1, "Exit1")
         assert stop.hold_seconds == Limits().hold
         assert [(order.pod.name, order.action) for order in stop.orders] == [("train-2-0", pb.Order.RESTART)]
@@ -98,44 +98,44 @@ async def test_stop_has_gang_cause_hold_and_pod() -> None:
 
 async def test_repeated_fault_gets_same_answer_and_no_second_round() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
-        first = (await stage.agent(1).told("answer")).answer
-        stage.fails(conductor, 1)
-        assert (await stage.agent(1).told("answer")).answer == first
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
+        first = (await stage.agent(1).received("answer")).answer
+        stage.fails(coordinator, 1)
+        assert (await stage.agent(1).received("answer")).answer == first
         assert len(stage.restarts.all) == 1
 
 
 async def test_faults_during_write_of_round_join_it() -> None:
     stage = Stage(builders.gang(SIZE))
     stage.restarts.may_create.clear()
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 0, fault_id="first")
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0, fault_id="first")
         await stage.restarts.creating.wait()
-        stage.fails(conductor, 1, fault_id="second")
+        stage.fails(coordinator, 1, fault_id="second")
         assert stage.agent(1).waiting() == []
         stage.restarts.may_create.set()
-        answers = [(await stage.agent(index).told("answer")).answer for index in (0, 1)]
+        answers = [(await stage.agent(index).received("answer")).answer for index in (0, 1)]
         assert [each.fault_id for each in answers] == ["first", "second"]
         assert len({each.round for each in answers}) == len(stage.restarts.all) == 1
 
 
 async def test_late_fault_from_before_release_begins_no_round() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 0)
-        round_id = await round_of(stage, conductor)
-        stage.fails(conductor, 1, fault_id="late", age=60.0)
-        assert (await stage.agent(1).told("answer")).answer.round == round_id
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0)
+        round_id = await round_of(stage, coordinator)
+        stage.fails(coordinator, 1, fault_id="late", age=60.0)
+        assert (await stage.agent(1).received("answer")).answer.round == round_id
         assert len(stage.restarts.all) == 1
 
 
 async def test_fault_after_round_begins_next_round() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 0)
-        first = await round_of(stage, conductor)
-        stage.fails(conductor, 2, fault_id="anew")
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0)
+        first = await round_of(stage, coordinator)
+        stage.fails(coordinator, 2, fault_id="anew")
         second = await stopped(stage)
         assert (first, second) == ("team/train-1", "team/train-2")
 
@@ -143,98 +143,98 @@ async def test_fault_after_round_begins_next_round() -> None:
 async def test_partly_opted_in_gang_is_left_to_agents() -> None:
     gang = builders.gang(SIZE)
     stage = Stage((builders.member(0, annotations={}), *gang[1:]))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
-        answer = (await stage.agent(1).told("answer")).answer
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
+        answer = (await stage.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.ALONE, "NotOptedIn")
         assert stage.restarts.all == {}
 
 
 async def test_dry_run_begins_no_round() -> None:
     stage = Stage(builders.gang(SIZE), policy=Policy(dry_run=True))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
-        assert (await stage.agent(1).told("answer")).answer.answer == pb.FaultAnswer.ALONE
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
+        assert (await stage.agent(1).received("answer")).answer.answer == pb.FaultAnswer.ALONE
         assert stage.restarts.all == {}
 
 
 async def test_fatal_exit_code_is_not_restarted_and_recorded() -> None:
-    wishes = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
-    stage = Stage([builders.member(index, annotations=wishes) for index in range(SIZE)])
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1, exit_code=42)
-        answer = (await stage.agent(1).told("answer")).answer
+    annotations = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
+    stage = Stage([builders.member(index, annotations=annotations) for index in range(SIZE)])
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1, exit_code=42)
+        answer = (await stage.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
-        assert stage.told.reasons == ["FatalExitCode"]
+        assert stage.events.reasons == ["FatalExitCode"]
 
 
 async def test_pod_outside_gangs_is_left_to_its_agent() -> None:
     stage = Stage(builders.gang(SIZE))
     stage.members.all.clear()
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
-        assert (await stage.agent(1).told("answer")).answer.answer == pb.FaultAnswer.ALONE
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
+        assert (await stage.agent(1).received("answer")).answer.answer == pb.FaultAnswer.ALONE
 
 
 async def test_member_held_for_unknown_round_is_released() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.stands(conductor, 0, "team/train-7", Result.STOPPED)
-        abort = (await stage.agent(0).told("abort")).abort
+    async with stage.leading() as coordinator:
+        stage.stands(coordinator, 0, "team/train-7", Result.STOPPED)
+        abort = (await stage.agent(0).received("abort")).abort
         assert (abort.round, list(abort.pod_uids)) == ("team/train-7", [builders.member(0).pod.uid])
 
 
 async def test_round_number_known_only_to_agents_is_not_reused() -> None:
     """The round's object was never written: the API server was unavailable for the whole term of its leader."""
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         pod = builders.member(0).pod
         known = Result(round="team/lost", phase=Result.RUNNING, attempt=7)
         known.pod.CopyFrom(pb.Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
-        conductor.hello(stage.agent(0), pb.Hello(results=[known]))
-        stage.fails(conductor, 1)
-        assert (await stage.agent(0).told("stop")).stop.attempt == 8
+        coordinator.hello(stage.agent(0), pb.Hello(results=[known]))
+        stage.fails(coordinator, 1)
+        assert (await stage.agent(0).received("stop")).stop.attempt == 8
 
 
 async def test_new_leader_resumes_round_from_object_and_hellos() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
         round_id = await stopped(stage)
-        stage.stands(conductor, 0, round_id, Result.STOPPED)
-    async with stage.leading(epoch=2) as conductor:
+        stage.stands(coordinator, 0, round_id, Result.STOPPED)
+    async with stage.leading(epoch=2) as coordinator:
         assert stage.restarts.all[round_id].epoch == 2
         for index in range(SIZE):
             result = Result(round=round_id, phase=Result.STOPPED)
             member = builders.member(index)
             result.pod.CopyFrom(pb.Pod(namespace="team", name=member.pod.name, uid=member.pod.uid))
-            conductor.connected(stage.agent(index))
-            conductor.hello(stage.agent(index), pb.Hello(results=[result]))
+            coordinator.connected(stage.agent(index))
+            coordinator.hello(stage.agent(index), pb.Hello(results=[result]))
         for index in range(SIZE):
-            assert (await stage.agent(index).told("release")).release.round == round_id
-            stage.stands(conductor, index, round_id, Result.RUNNING)
+            assert (await stage.agent(index).received("release")).release.round == round_id
+            stage.stands(coordinator, index, round_id, Result.RUNNING)
         await until(lambda: round_id in stage.restarts.statuses)
         assert stage.restarts.statuses[round_id]["phase"] == "Done"
 
 
 async def test_invalid_round_fails_and_leader_continues() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
         round_id = await stopped(stage)
     broken = stage.restarts.all[round_id]
     object.__setattr__(broken, "status", {"phase": "Stopping", "resume": {}})
-    async with stage.leading(epoch=2) as conductor:
+    async with stage.leading(epoch=2) as coordinator:
         assert stage.restarts.statuses[round_id]["phase"] == "Failed"
         assert "resume" not in stage.restarts.statuses[round_id]
-        stage.fails(conductor, 0, fault_id="anew")
+        stage.fails(coordinator, 0, fault_id="anew")
         await stopped(stage)
 
 
 async def test_old_round_is_not_resumed() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
         round_id = await stopped(stage)
     long_ago = stage.now() - 3 * Limits().whole
     found = stage.restarts.all[round_id]
@@ -268,30 +268,30 @@ async def test_round_that_ended_during_takeover_is_not_run(
     what: Callable[[RestartsHere, Restart], None],
 ) -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
         round_id = await stopped(stage)
     stage.restarts.meanwhile = lambda restart: what(stage.restarts, restart)
-    async with stage.leading(epoch=2) as conductor:
-        assert builders.GANG not in conductor._workers
-        stage.stands(conductor, 0, round_id, Result.STOPPED)
-        assert (await stage.agent(0).told("abort")).abort.round == round_id
+    async with stage.leading(epoch=2) as coordinator:
+        assert builders.GANG not in coordinator._workers
+        stage.stands(coordinator, 0, round_id, Result.STOPPED)
+        assert (await stage.agent(0).received("abort")).abort.round == round_id
 
 
 async def test_deleted_previous_round_does_not_stop_the_others() -> None:
     other = GangKey("team", "Job", "other")
     stage = Stage((*builders.gang(SIZE), builders.member(SIZE, gang=other, slot="other/0")))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
         round_id = await stopped(stage)
     lost = replace(stage.restarts.all[round_id], name="other-1", uid="uid-other-1", gang=other)
     stage.restarts.all = {lost.id: lost, **stage.restarts.all}
     stage.restarts.meanwhile = lambda restart: taken_back(stage.restarts, restart) if restart == lost else None
-    async with stage.leading(epoch=2) as conductor:
-        assert [*conductor._workers] == [builders.GANG]
-        conducting = conductor._workers[builders.GANG].conducting
-        assert conducting is not None
-        assert conducting.id == round_id
+    async with stage.leading(epoch=2) as coordinator:
+        assert [*coordinator._workers] == [builders.GANG]
+        runner = coordinator._workers[builders.GANG].runner
+        assert runner is not None
+        assert runner.id == round_id
 
 
 async def test_internal_error_in_decision_does_not_end_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,14 +301,14 @@ async def test_internal_error_in_decision_does_not_end_leadership(monkeypatch: p
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         with monkeypatch.context() as patched:
             patched.setattr(table, "decide", broken)
-            stage.fails(conductor, 1)
-            answer = (await stage.agent(1).told("answer")).answer
+            stage.fails(coordinator, 1)
+            answer = (await stage.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
         assert contained.count([contained.Part.GANG]) == before + 1
-        stage.fails(conductor, 0, fault_id="anew")
+        stage.fails(coordinator, 0, fault_id="anew")
         await stopped(stage)
 
 
@@ -320,14 +320,14 @@ async def test_round_that_cannot_begin_fails_and_answers_its_fault(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         with monkeypatch.context() as patched:
             patched.setattr(machine, "begin", broken)
-            stage.fails(conductor, 1)
-            answer = (await stage.agent(1).told("answer")).answer
+            stage.fails(coordinator, 1)
+            answer = (await stage.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
-        assert [told["phase"] for told in stage.restarts.statuses.values()] == ["Failed"]
-        stage.fails(conductor, 0, fault_id="anew")
+        assert [status["phase"] for status in stage.restarts.statuses.values()] == ["Failed"]
+        stage.fails(coordinator, 0, fault_id="anew")
         await stopped(stage)
 
 
@@ -337,34 +337,34 @@ async def test_internal_error_in_round_fails_only_that_round(monkeypatch: pytest
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
         round_id = await stopped(stage)
         with monkeypatch.context() as patched:
             patched.setattr(machine, "advance", broken)
-            stage.stands(conductor, 0, round_id, Result.STOPPED)
+            stage.stands(coordinator, 0, round_id, Result.STOPPED)
             await until(lambda: round_id in stage.restarts.statuses)
-        told = stage.restarts.statuses[round_id]
-        assert (told["phase"], told["failures"][0]["reason"]) == ("Failed", "Internal")
-        assert told["trigger"]["code"] == "Exit1"
-        stage.fails(conductor, 0, fault_id="anew")
+        status = stage.restarts.statuses[round_id]
+        assert (status["phase"], status["failures"][0]["reason"]) == ("Failed", "Internal")
+        assert status["trigger"]["code"] == "Exit1"
+        stage.fails(coordinator, 0, fault_id="anew")
         assert await stopped(stage) != round_id
 
 
 async def test_request_deleted_while_queued_begins_no_round() -> None:
     stage = Stage(builders.gang(SIZE))
     spec = RestartSpec(gang=builders.GANG)
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
         first = await stopped(stage)
         stage.restarts.asked(request(spec))
         stage.restarts.deleted("team/please")
         for index in range(SIZE):
-            stage.stands(conductor, index, first, Result.STOPPED)
+            stage.stands(coordinator, index, first, Result.STOPPED)
         for index in range(SIZE):
-            await stage.agent(index).told("release")
-            stage.stands(conductor, index, first, Result.RUNNING)
-        await until(lambda: first in stage.restarts.statuses and conductor._workers[builders.GANG].is_idle)
+            await stage.agent(index).received("release")
+            stage.stands(coordinator, index, first, Result.RUNNING)
+        await until(lambda: first in stage.restarts.statuses and coordinator._workers[builders.GANG].is_idle)
         assert all("stop" not in stage.agent(index).waiting() for index in range(SIZE))
 
 
@@ -372,14 +372,14 @@ async def test_disconnected_agent_gets_orders_on_connecting() -> None:
     stage = Stage(builders.gang(SIZE))
     away = stage.agent(2)
     stage.connected.discard(away.node)
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 0)
-        round_id = (await stage.agent(0).told("stop")).stop.round
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0)
+        round_id = (await stage.agent(0).received("stop")).stop.round
         assert away.waiting() == []
         stage.connected.add(away.node)
-        conductor.connected(away)
-        conductor.hello(away, pb.Hello())
-        assert (await away.told("stop")).stop.round == round_id
+        coordinator.connected(away)
+        coordinator.hello(away, pb.Hello())
+        assert (await away.received("stop")).stop.round == round_id
 
 
 async def test_request_restarts_gang_with_options_of_its_object() -> None:
@@ -389,7 +389,7 @@ async def test_request_restarts_gang_with_options_of_its_object() -> None:
     )
     async with stage.leading():
         stage.restarts.asked(request(spec))
-        stop = (await stage.agent(0).told("stop")).stop
+        stop = (await stage.agent(0).received("stop")).stop
         assert (stop.round, stop.strategy, stop.grace_seconds) == ("team/please", "rerun", 7)
         assert list(stop.orders[0].containers) == ["trainer"]
         assert "new data" in stop.cause_message
@@ -401,48 +401,48 @@ async def test_request_for_unknown_gang_is_refused() -> None:
     async with stage.leading():
         stage.restarts.asked(request(RestartSpec(gang=builders.GANG)))
         await until(lambda: "team/please" in stage.restarts.statuses)
-        told = stage.restarts.statuses["team/please"]
-        assert (told["phase"], told["decision"]["reason"]) == ("Refused", "NotAGang")
+        status = stage.restarts.statuses["team/please"]
+        assert (status["phase"], status["decision"]["reason"]) == ("Refused", "NotAGang")
 
 
 async def test_deleting_restart_object_ends_round() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 0)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0)
         round_id = await stopped(stage)
         stage.restarts.deleted(round_id)
         for index in range(SIZE):
-            assert (await stage.agent(index).told("abort")).abort.round == round_id
+            assert (await stage.agent(index).received("abort")).abort.round == round_id
 
 
 async def test_member_with_lost_device_is_replaced_while_others_are_held() -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1, action_class="Replace", device="GPU-1")
-        round_id = (await stage.agent(0).told("stop")).stop.round
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1, action_class="Replace", device="GPU-1")
+        round_id = (await stage.agent(0).received("stop")).stop.round
         await until(lambda: [each.pod.name for each in stage.replaced.wanted] == ["train-1-0"])
         for index in (0, 2):
-            stage.stands(conductor, index, round_id, Result.STOPPED)
-        await until(lambda: stand(conductor, MemberPhase.STOPPED) == SIZE - 1)
+            stage.stands(coordinator, index, round_id, Result.STOPPED)
+        await until(lambda: stand(coordinator, MemberPhase.STOPPED) == SIZE - 1)
         assert all("release" not in stage.agent(index).waiting() for index in range(SIZE))
         stage.members.gone(builders.member(1).pod.uid)
         stage.members.appears(builders.member(1, generation=1))
         orders = [order async for order in ordered(stage, 1, until="train-1-1")]
         assert orders[-1].action == pb.Order.HOLD
-        stage.stands(conductor, 1, round_id, Result.STOPPED, generation=1)
+        stage.stands(coordinator, 1, round_id, Result.STOPPED, generation=1)
         for index in (0, 2):
-            assert (await stage.agent(index).told("release")).release.round == round_id
+            assert (await stage.agent(index).received("release")).release.round == round_id
 
 
 async def test_gang_that_repeatedly_dies_young_must_wait() -> None:
     rounds = 3
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         for number in range(rounds):
-            stage.fails(conductor, 0, fault_id=f"f{number}")
-            await round_of(stage, conductor)
-        stage.fails(conductor, 0, fault_id="one more")
-        answer = (await stage.agent(0).told("answer")).answer
+            stage.fails(coordinator, 0, fault_id=f"f{number}")
+            await round_of(stage, coordinator)
+        stage.fails(coordinator, 0, fault_id="one more")
+        answer = (await stage.agent(0).received("answer")).answer
         assert (answer.answer, answer.round) == (pb.FaultAnswer.ROUND, "")
         assert answer.reason in ("Backoff", "NoProgress")
         assert len(stage.restarts.all) == rounds
@@ -451,26 +451,26 @@ async def test_gang_that_repeatedly_dies_young_must_wait() -> None:
 @pytest.mark.parametrize("leaders", [1, 2])
 async def test_new_owner_of_gang_name_does_not_inherit_backoff(leaders: int) -> None:
     stage = Stage([replace(each, gang_uid="uid-first") for each in builders.gang(SIZE)])
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         for number in range(3):
-            stage.fails(conductor, 0, fault_id=f"f{number}")
-            await round_of(stage, conductor)
+            stage.fails(coordinator, 0, fault_id=f"f{number}")
+            await round_of(stage, coordinator)
         if leaders == 1:
-            await _another_of_that_name_runs(stage, conductor)
+            await _another_of_that_name_runs(stage, coordinator)
     if leaders == 2:
-        async with stage.leading(epoch=2) as conductor:
-            await _another_of_that_name_runs(stage, conductor)
+        async with stage.leading(epoch=2) as coordinator:
+            await _another_of_that_name_runs(stage, coordinator)
 
 
-async def _another_of_that_name_runs(stage: Stage, conductor: GangCoordinator) -> None:
+async def _another_of_that_name_runs(stage: Stage, coordinator: GangCoordinator) -> None:
     for uid in list(stage.members.all):
         stage.members.gone(uid)
     for index in range(SIZE):
         stage.members.appears(builders.member(index, generation=1, gang_uid="uid-second"))
-    stage.fails(conductor, 0, fault_id="of the second", generation=1)
-    answer = (await stage.agent(0).told("answer")).answer
+    stage.fails(coordinator, 0, fault_id="of the second", generation=1)
+    answer = (await stage.agent(0).received("answer")).answer
     while answer.fault_id != "of the second":
-        answer = (await stage.agent(0).told("answer")).answer
+        answer = (await stage.agent(0).received("answer")).answer
     assert answer.round, answer.reason
 
 
@@ -496,15 +496,15 @@ async def test_internal_error_in_event_ends_only_that_gangs_round(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 1)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
         round_id = await stopped(stage)
         with monkeypatch.context() as patched:
-            patched.setattr(conductor._workers[builders.GANG], "member_changed", broken)
+            patched.setattr(coordinator._workers[builders.GANG], "member_changed", broken)
             stage.members.appears(replace(builders.member(0), restart_policy="Never"))
             await until(lambda: round_id in stage.restarts.statuses)
         assert stage.restarts.statuses[round_id]["phase"] == "Failed"
-        stage.fails(conductor, 0, fault_id="anew")
+        stage.fails(coordinator, 0, fault_id="anew")
         assert await stopped(stage) != round_id
 
 
@@ -514,13 +514,13 @@ async def test_unreadable_fault_is_answered(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         with monkeypatch.context() as patched:
             patched.setattr(wire, "fault", broken)
-            stage.fails(conductor, 1)
-            answer = (await stage.agent(1).told("answer")).answer
+            stage.fails(coordinator, 1)
+            answer = (await stage.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
-        stage.fails(conductor, 0, fault_id="anew")
+        stage.fails(coordinator, 0, fault_id="anew")
         await stopped(stage)
 
 
@@ -528,16 +528,16 @@ async def test_internal_error_in_resuming_one_round_leaves_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage(builders.gang(SIZE))
-    async with stage.leading(epoch=1) as conductor:
-        stage.fails(conductor, 1)
+    async with stage.leading(epoch=1) as coordinator:
+        stage.fails(coordinator, 1)
         round_id = await stopped(stage)
 
     def broken(*_: object, **__: object) -> None:
         raise IndexError
 
     monkeypatch.setattr(stage.restarts, "resume", broken)
-    async with stage.leading(epoch=2) as conductor:
+    async with stage.leading(epoch=2) as coordinator:
         await until(lambda: round_id in stage.restarts.statuses)
         assert stage.restarts.statuses[round_id]["phase"] == "Failed"
-        stage.fails(conductor, 0, fault_id="anew")
+        stage.fails(coordinator, 0, fault_id="anew")
         assert await stopped(stage) != round_id

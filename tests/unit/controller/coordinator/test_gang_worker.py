@@ -24,28 +24,28 @@ def one_pending() -> Stage:
     return Stage([*builders.gang(2), builders.member(2, phase=PodPhase.PENDING)])
 
 
-async def released(stage: Stage, conductor: GangCoordinator, *, members: int) -> str:
+async def released(stage: Stage, coordinator: GangCoordinator, *, members: int) -> str:
     """Restart the gang up to the release, which the first member has answered; return the round."""
-    stage.fails(conductor, 0)
+    stage.fails(coordinator, 0)
     round_id = await stopped(stage, members=members)
     for index in range(members):
-        stage.stands(conductor, index, round_id, Result.STOPPED)
+        stage.stands(coordinator, index, round_id, Result.STOPPED)
     for index in range(members):
-        await stage.agent(index).told("release")
-    stage.stands(conductor, 0, round_id, Result.RUNNING)
+        await stage.agent(index).received("release")
+    stage.stands(coordinator, 0, round_id, Result.RUNNING)
     return round_id
 
 
 async def answer(stage: Stage, index: int, fault_id: str) -> pb.FaultAnswer:
     """Return the next answer to this fault."""
     while True:
-        found = (await stage.agent(index).told("answer")).answer
+        found = (await stage.agent(index).received("answer")).answer
         if found.fault_id == fault_id:
             return found
 
 
-def desk(conductor: GangCoordinator) -> GangWorker:
-    return conductor._workers[builders.GANG]
+def worker(coordinator: GangCoordinator) -> GangWorker:
+    return coordinator._workers[builders.GANG]
 
 
 # ---- faults during a round ----
@@ -53,91 +53,91 @@ def desk(conductor: GangCoordinator) -> GangWorker:
 
 async def test_pending_member_that_fails_after_release_gets_next_round() -> None:
     stage = one_pending()
-    async with stage.leading() as conductor:
-        first = await released(stage, conductor, members=2)
+    async with stage.leading() as coordinator:
+        first = await released(stage, coordinator, members=2)
         stage.members.appears(builders.member(2))
-        stage.fails(conductor, 2, fault_id="late")
+        stage.fails(coordinator, 2, fault_id="late")
         assert (await answer(stage, 2, "late")).round == first
-        stage.stands(conductor, 1, first, Result.RUNNING)
+        stage.stands(coordinator, 1, first, Result.RUNNING)
         assert await stopped(stage) == "team/train-2"
         assert stage.restarts.statuses[first]["phase"] == "Done"
-        told = stage.restarts.all["team/train-2"].status["trigger"]
-        assert (told["kind"], told["member"]) == ("Exit", builders.member(2).pod.name)
+        trigger = stage.restarts.all["team/train-2"].status["trigger"]
+        assert (trigger["kind"], trigger["member"]) == ("Exit", builders.member(2).pod.name)
 
 
 async def test_new_member_that_fails_after_release_gets_next_round() -> None:
     stage = Stage(builders.gang(3))
     newcomer = builders.member(2)
     del stage.members.all[newcomer.pod.uid]
-    async with stage.leading() as conductor:
-        first = await released(stage, conductor, members=2)
+    async with stage.leading() as coordinator:
+        first = await released(stage, coordinator, members=2)
         stage.members.appears(newcomer)
-        stage.fails(conductor, 2, fault_id="late")
-        stage.stands(conductor, 1, first, Result.RUNNING)
+        stage.fails(coordinator, 2, fault_id="late")
+        stage.stands(coordinator, 1, first, Result.RUNNING)
         assert await stopped(stage) == "team/train-2"
 
 
 async def test_fault_of_unknown_member_may_arrive_after_round() -> None:
     stage = one_pending()
-    async with stage.leading() as conductor:
-        first = await released(stage, conductor, members=2)
-        conducting = desk(conductor).conducting
-        assert conducting is not None
-        started_at = conducting.round.started_at
-        stage.stands(conductor, 1, first, Result.RUNNING)
-        await eventually.true(lambda: desk(conductor).is_idle)
+    async with stage.leading() as coordinator:
+        first = await released(stage, coordinator, members=2)
+        runner = worker(coordinator).runner
+        assert runner is not None
+        started_at = runner.round.started_at
+        stage.stands(coordinator, 1, first, Result.RUNNING)
+        await eventually.true(lambda: worker(coordinator).is_idle)
         stage.members.appears(builders.member(2))
-        stage.fails(conductor, 2, fault_id="late", age=stage.now() - started_at)
+        stage.fails(coordinator, 2, fault_id="late", age=stage.now() - started_at)
         assert (await answer(stage, 2, "late")).round == "team/train-2"
 
 
 async def test_fault_decided_after_round_is_the_reported_one() -> None:
-    wishes = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
-    stage = Stage([builders.member(index, annotations=wishes) for index in range(2)])
-    async with stage.leading() as conductor:
-        first = await released(stage, conductor, members=2)
-        stage.fails(conductor, 0, fault_id="fatal", exit_code=42)
+    annotations = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
+    stage = Stage([builders.member(index, annotations=annotations) for index in range(2)])
+    async with stage.leading() as coordinator:
+        first = await released(stage, coordinator, members=2)
+        stage.fails(coordinator, 0, fault_id="fatal", exit_code=42)
         assert (await answer(stage, 0, "fatal")).round == first
-        stage.stands(conductor, 1, first, Result.RUNNING)
-        told = await answer(stage, 0, "fatal")
-        assert (told.answer, told.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
+        stage.stands(coordinator, 1, first, Result.RUNNING)
+        found = await answer(stage, 0, "fatal")
+        assert (found.answer, found.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
         assert [*stage.restarts.all] == [first]
 
 
 async def test_refusal_after_round_does_not_refuse_the_others() -> None:
-    wishes = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
-    stage = Stage([builders.member(index, annotations=wishes) for index in range(2)])
-    async with stage.leading() as conductor:
-        first = await released(stage, conductor, members=2)
-        stage.fails(conductor, 0, fault_id="fatal", exit_code=42)
-        stage.stands(conductor, 1, first, Result.RUNNING)
-        stage.fails(conductor, 1, fault_id="mendable")
+    annotations = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
+    stage = Stage([builders.member(index, annotations=annotations) for index in range(2)])
+    async with stage.leading() as coordinator:
+        first = await released(stage, coordinator, members=2)
+        stage.fails(coordinator, 0, fault_id="fatal", exit_code=42)
+        stage.stands(coordinator, 1, first, Result.RUNNING)
+        stage.fails(coordinator, 1, fault_id="mendable")
         assert await stopped(stage, members=2) == "team/train-2"
         assert stage.restarts.all["team/train-2"].status["trigger"]["member"] == builders.member(1).pod.name
 
 
 async def test_all_faults_after_release_join_next_round() -> None:
     stage = Stage(builders.gang(2))
-    async with stage.leading() as conductor:
-        first = await released(stage, conductor, members=2)
-        stage.fails(conductor, 0, fault_id="first")
-        stage.stands(conductor, 1, first, Result.RUNNING)
-        stage.fails(conductor, 1, fault_id="second", action_class="Replace")
-        assert (await stage.agent(0).told("stop")).stop.round == "team/train-2"
+    async with stage.leading() as coordinator:
+        first = await released(stage, coordinator, members=2)
+        stage.fails(coordinator, 0, fault_id="first")
+        stage.stands(coordinator, 1, first, Result.RUNNING)
+        stage.fails(coordinator, 1, fault_id="second", action_class="Replace")
+        assert (await stage.agent(0).received("stop")).stop.round == "team/train-2"
         await eventually.true(lambda: [each.pod for each in stage.replaced.wanted] == [builders.member(1).pod])
         assert len(stage.restarts.all) == 2
 
 
 async def test_queued_request_runs_though_fault_after_round_is_gone() -> None:
     stage = Stage(builders.gang(3))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 0)
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0)
         first = await stopped(stage)
         stage.restarts.asked(request(RestartSpec(gang=builders.GANG)))
-        await eventually.true(lambda: not desk(conductor)._deciding)
-        stage.stands(conductor, 0, first, Result.SELF_RELEASED)
+        await eventually.true(lambda: not worker(coordinator)._deciding)
+        stage.stands(coordinator, 0, first, Result.SELF_RELEASED)
         stage.members.gone(builders.member(0).pod.uid)
-        assert (await stage.agent(1).told("stop")).stop.round == "team/please"
+        assert (await stage.agent(1).received("stop")).stop.round == "team/please"
 
 
 # ---- holds ----
@@ -154,10 +154,10 @@ async def test_timed_hold_ends_despite_an_untimed_hold(monkeypatch: pytest.Monke
         return as_usual(facts, now=now)
 
     monkeypatch.setattr(table, "decide", decide)
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 0, fault_id="held")
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0, fault_id="held")
         assert (await answer(stage, 0, "held")).reason == "Backoff"
-        stage.fails(conductor, 1, fault_id="ask", action_class="AskDriver")
+        stage.fails(coordinator, 1, fault_id="ask", action_class="AskDriver")
         assert (await answer(stage, 1, "ask")).reason == "DeviceNotProven"
         may_begin = True
         assert await stopped(stage) == "team/train-1"
@@ -165,11 +165,11 @@ async def test_timed_hold_ends_despite_an_untimed_hold(monkeypatch: pytest.Monke
 
 async def test_fault_behind_held_ones_is_decided_at_once() -> None:
     stage = Stage(builders.gang(3))
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         for index in (0, 1):
-            stage.fails(conductor, index, fault_id=f"ask {index}", action_class="AskDriver")
+            stage.fails(coordinator, index, fault_id=f"ask {index}", action_class="AskDriver")
             assert (await answer(stage, index, f"ask {index}")).reason == "DeviceNotProven"
-        stage.fails(conductor, 2, fault_id="mendable")
+        stage.fails(coordinator, 2, fault_id="mendable")
         round_id = await stopped(stage)
         for index in (0, 1):
             assert (await answer(stage, index, f"ask {index}")).round == round_id
@@ -179,14 +179,14 @@ async def test_fault_behind_held_ones_is_decided_at_once() -> None:
 @pytest.mark.parametrize("gone", [[0], [0, 1, 2]], ids=["the member", "the gang"])
 async def test_hold_for_deleted_member_ends(gone: list[int], kind: MemberChangeKind) -> None:
     stage = Stage(builders.gang(3))
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 0, fault_id="ask", action_class="AskDriver")
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0, fault_id="ask", action_class="AskDriver")
         assert (await answer(stage, 0, "ask")).reason == "DeviceNotProven"
-        assert not desk(conductor).is_idle
+        assert not worker(coordinator).is_idle
         for index in gone:
             stage.members.gone(builders.member(index).pod.uid, kind=kind)
         assert (await answer(stage, 0, "ask")).answer in (pb.FaultAnswer.NOTHING, pb.FaultAnswer.ALONE)
-        await eventually.true(lambda: desk(conductor).is_idle)
+        await eventually.true(lambda: worker(coordinator).is_idle)
         assert stage.restarts.all == {}
 
 
@@ -200,10 +200,10 @@ async def test_deletion_of_other_member_keeps_hold(monkeypatch: pytest.MonkeyPat
         return as_usual(facts, now=now)
 
     monkeypatch.setattr(table, "decide", decide)
-    async with stage.leading() as conductor:
-        stage.fails(conductor, 0, fault_id="ask", action_class="AskDriver")
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0, fault_id="ask", action_class="AskDriver")
         await answer(stage, 0, "ask")
         stage.members.gone(builders.member(2).pod.uid)
-        stage.fails(conductor, 1, fault_id="mendable")
+        stage.fails(coordinator, 1, fault_id="mendable")
         await stopped(stage, members=2)
         assert decided == ["ask", "mendable"]

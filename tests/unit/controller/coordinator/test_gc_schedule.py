@@ -28,38 +28,38 @@ def collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 async def test_young_objects_are_collected_once_idle(collections: list[int]) -> None:
-    looks: list[int] = []
+    checks: list[int] = []
     collected = asyncio.Event()
 
     def is_busy() -> bool:
-        looks.append(len(collections))
+        checks.append(len(collections))
         if collections:
             collected.set()
-        return len(looks) < 2
+        return len(checks) < 2
 
     kept = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
     collecting = asyncio.create_task(gc_schedule.collect(is_busy=is_busy), name="garbage")
     async with asyncio.timeout(WAIT):
         await collected.wait()
     collecting.cancel()
-    assert (looks[:2], collections[0], len(kept)) == ([0, 0], 1, 100_000)
+    assert (checks[:2], collections[0], len(kept)) == ([0, 0], 1, 100_000)
 
 
 async def test_few_young_objects_are_not_collected(collections: list[int]) -> None:
-    looks = 0
-    looked = asyncio.Event()
+    checks = 0
+    checked = asyncio.Event()
 
     def is_busy() -> bool:
-        nonlocal looks
-        looks += 1
-        if looks > 1:
-            looked.set()
+        nonlocal checks
+        checks += 1
+        if checks > 1:
+            checked.set()
         return False
 
     gc.collect()
     collections.clear()
     collecting = asyncio.create_task(gc_schedule.collect(is_busy=is_busy), name="garbage")
     async with asyncio.timeout(WAIT):
-        await looked.wait()
+        await checked.wait()
     collecting.cancel()
     assert collections == []

@@ -78,7 +78,7 @@ class JobSetsHere:
         for listener in self._listeners:
             listener(GANG.namespace, GANG.name)
 
-    def look(self) -> Plan:
+    def reconcile(self) -> Plan:
         """Reconcile the JobSet, write its status, and return the plan."""
         assert self.jobset is not None
         decided = decide.decide(self.world(self.jobset))
@@ -109,30 +109,30 @@ class Theatre:
         self.stage.outside = replace(self.stage.outside, jobsets=self.ours)
         self.stage.restarts.subscribe(self.ours.book.restart_changed)
 
-    async def round(self, conductor: GangCoordinator, index: int = 0, *, fault_id: str = "f") -> str:
+    async def round(self, coordinator: GangCoordinator, index: int = 0, *, fault_id: str = "f") -> str:
         """Have a member fail and the whole round succeed. Returns its id."""
-        self.stage.fails(conductor, index, fault_id=fault_id)
+        self.stage.fails(coordinator, index, fault_id=fault_id)
         round_id = await self.stopped()
-        await self.released(conductor, round_id)
+        await self.released(coordinator, round_id)
         return round_id
 
     async def stopped(self) -> str:
-        ids = {(await agent.told("stop")).stop.round for agent in self.stage.agents.values()}
+        ids = {(await agent.received("stop")).stop.round for agent in self.stage.agents.values()}
         (round_id,) = ids
         return round_id
 
-    async def released(self, conductor: GangCoordinator, round_id: str) -> None:
+    async def released(self, coordinator: GangCoordinator, round_id: str) -> None:
         """Have all members stop and run again."""
-        for phase, told in ((Result.STOPPED, "release"), (Result.RUNNING, "")):
+        for phase, order in ((Result.STOPPED, "release"), (Result.RUNNING, "")):
             for index in range(len(self.stage.agents)):
-                self.stage.stands(conductor, index, round_id, phase)
+                self.stage.stands(coordinator, index, round_id, phase)
             for agent in self.stage.agents.values():
-                if told:
-                    await agent.told(told)
+                if order:
+                    await agent.received(order)
         await until(lambda: self.stage.restarts.all[round_id].is_finished)
 
     async def answer(self, index: int = 0) -> pb.FaultAnswer:
-        return (await self.stage.agent(index).told("answer")).answer
+        return (await self.stage.agent(index).received("answer")).answer
 
     def condition(self, kind: str) -> Condition | None:
         assert self.here.jobset is not None
@@ -151,17 +151,17 @@ def suspended(jobset: JobSet | None) -> JobSet:
 
 async def test_max_restarts_counts_rounds_caused_by_faults() -> None:
     theatre = Theatre(limit=2)
-    async with theatre.stage.leading() as conductor:
+    async with theatre.stage.leading() as coordinator:
         for number in range(2):
-            await theatre.round(conductor, fault_id=f"f{number}")
-        theatre.here.look()
+            await theatre.round(coordinator, fault_id=f"f{number}")
+        theatre.here.reconcile()
         assert theatre.status.restarts_counted == 2
         assert (theatre.status.previous_in_place, theatre.status.current_in_place) == (1, 2)
-        theatre.stage.fails(conductor, 0, fault_id="one more")
+        theatre.stage.fails(coordinator, 0, fault_id="one more")
         answer = await theatre.answer()
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "ReachedMaxRestarts")
         assert len(theatre.stage.restarts.all) == 2
-        theatre.here.look()
+        theatre.here.reconcile()
         failed = theatre.condition("Failed")
         assert failed is not None
         assert failed.status
@@ -170,13 +170,13 @@ async def test_max_restarts_counts_rounds_caused_by_faults() -> None:
 
 async def test_round_counts_from_its_begin() -> None:
     theatre = Theatre(limit=1)
-    async with theatre.stage.leading() as conductor:
-        theatre.stage.fails(conductor, 0)
+    async with theatre.stage.leading() as coordinator:
+        theatre.stage.fails(coordinator, 0)
         await theatre.stopped()
         policy = theatre.ours.policy(GANG)
         assert policy is not None
         assert (policy.limit, policy.used) == (1, 1)
-        theatre.here.look()
+        theatre.here.reconcile()
         restarting = theatre.condition("kubemend.io/InPlaceRestart")
         assert restarting is not None
         assert (restarting.status, restarting.reason) == (True, "Restarting")
@@ -185,41 +185,41 @@ async def test_round_counts_from_its_begin() -> None:
 
 async def test_first_fault_without_restarts_left_fails_jobset() -> None:
     theatre = Theatre(limit=0)
-    async with theatre.stage.leading() as conductor:
-        theatre.stage.fails(conductor, 1)
+    async with theatre.stage.leading() as coordinator:
+        theatre.stage.fails(coordinator, 1)
         assert (await theatre.answer(1)).reason == "ReachedMaxRestarts"
         assert theatre.stage.restarts.all == {}
-        assert theatre.here.look().counts == ("failed",)
+        assert theatre.here.reconcile().counts == ("failed",)
 
 
 async def test_dry_run_fails_no_jobset() -> None:
     theatre = Theatre(limit=0)
     theatre.stage.outside = replace(theatre.stage.outside, policy=replace(theatre.stage.outside.policy, dry_run=True))
-    async with theatre.stage.leading() as conductor:
-        theatre.stage.fails(conductor, 1)
+    async with theatre.stage.leading() as coordinator:
+        theatre.stage.fails(coordinator, 1)
         await theatre.answer(1)
-        assert theatre.here.look().counts == ()
+        assert theatre.here.reconcile().counts == ()
 
 
 async def test_requested_round_costs_nothing() -> None:
     theatre = Theatre(limit=1)
-    async with theatre.stage.leading() as conductor:
+    async with theatre.stage.leading() as coordinator:
         for number in range(3):
             theatre.stage.restarts.asked(request(f"please-{number}"))
             round_id = await theatre.stopped()
-            await theatre.released(conductor, round_id)
-        theatre.here.look()
+            await theatre.released(coordinator, round_id)
+        theatre.here.reconcile()
         assert (theatre.status.restarts_counted, theatre.status.current_in_place) == (0, 3)
-        await theatre.round(conductor)
-        theatre.here.look()
+        await theatre.round(coordinator)
+        theatre.here.reconcile()
         assert theatre.status.restarts_counted == 1
 
 
 async def test_suspended_jobset_begins_no_round() -> None:
     theatre = Theatre()
     theatre.here.put(suspended(theatre.here.jobset))
-    async with theatre.stage.leading() as conductor:
-        theatre.stage.fails(conductor, 0)
+    async with theatre.stage.leading() as coordinator:
+        theatre.stage.fails(coordinator, 0)
         answer = await theatre.answer()
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Suspended")
         theatre.stage.restarts.asked(request("please"))
@@ -230,8 +230,8 @@ async def test_suspended_jobset_begins_no_round() -> None:
 @pytest.mark.parametrize("why", ["suspended", "gone", "completed", "recreating"])
 async def test_round_is_cancelled_when_jobset_takes_no_restarts(why: str) -> None:
     theatre = Theatre()
-    async with theatre.stage.leading() as conductor:
-        theatre.stage.fails(conductor, 0)
+    async with theatre.stage.leading() as coordinator:
+        theatre.stage.fails(coordinator, 0)
         round_id = await theatre.stopped()
         jobset = theatre.here.jobset
         assert jobset is not None
@@ -245,36 +245,36 @@ async def test_round_is_cancelled_when_jobset_takes_no_restarts(why: str) -> Non
             }[why]
         )
         for index in range(SIZE):
-            assert (await theatre.stage.agent(index).told("abort")).abort.round == round_id
-        told = theatre.stage.restarts.statuses[round_id]
-        assert told["phase"] == "Failed"
-        (cancelled,) = [each for each in told["conditions"] if each["type"] == "Cancelled"]
+            assert (await theatre.stage.agent(index).received("abort")).abort.round == round_id
+        status = theatre.stage.restarts.statuses[round_id]
+        assert status["phase"] == "Failed"
+        (cancelled,) = [each for each in status["conditions"] if each["type"] == "Cancelled"]
         assert cancelled["message"] == f"its JobSet is {why}"
 
 
 async def test_cancelled_round_costs_nothing() -> None:
     theatre = Theatre(limit=1)
     jobset = theatre.here.jobset
-    async with theatre.stage.leading() as conductor:
-        theatre.stage.fails(conductor, 0, fault_id="first")
+    async with theatre.stage.leading() as coordinator:
+        theatre.stage.fails(coordinator, 0, fault_id="first")
         round_id = await theatre.stopped()
         theatre.here.put(suspended(jobset))
         await until(lambda: theatre.stage.restarts.all[round_id].is_finished)
         theatre.here.put(jobset)
-        await theatre.round(conductor, fault_id="second")
-        theatre.here.look()
+        await theatre.round(coordinator, fault_id="second")
+        theatre.here.reconcile()
         assert theatre.status.restarts_counted == 1
 
 
 async def test_new_leader_counts_rounds_of_previous_leader() -> None:
     theatre = Theatre(limit=1)
-    async with theatre.stage.leading() as conductor:
-        await theatre.round(conductor)
+    async with theatre.stage.leading() as coordinator:
+        await theatre.round(coordinator)
     theatre.ours.book.new_term()
     for restart in theatre.stage.restarts.all.values():
         theatre.ours.book.restart_changed(RestartChange(ChangeKind.APPEARED, restart))
-    async with theatre.stage.leading(epoch=2) as conductor:
-        theatre.stage.fails(conductor, 1, fault_id="anew")
+    async with theatre.stage.leading(epoch=2) as coordinator:
+        theatre.stage.fails(coordinator, 1, fault_id="anew")
         assert (await theatre.answer(1)).reason == "ReachedMaxRestarts"
 
 
@@ -283,19 +283,19 @@ async def test_round_numbers_continue_from_status_without_records() -> None:
     jobset = theatre.here.jobset
     assert jobset is not None
     theatre.here.put(replace(jobset, status=Status(previous_in_place=6, current_in_place=7)))
-    async with theatre.stage.leading() as conductor:
-        round_id = await theatre.round(conductor)
+    async with theatre.stage.leading() as coordinator:
+        round_id = await theatre.round(coordinator)
         restart = theatre.stage.restarts.all[round_id]
         assert restart.attempt == 8
-        theatre.here.look()
+        theatre.here.reconcile()
         assert (theatre.status.previous_in_place, theatre.status.current_in_place) == (7, 8)
 
 
 async def test_single_member_gang_is_counted() -> None:
     theatre = Theatre(limit=1, size=1)
-    async with theatre.stage.leading() as conductor:
-        await theatre.round(conductor)
-        theatre.stage.fails(conductor, 0, fault_id="anew")
+    async with theatre.stage.leading() as coordinator:
+        await theatre.round(coordinator)
+        theatre.stage.fails(coordinator, 0, fault_id="anew")
         assert (await theatre.answer()).reason == "ReachedMaxRestarts"
 
 
@@ -304,14 +304,14 @@ async def test_given_up_member_is_neither_awaited_nor_replaced() -> None:
     alive = [builders.member(index, gang=GANG, slot=f"js-w-0/{index}") for index in (0, 2)]
     theatre = Theatre(members=(alive[0], lost, alive[1]))
     theatre.here.jobs = (worlds.job("w-0", failed_indexes="1"),)
-    async with theatre.stage.leading() as conductor:
-        theatre.stage.fails(conductor, 0)
+    async with theatre.stage.leading() as coordinator:
+        theatre.stage.fails(coordinator, 0)
         for index in (0, 2):
-            round_id = (await theatre.stage.agent(index).told("stop")).stop.round
-            theatre.stage.stands(conductor, index, round_id, Result.STOPPED)
+            round_id = (await theatre.stage.agent(index).received("stop")).stop.round
+            theatre.stage.stands(coordinator, index, round_id, Result.STOPPED)
         for index in (0, 2):
-            await theatre.stage.agent(index).told("release")
-            theatre.stage.stands(conductor, index, round_id, Result.RUNNING)
+            await theatre.stage.agent(index).received("release")
+            theatre.stage.stands(coordinator, index, round_id, Result.RUNNING)
         await until(lambda: theatre.stage.restarts.all[round_id].is_finished)
         assert theatre.stage.restarts.statuses[round_id]["phase"] == "Done"
         assert theatre.stage.replaced.wanted == []
@@ -319,31 +319,31 @@ async def test_given_up_member_is_neither_awaited_nor_replaced() -> None:
 
 async def test_device_replacement_reports_the_node() -> None:
     theatre = Theatre()
-    async with theatre.stage.leading() as conductor:
-        theatre.stage.fails(conductor, 1, action_class="Replace", device="GPU-1")
+    async with theatre.stage.leading() as coordinator:
+        theatre.stage.fails(coordinator, 1, action_class="Replace", device="GPU-1")
         await until(lambda: theatre.here.left_nodes == ["node-1"])
 
 
 async def test_other_gangs_use_operators_limits() -> None:
     theatre = Theatre(managed=False)
-    async with theatre.stage.leading() as conductor:
-        await theatre.round(conductor)
+    async with theatre.stage.leading() as coordinator:
+        await theatre.round(coordinator)
         assert theatre.ours.policy(GANG) is None
 
 
 async def test_gang_whose_jobset_is_no_longer_managed_gets_rounds() -> None:
     theatre = Theatre()
-    async with theatre.stage.leading() as conductor:
-        await theatre.round(conductor)
+    async with theatre.stage.leading() as coordinator:
+        await theatre.round(coordinator)
         theatre.here.put(None)
         former = [*theatre.stage.members.of_gang(GANG).values()]
-        theatre.stage.fails(conductor, 0, fault_id="late")
+        theatre.stage.fails(coordinator, 0, fault_id="late")
         assert (await theatre.answer()).reason == "JobSetClosed"
         for member in former:
             theatre.stage.members.gone(member.pod.uid)
         for member in former:
             theatre.stage.members.appears(member)
-        await theatre.round(conductor, fault_id="anew")
+        await theatre.round(coordinator, fault_id="anew")
 
 
 def request(name: str) -> Restart:

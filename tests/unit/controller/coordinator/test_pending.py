@@ -42,9 +42,9 @@ def test_held_until_is_the_earliest_end() -> None:
 def test_change_of_pod_ends_its_holds() -> None:
     one, other = (PendingCause(builders.fault(index), held_until=float("inf")) for index in range(2))
     waiting = cases(one, other)
-    waiting.look_again(pod=builders.member(1).pod.uid)
+    waiting.recheck(pod=builders.member(1).pod.uid)
     assert waiting.next(now=NOW) is other
-    waiting.look_again()
+    waiting.recheck()
     assert waiting.next(now=NOW) is one
 
 

@@ -22,11 +22,11 @@ FAULT: dict[str, Any] = {"kind": "Exit", "code": "Exit1", "message": "exited wit
 START, END = "2023-11-14T22:13:20Z", "2023-11-14T22:13:21Z"  # builders.NOW, and a second later
 
 
-def status(**told: Any) -> dict[str, Any]:
-    return {"phase": "Stopping", "trigger": FAULT, "startTime": START, **told}
+def status(**fields: Any) -> dict[str, Any]:
+    return {"phase": "Stopping", "trigger": FAULT, "startTime": START, **fields}
 
 
-def restart(attempt: int = 1, **told: Any) -> Restart:
+def restart(attempt: int = 1, **fields: Any) -> Restart:
     return Restart(
         namespace="team",
         name=f"js-{attempt}",
@@ -38,7 +38,7 @@ def restart(attempt: int = 1, **told: Any) -> Restart:
         gang=GANG,
         attempt=attempt,
         epoch=1,
-        status=status(**told),
+        status=status(**fields),
     )
 
 
@@ -66,8 +66,8 @@ def test_round_under_way_has_no_end() -> None:
 
 
 def test_successful_round_has_its_duration() -> None:
-    told = status(phase="Done", completionTime=END, timings={"totalMilliseconds": 412}, failures=[])
-    found = jobset_rounds.view("js-1", 1, told, started_at=1.0)
+    ended = status(phase="Done", completionTime=END, timings={"totalMilliseconds": 412}, failures=[])
+    found = jobset_rounds.view("js-1", 1, ended, started_at=1.0)
     assert (found.restarted, found.ended_at, found.seconds) == (True, builders.NOW + 1, 0.412)
 
 
@@ -82,8 +82,8 @@ def test_unsuccessful_round_has_its_reason(phase: str) -> None:
 def test_cancelled_round_has_its_own_reason() -> None:
     conditions = [{"type": "Cancelled", "status": "True", "message": "its JobSet is suspended"}]
     failures = [{"member": "w-0", "reason": "NotStopped", "message": ""}]
-    told = status(phase="Failed", conditions=conditions, failures=failures)
-    found = jobset_rounds.view("js-1", 1, told, started_at=1.0)
+    ended = status(phase="Failed", conditions=conditions, failures=failures)
+    found = jobset_rounds.view("js-1", 1, ended, started_at=1.0)
     assert (found.reason, found.message) == ("Cancelled", "its JobSet is suspended")
 
 

@@ -17,9 +17,9 @@ def grep(logged: list[dict[str, object]], text: str) -> list[object]:
 async def test_one_text_finds_round_and_fault_in_log() -> None:
     stage = Stage(builders.gang(3))
     with capture_logs() as logged:
-        async with stage.leading() as conductor:
-            stage.fails(conductor, 1, fault_id="fault-7")
-            round_id = await round_of(stage, conductor)
+        async with stage.leading() as coordinator:
+            stage.fails(coordinator, 1, fault_id="fault-7")
+            round_id = await round_of(stage, coordinator)
     lines = [dict(line) for line in logged]
     assert grep(lines, round_id) == ["round.begun", "fault.answered", "round.phase", "round.phase", "round.ended"]
     assert [line["phase"] for line in lines if line["event"] == "round.phase"] == ["Releasing", "Done"]

@@ -51,34 +51,34 @@ def stage_with(pod: Member | GangKey | None) -> Stage:
     return stage
 
 
-async def told(stage: Stage, name: str = "please") -> dict[str, Any]:
+async def status_of(stage: Stage, name: str = "please") -> dict[str, Any]:
     """Return the status that answers the request."""
     await until(lambda: f"team/{name}" in stage.restarts.statuses)
     return stage.restarts.statuses[f"team/{name}"]
 
 
-async def see_through(stage: Stage, conductor: object, round_id: str) -> None:
+async def see_through(stage: Stage, coordinator: object, round_id: str) -> None:
     """Have the pod's agent carry out its orders."""
-    assert (await stage.agent(0).told("stop")).stop.round == round_id
-    stage.stands(conductor, 0, round_id, Result.STOPPED)  # type: ignore[arg-type]
-    assert (await stage.agent(0).told("release")).release.round == round_id
-    stage.stands(conductor, 0, round_id, Result.RUNNING)  # type: ignore[arg-type]
+    assert (await stage.agent(0).received("stop")).stop.round == round_id
+    stage.stands(coordinator, 0, round_id, Result.STOPPED)  # type: ignore[arg-type]
+    assert (await stage.agent(0).received("release")).release.round == round_id
+    stage.stands(coordinator, 0, round_id, Result.RUNNING)  # type: ignore[arg-type]
 
 
 async def test_single_pod_is_restarted_in_its_own_round() -> None:
     stage = stage_with(alone())
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         stage.restarts.asked(request())
-        stop = (await stage.agent(0).told("stop")).stop
+        stop = (await stage.agent(0).received("stop")).stop
         assert (stop.round, stop.gang, [order.pod.name for order in stop.orders]) == (
             "team/please",
             "team/Pod/train-0-0",
             ["train-0-0"],
         )
-        stage.stands(conductor, 0, stop.round, Result.STOPPED)
-        await stage.agent(0).told("release")
-        stage.stands(conductor, 0, stop.round, Result.RUNNING)
-        status = await told(stage)
+        stage.stands(coordinator, 0, stop.round, Result.STOPPED)
+        await stage.agent(0).received("release")
+        stage.stands(coordinator, 0, stop.round, Result.RUNNING)
+        status = await status_of(stage)
         assert (status["phase"], status["members"]["running"]) == ("Done", 1)
         await until(lambda: not stage.members.followed)
 
@@ -100,7 +100,7 @@ async def test_pod_that_cannot_be_restarted_alone_is_refused_with_reason(
     stage = stage_with(pod)
     async with stage.leading():
         stage.restarts.asked(request())
-        status = await told(stage)
+        status = await status_of(stage)
         assert (status["phase"], status["decision"]["reason"]) == ("Refused", reason)
         assert detail in status["decision"]["detail"]
         await until(lambda: not stage.members.followed)
@@ -113,19 +113,19 @@ async def test_impossible_pod_name_reaches_no_selector(name: str) -> None:
     stage.members.may_follow.clear()
     async with stage.leading():
         stage.restarts.asked(request(pod=name))
-        assert (await told(stage))["decision"]["reason"] == "MemberGone"
+        assert (await status_of(stage))["decision"]["reason"] == "MemberGone"
 
 
 @pytest.mark.parametrize("refusal", ["JobBackoffLimit", "RestartPolicyNever", "DeviceNotUsable"])
 async def test_pod_refused_by_its_agent_is_never_deleted(refusal: str) -> None:
     stage = stage_with(alone())
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         stage.restarts.asked(request())
-        stop = (await stage.agent(0).told("stop")).stop
+        stop = (await stage.agent(0).received("stop")).stop
         pod = pb.Pod(namespace="team", name=KEY.name, uid=alone().pod.uid)
         result = pb.StepResult(round=stop.round, pod=pod, phase=Result.REFUSED, reason=refusal)
-        conductor.told(stage.agent(0), pb.AgentMessage(result=result))
-        status = await told(stage)
+        coordinator.told(stage.agent(0), pb.AgentMessage(result=result))
+        status = await status_of(stage)
         assert status["phase"] == "Failed"
         assert [each["reason"] for each in status["failures"]] == [refusal]
         assert not stage.replaced.wanted
@@ -133,12 +133,12 @@ async def test_pod_refused_by_its_agent_is_never_deleted(refusal: str) -> None:
 
 async def test_requests_for_one_pod_run_one_after_another() -> None:
     stage = stage_with(alone())
-    async with stage.leading() as conductor:
+    async with stage.leading() as coordinator:
         stage.restarts.asked(request("first"))
         stage.restarts.asked(request("second"))
         for name in ("first", "second"):
-            await see_through(stage, conductor, f"team/{name}")
-            assert (await told(stage, name))["phase"] == "Done"
+            await see_through(stage, coordinator, f"team/{name}")
+            assert (await status_of(stage, name))["phase"] == "Done"
         await until(lambda: not stage.members.followed)
 
 
@@ -158,9 +158,9 @@ async def test_deleted_pod_ends_its_round() -> None:
     stage = stage_with(alone())
     async with stage.leading():
         stage.restarts.asked(request())
-        await stage.agent(0).told("stop")
+        await stage.agent(0).received("stop")
         stage.members.gone(alone().pod.uid, kind=MemberChangeKind.GONE)
-        assert (await told(stage))["phase"] in ("Degraded", "Failed")
+        assert (await status_of(stage))["phase"] in ("Degraded", "Failed")
         await until(lambda: not stage.members.followed)
 
 
@@ -169,15 +169,15 @@ async def test_next_leader_resumes_before_agents_connect(age: float) -> None:
     stage = stage_with(alone())
     async with stage.leading():
         stage.restarts.asked(request(age=age))
-        await stage.agent(0).told("stop")
+        await stage.agent(0).received("stop")
     assert not stage.members.followed
     assert stage.restarts.all["team/please"].is_round
-    async with stage.leading(epoch=2) as conductor:
+    async with stage.leading(epoch=2) as coordinator:
         assert stage.members.by_uid(alone().pod.uid) is not None
-        stage.stands(conductor, 0, "team/please", Result.STOPPED)
-        await stage.agent(0).told("release")
-        stage.stands(conductor, 0, "team/please", Result.RUNNING)
-        assert (await told(stage))["phase"] == "Done"
+        stage.stands(coordinator, 0, "team/please", Result.STOPPED)
+        await stage.agent(0).received("release")
+        stage.stands(coordinator, 0, "team/please", Result.RUNNING)
+        assert (await status_of(stage))["phase"] == "Done"
 
 
 async def test_lookup_timeout_does_not_block_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ async def test_lookup_timeout_does_not_block_leadership(monkeypatch: pytest.Monk
     stage = stage_with(alone())
     async with stage.leading():
         stage.restarts.asked(request())
-        await stage.agent(0).told("stop")
+        await stage.agent(0).received("stop")
     stage.members.may_follow.clear()
     async with stage.leading(epoch=2):
         assert stage.members.followed == [KEY]
@@ -205,7 +205,7 @@ async def test_many_requests_of_one_namespace_leave_slots_for_others() -> None:
         assert len(stage.members.followed) == share + 1
         stage.members.may_follow.set()
         for number in range(2 * share):
-            assert (await told(stage, f"ask-{number}"))["phase"] == "Refused"
+            assert (await status_of(stage, f"ask-{number}"))["phase"] == "Refused"
 
 
 async def test_internal_error_in_request_is_reported_and_next_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,10 +220,10 @@ async def test_internal_error_in_request_is_reported_and_next_is_handled(monkeyp
     monkeypatch.setattr(stage.members, "following", broken)
     async with stage.leading():
         stage.restarts.asked(request())
-        status = await told(stage)
+        status = await status_of(stage)
         assert (status["phase"], status["failures"][0]["reason"]) == ("Failed", "Internal")
         stage.restarts.asked(request("other", pod="other"))
-        assert (await told(stage, "other"))["decision"]["reason"] == "MemberGone"
+        assert (await status_of(stage, "other"))["decision"]["reason"] == "MemberGone"
 
 
 def forged(number: int, *, gang: GangKey) -> Restart:
@@ -260,17 +260,17 @@ async def test_forged_rounds_do_not_block_leadership(monkeypatch: pytest.MonkeyP
     resuming = Resuming(stage, at_first=most, monkeypatch=monkeypatch)
     async with stage.leading():
         stage.restarts.asked(replace(request(), spec=RestartSpec(gang=builders.GANG), gang=builders.GANG))
-        assert (await stage.agent(0).told("stop")).stop.round == "team/please"
+        assert (await stage.agent(0).received("stop")).stop.round == "team/please"
         resuming.allow(100)
         for number in range(100):
-            assert (await told(stage, f"forged-{number}"))["phase"] == "Failed"
+            assert (await status_of(stage, f"forged-{number}"))["phase"] == "Failed"
 
 
 async def test_only_one_of_many_rounds_of_a_gang_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage([builders.member(0)])
     async with stage.leading():
         stage.restarts.asked(replace(request(), spec=RestartSpec(gang=builders.GANG), gang=builders.GANG))
-        round_id = (await stage.agent(0).told("stop")).stop.round
+        round_id = (await stage.agent(0).received("stop")).stop.round
     for number in range(10):
         restart = forged(number, gang=builders.GANG)
         stage.restarts.all[restart.id] = restart
@@ -279,5 +279,5 @@ async def test_only_one_of_many_rounds_of_a_gang_is_resumed(monkeypatch: pytest.
         assert resuming.done == [round_id]
         resuming.allow(10)
         for number in range(10):
-            assert (await told(stage, f"forged-{number}"))["phase"] == "Failed"
+            assert (await status_of(stage, f"forged-{number}"))["phase"] == "Failed"
         assert round_id not in stage.restarts.statuses

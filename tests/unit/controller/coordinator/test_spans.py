@@ -35,15 +35,15 @@ def begun(size: int = 2, *, max_unavailable: int | None = None) -> Round:
     ).round
 
 
-def told(state: Round, phase: StepPhase, *indexes: int, at: float, **more: Any) -> Round:
-    told = [StepTold(builders.member(index).pod.uid, phase, **more) for index in indexes]
-    return machine.advance(state, told, now=NOW + at).round
+def advance(state: Round, phase: StepPhase, *indexes: int, at: float, **more: Any) -> Round:
+    results = [StepTold(builders.member(index).pod.uid, phase, **more) for index in indexes]
+    return machine.advance(state, results, now=NOW + at).round
 
 
 def done() -> Round:
-    state = told(begun(), StepPhase.STOPPED, 0, at=0.05, seconds={"stop": 0.02, "create": 0.01, "start": 0.015})
-    state = told(state, StepPhase.STOPPED, 1, at=0.08)
-    return told(state, StepPhase.RUNNING, 0, 1, at=0.1)
+    state = advance(begun(), StepPhase.STOPPED, 0, at=0.05, seconds={"stop": 0.02, "create": 0.01, "start": 0.015})
+    state = advance(state, StepPhase.STOPPED, 1, at=0.08)
+    return advance(state, StepPhase.RUNNING, 0, 1, at=0.1)
 
 
 def trace(ended: Round) -> Span:
@@ -98,16 +98,16 @@ def test_round_span_has_identifying_attributes() -> None:
 
 
 def test_phases_of_a_deviating_clock_are_shortened() -> None:
-    state = told(begun(), StepPhase.STOPPED, 0, at=0.05, seconds={"stop": 0.3, "start": 0.1})
-    state = told(state, StepPhase.STOPPED, 1, at=0.05)
-    root = trace(told(state, StepPhase.RUNNING, 0, 1, at=0.06))
+    state = advance(begun(), StepPhase.STOPPED, 0, at=0.05, seconds={"stop": 0.3, "start": 0.1})
+    state = advance(state, StepPhase.STOPPED, 1, at=0.05)
+    root = trace(advance(state, StepPhase.RUNNING, 0, 1, at=0.06))
     stop, start, *_ = named(root, "train-0-0").children
     assert (ms(stop.begin), ms(start.end)) == (0, 50)
     assert stop.end - stop.begin == pytest.approx(3 * (start.end - start.begin), rel=0.01)
 
 
 def test_round_without_release_has_failed_stop_span() -> None:
-    state = told(begun(), StepPhase.STUCK, 0, at=0.1, reason="Stuck", detail="pid 7 cannot be killed")
+    state = advance(begun(), StepPhase.STUCK, 0, at=0.1, reason="Stuck", detail="pid 7 cannot be killed")
     ended = machine.advance(state, (), now=NOW + Limits().whole + 1.0).round
     assert ended.phase is Phase.FAILED
     root = trace(ended)
@@ -122,8 +122,8 @@ def test_round_without_release_has_failed_stop_span() -> None:
 def test_rolling_round_has_no_common_release_span() -> None:
     state = begun(max_unavailable=1)
     for index in range(2):
-        state = told(state, StepPhase.STOPPED, index, at=0.1 + index)
-        state = told(state, StepPhase.RUNNING, index, at=0.2 + index)
+        state = advance(state, StepPhase.STOPPED, index, at=0.1 + index)
+        state = advance(state, StepPhase.RUNNING, index, at=0.2 + index)
     assert state.phase is Phase.DONE
     root = trace(state)
     assert "release" not in [each.name for each in root.children]

@@ -40,14 +40,14 @@ async def test_slow_member_is_reported_once_and_when_caught_up() -> None:
             watch.judge()
 
     for_a_while(0.4)
-    assert stage.told.reasons == [STRAGGLER]
+    assert stage.events.reasons == [STRAGGLER]
     labels = {"namespace": "team", "kind": "Job", "gang": "train"}
     gauge = stage.outside.metrics.stragglers.labels(**labels)
     assert gauge._value.get() == 1
     for_a_while(0.4)
-    assert stage.told.reasons == [STRAGGLER]
+    assert stage.events.reasons == [STRAGGLER]
     for_a_while(0.95)
-    assert stage.told.reasons == [STRAGGLER, CAUGHT_UP]
+    assert stage.events.reasons == [STRAGGLER, CAUGHT_UP]
     assert gauge._value.get() == 0
     assert stage.restarts.all == {}
 
@@ -58,7 +58,7 @@ async def test_samples_of_unknown_pods_are_ignored() -> None:
     watch = Stragglers(outside=stage.outside)
     watch.take([measured(0, clock=0.1)])
     watch.judge()
-    assert stage.told.reasons == []
+    assert stage.events.reasons == []
 
 
 async def test_gang_without_members_leaves_no_series() -> None:

@@ -48,21 +48,21 @@ def test_faults_in_one_slot_are_no_progress() -> None:
     found = shut(row(40, 30, 3, slot="train/7"), slot="train/7", code="Exit1")
     assert found is not None
     expected = "the last 4 faults were all in train/7, and none lived 1 min. Check the member and its node"
-    assert found.in_vain == expected
+    assert found.common_cause == expected
 
 
 def test_faults_with_one_code_are_no_progress() -> None:
     past = [*row(40, slot="train/1", code="Exit1"), *row(30, 3, slot="train/2", code="Exit1")]
     found = shut(past, slot="train/3", code="Exit1")
     assert found is not None
-    assert found.in_vain.startswith("the last 4 faults were all Exit1")
+    assert found.common_cause.startswith("the last 4 faults were all Exit1")
 
 
 def test_different_faults_have_no_common_cause() -> None:
     past = [*row(40, slot="train/1", code="Exit1"), *row(30, 3, slot="train/2", code="Xid79")]
     found = shut(past, slot="train/3", code="Exit1")
     assert found is not None
-    assert found.in_vain == ""
+    assert found.common_cause == ""
 
 
 def test_rounds_after_a_clock_setback_do_not_count() -> None:

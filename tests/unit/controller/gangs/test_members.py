@@ -109,8 +109,8 @@ def test_deletion_timestamp_marks_member_as_deleting() -> None:
         ({"annotations": {}}, (), Bar.NOT_OPTED_IN),
         ({"annotations": {}}, ("team",), None),
         ({"annotations": {"kubemend.io/restart": "Never"}}, (), Bar.NOT_OPTED_IN),
-        ({"owner": None}, ("team",), Bar.NOBODY_RECREATES_IT),
-        ({"owner": Owner("", "Node", "node-0", "u")}, (), Bar.NOBODY_RECREATES_IT),
+        ({"owner": None}, ("team",), Bar.NO_CONTROLLER),
+        ({"owner": Owner("", "Node", "node-0", "u")}, (), Bar.NO_CONTROLLER),
     ],
 )
 def test_only_opted_in_pod_with_owner_may_be_deleted(

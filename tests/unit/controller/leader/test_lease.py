@@ -32,11 +32,11 @@ class World:
     def leases(self) -> str:
         return paths.collection("leases", namespace=self.namespace, group="coordination.k8s.io")
 
-    async def look(self, one: EpochLock) -> tuple[bool, Any]:
+    async def read(self, one: EpochLock) -> tuple[bool, Any]:
         return await one.get("l", self.namespace)
 
     async def write(self, one: EpochLock) -> bool:
-        found, _ = await self.look(one)
+        found, _ = await self.read(one)
         return await (one.update("l", self.namespace, RECORD) if found else one.create("l", self.namespace, RECORD))
 
 
@@ -75,7 +75,7 @@ async def test_epoch_grows_with_each_new_holder_only(world: World) -> None:
 async def test_one_of_two_concurrent_writes_fails(world: World) -> None:
     for found, names in ((False, "ab"), (True, "cd")):  # a missing Lease, and an existing one
         first, second = (lock(world, name) for name in names)
-        assert (await world.look(first))[0] is (await world.look(second))[0] is found
+        assert (await world.read(first))[0] is (await world.read(second))[0] is found
         verb = "update" if found else "create"
         wrote = await asyncio.gather(*(getattr(one, verb)("l", world.namespace, RECORD) for one in (first, second)))
         assert sorted(wrote) == [False, True]
@@ -83,7 +83,7 @@ async def test_one_of_two_concurrent_writes_fails(world: World) -> None:
 
 
 async def test_lease_without_valid_epoch_begins_again(world: World) -> None:
-    for told in (
+    for content in (
         {},
         {"annotations": {EPOCH: "many"}},
         {"annotations": {EPOCH: "-4"}},
@@ -91,7 +91,7 @@ async def test_lease_without_valid_epoch_begins_again(world: World) -> None:
         {"annotations": {EPOCH: "9" * 18}},
         {"annotations": {EPOCH: str(HIGHEST + 1)}},
     ):
-        await world.api.create(world.leases, {"metadata": {"name": "l", **told}, "spec": {"holderIdentity": "x"}})
+        await world.api.create(world.leases, {"metadata": {"name": "l", **content}, "spec": {"holderIdentity": "x"}})
         one = lock(world, "a")
         assert await world.write(one)
         assert one.epoch == 1
@@ -148,17 +148,17 @@ async def test_foreign_annotations_are_kept(world: World) -> None:
 async def test_errors_are_reported_and_never_raised(world: World) -> None:
     one = lock(world, "a")
     world.server.fail_next(1, status=403, method="GET", path="/leases")
-    found, why = await world.look(one)
+    found, why = await world.read(one)
     assert not found
     assert why.status == 403
     assert isinstance(one.error, errors.ForbiddenError)
-    assert (await world.look(one))[1].body == '{"code": 404}'
+    assert (await world.read(one))[1].body == '{"code": 404}'
     assert one.error is None
     world.server.fail_next(1, status=403, method="POST", path="/leases")
     assert not await one.create("l", world.namespace, RECORD)
     assert isinstance(one.error, errors.ForbiddenError)
     await world.server.stop()
-    assert not (await world.look(one))[0]
+    assert not (await world.read(one))[0]
     assert isinstance(one.error, errors.ApiUnavailableError)
 
 
@@ -168,6 +168,6 @@ async def test_only_the_holder_releases_lease(world: World) -> None:
     await second.release()
     assert (await world.api.get(f"{world.leases}/l"))["spec"]["holderIdentity"] == "a"
     await first.release()
-    assert await world.look(second) == (True, None)
+    assert await world.read(second) == (True, None)
     assert await world.write(second)
     assert second.epoch == 2

@@ -162,9 +162,11 @@ async def test_only_consecutive_refusals_count(cluster: Cluster, monkeypatch: py
     assert set(asked) == {"10.0.0.1:9465"}
 
 
-@pytest.mark.parametrize("told", ["", "pod-z_1@10.0.0.1:9465", "10.0.0.1:9465"])
-async def test_unpublished_address_is_not_probed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    await held_by(cluster, "pod-a_uid-a_1", hub=told)
+@pytest.mark.parametrize("published", ["", "pod-z_1@10.0.0.1:9465", "10.0.0.1:9465"])
+async def test_unpublished_address_is_not_probed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, published: str
+) -> None:
+    await held_by(cluster, "pod-a_uid-a_1", hub=published)
     enough, asked = await tried(monkeypatch, lambda _: False)
     async with Campaign(cluster).running():
         async with asyncio.timeout(60):

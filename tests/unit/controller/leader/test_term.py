@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kubemend.common import epochs
-from kubemend.controller.leader.election import LostError, Term, who_leads
+from kubemend.controller.leader.election import LostError, Term, leader_text
 
 NOW = 1_800_000_000.0
 HIGHEST = epochs.highest(NOW)
@@ -20,7 +20,7 @@ def test_equal_or_higher_epoch_raises_ours(seen: int) -> None:
     term = begun(epoch=7)
     term.raise_above(seen)
     assert term.seen == seen
-    assert term.wish.is_set()
+    assert term.raise_requested.is_set()
 
 
 @pytest.mark.parametrize("seen", [0, 6, HIGHEST, 2**63])
@@ -28,22 +28,22 @@ def test_lower_or_impossible_epoch_changes_nothing(seen: int) -> None:
     term = begun(epoch=7)
     term.raise_above(seen)
     assert term.seen == 6
-    assert not term.wish.is_set()
+    assert not term.raise_requested.is_set()
 
 
 def test_pending_raise_is_not_requested_again() -> None:
     term = begun(epoch=1)
     term.raise_above(8)
-    term.wish.clear()  # a renewal is under way
+    term.raise_requested.clear()  # a renewal is under way
     for seen in (8, 3, 1):
         term.raise_above(seen)
     assert term.seen == 8
-    assert not term.wish.is_set()
+    assert not term.raise_requested.is_set()
     term.renewed(epoch=9, at=1.0)
     term.raise_above(8)
-    assert not term.wish.is_set()
+    assert not term.raise_requested.is_set()
     term.raise_above(9)
-    assert term.wish.is_set()
+    assert term.raise_requested.is_set()
 
 
 async def test_risen_ignores_mere_renewals() -> None:
@@ -68,5 +68,5 @@ async def test_risen_raises_at_end_of_term() -> None:
 
 
 def test_lease_without_holder_has_full_sentence() -> None:
-    assert who_leads("") == "no replica leads yet"
-    assert who_leads("pod-a_uid-a_1") == "pod-a_uid-a_1 leads"
+    assert leader_text("") == "no replica leads yet"
+    assert leader_text("pod-a_uid-a_1") == "pod-a_uid-a_1 leads"

@@ -1,6 +1,6 @@
 """Events about rounds, while some of them cannot be written."""
 
-from kubemend.controller.restarts.events import EventTeller, ObjectRef
+from kubemend.controller.restarts.events import ObjectRef, RoundEventRecorder
 from tests import eventually
 from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
@@ -9,12 +9,12 @@ from tests.unit.reporters.running import connected, started
 async def test_namespace_that_refuses_events_does_not_block_others(tenant: Tenant) -> None:
     async with connected(tenant) as api:
         tenant.server.fail_next(10_000, status=403, path="/namespaces/going/")
-        teller = EventTeller(api=api, report=lambda _: None)
+        recorder = RoundEventRecorder(api=api, report=lambda _: None)
         for namespace in ("going", tenant.namespace):
-            teller.tell(ObjectRef("v1", "Pod", namespace, "a", "uid"), reason="RoundDone", message="all run")
+            recorder.record(ObjectRef("v1", "Pod", namespace, "a", "uid"), reason="RoundDone", message="all run")
 
-        async def told() -> bool:
+        async def is_recorded() -> bool:
             return bool((await api.list(tenant.of("events"))).items)
 
-        async with started(teller):
-            await eventually.true(told)
+        async with started(recorder):
+            await eventually.true(is_recorded)

@@ -139,23 +139,23 @@ def test_object_has_owner_of_its_gang_if_known() -> None:
 
 @pytest.mark.parametrize("phase", ["Pending", "Stopping", "Releasing"])
 def test_condition_is_absent_before_the_end(phase: str) -> None:
-    told = objects.completed({"phase": phase}, generation=2, now=builders.NOW)
-    assert told == {"phase": phase, "observedGeneration": 2}
+    written = objects.completed({"phase": phase}, generation=2, now=builders.NOW)
+    assert written == {"phase": phase, "observedGeneration": 2}
 
 
 def test_other_conditions_stay_with_complete_condition() -> None:
     held = {"type": "HeldTogether", "status": "True"}
     status = {"phase": "Done", "conditions": [held, {"type": "Complete", "status": "False"}]}
-    told = objects.completed(status, generation=1, now=builders.NOW)
-    assert [(each["type"], each["status"]) for each in told["conditions"]] == [
+    written = objects.completed(status, generation=1, now=builders.NOW)
+    assert [(each["type"], each["status"]) for each in written["conditions"]] == [
         ("HeldTogether", "True"), ("Complete", "True"),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("phase", sorted(objects.FINAL))
 def test_final_status_has_complete_condition(phase: str) -> None:
-    told = objects.completed({"phase": phase}, generation=2, now=builders.NOW)
-    (condition,) = told["conditions"]
+    written = objects.completed({"phase": phase}, generation=2, now=builders.NOW)
+    (condition,) = written["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Complete", "True", phase)
     assert condition["lastTransitionTime"] == "2023-11-14T22:13:20Z"
 
@@ -206,8 +206,8 @@ def test_final_status_is_never_read_from_annotation() -> None:
 
 
 def test_detail_is_cut_to_the_conditions_limit() -> None:
-    told = {"phase": "Refused", "decision": {"detail": "x" * 300_000}}
-    (condition,) = objects.completed(told, generation=1, now=builders.NOW)["conditions"]
+    status = {"phase": "Refused", "decision": {"detail": "x" * 300_000}}
+    (condition,) = objects.completed(status, generation=1, now=builders.NOW)["conditions"]
     assert len(condition["message"]) == 1024
 
 

@@ -120,7 +120,7 @@ async def test_status_that_is_never_accepted_is_dropped(bench: Bench) -> None:
     assert await bench.begin()
     bench.writer.set_status(bench.key("a"), {"phase": "Great"}, known=None)
     assert await bench.writer.flush(timeout=SECONDS)
-    assert not bench.writer.is_unsaid(bench.key("a"))
+    assert not bench.writer.is_pending(bench.key("a"))
     assert "status" not in await bench.read()
 
 
@@ -133,11 +133,11 @@ async def test_outstanding_status_is_dropped_in_next_term(bench: Bench) -> None:
         task = asyncio.create_task(first.run())
         await asyncio.sleep(0)  # it begins
         assert not await first.begin(bench.key("b"), lambda: writing.create(bench.api, "b", new), timeout=0.02)
-        assert first.is_unsaid(bench.key("b"))
+        assert first.is_pending(bench.key("b"))
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        assert not first.is_unsaid(bench.key("b"))
+        assert not first.is_pending(bench.key("b"))
         assert await first.flush(timeout=0.0)
 
 
@@ -147,7 +147,7 @@ async def test_internal_error_at_object_leaves_the_others(bench: Bench) -> None:
 
     assert not await bench.writer.begin(bench.key("bad"), broken, timeout=0.1)
     assert await bench.begin("good")
-    assert not bench.writer.is_unsaid(bench.key("bad"))
+    assert not bench.writer.is_pending(bench.key("bad"))
     assert await bench.writer.flush(timeout=SECONDS)
 
 
@@ -161,7 +161,7 @@ async def test_end_of_round_is_written_after_its_term(bench: Bench) -> None:
     writer.set_status(bench.key("b"), {"phase": "Done"}, known=None)
     term.cancel()
     await asyncio.gather(term, return_exceptions=True)
-    assert not writer.is_unsaid(bench.key("b")), "the next term has nothing to do with it"
+    assert not writer.is_pending(bench.key("b")), "the next term has nothing to do with it"
     bench.server.rules.clear()
     finishing = asyncio.create_task(writer.finish())
     try:
