@@ -102,7 +102,7 @@ class ControlServer:
                 await self._requests.carry_out(job.asked, target=job.target, who=job.who, followed=job.feed)
             if work.error is not None:
                 refusal = Decision(Verb.REFUSE, Reason.INTERNAL, contained.why(work.error))
-                job.feed.tell(progress.Decided(refusal))
+                job.feed.notify(progress.Decided(refusal))
             stopped = False
         finally:
             job.feed.end(stopped=stopped)

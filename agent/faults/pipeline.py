@@ -203,7 +203,7 @@ class FindingPipeline:
         ends.
         """
         try:
-            return self._processes.look(pid)
+            return self._processes.facts(pid)
         except OSError as error:
             log.warning("pipeline.process_unreadable", pid=pid, error=str(error))
             return ProcessFacts(pid=pid, container=None, started=0.0)

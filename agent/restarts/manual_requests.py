@@ -135,4 +135,4 @@ class ManualRestarts:
 
 
 def _hold(followed: progress.Progress, reason: admission.Reason, detail: str) -> None:
-    followed.tell(progress.Decided(admission.Decision(admission.Verb.HOLD, reason, detail)))
+    followed.notify(progress.Decided(admission.Decision(admission.Verb.HOLD, reason, detail)))

@@ -91,7 +91,7 @@ class DeviceReattachTimer:
         found: set[ContainerId] = set()
         for each in use.processes:
             with contained.within(contained.Part.DEVICE, f"pid {each.pid}"):
-                process = device_processes.look(self._processes, each.pid)
+                process = device_processes.read_facts(self._processes, each.pid)
                 if process is not None and process.container is not None:
                     found.add(process.container)
         return frozenset(found)

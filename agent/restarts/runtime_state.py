@@ -74,7 +74,7 @@ def clock_step(info: ContainerStatus, *, processes: ProcFs, now: float, since_bo
     kernel by its own. Without the correction a clock that was set back would make every running container look as if it
     had started after the fault. 0.0 if the step is unknown.
     """
-    process = device_processes.look(processes, info.pid) if info.pid is not None and info.started_at else None
+    process = device_processes.read_facts(processes, info.pid) if info.pid is not None and info.started_at else None
     if process is None:
         return 0.0
     step = (now - since_boot) - (info.started_at * _NANOSECOND - process.started)

@@ -70,7 +70,7 @@ class Request:
     cause: Callable[[], admission.Cause]
     devices: frozenset[GpuUuid] | None
     asked: overrides.RestartOverrides | None = None
-    followed: progress.Progress = progress.NOBODY
+    followed: progress.Progress = progress.NO_FOLLOWER
     withdrawn: Callable[[], Awaitable[str]] = _stands
     lapsed: Callable[[], Awaitable[str]] = _stands
     held_back: bool = False
@@ -252,7 +252,7 @@ class RestartScheduler:
             return
         namespace = request.target.pod.namespace
         if self._locks.is_taken(uid) or self._slots.is_full(namespace):
-            request.followed.tell(progress.Queued())
+            request.followed.notify(progress.Queued())
         async with self._locks.turn(uid), self._slots.turn(namespace):
             yield
 
@@ -379,7 +379,7 @@ class RestartScheduler:
         ``answered``: a restart by kubemend has already reported the outcome for this cause.
         """
         cause = request.cause()
-        request.followed.tell(progress.Decided(decision))
+        request.followed.notify(progress.Decided(decision))
         self._metrics.decisions.labels(decision.verb.value, decision.reason.value).inc()
         carried_out = request.part is not None and decision.verb is admission.Verb.ACT  # its end is logged
         say = log.debug if carried_out else log.info

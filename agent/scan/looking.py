@@ -39,7 +39,7 @@ def _started(driver: GpusFound, log: LogFound, *, proc: Path) -> Mapping[int, fl
     started = {}
     for pid in set(_pids(driver, log)):
         with contextlib.suppress(OSError):  # a process whose facts cannot be read is omitted
-            if (facts := processes.look(pid)) is not None:
+            if (facts := processes.facts(pid)) is not None:
                 started[pid] = facts.started
     return MappingProxyType(started)
 

@@ -56,7 +56,7 @@ class ProcFs:
     root: Path = Path("/proc")
     cgroup_root: Path = Path("/sys/fs/cgroup")
 
-    def look(self, pid: int) -> ProcessFacts | None:
+    def facts(self, pid: int) -> ProcessFacts | None:
         """Return the facts about a process, or None when it does not exist (any more).
 
         Raises OSError when it exists and its facts cannot be read.
@@ -73,7 +73,7 @@ class ProcFs:
 
     def is_alive(self, process: ProcessFacts) -> bool:
         """Return whether that very process still runs and is not a zombie: another one may have its pid."""
-        now = self.look(process.pid)
+        now = self.facts(process.pid)
         if now is None or (now.container, now.started) != (process.container, process.started):
             return False
         return any(thread.state not in _DEAD for thread in thread_states.look(self.root, [process.pid]))
@@ -85,12 +85,12 @@ class ProcFs:
         first one has pid 1 there. A child of an added process that has lost its parent cannot be distinguished from the
         container's own.
         """
-        facts = self.look(pid)
+        facts = self.facts(pid)
         mine = self._lineage(pid)
         for _ in range(_MOST_ANCESTORS):
             if facts is None or mine is None:
                 return None
-            above, theirs = self.look(mine.parent), self._lineage(mine.parent)
+            above, theirs = self.facts(mine.parent), self._lineage(mine.parent)
             if mine.parent and (above is None or theirs is None):
                 return None
             if above is None or theirs is None or above.container != facts.container:

@@ -43,7 +43,7 @@ class Told:
     report: progress.Reported | None = None
     acted: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tell(self, event: progress.Event) -> None:
+    def notify(self, event: progress.Event) -> None:
         """Process an event."""
         if isinstance(event, progress.Decided):
             self.decision = event.decision

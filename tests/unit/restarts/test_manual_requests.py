@@ -46,7 +46,7 @@ class Told:
 
     decisions: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         assert isinstance(event, Decided)
         self.decisions.put_nowait((event.decision.verb, event.decision.reason, event.decision.detail))
 
