@@ -56,9 +56,9 @@ class SuspicionTracker:
     async def run(self) -> None:
         """Check suspicions periodically."""
         async for _ in aio.ticks(period=self._period):
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check every suspect device once."""
         for device in self._ledger.devices():
             with contained.within(contained.Part.DEVICE, device):

@@ -168,7 +168,7 @@ class AppFaultHandler:
         )
 
     async def _known_containers(self) -> ports.Events:
-        """Wait for the runtime and its first listing: before that, every container looks as if it had ended."""
+        """Wait for the runtime and its first listing: before that, every container seems to have ended."""
         await self._runtime_found.wait()
         assert self._events is not None
         await self._events.until_listed()

@@ -178,8 +178,8 @@ class FindingPipeline:
         self._metrics.findings.labels(finding.source.value, finding.kind.value, finding.code).inc()
         self._metrics.findings_last_seen.labels(device, finding.kind.value, finding.code).set(finding.observed_at)
         again = self._deduplicator.is_duplicate(finding, device=device)
-        say = log.debug if again else log.info
-        say(
+        write = log.debug if again else log.info
+        write(
             "finding",
             source=finding.source.value,
             kind=finding.kind.value,

@@ -73,7 +73,7 @@ class RoundHooks(Protocol):
 
 
 class _Work:
-    """Says whether an act is at work: +1 when it begins to be, -1 when it waits (``turns.Turn``) or has ended."""
+    """Reports whether an act is at work: +1 when it begins to be, -1 when it waits (``turns.Turn``) or has ended."""
 
     def __init__(self, changed: Callable[[int], None]) -> None:
         self._changed = changed
@@ -345,7 +345,7 @@ class RestartExecutor:
         )
         self._outside.reporter.set(act.target.pod, condition)
         if settled:
-            self._outside.announcements.tell(event_messages.of_restart(act.target, condition, now=self._now()))
+            self._outside.announcements.record(event_messages.of_restart(act.target, condition, now=self._now()))
         log.info(
             "restart.finished" if settled else "restart.acted",
             restart=act.id,

@@ -67,12 +67,12 @@ class DeviceReattachTimer:
         while True:
             await self._some.wait()
             with contained.within(contained.Part.DEVICE, "those of restarted containers"):
-                await self._look()
+                await self._check_expected()
             if not self._expected:
                 self._some.clear()
             await asyncio.sleep(self._period)  # NVML has no event for a new process
 
-    async def _look(self) -> None:
+    async def _check_expected(self) -> None:
         devices = frozenset[GpuUuid]().union(*(each.devices for each in self._expected))
         uses = await self._driver.uses(devices, timeout=_DRIVER_SECONDS) or {}
         on_device = {device: self._containers(use) for device, use in uses.items()}

@@ -19,8 +19,7 @@ from hack.devnode import loopback, processes
 from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.workloads import PodRef, PodUid
-from kubemend.agent.reporters.events import EventReporter
-from kubemend.agent.reporters.events import Outcome as Told
+from kubemend.agent.reporters.events import EventReporter, Outcome
 from kubemend.agent.reporters.node_condition import NodeConditionReporter
 from kubemend.agent.reporters.node_condition import Outcome as NodeWritten
 from kubemend.agent.reporters.pod_conditions import Outcome as Written
@@ -180,8 +179,8 @@ async def test_agents_reporters_are_allowed(callers: Callers, administrator: cli
         node.set(Condition(KIND, ConditionStatus.FALSE, "Xid79", "fell off the bus"))
         assert await outcomes.get() is NodeWritten.WRITTEN
         for about in (pod, None):
-            events.tell(EventMessage(about, "DeviceUnhealthy", scene.namespace, 1_000.0))
-            assert await outcomes.get() is Told.TOLD
+            events.record(EventMessage(about, "DeviceUnhealthy", scene.namespace, 1_000.0))
+            assert await outcomes.get() is Outcome.WRITTEN
 
 
 async def test_the_controller_has_a_pod_recreated(

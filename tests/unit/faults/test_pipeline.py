@@ -129,7 +129,7 @@ def make(store: Store, metrics: Metrics) -> World:
             catalog=catalog_file.builtin(),
             faults=faults,
             devices=devices,
-            tell=ports.NO_GANGS.device_lost,
+            report_to_hub=ports.NO_GANGS.device_lost,
         ),
         devices=devices,
         processes=processes,  # type: ignore[arg-type]
