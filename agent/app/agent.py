@@ -125,7 +125,7 @@ async def _run_parts(
 
     def devices_changed() -> None:
         with contained.within(contained.Part.DEVICE, "device plugin reports"):
-            plugins.look()
+            plugins.update()
         publisher.holders_changed()
 
     watching = await DeviceSources.of(

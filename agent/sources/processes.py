@@ -76,7 +76,7 @@ class ProcFs:
         now = self.facts(process.pid)
         if now is None or (now.container, now.started) != (process.container, process.started):
             return False
-        return any(thread.state not in _DEAD for thread in thread_states.look(self.root, [process.pid]))
+        return any(thread.state not in _DEAD for thread in thread_states.read(self.root, [process.pid]))
 
     def entrance(self, pid: int) -> Entrance | None:
         """Return how a process came into its container; None when it is unknown (the process has ended).
@@ -141,7 +141,7 @@ class ProcFs:
         All threads are read, because the first one of a process being killed may already be a zombie. Raises OSError
         when they cannot be read.
         """
-        return any(thread.state == "D" for thread in thread_states.look(self.root, [pid]))
+        return any(thread.state == "D" for thread in thread_states.read(self.root, [pid]))
 
     def beside(self, pid: int) -> frozenset[int]:
         """Return the processes in the same container; outside containers, the process itself. Raises OSError."""

@@ -80,7 +80,7 @@ def test_process_with_any_name_is_read(name: bytes) -> None:
         assert facts is not None
         assert 0 < facts.started <= time.clock_gettime(time.CLOCK_BOOTTIME)
         ProcFs().is_stuck(pid)
-        (thread,) = thread_states.look(Path("/proc"), [pid])
+        (thread,) = thread_states.read(Path("/proc"), [pid])
         assert thread.name == kernel_files.text(name)
         assert str(thread).encode()
 
