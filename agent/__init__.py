@@ -1,6 +1,6 @@
-"""The kubemend node agent: sees devices fail, restarts the containers they hurt, in place.
+"""The kubemend node agent: detect device faults and restart the affected containers in place.
 
-The packages follow the way of the data: ``sources`` observe, ``health`` folds findings into verdicts,
-``restart`` decides and plans, ``actuator`` acts through the container runtime, ``reporters`` tell Kubernetes.
+The packages follow the data: ``sources`` observe, ``health`` folds findings into verdicts, ``restart`` decides and
+plans, ``actuator`` acts through the container runtime, ``reporters`` write Kubernetes conditions, Events and taints.
 ``model``, ``health`` and ``restart`` are pure: values in, values out, time passed in.
 """

@@ -141,7 +141,7 @@ class Actuators:
 class Announcements(Protocol):
     """Record Kubernetes Events (``agent.reporters.events``)."""
 
-    def tell(self, announcement: EventMessage) -> None: ...
+    def record(self, announcement: EventMessage) -> None: ...
 
 
 class Freezer(hold_set.Freezer, Protocol):
@@ -185,11 +185,11 @@ NO_GANGS: Final[Gangs] = _NoGangs()
 """Restart each container by itself."""
 
 
-class _Nobody:
-    def tell(self, announcement: EventMessage) -> None: ...
+class _NoRecorder:
+    def record(self, announcement: EventMessage) -> None: ...
 
 
-NOBODY: Final[Announcements] = _Nobody()
+NO_RECORDER: Final[Announcements] = _NoRecorder()
 """No-op recorder."""
 
 
@@ -205,7 +205,7 @@ class Dependencies:
     reporter: Conditions
     processes: ProcFs
     actuators: Actuators
-    announcements: Announcements = NOBODY
+    announcements: Announcements = NO_RECORDER
 
 
 class Nics(Protocol):

@@ -33,9 +33,9 @@ class ProcessFacts(Protocol):
 
 
 class Processes(Protocol):
-    """The host's processes (``agent.sources.processes.ProcFs``). ``look`` raises OSError if /proc is unreadable."""
+    """The host's processes (``agent.sources.processes.ProcFs``). ``facts`` raises OSError if /proc is unreadable."""
 
-    def look(self, pid: int) -> ProcessFacts | None: ...
+    def facts(self, pid: int) -> ProcessFacts | None: ...
     def is_stuck(self, pid: int) -> bool: ...
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]: ...
     async def ended(self, pid: int) -> None: ...
@@ -48,7 +48,7 @@ class Host:
     driver: Driver
     processes: Processes
 
-    async def look(self, devices: frozenset[GpuUuid], *, timeout: float) -> device_release.Seen | None:
+    async def processes_on(self, devices: frozenset[GpuUuid], *, timeout: float) -> device_release.Seen | None:
         """Return the processes on the devices; None if the driver did not answer in ``timeout`` seconds."""
         if not devices:
             return device_release.Seen({}, {})
@@ -57,30 +57,30 @@ class Host:
             return None
         processes = {}
         for pid in {each.pid for use in uses.values() for each in use.processes}:
-            if (facts := look(self.processes, pid)) is not None:
+            if (facts := read_facts(self.processes, pid)) is not None:
                 processes[pid] = device_release.Process(started=facts.started, container=facts.container)
         return device_release.Seen(uses, processes)
 
 
-def look(processes: Processes, pid: int) -> ProcessFacts | None:
+def read_facts(processes: Processes, pid: int) -> ProcessFacts | None:
     """Return the facts about a process, or None if it does not exist or cannot be read. The latter is logged.
 
     For callers that may treat both cases alike.
     """
     try:
-        return processes.look(pid)
+        return processes.facts(pid)
     except OSError as error:
         log.warning("processes.unreadable", pid=pid, error=str(error))
         return None
 
 
-def is_stuck(processes: Processes, pid: int, *, unless_told: bool) -> bool:
-    """Return whether no signal reaches a process; ``unless_told`` if that is unknown."""
+def is_stuck(processes: Processes, pid: int, *, if_unknown: bool) -> bool:
+    """Return whether no signal reaches a process; ``if_unknown`` where that is unknown."""
     try:
         return processes.is_stuck(pid)
     except OSError as error:
         log.warning("processes.unreadable", pid=pid, error=str(error))
-        return unless_told
+        return if_unknown
 
 
 class NoDriver:
@@ -98,7 +98,7 @@ class NoDriver:
 class NoProcesses:
     """A host without processes."""
 
-    def look(self, pid: int) -> ProcessFacts | None:  # noqa: ARG002
+    def facts(self, pid: int) -> ProcessFacts | None:  # noqa: ARG002
         return None
 
     def is_stuck(self, pid: int) -> bool:  # noqa: ARG002

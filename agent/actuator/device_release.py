@@ -108,7 +108,7 @@ class Gate:
         """Return the old processes that no signal reaches now, by the device that they were on."""
         found = {
             item.device: frozenset(
-                pid for pid in item.pids if device_processes.is_stuck(self._host.processes, pid, unless_told=False)
+                pid for pid in item.pids if device_processes.is_stuck(self._host.processes, pid, if_unknown=False)
             )
             for item in self._held
         }
@@ -131,7 +131,7 @@ class Gate:
         devices = frozenset(item.device for item in self._held)
         backoff = aio.Backoff(first=0.005, limit=0.25)
         while True:
-            seen = await self._host.look(devices, timeout=self._patience.answer)
+            seen = await self._host.processes_on(devices, timeout=self._patience.answer)
             judgement = device_release.judge(self._held, seen, old=self._old, silent=silent)
             if judgement.verdict.is_settled:
                 return judgement
@@ -189,7 +189,7 @@ class Gate:
 
     def _stuck(self, judgement: ReleaseCheck) -> frozenset[int]:
         pids = frozenset[int]().union(*judgement.pids.values())
-        return frozenset(pid for pid in pids if device_processes.is_stuck(self._host.processes, pid, unless_told=False))
+        return frozenset(pid for pid in pids if device_processes.is_stuck(self._host.processes, pid, if_unknown=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +235,8 @@ class ReleaseGates:
         self, begun: Sequence[intents.AnyIntent], *, devices: frozenset[GpuUuid]
     ) -> AsyncIterator[GateSession]:
         """Put a gate before each of these intents for the block; query the processes on the devices at once."""
-        look = self._host.look(devices, timeout=self._patience.before)
-        before = asyncio.create_task(look, name="before the stop")
+        query = self._host.processes_on(devices, timeout=self._patience.before)
+        before = asyncio.create_task(query, name="before the stop")
         made = {
             intent.id: Gate(intent, devices=devices, before=before, host=self._host, patience=self._patience)
             for intent in begun

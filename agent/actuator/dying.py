@@ -72,14 +72,14 @@ class Death:
         await asyncio.sleep(self._rhythm.first)
         while True:
             try:
-                threads = await self._look()
+                threads = await self._read_threads()
             except (cri_errors.CriError, OSError) as error:
                 log.debug("restart.not_followed", container=self._container, error=str(error))
             else:
                 self._take(threads, goes_on=goes_on)
             await asyncio.sleep(self._rhythm.each)
 
-    async def _look(self) -> tuple[Thread, ...]:
+    async def _read_threads(self) -> tuple[Thread, ...]:
         if not self._pids:
             info = await self._runtime.container_status(self._container)
             if not info.pid:

@@ -64,17 +64,17 @@ class HostFiles:
 
 _MODE = 0o666  # kuberuntime_container.go, makeMounts: the container may run as any user
 _OF_POD = 3  # the last parts of the directory: the pod's UID, "containers", the container's name
-_TO_LOOK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_PATH_ONLY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
 def _directory(path: PurePosixPath) -> Iterator[int]:
     """Yield kubelet's directory of a container. Links below the root of all pods are not followed. Raises OSError."""
     with contextlib.ExitStack() as opened:
-        found = os.open(path.parents[_OF_POD - 1], _TO_LOOK)
+        found = os.open(path.parents[_OF_POD - 1], _PATH_ONLY)
         opened.callback(os.close, found)
         for part in path.parts[-_OF_POD:]:
-            found = os.open(part, _TO_LOOK | os.O_NOFOLLOW, dir_fd=found)
+            found = os.open(part, _PATH_ONLY | os.O_NOFOLLOW, dir_fd=found)
             opened.callback(os.close, found)
         yield found
 

@@ -27,7 +27,7 @@ from kubemend.common import aio
 
 log = structlog.get_logger(__name__)
 
-LOOK_AGAIN = 1.0
+RELIST_SECONDS = 1.0
 """Seconds after which the runtime is listed again without an event."""
 
 DEVICE_PHASE = "device"
@@ -41,7 +41,7 @@ _Intent = TypeVar("_Intent", intents.Intent, intents.PodIntent)
 class PlanRunner(RuntimeOps[_Intent]):
     """One restart in progress."""
 
-    followed: progress.Progress = progress.NOBODY
+    followed: progress.Progress = progress.NO_FOLLOWER
     resolution: steps.Resolution = steps.Resolution.FINISH
     failures: int = 0
     unkilled: int = 0
@@ -65,7 +65,7 @@ class PlanRunner(RuntimeOps[_Intent]):
         """Reserve a name that kubelet could take. Raises CriError."""
         raise AssertionError(f"only reruns reserve names: {step}")
 
-    async def to_the_end(self, *, look_first: bool = True) -> Outcome:
+    async def to_the_end(self, *, list_first: bool = True) -> Outcome:
         """Carry out the restart.
 
         ``UNFINISHED``: the time limit passed or the runtime was unavailable; run it again later.
@@ -74,8 +74,8 @@ class PlanRunner(RuntimeOps[_Intent]):
             self.latest = asyncio.get_running_loop().time() + self.tools.longest + self.intent.grace_seconds
             try:
                 async with asyncio.timeout(self.tools.time_limit + self.intent.grace_seconds) as self.time_up:
-                    if look_first:
-                        await self.look()
+                    if list_first:
+                        await self.refresh()
                     return await self._drive(changes)
             except TimeoutError:
                 return self.outcome(Result.UNFINISHED, detail=self.last_error or "time limit reached")
@@ -88,7 +88,7 @@ class PlanRunner(RuntimeOps[_Intent]):
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:  # noqa: ARG002
         """Wait until the condition of the step may have come true."""
-        await next_change(changes, timeout=LOOK_AGAIN)
+        await next_change(changes, timeout=RELIST_SECONDS)
 
     def outcome(self, result: Result, *, detail: str = "") -> Outcome:
         """Return the outcome with this result."""
@@ -114,7 +114,7 @@ class PlanRunner(RuntimeOps[_Intent]):
             errors = await self._take(todo, changes)
             if not errors:
                 continue
-            await self.look()
+            await self.refresh()
             errors = await self._really_failed(errors)
             if not errors:
                 continue
@@ -136,7 +136,7 @@ class PlanRunner(RuntimeOps[_Intent]):
                 log.warning("restart.call_failed", restart=self.intent.id, error=self.last_error)
                 async with turns.waiting():
                     await backoff.wait()
-            await self.look()
+            await self.refresh()
             if self.failures >= _MOST_FAILURES and self.gives_up():
                 return self.outcome(Result.FAILED)
 
@@ -209,7 +209,7 @@ class PlanRunner(RuntimeOps[_Intent]):
 
     async def _wait_at_gate(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Wait for the gate, or for a change: kubelet does not wait, and its own container takes precedence."""
-        await first_of(self.tools.gates.opens(self.intent.id), next_change(changes, timeout=LOOK_AGAIN))
+        await first_of(self.tools.gates.opens(self.intent.id), next_change(changes, timeout=RELIST_SECONDS))
         self.tools.gates.raise_if_stuck(self.intent.id)
         self.goes_on()  # gates have their own timeout
 
@@ -251,7 +251,7 @@ class PlanRunner(RuntimeOps[_Intent]):
             about = made[-1] if made else None
         else:
             about = next((view for view in (*before, *self.seen) if view.id == step.container), None)
-        self.followed.tell(
+        self.followed.notify(
             progress.StepTaken(
                 step=step,
                 container=about.ref.name if about is not None else step.name or self.intent.target.name,
@@ -269,9 +269,9 @@ class PlanRunner(RuntimeOps[_Intent]):
                         await self._wait_at_gate(changes)
                     else:
                         await self.wait(step, changes)
-                await self.look()
+                await self.refresh()
             case steps.StepKind.DONE:
-                await self.look()
+                await self.refresh()
             case steps.StepKind.RESERVE:
                 await self.reserve(step)
             case steps.StepKind.CREATE:
@@ -315,7 +315,7 @@ class PlanRunner(RuntimeOps[_Intent]):
         """
         log.error("restart.kill_without_effect", restart=self.intent.id, error=str(error))
         self.last_error = str(error)
-        await self.look()
+        await self.refresh()
         self.unkilled += 1
         if not (isinstance(error, device_release.ProcessStuckError) or self._is_unkillable()):
             return None

@@ -74,13 +74,13 @@ Event = Queued | Joined | Decided | Begun | StepTaken | Reported
 class Progress(Protocol):
     """A follower of a restart."""
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """Accept an event without blocking."""
 
 
 class _NoFollower:
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """Ignore the event."""
 
 
-NOBODY: Progress = _NoFollower()
+NO_FOLLOWER: Progress = _NoFollower()

@@ -35,7 +35,7 @@ class RerunActuator:
         *,
         materials: Mapping[str, SuccessorSpec] | None,
         resolution: steps.Resolution = steps.Resolution.FINISH,
-        followed: progress.Progress = progress.NOBODY,
+        followed: progress.Progress = progress.NO_FOLLOWER,
         holding: HoldSet | None = None,
     ) -> Outcome:
         """Carry out the intent; without ``materials`` (a replay) kubelet starts the missing containers.
@@ -131,11 +131,11 @@ class _RerunRun(KubeletAwarePlanRunner):
                 self.init_runs[planned.name] = (self.init_runs.get(planned.name, set()) | ran) - failed
 
     def _known(self) -> reset.Known:
-        told = self.told()
+        shown = self.kubelet_status()
         return reset.Known(
             exits=self.exits,
-            started=_ids(spec for spec in told if spec.started),
-            running=_ids(spec for spec in told if spec.running),
+            started=_ids(spec for spec in shown if spec.started),
+            running=_ids(spec for spec in shown if spec.running),
             noticed=self.noticed(),
             taken=self.taken,
             afterwards=steps.StepKind.START.value not in self.phases,

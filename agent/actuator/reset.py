@@ -24,7 +24,7 @@ class ResetActuator:
         *,
         pre_stop_hooks: Mapping[str, PreStopHook],
         resolution: steps.Resolution = steps.Resolution.FINISH,
-        followed: progress.Progress = progress.NOBODY,
+        followed: progress.Progress = progress.NO_FOLLOWER,
         holding: HoldSet | None = None,
     ) -> Outcome:
         """Carry out the intent; ``pre_stop_hooks`` are by container name. See ``SwapActuator``."""

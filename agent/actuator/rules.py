@@ -21,7 +21,7 @@ class RulesActuator:
         intent: intents.PodIntent,
         *,
         resolution: steps.Resolution = steps.Resolution.FINISH,
-        followed: progress.Progress = progress.NOBODY,
+        followed: progress.Progress = progress.NO_FOLLOWER,
         holding: HoldSet | None = None,
     ) -> Outcome:
         """Carry out the intent. See ``SwapActuator``."""

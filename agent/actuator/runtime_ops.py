@@ -94,7 +94,7 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
         """Return whether a started container waits before it runs."""
         return self.holding is not None and self.holding.takes(self.name_of(container_id))
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """List the containers. Retries without limit: a listing is needed to decide, and the time limit bounds it."""
         backoff = aio.Backoff(first=0.02, limit=2.0)
         while True:
@@ -181,7 +181,7 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
         held = self.holding.names
         if not any(material.post_start for name in held if (material := self.material(name)) is not None):
             return
-        await self.look()
+        await self.refresh()
         ours = [view for view in self.seen if view.restart_id == self.intent.id and view.ref.name in held]
         await asyncio.gather(*(self.post_start(view.id) for view in ours if view.state is ContainerState.RUNNING))
 
@@ -204,7 +204,7 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
             if self.post_start_failed():
                 async with turns.waiting(wanted=self.intent.grace_seconds > 0):
                     await self.tools.runtime.stop_container(container_id, grace=self.intent.grace_seconds)
-                await self.look()
+                await self.refresh()
 
     async def remove(self, container_id: ContainerId) -> None:
         """Remove a container. Raises CriError."""

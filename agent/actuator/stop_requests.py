@@ -24,11 +24,11 @@ from kubemend.common import aio, contained, kernel_files, process, unix_sockets
 
 log = structlog.get_logger(__name__)
 
-_LOOK_AGAIN: Final = 60.0
+_REFRESH_SECONDS: Final = 60.0
 """Seconds after which the OCI runtimes are looked up again: an upgrade replaces the file."""
 _TRIES: Final = tuple(0.0005 * 2**doubled for doubled in range(12))
-"""Seconds between looks at a process that is about to become the OCI runtime: the kernel tells before it has, and on a
-busy node it may wait long for a processor."""
+"""Seconds between reads of a process that is about to become the OCI runtime: the kernel notifies before it has become
+that, and on a busy node it may wait long for a processor."""
 _MOST_AT_ONCE: Final = 256
 _SHORTEST_ID, _LONGEST_ID = 12, 128
 _KILLS: Final = frozenset({"9", "SIGKILL", "KILL"})
@@ -77,7 +77,7 @@ class StopRequests:
     async def run(self) -> None:
         """Follow the executions for as long as the agent runs. If that is not possible, log it once and do nothing."""
         logged = ""
-        backoff = aio.Backoff(first=1.0, limit=_LOOK_AGAIN)
+        backoff = aio.Backoff(first=1.0, limit=_REFRESH_SECONDS)
         while True:
             try:
                 await self._follow()
@@ -95,14 +95,14 @@ class StopRequests:
         group = fanotify.new_listener()
         try:
             for program in programs:
-                fanotify.tell_of_file(group, program)
+                fanotify.report_file(group, program)
         except OSError:
             os.close(group)
             raise
         reader = _Reader(group, proc=self._proc, stopped=self._stopped, unread=self._unread)
         threading.Thread(target=reader.run, name="stop requests", daemon=True).start()
         try:
-            async with asyncio.timeout(_LOOK_AGAIN):  # the kernel reports no other file at the same path
+            async with asyncio.timeout(_REFRESH_SECONDS):  # the kernel reports no other file at the same path
                 await asyncio.shield(reader.failed)
         except TimeoutError:
             return
@@ -128,7 +128,7 @@ class _Reader:
         self._stopped = stopped
         self._unread = unread
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
-        self._looks: dict[int, _Look] = {}
+        self._pending: dict[int, _PendingRead] = {}
 
     def end(self) -> None:
         """Have the thread end. It does not wait for it: a read of /proc may take its time."""
@@ -159,33 +159,33 @@ class _Reader:
                 self._loop.call_soon_threadsafe(self._fail, error)
                 return
             now = time.monotonic()
-            for look in [each for each in self._looks.values() if each.due <= now]:
-                self._look(look)
+            for pending in [each for each in self._pending.values() if each.due <= now]:
+                self._read_command(pending)
 
     def _milliseconds_left(self) -> float | None:
-        if not self._looks:
+        if not self._pending:
             return None
-        return max(0.0, min(look.due for look in self._looks.values()) - time.monotonic()) * 1000
+        return max(0.0, min(each.due for each in self._pending.values()) - time.monotonic()) * 1000
 
     def _note_executions(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            for pid in fanotify.told(self._group):
-                if len(self._looks) < _MOST_AT_ONCE or pid in self._looks:
-                    self._looks[pid] = _Look(pid, due=0.0)
+            for pid in fanotify.notified(self._group):
+                if len(self._pending) < _MOST_AT_ONCE or pid in self._pending:
+                    self._pending[pid] = _PendingRead(pid, due=0.0)
 
-    def _look(self, look: "_Look") -> None:
-        del self._looks[look.pid]
-        with contained.within(contained.Part.CONTAINER, f"pid {look.pid}"):
-            command = self._command(look.pid)
+    def _read_command(self, pending: "_PendingRead") -> None:
+        del self._pending[pending.pid]
+        with contained.within(contained.Part.CONTAINER, f"pid {pending.pid}"):
+            command = self._command(pending.pid)
             if command is None:
                 self._loop.call_soon_threadsafe(self._unread)
                 return
             if Path(command[0]).name in oci_runtimes.NAMES:
                 if (container := stopped_container(command)) is not None:
                     self._loop.call_soon_threadsafe(self._stopped, container)
-            elif look.tries < len(_TRIES):
-                due = time.monotonic() + _TRIES[look.tries]
-                self._looks[look.pid] = _Look(look.pid, due=due, tries=look.tries + 1)
+            elif pending.tries < len(_TRIES):
+                due = time.monotonic() + _TRIES[pending.tries]
+                self._pending[pending.pid] = _PendingRead(pending.pid, due=due, tries=pending.tries + 1)
 
     def _fail(self, error: OSError) -> None:
         if not self.failed.done():
@@ -201,8 +201,8 @@ class _Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """A process to look at when that is ``due`` (time.monotonic); ``tries`` looks have been too early."""
+class _PendingRead:
+    """A process whose command is read at ``due`` (time.monotonic); ``tries`` reads came too early."""
 
     pid: int
     due: float

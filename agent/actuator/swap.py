@@ -14,7 +14,7 @@ from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.hold.standby import Standby
 from kubemend.agent.actuator.next_names import NextNames
 from kubemend.agent.actuator.outcomes import Outcome, Result
-from kubemend.agent.actuator.plan_runner import LOOK_AGAIN, PlanRunner
+from kubemend.agent.actuator.plan_runner import RELIST_SECONDS, PlanRunner
 from kubemend.agent.clients.cri.errors import CriError, NameReserved
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import intents, steps, swap
@@ -36,7 +36,7 @@ class SwapActuator:
         *,
         material: SuccessorSpec | None,
         resolution: steps.Resolution = steps.Resolution.FINISH,
-        followed: progress.Progress = progress.NOBODY,
+        followed: progress.Progress = progress.NO_FOLLOWER,
         seen: Sequence[ContainerSummary] | None = None,
         holding: HoldSet | None = None,
     ) -> Outcome:
@@ -56,7 +56,7 @@ class SwapActuator:
             seen=tuple(seen or ()),
             holding=holding,
         )
-        return await run.to_the_end(look_first=seen is None)
+        return await run.to_the_end(list_first=seen is None)
 
     async def released(self, intent: intents.Intent, *, material: SuccessorSpec | None, holding: HoldSet) -> None:
         """Do the work that was postponed while the successor was held."""
@@ -110,11 +110,11 @@ class _SwapRun(PlanRunner[intents.Intent]):
         self.unanswered = False
         return found
 
-    async def to_the_end(self, *, look_first: bool = True) -> Outcome:
+    async def to_the_end(self, *, list_first: bool = True) -> Outcome:
         """Carry out the swap; whatever happens, no container stays held or frozen."""
         try:
             # Slots keep a bare super() from working in a dataclass (bpo-46404).
-            outcome = await super(_SwapRun, self).to_the_end(look_first=look_first)
+            outcome = await super(_SwapRun, self).to_the_end(list_first=list_first)
         finally:
             self._end_standby()
             self._thaw_unless_replaced()
@@ -183,7 +183,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
         The failure counts as its exit, on which kubelet would act. It has run nothing, and the old container is
         unchanged.
         """
-        await self.look()
+        await self.refresh()
         if self._old_runs and any(v.id == container_id and v.state is ContainerState.EXITED for v in self.seen):
             await self.remove(container_id)
 
@@ -199,7 +199,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
             return
         begun = asyncio.get_running_loop().time()
         async with turns.waiting():
-            while not await self.tools.gates.opens(self.intent.id, timeout=LOOK_AGAIN):
+            while not await self.tools.gates.opens(self.intent.id, timeout=RELIST_SECONDS):
                 if self.is_ending():
                     return
                 self.tools.gates.raise_if_stuck(self.intent.id)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.outcomes import Outcome
-from kubemend.agent.actuator.plan_runner import LOOK_AGAIN, PlanRunner, first_of, next_change
+from kubemend.agent.actuator.plan_runner import RELIST_SECONDS, PlanRunner, first_of, next_change
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.workloads import (
@@ -89,14 +89,14 @@ class KubeletAwarePlanRunner(PodPlanRunner):
     pods: Pods
     here_since: dict[ContainerId, float] = field(default_factory=dict)
 
-    def told(self) -> Sequence[ContainerSpec]:
+    def kubelet_status(self) -> Sequence[ContainerSpec]:
         """Return the containers in kubelet's status of the pod."""
         pod = self.pods.pods().get(self.intent.target.pod.uid)
         return pod.containers if pod is not None else ()
 
     def noticed(self) -> frozenset[ContainerId]:
         """Return the containers that kubelet has seen; judged by age if the API server is unavailable."""
-        shown = {spec.container_id for spec in self.told()}
+        shown = {spec.container_id for spec in self.kubelet_status()}
         now, wall = asyncio.get_running_loop().time(), time.time()
         found = set()
         for view in self.seen:
@@ -108,12 +108,12 @@ class KubeletAwarePlanRunner(PodPlanRunner):
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Wait for a change; also for kubelet's status, if the step needs it."""
         if step.why not in (steps.StepReason.NOT_STARTED, steps.StepReason.NOT_SHOWN):
-            await next_change(changes, timeout=LOOK_AGAIN)
+            await next_change(changes, timeout=RELIST_SECONDS)
             return
-        uid, before = self.intent.target.pod.uid, self.told()
+        uid, before = self.intent.target.pod.uid, self.kubelet_status()
         await first_of(
-            self.pods.wait_for(uid, lambda pod: pod.containers != before, timeout=LOOK_AGAIN),
-            next_change(changes, timeout=LOOK_AGAIN),
+            self.pods.wait_for(uid, lambda pod: pod.containers != before, timeout=RELIST_SECONDS),
+            next_change(changes, timeout=RELIST_SECONDS),
         )
 
 

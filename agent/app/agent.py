@@ -126,7 +126,7 @@ async def _run_parts(
 
     def devices_changed() -> None:
         with contained.within(contained.Part.DEVICE, "device plugin reports"):
-            plugins.look()
+            plugins.update()
         publisher.holders_changed()
 
     watching = await DeviceSources.of(
@@ -197,7 +197,9 @@ async def _run_parts(
         ledger=ledger,
         publisher=publisher,
         faults=faults,
-        lost=LostDevices(ledger=ledger, catalog=catalog, faults=faults, devices=driver, tell=gangs.device_lost),
+        lost=LostDevices(
+            ledger=ledger, catalog=catalog, faults=faults, devices=driver, report_to_hub=gangs.device_lost
+        ),
         devices=driver,
         processes=processes,
         metrics=metrics,
@@ -320,7 +322,7 @@ def _record_oom_kill(finding: Finding, *, pods: PodWatch, events: EventReporter)
     container = next((spec.name for spec in pod.containers if killed and spec.container_id == killed), "")
     message = event_messages.of_oom_kill(finding, pod=pod.ref, container=container)
     if message is not None:
-        events.tell(message)
+        events.record(message)
 
 
 @contextlib.asynccontextmanager

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 _READ_SECONDS: Final = 5.0
 _WRITE_SECONDS: Final = 10.0
 _SIGN_OF_LIFE: Final = client.SILENCE / 3
-_LAST_WORDS_SECONDS: Final = 2.0  # for readers when the agent stops
+_CLOSING_SECONDS: Final = 2.0  # for the last events to readers when the agent stops
 
 _STATUS: Final[dict[type[Exception], int]] = {
     messages.BadRequestError: 400,
@@ -46,7 +46,7 @@ class _Job:
 
     asked: overrides.RestartOverrides
     target: ContainerRef
-    who: str
+    requester: str
     feed: ProgressStream
 
 
@@ -62,7 +62,7 @@ class ControlServer:
         application = web.Application(client_max_size=messages.LARGEST)
         application.add_routes([web.post(messages.RESTARTS, self._restart), *more])
         self._runner = web.AppRunner(
-            application, access_log=None, handler_cancellation=True, shutdown_timeout=_LAST_WORDS_SECONDS
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSING_SECONDS
         )
 
     async def __aenter__(self) -> Self:
@@ -85,7 +85,7 @@ class ControlServer:
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     job = await self._jobs.get()
-                    tasks.create_task(self._carry_out(job), name=f"restart {job.target} for {job.who}")
+                    tasks.create_task(self._carry_out(job), name=f"restart {job.target} for {job.requester}")
         finally:
             self.close()
             while not self._jobs.empty():
@@ -99,10 +99,10 @@ class ControlServer:
         stopped = True
         try:
             with contained.within(contained.Part.REQUEST, job.target) as work:
-                await self._requests.carry_out(job.asked, target=job.target, who=job.who, followed=job.feed)
+                await self._requests.carry_out(job.asked, target=job.target, requester=job.requester, followed=job.feed)
             if work.error is not None:
                 refusal = Decision(Verb.REFUSE, Reason.INTERNAL, contained.why(work.error))
-                job.feed.tell(progress.Decided(refusal))
+                job.feed.notify(progress.Decided(refusal))
             stopped = False
         finally:
             job.feed.end(stopped=stopped)
@@ -121,9 +121,9 @@ class ControlServer:
         except tuple(_STATUS) as error:
             return _refusal(_STATUS[type(error)], str(error))
         uid = peers.uid(http)
-        who = f"uid {uid} ({request.reason})" if request.reason else f"uid {uid}"
+        requester = f"uid {uid} ({request.reason})" if request.reason else f"uid {uid}"
         log.info("request.accepted", container=str(target), uid=uid, reason=request.reason)
-        job = _Job(asked=request.asked, target=target, who=who, feed=ProgressStream())
+        job = _Job(asked=request.asked, target=target, requester=requester, feed=ProgressStream())
         self._jobs.put_nowait(job)
         return await self._follow(http, job)
 
@@ -132,7 +132,7 @@ class ControlServer:
         answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         try:
             await answer.prepare(http)
-            await _write(answer, events.at(0.0, events.accepted(job.target, who=job.who)))
+            await _write(answer, events.at(0.0, events.accepted(job.target, requester=job.requester)))
             async with contextlib.aclosing(job.feed.read(silence=_SIGN_OF_LIFE)) as updates:
                 async for event in updates:
                     await _write(answer, event)

@@ -41,12 +41,12 @@ class DeviceRoutes:
 
     async def _clear(self, http: web.Request) -> dict[str, Any]:
         body = devices.Body.parse(await http.read(), known=frozenset({"device"}))
-        return dataclasses.asdict(self._operators.clear(body.name("device"), who=peers.name(http)))
+        return dataclasses.asdict(self._operators.clear(body.name("device"), operator=peers.name(http)))
 
     async def _release(self, http: web.Request) -> dict[str, Any]:
         body = devices.Body.parse(await http.read(), known=frozenset({"seconds"}))
         await self._operators.release(
-            seconds=body.seconds("seconds"), timeout=devices.RELEASE_SECONDS, who=peers.name(http)
+            seconds=body.seconds("seconds"), timeout=devices.RELEASE_SECONDS, operator=peers.name(http)
         )
         return {}
 

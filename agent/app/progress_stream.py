@@ -22,7 +22,7 @@ class ProgressStream:
         self._ended = False
         self._news = asyncio.Event()
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """Add an event."""
         self._missed += len(self._events) == self._events.maxlen
         self._events.append((self._clock(), event))

@@ -93,7 +93,7 @@ def scan(
 
 def _scanned(*, kernel_log: Path, proc: Path, sysfs: Path, overrides: Path | None, timeout: float) -> "Report":
     from kubemend.agent.health.catalog import catalog_file
-    from kubemend.agent.scan import judging, looking
+    from kubemend.agent.scan import checks, judging
 
     catalog = catalog_file.builtin()
     try:
@@ -101,9 +101,9 @@ def _scanned(*, kernel_log: Path, proc: Path, sysfs: Path, overrides: Path | Non
             catalog = catalog_file.merged(catalog, overrides.read_text())
     except (catalog_file.CatalogError, OSError) as error:
         raise _UndeterminedError(str(error)) from error
-    machine = looking.Machine(kernel_log=kernel_log, proc=proc, sysfs=sysfs)
-    look = looking.look(machine, catalog=catalog, timeout=timeout)
-    found = progress.run(look, what="checking GPUs and NICs")
+    machine = checks.Machine(kernel_log=kernel_log, proc=proc, sysfs=sysfs)
+    checking = checks.run(machine, catalog=catalog, timeout=timeout)
+    found = progress.run(checking, what="checking GPUs and NICs")
     return judging.judge(found, catalog=catalog, now=time.time())
 
 

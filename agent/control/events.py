@@ -16,9 +16,15 @@ def at(milliseconds: float, event: Json) -> Json:
     return {"event": event["event"], "ms": round(milliseconds, 1), **event}
 
 
-def accepted(target: ContainerRef, *, who: str) -> Json:
+def accepted(target: ContainerRef, *, requester: str) -> Json:
     """Return the event for an accepted request. The agent completes the restart even if no client follows it."""
-    return {"event": "accepted", "pod": str(target.pod), "uid": target.pod.uid, "container": target.name, "by": who}
+    return {
+        "event": "accepted",
+        "pod": str(target.pod),
+        "uid": target.pod.uid,
+        "container": target.name,
+        "by": requester,
+    }
 
 
 def missed(count: int) -> Json:

@@ -47,9 +47,9 @@ class DegradationExpiry:
     async def run(self) -> None:
         """Check periodically for degradations that are over."""
         async for _ in aio.ticks(period=self._period):
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check once."""
         if self._read_since is None:
             return

@@ -72,7 +72,7 @@ class NodeHealth:
         for verdict in (*verdicts, *(self._ledger.verdict(name, inventory=inventory) for name in gone)):
             pods = holders.get(verdict.device, ()) if holders is not None else None
             for announcement in self._announcements.of(verdict, holders=pods, now=self._now()):
-                self._events.tell(announcement)
+                self._events.record(announcement)
         if self._taints is not None:
             self._taints.set(verdicts)
 

@@ -75,13 +75,13 @@ class OperatorCommands:
         inventory = self._devices.inventory
         return [self._ledger.verdict(name, inventory=inventory) for name in sorted(self._names())]
 
-    def clear(self, name: str, *, who: str) -> Cleared:
+    def clear(self, name: str, *, operator: str) -> Cleared:
         """End a device's faults at an operator's command. Raises NoSuchDeviceError."""
         device = self._device(name)
         active_faults = self._ledger.active_faults(device)
         still_seen = tuple(latch.title for latch in active_faults if latch.kind in fold.STANDING)
         over = tuple(latch.title for latch in active_faults if latch.kind not in fold.STANDING)
-        log.info("device.cleared", device=device, who=who, over=over, still_seen=still_seen)
+        log.info("device.cleared", device=device, operator=operator, over=over, still_seen=still_seen)
         self._forget(device)
         self._submit(
             Finding(
@@ -91,18 +91,18 @@ class OperatorCommands:
                 device=locator(device),
                 action=ActionClass.NONE,
                 observed_at=self._now(),
-                text=f"cleared by {who}",
+                text=f"cleared by {operator}",
             )
         )
         return Cleared(device, over, still_seen)
 
-    async def release(self, *, seconds: float, timeout: float, who: str) -> None:
+    async def release(self, *, seconds: float, timeout: float, operator: str) -> None:
         """Release every NVML handle for ``seconds``, or until ``resume``.
 
         Raises StillHeldError if the driver hangs. NVML is resumed then, and when the caller goes away during the
         release.
         """
-        log.info("driver.released", seconds=seconds, who=who)
+        log.info("driver.released", seconds=seconds, operator=operator)
         self._cancel()
         released = False
         try:

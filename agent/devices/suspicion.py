@@ -56,9 +56,9 @@ class SuspicionTracker:
     async def run(self) -> None:
         """Check suspicions periodically."""
         async for _ in aio.ticks(period=self._period):
-            await self.look()
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check every suspect device once."""
         for device in self._ledger.devices():
             with contained.within(contained.Part.DEVICE, device):
@@ -78,7 +78,7 @@ class SuspicionTracker:
             return ""
         if latch.kind is FindingKind.PROCESS_STUCK:
             stuck = any(
-                device_processes.is_stuck(self._processes, each.pid, unless_told=True) for each in uses[uuid].processes
+                device_processes.is_stuck(self._processes, each.pid, if_unknown=True) for each in uses[uuid].processes
             )
             return "" if stuck else "it no longer has a process that cannot be killed"
         return self._evidence_of_work(uses[uuid], since=latch.last_seen)
@@ -86,7 +86,7 @@ class SuspicionTracker:
     def _evidence_of_work(self, use: DeviceUse, *, since: float) -> str:
         booted_at = self._now() - self._since_boot()
         for each in use.processes:
-            process = device_processes.look(self._processes, each.pid)
+            process = device_processes.read_facts(self._processes, each.pid)
             began = booted_at + process.started if process is not None else 0.0
             if began >= since and self._now() - began >= LASTING:
                 return f"pid {each.pid} has worked on it for {self._now() - began:.0f} s"

@@ -88,7 +88,7 @@ async def processes(settings: Settings) -> Sequence[Check]:
     try:
         async with _connect(_choose(settings)) as cri:
             for container, pid in await _pids(cri):
-                facts = await blocking.once(functools.partial(proc.look, pid), name="doctor")
+                facts = await blocking.once(functools.partial(proc.facts, pid), name="doctor")
                 if facts is not None and facts.container == container:
                     return (Check(PROCESSES, Result.OK, f"{settings.proc} is the host's"),)
                 compared.append((container, pid))

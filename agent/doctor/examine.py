@@ -30,7 +30,7 @@ _NEVER = 3600.0  # seconds; the check's own timeout comes first
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Probe:
     """The checks of these names, their timeout, and the hint if they time out."""
 
     names: tuple[str, ...]
@@ -46,55 +46,57 @@ async def examine(settings: Settings, *, patience: float = PATIENCE) -> Report:
     """
     async with kube.connect(kubeconfig=settings.kubeconfig, deadlines=kube.Deadlines(call=_NEVER)) as api:
         async with asyncio.TaskGroup() as tasks:
-            looks = [tasks.create_task(_run(look)) for look in _looks(settings, api=api, patience=patience)]
-        return Report(node=settings.node_name, checks=tuple(check for look in looks for check in look.result()))
+            runs = [tasks.create_task(_run(probe)) for probe in _probes(settings, api=api, patience=patience)]
+        return Report(node=settings.node_name, checks=tuple(check for run in runs for check in run.result()))
 
 
-def _looks(settings: Settings, *, api: kube.KubeClient, patience: float) -> tuple[_Look, ...]:
+def _probes(settings: Settings, *, api: kube.KubeClient, patience: float) -> tuple[_Probe, ...]:
     server = "is the API server up, and reachable from here?"
     runtime = "see the runtime's log (journalctl -u containerd or crio): it hangs or is overloaded"
     disk = "check whether the file system answers; use a local one"
 
-    def look(*names: str, work: Callable[[], Awaitable[Sequence[Check]]], timeout_hint: str, times: int = 1) -> _Look:
-        return _Look(names=names, work=work, timeout_hint=timeout_hint, patience=times * patience)
+    def probe(*names: str, work: Callable[[], Awaitable[Sequence[Check]]], timeout_hint: str, times: int = 1) -> _Probe:
+        return _Probe(names=names, work=work, timeout_hint=timeout_hint, patience=times * patience)
 
     return (
-        look(container_runtime.RUNTIME, work=lambda: container_runtime.runtime(settings), timeout_hint=runtime),
-        look(*container_runtime.ABILITIES, work=lambda: container_runtime.abilities(settings), timeout_hint=runtime),
-        look(container_runtime.PROCESSES, work=lambda: container_runtime.processes(settings), timeout_hint=runtime),
-        look(kubernetes_api.API, work=lambda: kubernetes_api.server(api), timeout_hint=server),
-        look(*kubernetes_api.NODE, work=lambda: kubernetes_api.node(api, name=settings.node_name), timeout_hint=server),
-        look(api_rights.RIGHTS, work=lambda: api_rights.needed(api), timeout_hint=server),
-        look(api_rights.NODE, work=lambda: api_rights.for_node(api), timeout_hint=server),
-        look(api_rights.GROUPS, work=lambda: api_rights.for_groups(api), timeout_hint=server),
-        look(api_rights.TRAINING, work=lambda: api_rights.for_training(api), timeout_hint=server),
-        look(
+        probe(container_runtime.RUNTIME, work=lambda: container_runtime.runtime(settings), timeout_hint=runtime),
+        probe(*container_runtime.ABILITIES, work=lambda: container_runtime.abilities(settings), timeout_hint=runtime),
+        probe(container_runtime.PROCESSES, work=lambda: container_runtime.processes(settings), timeout_hint=runtime),
+        probe(kubernetes_api.API, work=lambda: kubernetes_api.server(api), timeout_hint=server),
+        probe(
+            *kubernetes_api.NODE, work=lambda: kubernetes_api.node(api, name=settings.node_name), timeout_hint=server
+        ),
+        probe(api_rights.RIGHTS, work=lambda: api_rights.needed(api), timeout_hint=server),
+        probe(api_rights.NODE, work=lambda: api_rights.for_node(api), timeout_hint=server),
+        probe(api_rights.GROUPS, work=lambda: api_rights.for_groups(api), timeout_hint=server),
+        probe(api_rights.TRAINING, work=lambda: api_rights.for_training(api), timeout_hint=server),
+        probe(
             pod_resources.NAME,
             work=lambda: pod_resources.answers(settings.pod_resources_socket),
             timeout_hint="see kubelet's log: it hangs or is overloaded",
         ),
-        look(
+        probe(
             kernel_log.NAME,
             work=lambda: kernel_log.readable(settings.kernel_log, proc=settings.proc),
             timeout_hint="pass /dev/kmsg, or a regular file of records in its format, with --kernel-log",
         ),
-        look(
+        probe(
             *nvml.NAMES,
             work=lambda: nvml.gpus(sysfs=settings.sysfs, hang_deadline=patience),
             timeout_hint="run nvidia-smi on the node and look for NVRM in its kernel log",
             times=_NVML_PATIENCE,
         ),
-        look(cgroups.NAME, work=lambda: cgroups.freezer(settings.sysfs), timeout_hint=disk),
-        look(standby.NAME, work=lambda: standby.available(settings), timeout_hint=runtime),
-        look(directories.STATE, work=lambda: directories.state(settings.state_dir), timeout_hint=disk),
-        look(journal.NAME, work=lambda: journal.quarantined(settings.state_dir), timeout_hint=disk),
-        look(directories.LINKS, work=lambda: directories.log_links(settings.pod_log_symlinks), timeout_hint=disk),
-        look(
+        probe(cgroups.NAME, work=lambda: cgroups.freezer(settings.sysfs), timeout_hint=disk),
+        probe(standby.NAME, work=lambda: standby.available(settings), timeout_hint=runtime),
+        probe(directories.STATE, work=lambda: directories.state(settings.state_dir), timeout_hint=disk),
+        probe(journal.NAME, work=lambda: journal.quarantined(settings.state_dir), timeout_hint=disk),
+        probe(directories.LINKS, work=lambda: directories.log_links(settings.pod_log_symlinks), timeout_hint=disk),
+        probe(
             hub.NAME,
             work=lambda: hub.reachable(settings),
             timeout_hint="check whether a network policy or firewall drops traffic to it",
         ),
-        look(
+        probe(
             running_agent.NAME,
             work=lambda: running_agent.ready(settings.listen()),
             timeout_hint="see the agent's log; another process may listen there",
@@ -102,12 +104,12 @@ def _looks(settings: Settings, *, api: kube.KubeClient, patience: float) -> tupl
     )
 
 
-async def _run(look: _Look) -> Sequence[Check]:
+async def _run(probe: _Probe) -> Sequence[Check]:
     try:
-        async with asyncio.timeout(look.patience):
-            return await look.work()
+        async with asyncio.timeout(probe.patience):
+            return await probe.work()
     except TimeoutError:
-        what, hint = f"no answer within {look.patience:g} s", look.timeout_hint
+        what, hint = f"no answer within {probe.patience:g} s", probe.timeout_hint
     except OSError as error:
         what, hint = f"could not be checked: {error}", "run as root on the node, or in the agent's pod"
-    return tuple(Check(name=name, result=Result.UNKNOWN, what=what, hint=hint) for name in look.names)
+    return tuple(Check(name=name, result=Result.UNKNOWN, what=what, hint=hint) for name in probe.names)

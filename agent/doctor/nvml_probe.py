@@ -72,7 +72,7 @@ def decode(line: bytes) -> Message:
         raise MessageError(f"not a message of the NVML probe: {line[:200]!r}") from error
 
 
-def look(nvml: reader.Reader) -> Answer:
+def query(nvml: reader.Reader) -> Answer:
     """Query everything from NVML once, then shut NVML down."""
     begun = nvml.init()
     if not isinstance(begun, Value):
@@ -123,7 +123,7 @@ def main(hang_deadline: float) -> None:
             os.write(out, encode(Hanging(call)))
 
     calls = Calls(deadline=hang_deadline, announce=announce, came_back=lambda: None)
-    thread = threading.Thread(target=_look_to_exit, args=(calls, out), name="nvml", daemon=True)
+    thread = threading.Thread(target=_query_and_exit, args=(calls, out), name="nvml", daemon=True)
     thread.start()
     while True:
         ready, _, _ = select.select([0], [], [], min(hang_deadline, calls.until_due()))
@@ -133,10 +133,10 @@ def main(hang_deadline: float) -> None:
             os._exit(0)  # skips a hanging call, which would block a normal exit indefinitely
 
 
-def _look_to_exit(calls: Calls, out: int) -> None:
+def _query_and_exit(calls: Calls, out: int) -> None:
     import pynvml
 
-    os.write(out, encode(look(reader.Reader(pynvml=pynvml, calls=calls))))
+    os.write(out, encode(query(reader.Reader(pynvml=pynvml, calls=calls))))
     os._exit(0)
 
 

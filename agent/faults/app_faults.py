@@ -169,7 +169,7 @@ class AppFaultHandler:
         )
 
     async def _known_containers(self) -> ports.Events:
-        """Wait for the runtime and its first listing: before that, every container looks as if it had ended."""
+        """Wait for the runtime and its first listing: before that, every container seems to have ended."""
         events = (await self._access.wait()).events
         await events.until_listed()
         return events

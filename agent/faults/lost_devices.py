@@ -25,7 +25,7 @@ from kubemend.common.coordination import FaultAnswer
 
 log = structlog.get_logger(__name__)
 
-Tell = Callable[[ContainerRef, admission.Cause], Awaitable[FaultAnswer]]
+ReportLost = Callable[[ContainerRef, admission.Cause], Awaitable[FaultAnswer]]
 """Reports a lost device's container to the hub, for as long as that takes."""
 
 
@@ -39,7 +39,7 @@ class LostDevices:
         catalog: Catalog,
         faults: AppFaultHandler,
         devices: ports.Devices,
-        tell: Tell,
+        report_to_hub: ReportLost,
         settle: float = 0.05,
     ) -> None:
         """``settle``: seconds in which the root cause of the finding may still arrive; it gives the code."""
@@ -47,7 +47,7 @@ class LostDevices:
         self._catalog = catalog
         self._faults = faults
         self._devices = devices
-        self._tell = tell
+        self._report_to_hub = report_to_hub
         self._settle = settle
         self._reported: dict[ContainerId, str] = {}
         self._under_way: dict[str, set[asyncio.Task[None]]] = {}
@@ -102,7 +102,7 @@ class LostDevices:
             device=device,
         )
         with contained.within(contained.Part.FAULT, container.ref):
-            taken = await self._tell(container.ref, cause)
+            taken = await self._report_to_hub(container.ref, cause)
             log.info("device.lost", container=str(container.ref), device=device, cause=cause.code, taken=taken.value)
 
     def _loss(self, device: str) -> ActiveFault | None:

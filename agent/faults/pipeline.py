@@ -178,8 +178,8 @@ class FindingPipeline:
         self._metrics.findings.labels(finding.source.value, finding.kind.value, finding.code).inc()
         self._metrics.findings_last_seen.labels(device, finding.kind.value, finding.code).set(finding.observed_at)
         again = self._deduplicator.is_duplicate(finding, device=device)
-        say = log.debug if again else log.info
-        say(
+        write = log.debug if again else log.info
+        write(
             "finding",
             source=finding.source.value,
             kind=finding.kind.value,
@@ -203,7 +203,7 @@ class FindingPipeline:
         ends.
         """
         try:
-            return self._processes.look(pid)
+            return self._processes.facts(pid)
         except OSError as error:
             log.warning("pipeline.process_unreadable", pid=pid, error=str(error))
             return ProcessFacts(pid=pid, container=None, started=0.0)

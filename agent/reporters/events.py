@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 class Outcome(enum.Enum):
     """The outcome of event messages, for metrics."""
 
-    TOLD = "told"  # by one of this agent's writes, together with others or alone
+    WRITTEN = "told"  # by one of this agent's writes, together with others or alone
     KNOWN = "known"  # a previous agent has recorded them
     REFUSED = "refused"  # the server will never accept them, or their namespace is being deleted
     DROPPED = "dropped"  # no longer recent, or too many series
@@ -75,7 +75,7 @@ class _Series:
 
 
 class EventReporter:
-    """``tell`` accepts messages, ``run`` writes them."""
+    """``record`` accepts messages, ``run`` writes them."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class EventReporter:
         self._series: dict[_Key, _Series] = {}  # the one that was added to last comes last
         self._news = asyncio.Event()
 
-    def tell(self, announcement: EventMessage) -> None:
+    def record(self, announcement: EventMessage) -> None:
         """Accept a message. Does not block."""
         key = (announcement.about, announcement.reason, announcement.subject)
         series = self._series.pop(key, None)
@@ -211,7 +211,7 @@ class EventReporter:
                     return Outcome.KNOWN
             else:
                 series.count = unrecorded
-                return Outcome.TOLD
+                return Outcome.WRITTEN
         await self._api.patch(f"{path}/{name}", event_objects.continued(announcement, count=series.count + unrecorded))
         series.count += unrecorded
-        return Outcome.TOLD
+        return Outcome.WRITTEN

@@ -48,17 +48,17 @@ async def write(api: client.KubeClient, target: StatusConditions, *, now: float,
     """
     try:
         if target.known is None:
-            await _look(api, target)
+            await _read(api, target)
         return await _patch(api, target, now=now, heartbeat=heartbeat)
     except (errors.ConflictError, errors.InvalidError) as error:
         # A new object of that name answers 422 (its UID is immutable), many writers at once 409: read to find out.
-        await _look(api, target)
+        await _read(api, target)
         if isinstance(error, errors.InvalidError):
             target.known = {**(target.known or {}), **target.desired}  # another write cannot help
         raise
 
 
-async def _look(api: client.KubeClient, target: StatusConditions) -> None:
+async def _read(api: client.KubeClient, target: StatusConditions) -> None:
     """Read the object's conditions. Raises NotFoundError if it is another object by now."""
     found = await api.get(target.path)
     metadata = found["metadata"]

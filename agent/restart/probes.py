@@ -3,7 +3,7 @@
 A held container answers no probe. Kubelet's rules (pkg/kubelet/prober/worker.go): a probe runs every period from its
 initial delay on, counted from the start of the container; after a number of failures in a row the container is killed,
 with its grace period, so SIGTERM waits until the container is released. Until a startup probe has succeeded no other
-probe runs, except as ``liveness_may_act_first`` says.
+probe runs, except as in ``liveness_may_act_first``.
 """
 
 import math

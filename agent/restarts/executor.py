@@ -73,7 +73,7 @@ class RoundHooks(Protocol):
 
 
 class _Work:
-    """Says whether an act is at work: +1 when it begins to be, -1 when it waits (``turns.Turn``) or has ended."""
+    """Reports whether an act is at work: +1 when it begins to be, -1 when it waits (``turns.Turn``) or has ended."""
 
     def __init__(self, changed: Callable[[int], None]) -> None:
         self._changed = changed
@@ -156,7 +156,7 @@ class RestartExecutor:
             counted.has_begun()
             announce()
             containers = sorted(act.names)
-            act.followed.tell(progress.Begun(self._now(), act.id, act.strategy, containers, act.restart_count))
+            act.followed.notify(progress.Begun(self._now(), act.id, act.strategy, containers, act.restart_count))
             with self._act_noted(in_round=part is not None):
                 outcome = await self._to_the_end(act, remembered=visit.remembered)
             done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
@@ -333,7 +333,7 @@ class RestartExecutor:
 
     def _report(self, done: _Done, *, checks: Sequence[verification.Check], settled: bool) -> None:
         act, outcome = done.act, done.outcome
-        act.followed.tell(progress.Reported(outcome, checks, settled))
+        act.followed.notify(progress.Reported(outcome, checks, settled))
         condition = pod_conditions.for_restart(
             container=act.target.name,
             strategy=act.strategy,
@@ -345,7 +345,7 @@ class RestartExecutor:
         )
         self._outside.reporter.set(act.target.pod, condition)
         if settled:
-            self._outside.announcements.tell(event_messages.of_restart(act.target, condition, now=self._now()))
+            self._outside.announcements.record(event_messages.of_restart(act.target, condition, now=self._now()))
         log.info(
             "restart.finished" if settled else "restart.acted",
             restart=act.id,

@@ -78,11 +78,11 @@ class ManualRestarts:
         raise NoSuchPodError(f"pod {namespace}/{pod} not found on this node. kubectl get pod -o wide shows its node.")
 
     async def carry_out(
-        self, asked: overrides.RestartOverrides, *, target: ContainerRef, who: str, followed: progress.Progress
+        self, asked: overrides.RestartOverrides, *, target: ContainerRef, requester: str, followed: progress.Progress
     ) -> None:
         """Handle a request until it is verified, refused, or has been on hold for too long.
 
-        ``who`` names the requester and the reason; the pod's condition shows it.
+        ``requester`` includes the reason; the pod's condition shows it.
         """
         asked_at = self._now()
         try:
@@ -98,7 +98,7 @@ class ManualRestarts:
             devices = gpu_keys(held or (), inventory=inventory)
             return admission.Cause(
                 code=CODE,
-                message=f"request of {who}",
+                message=f"request of {requester}",
                 happened_at=asked_at,
                 action=self._ledger.worst_action(devices, inventory=inventory),
             )
@@ -142,4 +142,4 @@ class ManualRestarts:
 
 
 def _hold(followed: progress.Progress, reason: admission.Reason, detail: str) -> None:
-    followed.tell(progress.Decided(admission.Decision(admission.Verb.HOLD, reason, detail)))
+    followed.notify(progress.Decided(admission.Decision(admission.Verb.HOLD, reason, detail)))

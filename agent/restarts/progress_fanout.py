@@ -33,7 +33,7 @@ class ProgressFanout:
             return happened_at <= self._begun.at
         return self._decided is None or self._decided.decision.reason is not admission.Reason.ALREADY_REPLACED
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """Pass an event on to all followers."""
         self._latest.pop(type(event), None)  # the latest goes last
         self._latest[type(event)] = event
@@ -42,13 +42,13 @@ class ProgressFanout:
         elif isinstance(event, Decided):
             self._decided = event
         for progress in self._all:
-            progress.tell(event)
+            progress.notify(event)
 
     async def join(self, progress: Progress) -> None:
         """Follow the restart to its end."""
-        progress.tell(Joined(self._cause()))
+        progress.notify(Joined(self._cause()))
         for event in self._latest.values():
-            progress.tell(event)
+            progress.notify(event)
         self._all.append(progress)
         try:
             await self._ended.wait()

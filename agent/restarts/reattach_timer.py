@@ -67,12 +67,12 @@ class DeviceReattachTimer:
         while True:
             await self._some.wait()
             with contained.within(contained.Part.DEVICE, "those of restarted containers"):
-                await self._look()
+                await self._check_expected()
             if not self._expected:
                 self._some.clear()
             await asyncio.sleep(self._period)  # NVML has no event for a new process
 
-    async def _look(self) -> None:
+    async def _check_expected(self) -> None:
         devices = frozenset[GpuUuid]().union(*(each.devices for each in self._expected))
         uses = await self._driver.uses(devices, timeout=_DRIVER_SECONDS) or {}
         on_device = {device: self._containers(use) for device, use in uses.items()}
@@ -91,7 +91,7 @@ class DeviceReattachTimer:
         found: set[ContainerId] = set()
         for each in use.processes:
             with contained.within(contained.Part.DEVICE, f"pid {each.pid}"):
-                process = device_processes.look(self._processes, each.pid)
+                process = device_processes.read_facts(self._processes, each.pid)
                 if process is not None and process.container is not None:
                     found.add(process.container)
         return frozenset(found)

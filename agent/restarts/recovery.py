@@ -149,7 +149,7 @@ class Recovery:
             cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
             condition = pod_conditions.for_refusal(container=target.name, cause=cause, decision=refusal)
             self._outside.reporter.set(target.pod, condition)
-            self._outside.announcements.tell(event_messages.of_restart(target, condition, now=self._now()))
+            self._outside.announcements.record(event_messages.of_restart(target, condition, now=self._now()))
 
     async def _replay(self, intent: intents.AnyIntent) -> _Resumed:
         stale = self._now() - intent.created_at > STALE_AFTER

@@ -34,7 +34,7 @@ class RestartPlan(abc.ABC):
     outside: ports.Dependencies
     target: ContainerRef
     restart_count: int
-    followed: progress.Progress = field(default=progress.NOBODY, kw_only=True)
+    followed: progress.Progress = field(default=progress.NO_FOLLOWER, kw_only=True)
     sweep: ShmCleanup | None = field(default=None, kw_only=True)
     holding: HoldSet | None = field(default=None, kw_only=True)
 

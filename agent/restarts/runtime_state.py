@@ -71,10 +71,10 @@ def clock_step(info: ContainerStatus, *, processes: ProcFs, now: float, since_bo
     """Return by how many seconds the wall clock was set (back: negative) since a container started.
 
     ``now`` and ``since_boot`` are the two clocks at one moment. The runtime records a start by the wall clock, the
-    kernel by its own. Without the correction a clock that was set back would make every running container look as if it
-    had started after the fault. 0.0 if the step is unknown.
+    kernel by its own. Without the correction a clock that was set back would make every running container seem to
+    have started after the fault. 0.0 if the step is unknown.
     """
-    process = device_processes.look(processes, info.pid) if info.pid is not None and info.started_at else None
+    process = device_processes.read_facts(processes, info.pid) if info.pid is not None and info.started_at else None
     if process is None:
         return 0.0
     step = (now - since_boot) - (info.started_at * _NANOSECOND - process.started)

@@ -70,7 +70,7 @@ class Request:
     cause: Callable[[], admission.Cause]
     devices: frozenset[GpuUuid] | None
     asked: overrides.RestartOverrides | None = None
-    followed: progress.Progress = progress.NOBODY
+    followed: progress.Progress = progress.NO_FOLLOWER
     withdrawn: Callable[[], Awaitable[str]] = _stands
     lapsed: Callable[[], Awaitable[str]] = _stands
     held_back: bool = False
@@ -84,7 +84,7 @@ class Request:
 
 
 _ASK_AGAIN = 1.0
-_LOOK_AGAIN = 30.0
+_LONGEST_WAIT = 30.0
 """Seconds between checks of a request that a budget has put on hold, because its cause may have ended."""
 
 
@@ -216,7 +216,7 @@ class RestartScheduler:
     async def _admission_loop(self, request: Request) -> None:
         clock = asyncio.get_running_loop().time
         give_up_at = clock() + self._limits.held
-        last_said: tuple[admission.Reason, float | None] | None = None
+        last_logged: tuple[admission.Reason, float | None] | None = None
         while True:
             async with self._pod_turn(request):
                 decision = await self._once(request)
@@ -225,9 +225,9 @@ class RestartScheduler:
             if decision.retry_at is not None and not request.held_back:
                 request = replace(request, held_back=True)
                 continue
-            if (decision.reason, decision.retry_at) != last_said:
+            if (decision.reason, decision.retry_at) != last_logged:
                 self._announce(request, decision)
-                last_said = decision.reason, decision.retry_at
+                last_logged = decision.reason, decision.retry_at
             if clock() >= give_up_at and decision.retry_at is None:
                 log.warning("restart.timed_out", container=str(request.target), reason=decision.reason.value)
                 return
@@ -237,7 +237,7 @@ class RestartScheduler:
         """Wait for the decision's ``retry_at``; without one, until the pod changes, at most 1 s."""
         wait = _ASK_AGAIN
         if decision.retry_at is not None:
-            wait = min(max(decision.retry_at - self._now(), 0.05), _LOOK_AGAIN)
+            wait = min(max(decision.retry_at - self._now(), 0.05), _LONGEST_WAIT)
         uid = request.target.pod.uid
         before = self._outside.pods.pods().get(uid)
         await self._outside.pods.wait_for(uid, lambda pod: pod is not before, timeout=wait)
@@ -252,7 +252,7 @@ class RestartScheduler:
             return
         namespace = request.target.pod.namespace
         if self._locks.is_taken(uid) or self._slots.is_full(namespace):
-            request.followed.tell(progress.Queued())
+            request.followed.notify(progress.Queued())
         async with self._locks.turn(uid), self._slots.turn(namespace):
             yield
 
@@ -379,11 +379,11 @@ class RestartScheduler:
         ``answered``: a restart by kubemend has already reported the outcome for this cause.
         """
         cause = request.cause()
-        request.followed.tell(progress.Decided(decision))
+        request.followed.notify(progress.Decided(decision))
         self._metrics.decisions.labels(decision.verb.value, decision.reason.value).inc()
         carried_out = request.part is not None and decision.verb is admission.Verb.ACT  # its end is logged
-        say = log.debug if carried_out else log.info
-        say(
+        write = log.debug if carried_out else log.info
+        write(
             "restart.decided",
             container=str(request.target),
             pod_uid=request.target.pod.uid,
@@ -402,9 +402,9 @@ class RestartScheduler:
         if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
             condition = pod_conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
             self._outside.reporter.set(request.target.pod, condition)
-            told = event_messages.of_decision(request.target, decision, condition, now=self._now())
-            if told is not None:
-                self._outside.announcements.tell(told)
+            message = event_messages.of_decision(request.target, decision, condition, now=self._now())
+            if message is not None:
+                self._outside.announcements.record(message)
         if decision.reason is admission.Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
             assert cause.device is not None
             self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)

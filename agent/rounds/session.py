@@ -230,7 +230,7 @@ class MemberSession:
         phase = StepPhase.COMPLETED if decision.reason is admission.Reason.COMPLETED else StepPhase.REFUSED
         self.stand(phase, reason=decision.reason.value, detail=decision.detail)
 
-    def tell(self, event: progress.Event) -> None:
+    def notify(self, event: progress.Event) -> None:
         """Follow the restart (``progress.Progress``): a refusal applies to the member."""
         if isinstance(event, progress.Decided) and event.decision.verb is admission.Verb.REFUSE:
             self.refuse(event.decision)

@@ -28,7 +28,7 @@ _NVML_HINT = "run nvidia-smi on the machine and look for NVRM in its kernel log"
 _SLOW = "nvmlInit takes seconds per GPU without persistence mode: enable it, or increase --timeout"
 
 
-async def look(sysfs: Path, *, catalog: Catalog, timeout: float) -> GpusFound:
+async def check(sysfs: Path, *, catalog: Catalog, timeout: float) -> GpusFound:
     """Check once. It takes ``timeout`` seconds at most; a worker that hangs in the driver is left to end by itself."""
     findings: list[Finding] = []
     reported: asyncio.Future[ComponentStatus] = asyncio.get_running_loop().create_future()

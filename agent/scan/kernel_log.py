@@ -20,7 +20,7 @@ PART = "kernel-log"
 _LOOK_BACK = ((evidence.LOOK_BACK, "true"),)
 
 
-async def look(path: Path, *, sysfs: Path, catalog: Catalog, timeout: float) -> LogFound:
+async def check(path: Path, *, sysfs: Path, catalog: Catalog, timeout: float) -> LogFound:
     """Read it once. It takes ``timeout`` seconds at most."""
     try:
         return await blocking.once(

@@ -24,13 +24,13 @@ _TASKS = frozenset({Task.SCAN, Task.PORTS})
 _RECEIVE_BUFFER = 1 << 16  # no socket is opened for listening
 
 
-async def look(sysfs: Path, *, timeout: float) -> NicsFound:
+async def check(sysfs: Path, *, timeout: float) -> NicsFound:
     """Check once. It takes ``timeout`` seconds at most."""
     view = View(known=(), ignored=frozenset())
     reader = Reader(Sysfs(sysfs), netns=None, receive_buffer=_RECEIVE_BUFFER, deadline=timeout / 2)
     unseen: tuple[Unseen, ...] = ()
     try:
-        view.take_look(await reader.look(_TASKS, (), up=frozenset()), at=time.monotonic())
+        view.update(await reader.read(_TASKS, (), up=frozenset()), at=time.monotonic())
         if view.nics:
             view.take_links(await reader.links())
     except ListingError as error:

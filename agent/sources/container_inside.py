@@ -1,7 +1,7 @@
 """Inspect a running container from the node: its files through its root directory, its processes by its cgroup.
 
 Access to a file blocks indefinitely, and no signal ends it, if the container has mounted a file system that hangs. So
-``look`` and ``examine`` are called in an ``OwnProcess``, and nothing here is called in the agent's process.
+``heartbeat_mark`` and ``examine`` are called in an ``OwnProcess``, and nothing here is called in the agent's process.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _ENDED = ("Z", "X")  # proc_pid_stat(5); the cgroup of such a process may be gon
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class CannotLookInsideError(Exception):
+class CannotInspectError(Exception):
     """The agent cannot inspect any container of this node. The text is one line: the reason and the hint."""
 
 
@@ -47,10 +47,10 @@ class Where:
             inside.close()
 
 
-def look(where: Where, file: str) -> Mark | Blank:
-    """Return the state of a heartbeat file; see ``Inside.of`` and ``Inside.look``."""
+def heartbeat_mark(where: Where, file: str) -> Mark | Blank:
+    """Return the state of a heartbeat file; see ``Inside.of`` and ``Inside.heartbeat_mark``."""
     with where.opened() as inside:
-        return inside.look(file)
+        return inside.heartbeat_mark(file)
 
 
 def examine(where: Where) -> tuple[tuple[Thread, ...], tuple[Thread, ...]]:
@@ -60,7 +60,7 @@ def examine(where: Where) -> tuple[tuple[Thread, ...], tuple[Thread, ...]]:
     """
     with where.opened() as inside:
         threads = inside.threads()
-    return threads, thread_states.telling(where.processes.root, threads)
+    return threads, thread_states.most_informative(where.processes.root, threads)
 
 
 class Inside:
@@ -80,7 +80,7 @@ class Inside:
     def of(cls, pid: int, *, container_id: ContainerId, processes: ProcFs) -> Self:
         """Open the container with the main process ``pid``.
 
-        Raises ProcessLookupError when ``pid`` is not (or no longer) a process of the container, CannotLookInsideError,
+        Raises ProcessLookupError when ``pid`` is not (or no longer) a process of the container, CannotInspectError,
         or OSError.
         """
         process = os.open(processes.root / str(pid), _DIRECTORY)
@@ -96,8 +96,8 @@ class Inside:
         """Close the directory of the main process."""
         os.close(self._process)
 
-    def look(self, file: str) -> Mark | Blank:
-        """Return the state of a heartbeat file. Raises OSError, or CannotLookInsideError."""
+    def heartbeat_mark(self, file: str) -> Mark | Blank:
+        """Return the state of a heartbeat file. Raises OSError, or CannotInspectError."""
         if self._is_paused():
             return Blank.PAUSED
         root = self._open_root()
@@ -107,7 +107,7 @@ class Inside:
             return Blank.ABSENT
         except OSError as error:
             if error.errno == errno.ENOSYS:
-                raise CannotLookInsideError("the kernel has no openat2; heartbeats need Linux 5.6") from error
+                raise CannotInspectError("the kernel has no openat2; heartbeats need Linux 5.6") from error
             raise
         finally:
             os.close(root)
@@ -118,13 +118,13 @@ class Inside:
 
     def threads(self) -> tuple[Thread, ...]:
         """Return the states of its threads. Raises OSError."""
-        return thread_states.look(self._proc, cgroupfs.pids(self._groups))
+        return thread_states.read(self._proc, cgroupfs.pids(self._groups))
 
     def _is_paused(self) -> bool:
         if not self._freezers:
             if kernel_files.parse_stat(_read(self._process, "stat")).state in _ENDED:
                 raise ProcessLookupError(errno.ESRCH, "the container's main process has ended")
-            raise CannotLookInsideError(
+            raise CannotInspectError(
                 "the container's cgroup is not visible, so the agent cannot read whether it is frozen; "
                 "run the agent privileged, with the host's /sys/fs/cgroup"
             )
@@ -137,7 +137,7 @@ class Inside:
         try:
             return os.open("root", _DIRECTORY, dir_fd=self._process)
         except PermissionError as error:
-            raise CannotLookInsideError(
+            raise CannotInspectError(
                 f"cannot access containers' file systems ({error.strerror}); "
                 "the agent needs the host's PID namespace and CAP_SYS_PTRACE"
             ) from error

@@ -17,12 +17,12 @@ import structlog
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.health.state import heartbeat
-from kubemend.agent.health.state.heartbeat import Blank, Heart, Look, Mark, Pulse
+from kubemend.agent.health.state.heartbeat import Blank, Heart, Mark, Poll, Pulse
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary
 from kubemend.agent.restart import options
 from kubemend.agent.sources import container_inside, thread_states
-from kubemend.agent.sources.container_inside import CannotLookInsideError, Where
+from kubemend.agent.sources.container_inside import CannotInspectError, Where
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import contained
 from kubemend.common.side_process import Calls
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_LOOK_SECONDS = 2.0
+_READ_SECONDS = 2.0
 _REPORT_AGAIN = 600.0
 """Seconds after which a persisting hang is reported again: the obstacle to its fix may be gone."""
 
@@ -67,7 +67,7 @@ class Watch:
         self._on_hang = on_hang
         self._calls = calls
         self._where: Where | None = None
-        self._one_look = asyncio.Lock()
+        self._one_poll = asyncio.Lock()
         self._unknown_reason = ""
         self._reported_at: float | None = None
 
@@ -75,21 +75,21 @@ class Watch:
         """Read the file periodically, indefinitely."""
         while True:
             with contained.within(contained.Part.HEARTBEAT, self.view.ref):
-                await self.look()
-            await asyncio.sleep(heartbeat.until_next_look(self.heart, timeout=self.wish.timeout))
+                await self.poll()
+            await asyncio.sleep(heartbeat.until_next_poll(self.heart, timeout=self.wish.timeout))
 
-    async def look(self) -> Heart:
+    async def poll(self) -> Heart:
         """Read the file now and return the new state. Reports a hang."""
-        async with self._one_look:
+        async with self._one_poll:
             before, began = self.heart, time.monotonic()
             slept = time.clock_gettime(time.CLOCK_BOOTTIME) - began
             sight = await self._sight()
-            look = Look(began=began, ended=time.monotonic(), slept=slept, sight=sight)
-            heart = heartbeat.after(before, look, timeout=self.wish.timeout)
+            poll = Poll(began=began, ended=time.monotonic(), slept=slept, sight=sight)
+            heart = heartbeat.after(before, poll, timeout=self.wish.timeout)
             if heart.pulse is Pulse.HUNG and self._must_report(began):
                 hang = await self._examine(heart)
                 if hang is None:
-                    heart = heartbeat.after(before, replace(look, sight=Blank.PAUSED), timeout=self.wish.timeout)
+                    heart = heartbeat.after(before, replace(poll, sight=Blank.PAUSED), timeout=self.wish.timeout)
                 else:
                     self._reported_at = began
                     self._on_hang(hang)
@@ -106,11 +106,11 @@ class Watch:
         """Return the state of the file; UNKNOWN, with the reason in the log, when it cannot be read."""
         obstacle = why = ""
         try:
-            return await self._look_inside()
-        except CannotLookInsideError as error:
+            return await self._read_mark()
+        except CannotInspectError as error:
             obstacle = why = str(error)
         except TimeoutError as error:
-            why = str(error) or f"the file system did not answer within {_LOOK_SECONDS:g} s"
+            why = str(error) or f"the file system did not answer within {_READ_SECONDS:g} s"
         except (OSError, CriError) as error:
             why = str(error)
         finally:
@@ -120,27 +120,27 @@ class Watch:
             self._unknown_reason = why
         return Blank.UNKNOWN
 
-    async def _look_inside(self) -> Mark | Blank:
+    async def _read_mark(self) -> Mark | Blank:
         if self._where is None:
             info = await self._runtime.container_status(self.view.id)
             if info.pid is None:
                 raise ProcessLookupError("the runtime does not return the container's main process")
             self._where = Where(pid=info.pid, container_id=self.view.id, processes=self._processes)
         try:
-            return await self._call(functools.partial(container_inside.look, self._where, self.wish.file))
+            return await self._call(functools.partial(container_inside.heartbeat_mark, self._where, self.wish.file))
         except ProcessLookupError:
             self._where = None  # the runtime may know a newer pid
             raise
 
     async def _call(self, work: Callable[[], T]) -> T:
-        return await self._calls.call(work, who=self.view.ref.pod.uid, timeout=_LOOK_SECONDS)
+        return await self._calls.call(work, who=self.view.ref.pod.uid, timeout=_READ_SECONDS)
 
     async def _examine(self, heart: Heart) -> Hang | None:
         """Collect the details of a hang; None when the container is paused on purpose, or cannot be inspected."""
         assert self._where is not None
         try:
             threads, most_informative = await self._call(functools.partial(container_inside.examine, self._where))
-        except (OSError, CannotLookInsideError) as error:
+        except (OSError, CannotInspectError) as error:
             log.warning("heartbeat.not_examined", container=str(self.view.ref), error=str(error))
             return None
         if thread_states.are_stopped(threads):

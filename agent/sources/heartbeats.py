@@ -124,7 +124,7 @@ class HeartbeatSource:
         if container not in self._watches:
             return "it has ended, or its heartbeat is no longer requested"
         watch, _ = self._watches[container]
-        return _WHY_NOT[(await watch.look()).pulse]
+        return _WHY_NOT[(await watch.poll()).pulse]
 
     async def _wake_on(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Update the watches when the containers of a pod with a heartbeat change; most pods have none."""

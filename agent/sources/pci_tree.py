@@ -11,7 +11,7 @@ _NVSWITCH = 0x0680
 
 
 class PciTree:
-    """Looks up devices by address.
+    """Finds devices by address.
 
     Answers are cached until ``forget``, because a flood of errors repeats the same query.
     """

@@ -72,16 +72,16 @@ class PluginReports:
         else:
             self._pods.pop(pod.ref.uid, None)
         if before != after:
-            self.look()
+            self.update()
 
     def listed(self) -> None:
         """Note that all pods are listed: faults recorded by a previous agent that no pod reports now are over."""
         if not self._listed:
             self._listed = True
             self._raised = dict.fromkeys(self._held(), "") | self._raised
-            self.look()
+            self.update()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Compare the pods' reports with the emitted findings; also call it when the GPUs of the node change."""
         reports = [report for pod in self._pods.values() for report in pod.values()]
         unhealthy = self._texts(reports)

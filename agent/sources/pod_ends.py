@@ -183,10 +183,10 @@ class PodEnds:
 
         If one of them does not answer, its last known state counts: the agent does not depend on the API server.
         """
-        why, _ = await self._look(pod, sandbox)
+        why, _ = await self._read_states(pod, sandbox)
         return why
 
-    async def _look(self, pod: PodRef, sandbox: SandboxId) -> tuple[str, NodeState]:
+    async def _read_states(self, pod: PodRef, sandbox: SandboxId) -> tuple[str, NodeState]:
         if known := self.why(pod.uid, sandbox):
             return known, NodeState()
         view, node, stopped = await asyncio.gather(
@@ -208,7 +208,7 @@ class PodEnds:
         pod, loop = ended.ref.pod, asyncio.get_running_loop()
         since = loop.time()
         how = replace(how, asked=self._stopped_by_kubelet(ended.id))
-        why, node = await self._look(pod, ended.sandbox_id)
+        why, node = await self._read_states(pod, ended.sandbox_id)
         why = why or self._why_around(ended)
         checked_at = loop.time()
         event = asyncio.Event()

@@ -95,14 +95,14 @@ class PodWatch:
         """Return the pod as soon as ``predicate`` holds; None when the pod is deleted or after ``timeout`` s."""
         seen: asyncio.Future[PodView | None] = asyncio.get_running_loop().create_future()
 
-        def look(change: PodChange) -> None:
+        def check(change: PodChange) -> None:
             if change.pod.ref.uid != uid or seen.done():
                 return
             gone = change.kind is PodChangeKind.GONE
             if gone or predicate(change.pod):
                 seen.set_result(None if gone else change.pod)
 
-        unsubscribe = self.subscribe(look)
+        unsubscribe = self.subscribe(check)
         try:
             if (pod := self.pods().get(uid)) is not None and predicate(pod):
                 return pod

@@ -56,7 +56,7 @@ class ProcFs:
     root: Path = Path("/proc")
     cgroup_root: Path = Path("/sys/fs/cgroup")
 
-    def look(self, pid: int) -> ProcessFacts | None:
+    def facts(self, pid: int) -> ProcessFacts | None:
         """Return the facts about a process, or None when it does not exist (any more).
 
         Raises OSError when it exists and its facts cannot be read.
@@ -73,10 +73,10 @@ class ProcFs:
 
     def is_alive(self, process: ProcessFacts) -> bool:
         """Return whether that very process still runs and is not a zombie: another one may have its pid."""
-        now = self.look(process.pid)
+        now = self.facts(process.pid)
         if now is None or (now.container, now.started) != (process.container, process.started):
             return False
-        return any(thread.state not in _DEAD for thread in thread_states.look(self.root, [process.pid]))
+        return any(thread.state not in _DEAD for thread in thread_states.read(self.root, [process.pid]))
 
     def entrance(self, pid: int) -> Entrance | None:
         """Return how a process came into its container; None when it is unknown (the process has ended).
@@ -85,12 +85,12 @@ class ProcFs:
         first one has pid 1 there. A child of an added process that has lost its parent cannot be distinguished from the
         container's own.
         """
-        facts = self.look(pid)
+        facts = self.facts(pid)
         mine = self._lineage(pid)
         for _ in range(_MOST_ANCESTORS):
             if facts is None or mine is None:
                 return None
-            above, theirs = self.look(mine.parent), self._lineage(mine.parent)
+            above, theirs = self.facts(mine.parent), self._lineage(mine.parent)
             if mine.parent and (above is None or theirs is None):
                 return None
             if above is None or theirs is None or above.container != facts.container:
@@ -141,7 +141,7 @@ class ProcFs:
         All threads are read, because the first one of a process being killed may already be a zombie. Raises OSError
         when they cannot be read.
         """
-        return any(thread.state == "D" for thread in thread_states.look(self.root, [pid]))
+        return any(thread.state == "D" for thread in thread_states.read(self.root, [pid]))
 
     def beside(self, pid: int) -> frozenset[int]:
         """Return the processes in the same container; outside containers, the process itself. Raises OSError."""

@@ -1,4 +1,4 @@
-"""States of a container's threads, for people who investigate a hang. Reads /proc; nothing in it blocks."""
+"""States of a container's threads, for the investigation of a hang. Reads /proc; nothing in it blocks."""
 
 import itertools
 from collections import Counter
@@ -19,7 +19,7 @@ _USED = slice(14 - 4, 16 - 4)  # utime and stime: proc_pid_stat(5) counts from 1
 _NOWHERE = ("0", "")  # wchan of a running thread, or without permission
 
 
-def look(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
+def read(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
     """Return the threads of processes, each process's main thread first. Raises OSError."""
     threads = (thread for pid in sorted(pids) for thread in _threads(proc, pid))
     return tuple(itertools.islice(threads, _MOST_THREADS))
@@ -40,7 +40,7 @@ def are_stopped(threads: Iterable[Thread]) -> bool:
     return any(thread.state in STOPPED for thread in threads)
 
 
-def telling(proc: Path, threads: Sequence[Thread]) -> tuple[Thread, ...]:
+def most_informative(proc: Path, threads: Sequence[Thread]) -> tuple[Thread, ...]:
     """Return the threads most informative about a hang, with the place where they wait.
 
     Those in state D come first, then running ones, then the main threads.
@@ -50,7 +50,7 @@ def telling(proc: Path, threads: Sequence[Thread]) -> tuple[Thread, ...]:
 
 
 def summary(threads: Sequence[Thread], most_informative: Sequence[Thread]) -> str:
-    """Summarize thread states in a few words."""
+    """Summarize thread states on one line."""
     if not threads:
         return "no process of it was found"
     counts = Counter(thread.state for thread in threads)

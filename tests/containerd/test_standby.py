@@ -131,13 +131,13 @@ async def test_a_held_container_is_running_and_has_not_run(bench: Bench) -> None
 
 async def test_late_read_of_the_mounts_still_holds_the_container(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The OCI runtime is not executed before the thread has read the mounts."""
-    look = RootfsMountWatcher._look
+    read_mounts = RootfsMountWatcher._read_mounts
 
     def late(roots: RootfsMountWatcher, mounts: BinaryIO, wake: int) -> bool:
         time.sleep(0.3)  # far more than a container needs from its root's mount to its first instruction
-        return look(roots, mounts, wake)
+        return read_mounts(roots, mounts, wake)
 
-    monkeypatch.setattr(RootfsMountWatcher, "_look", late)
+    monkeypatch.setattr(RootfsMountWatcher, "_read_mounts", late)
     await bench.has_run("old")
     successor = await bench.create_next("new")
     standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))

@@ -25,7 +25,7 @@ class GpuHost:
     hangs: bool = False
     listed: dict[GpuUuid, dict[int, int | None]] = field(default_factory=dict)
     memory: dict[GpuUuid, int] = field(default_factory=dict)
-    facts: dict[int, ProcessFacts] = field(default_factory=dict)
+    known: dict[int, ProcessFacts] = field(default_factory=dict)
     in_d_state: set[int] = field(default_factory=set)
     unreadable: set[int] = field(default_factory=set)
     used: dict[int, int] = field(default_factory=dict)
@@ -38,14 +38,14 @@ class GpuHost:
     ) -> None:
         """Let a process run on a device."""
         self.listed.setdefault(device, {})[pid] = used
-        self.facts[pid] = ProcessFacts(
+        self.known[pid] = ProcessFacts(
             pid=pid, container=ContainerId(container) if container is not None else None, started=started
         )
         self._ends.setdefault(pid, asyncio.Event())
 
     def die(self, pid: int) -> None:
         """Let a process end; the driver lists it until ``leave``."""
-        self.facts.pop(pid, None)
+        self.known.pop(pid, None)
         self._ends.setdefault(pid, asyncio.Event()).set()
 
     def leave(self, pid: int) -> None:
@@ -78,16 +78,16 @@ class GpuHost:
         used = self.memory.get(uuid, 0) + sum(size or 0 for size in users.values())
         return DeviceUse(tuple(ProcessUse(pid, size) for pid, size in users.items()), memory_used=used)
 
-    def look(self, pid: int) -> ProcessFacts | None:
+    def facts(self, pid: int) -> ProcessFacts | None:
         self._unless_unreadable(pid)
-        return self.facts.get(pid)
+        return self.known.get(pid)
 
     def is_stuck(self, pid: int) -> bool:
         self._unless_unreadable(pid)
         return pid in self.in_d_state
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
-        alive = [pid for pid in sorted(pids) if pid in self.facts]
+        alive = [pid for pid in sorted(pids) if pid in self.known]
         return tuple(
             Thread(pid, pid, "python", "D" if pid in self.in_d_state else "S", used=self.used.get(pid, 0))
             for pid in alive

@@ -225,7 +225,7 @@ class Owners:
 class Processes:
     """/proc: processes by pid, and an event for each that ends. The ``unreadable`` ones show nothing."""
 
-    facts: dict[int, ProcessFacts] = field(default_factory=dict)
+    known: dict[int, ProcessFacts] = field(default_factory=dict)
     ends: dict[int, asyncio.Event] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
     roots: str | None = "overlay"
@@ -233,19 +233,19 @@ class Processes:
     """Those that entered their container from outside, as the first process and ``kubectl exec`` do."""
 
     def add(self, pid: int, *, container: ContainerId | None, started: float = 0.0) -> None:
-        self.facts[pid] = ProcessFacts(pid=pid, container=container, started=started)
+        self.known[pid] = ProcessFacts(pid=pid, container=container, started=started)
         self.ends[pid] = asyncio.Event()
 
-    def look(self, pid: int) -> ProcessFacts | None:
+    def facts(self, pid: int) -> ProcessFacts | None:
         if pid in self.unreadable:
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-        return self.facts.get(pid)
+        return self.known.get(pid)
 
     def is_alive(self, process: ProcessFacts) -> bool:
-        return self.facts.get(process.pid) == process and not self.ends[process.pid].is_set()
+        return self.known.get(process.pid) == process and not self.ends[process.pid].is_set()
 
     def entrance(self, pid: int) -> Entrance | None:
-        return Entrance(pid, is_its_own=pid not in self.put_in) if pid in self.facts else None
+        return Entrance(pid, is_its_own=pid not in self.put_in) if pid in self.known else None
 
     def cpuset(self, pid: int) -> str | None:
         return None

@@ -48,7 +48,7 @@ class Mark:
 
     @classmethod
     def parse(cls, written: str) -> Self:
-        """Read it back; what is none of ours has nobody for its owner."""
+        """Parse a mark; the owner is empty where another program has set it."""
         head, _, rest = written.partition(" ")
         state, _, at = head.partition(":")
         text, _, owner = rest.partition(" ")

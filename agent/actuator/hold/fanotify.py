@@ -57,7 +57,7 @@ def mark_file(group: int, file: Path) -> None:
     _mark_file(group, file, _OPEN_EXEC_PERM)
 
 
-def tell_of_file(group: int, file: Path) -> None:
+def report_file(group: int, file: Path) -> None:
     """Request a notification for every execution of one file. Raises OSError."""
     _mark_file(group, file, _OPEN_EXEC)
 
@@ -80,7 +80,7 @@ def asked(group: int) -> Iterator[Asked]:
         yield Asked(file, pid)
 
 
-def told(group: int) -> Iterator[int]:
+def notified(group: int) -> Iterator[int]:
     """Yield the processes of pending notifications. Raises BlockingIOError if there are none."""
     while True:
         for size, _, _, _, _, file, pid in _EVENT.iter_unpack(os.read(group, _MOST_READ)):

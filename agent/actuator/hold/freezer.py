@@ -194,9 +194,9 @@ class Freezer:
             return  # the journal ends replaced ones
         held = mark.state == cgroups.HELD
         if held and mark.text in keep and not group.frozen:
-            return  # who marked it was killed before he froze it: it runs, and whoever looks at that freezes it
+            return  # the previous agent died between marking and freezing: it runs, and ``hold_running`` freezes it
         if not held and mark.at is not None and mark.at < keep.get(mark.text, 0.0):
-            return  # an earlier round held it, and let it go before this one began
+            return  # an earlier round held it, and released it before this one began
         found.setdefault(mark.text, {})[container_id] = held
         self._groups[container_id] = group
         if held and mark.text not in keep:
@@ -266,13 +266,13 @@ class Freezer:
 
     def _began(self, group: Cgroup) -> float | None:
         """Return when the first of its processes began, in seconds since boot."""
-        looks = (device_processes.look(self._processes, pid) for pid in group.pids())
-        return min((process.started for process in looks if process is not None), default=None)
+        facts = (device_processes.read_facts(self._processes, pid) for pid in group.pids())
+        return min((process.started for process in facts if process is not None), default=None)
 
     def _is_there(self, pid: int) -> bool:
         """Return whether a process exists. One that cannot be read does."""
         try:
-            return self._processes.look(pid) is not None
+            return self._processes.facts(pid) is not None
         except OSError:
             return True
 

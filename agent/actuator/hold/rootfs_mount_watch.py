@@ -16,7 +16,7 @@ from kubemend.common import kernel_files
 
 log = structlog.get_logger(__name__)
 
-_LOOK_AGAIN_MS = 1000
+_REREAD_MS = 1000
 _LIMIT = 64 << 20  # bytes; fs.mount-max is 100,000
 _MOUNT_POINT = 4  # of a line's fields (proc_pid_mountinfo(5)), counted from 0
 _ROOT = re.compile(rb"/[0-9a-f]{64}/rootfs [^\n]* - (?P<kind>\S+) ")  # as containerd mounts them
@@ -81,7 +81,7 @@ class RootfsMountWatcher:
                 if executions is not None:
                     poll.register(executions.group, select.POLLIN)
                 while self._read_then_allow(mounts, wake, executions):
-                    poll.poll(_LOOK_AGAIN_MS)
+                    poll.poll(_REREAD_MS)
         except OSError as error:
             log.warning("hold.no_mounts", runtime=str(self.runtime), error=str(error))
             self._end(wake)
@@ -90,15 +90,15 @@ class RootfsMountWatcher:
                 executions.close()
 
     def _read_then_allow(self, mounts: BinaryIO, wake: int, executions: Executions | None) -> bool:
-        """Read the mounts, then allow the executions that were requested before; see ``_look``."""
+        """Read the mounts, then allow the executions that were requested before; see ``_read_mounts``."""
         asked = executions.asked() if executions is not None else []
         try:
-            return self._look(mounts, wake)
+            return self._read_mounts(mounts, wake)
         finally:
             if executions is not None:
                 executions.allow(asked)
 
-    def _look(self, mounts: BinaryIO, wake: int) -> bool:
+    def _read_mounts(self, mounts: BinaryIO, wake: int) -> bool:
         """Call back for each mounted root; return False when none is awaited any more, and this thread has ended."""
         mounts.seek(0)
         mountinfo = kernel_files.read_open(mounts.fileno(), limit=_LIMIT, name="mountinfo")
@@ -139,12 +139,12 @@ def _root(container_id: ContainerId, mountinfo: bytes) -> str | None:
     return None
 
 
-def _lines_with(words: bytes, text: bytes) -> Iterator[bytes]:
-    at = text.find(words)
+def _lines_with(needle: bytes, text: bytes) -> Iterator[bytes]:
+    at = text.find(needle)
     while at >= 0:
         end = text.find(b"\n", at)
         yield text[text.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(text)]
-        at = text.find(words, at + 1)
+        at = text.find(needle, at + 1)
 
 
 def _drain(wake: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kubemend.agent.health.gpu import link_rules, memory_rules, record, speed_rules
-from kubemend.agent.health.gpu.judgement import Judgement, Look, Rule
+from kubemend.agent.health.gpu.judgement import Judgement, Rule, Sample
 from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.health.gpu.readings import Vitals
 from kubemend.agent.health.gpu.record import Record
@@ -63,13 +63,13 @@ def fold(state: GpuVitals, vitals: Vitals, *, now: float, limits: Limits) -> tup
     if now <= state.at:
         return state, ()
     remembered = record.after(state.record, vitals, now=now, limits=limits)
-    look = Look(vitals=vitals, record=remembered, now=now, limits=limits)
+    sample = Sample(vitals=vitals, record=remembered, now=now, limits=limits)
     standings, notices = dict(state.standings), list[Notice]()
     for kind, rule in RULES.items():
         before = standings.get(kind, Standing())
-        judged = rule(replace(look, held=bool(before.held)))
+        judged = rule(replace(sample, held=bool(before.held)))
         if judged is not None:
-            standings[kind] = _next(before, judged, look=look)
+            standings[kind] = _next(before, judged, sample=sample)
             notices += _notices(kind, before, standings[kind], judged)
     return GpuVitals(at=now, record=remembered, standings=MappingProxyType(standings)), tuple(notices)
 
@@ -85,15 +85,15 @@ def renewed(state: GpuVitals) -> GpuVitals:
     return replace(state, record=record.without_counts(state.record))
 
 
-def _next(before: Standing, judged: Judgement, *, look: Look) -> Standing:
+def _next(before: Standing, judged: Judgement, *, sample: Sample) -> Standing:
     if judged.holds == before.held:
-        same = judged.mark == before.mark or look.now - before.emitted_at < look.limits.retell
+        same = judged.mark == before.mark or sample.now - before.emitted_at < sample.limits.retell
         steady = replace(before, turning=None)
-        return steady if not judged.holds or same else _emitted(judged, now=look.now)
-    since = before.since if before.turning is judged.holds else look.now
-    if look.now - since < judged.after:
+        return steady if not judged.holds or same else _emitted(judged, now=sample.now)
+    since = before.since if before.turning is judged.holds else sample.now
+    if sample.now - since < judged.after:
         return replace(before, turning=judged.holds, since=since)
-    return _emitted(judged, now=look.now)
+    return _emitted(judged, now=sample.now)
 
 
 def _emitted(judged: Judgement, *, now: float) -> Standing:

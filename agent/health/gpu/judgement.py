@@ -28,7 +28,7 @@ OVER = Judgement(holds=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Sample:
     """One poll of one GPU, with the state kept so far (this poll included). ``held``: whether the kind holds now."""
 
     vitals: Vitals
@@ -47,5 +47,5 @@ class Look:
         return Judgement(holds=False, after=self.limits.settle)
 
 
-Rule = Callable[[Look], Judgement | None]
+Rule = Callable[[Sample], Judgement | None]
 """Judges one kind; None means unknown."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kubemend.agent.health.gpu.judgement import OVER, Judgement, Look, Rule
+from kubemend.agent.health.gpu.judgement import OVER, Judgement, Rule, Sample
 from kubemend.agent.health.gpu.readings import Key, Vital
 from kubemend.agent.health.gpu.record import NVLINK_COUNTERS, PCIE_CORRECTED, PCIE_UNCORRECTED
 from kubemend.agent.model.findings import FindingKind
@@ -30,109 +30,109 @@ _CONFIGURATION_FAULTS = {  # NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION
 }
 
 
-def _link_down(look: Look) -> Judgement | None:
+def _link_down(sample: Sample) -> Judgement | None:
     """Judge whether a link that was up on this boot is down.
 
     Under MIG no traffic uses NVLink (MIG user guide: no P2P). A fault emitted by a previous agent may concern any link;
     one emitted by this agent concerns links that it has seen up.
     """
-    if look.get(Vital.MIG_MODE):
+    if sample.get(Vital.MIG_MODE):
         return None
-    active = look.vitals.by_link(Vital.NVLINK_ACTIVE)
-    down = sorted(link for link in look.record.links_seen_up if active.get(link) == 0)
+    active = sample.vitals.by_link(Vital.NVLINK_ACTIVE)
+    down = sorted(link for link in sample.record.links_seen_up if active.get(link) == 0)
     if down:
         text = f"NVLink {', '.join(map(str, down))} of {len(active)} is down"
-        return Judgement(holds=True, text=text, after=look.limits.link_down, mark=tuple(down))
-    unread = any(vital is Vital.NVLINK_ACTIVE for vital, _ in look.vitals.errors)
-    known = bool(active) and not unread and look.record.links_seen_up <= active.keys()
-    return look.settled if known and (look.held or all(active.values())) else None
+        return Judgement(holds=True, text=text, after=sample.limits.link_down, mark=tuple(down))
+    unread = any(vital is Vital.NVLINK_ACTIVE for vital, _ in sample.vitals.errors)
+    known = bool(active) and not unread and sample.record.links_seen_up <= active.keys()
+    return sample.settled if known and (sample.held or all(active.values())) else None
 
 
-def _link_errors(look: Look) -> Judgement | None:
-    keys = [key for key in look.vitals.values if key[0] in NVLINK_COUNTERS]
-    bad = sorted({link for _, link in _above(look, keys, most=look.limits.link_errors)})
+def _link_errors(sample: Sample) -> Judgement | None:
+    keys = [key for key in sample.vitals.values if key[0] in NVLINK_COUNTERS]
+    bad = sorted({link for _, link in _above(sample, keys, most=sample.limits.link_errors)})
     if bad:
-        text = f"more than {look.limits.link_errors} errors in {look.limits.link_window / 60:g} min on NVLink "
+        text = f"more than {sample.limits.link_errors} errors in {sample.limits.link_window / 60:g} min on NVLink "
         return Judgement(holds=True, text=text + ", ".join(map(str, bad)), mark=tuple(bad))
-    return OVER if _quiet(look, keys, most=look.limits.link_errors) else None
+    return OVER if _quiet(sample, keys, most=sample.limits.link_errors) else None
 
 
-def _fabric_failed(look: Look) -> Judgement | None:
-    state, status = look.get(Vital.FABRIC_STATE), look.get(Vital.FABRIC_STATUS)
+def _fabric_failed(sample: Sample) -> Judgement | None:
+    state, status = sample.get(Vital.FABRIC_STATE), sample.get(Vital.FABRIC_STATUS)
     if state in (_NOT_STARTED, _IN_PROGRESS):
         text = "the fabric manager has not initialized the GPU"
-        return Judgement(holds=True, text=text, after=look.limits.fabric_wait, mark=state)
+        return Judgement(holds=True, text=text, after=sample.limits.fabric_wait, mark=state)
     if state != _COMPLETED or status is None:
         return None
     if status == 0:
-        return look.settled
+        return sample.settled
     return Judgement(holds=True, text=f"initializing its NVLink fabric failed with NVML error {status}", mark=status)
 
 
-def _fabric_degraded(look: Look) -> Judgement | None:
-    mask = look.get(Vital.FABRIC_HEALTH)
-    if mask is None or look.get(Vital.FABRIC_STATE) != _COMPLETED:
+def _fabric_degraded(sample: Sample) -> Judgement | None:
+    mask = sample.get(Vital.FABRIC_HEALTH)
+    if mask is None or sample.get(Vital.FABRIC_STATE) != _COMPLETED:
         return None
     degradations = [text for shift, text in _FABRIC_FLAGS.items() if mask >> shift & 0b11 == _TRUE]
     fault = _CONFIGURATION_FAULTS.get(mask >> _CONFIGURATION_SHIFT & _CONFIGURATION_MASK)
     degradations += [fault] if fault is not None else []
     if not degradations:
-        return look.settled
+        return sample.settled
     return Judgement(holds=True, text=f"NVLink fabric: {', '.join(degradations)}", mark=tuple(degradations))
 
 
-def _pcie_narrow(look: Look) -> Judgement | None:
-    return _below(look, Vital.PCIE_WIDTH, Vital.PCIE_WIDTH_MAX, text="PCIe link has {} of {} lanes")
+def _pcie_narrow(sample: Sample) -> Judgement | None:
+    return _below(sample, Vital.PCIE_WIDTH, Vital.PCIE_WIDTH_MAX, text="PCIe link has {} of {} lanes")
 
 
-def _pcie_slow(look: Look) -> Judgement | None:
+def _pcie_slow(sample: Sample) -> Judgement | None:
     text = "PCIe link runs at generation {} instead of {}"
-    return _below(look, Vital.PCIE_GENERATION, Vital.PCIE_GENERATION_MAX, text=text)
+    return _below(sample, Vital.PCIE_GENERATION, Vital.PCIE_GENERATION_MAX, text=text)
 
 
-def _below(look: Look, current: Vital, most: Vital, *, text: str) -> Judgement | None:
+def _below(sample: Sample, current: Vital, most: Vital, *, text: str) -> Judgement | None:
     """Judge a link property.
 
     A full value proves that the link is well; a lower value counts only while the GPU works.
     """
-    now, could = look.get(current), look.get(most)
+    now, could = sample.get(current), sample.get(most)
     if not now or not could:
         return None
     if now >= could:
-        return look.settled
-    if not _works(look):
+        return sample.settled
+    if not _works(sample):
         return None
-    return Judgement(holds=True, text=text.format(now, could), after=look.limits.pcie_begin, mark=now)
+    return Judgement(holds=True, text=text.format(now, could), after=sample.limits.pcie_begin, mark=now)
 
 
-def _works(look: Look) -> bool:
-    used, pstate, reasons = (look.get(each) for each in (Vital.UTILIZATION, Vital.PSTATE, Vital.CLOCKS_EVENT_REASONS))
+def _works(sample: Sample) -> bool:
+    used, pstate, reasons = (sample.get(each) for each in (Vital.UTILIZATION, Vital.PSTATE, Vital.CLOCKS_EVENT_REASONS))
     if used is not None:
-        return used >= look.limits.busy
+        return used >= sample.limits.busy
     return pstate == 0 and reasons is not None and not reasons & _IDLE  # under MIG there is no utilization
 
 
-def _pcie_errors(look: Look) -> Judgement | None:
-    corrected = [(vital, 0) for vital in PCIE_CORRECTED if look.get(vital) is not None]
-    uncorrected = [(vital, 0) for vital in PCIE_UNCORRECTED if look.get(vital) is not None]
-    most = look.limits.pcie_replays
-    bad = [*_above(look, uncorrected, most=0), *_above(look, corrected, most=most)]
+def _pcie_errors(sample: Sample) -> Judgement | None:
+    corrected = [(vital, 0) for vital in PCIE_CORRECTED if sample.get(vital) is not None]
+    uncorrected = [(vital, 0) for vital in PCIE_UNCORRECTED if sample.get(vital) is not None]
+    most = sample.limits.pcie_replays
+    bad = [*_above(sample, uncorrected, most=0), *_above(sample, corrected, most=most)]
     if bad:
         names = ", ".join(vital.value.removeprefix("pcie-") for vital, _ in bad)
-        text = f"PCIe link counts errors ({names}) in {look.limits.pcie_window / 60:g} min"
+        text = f"PCIe link counts errors ({names}) in {sample.limits.pcie_window / 60:g} min"
         return Judgement(holds=True, text=text, mark=tuple(bad))
-    quiet = _quiet(look, [*corrected, *uncorrected], most=most)
+    quiet = _quiet(sample, [*corrected, *uncorrected], most=most)
     return OVER if quiet else None
 
 
-def _above(look: Look, keys: list[Key], *, most: int) -> list[Key]:
-    return [key for key in keys if look.record.windows[key].hits > most]
+def _above(sample: Sample, keys: list[Key], *, most: int) -> list[Key]:
+    return [key for key in keys if sample.record.windows[key].hits > most]
 
 
-def _quiet(look: Look, keys: list[Key], *, most: int) -> bool:
+def _quiet(sample: Sample, keys: list[Key], *, most: int) -> bool:
     """Return whether there are any keys, all were watched for a whole window, and stayed well below the limit."""
-    windows = [look.record.windows[key] for key in keys]
-    return bool(windows) and all(window.full(now=look.now) and 2 * window.hits <= most for window in windows)
+    windows = [sample.record.windows[key] for key in keys]
+    return bool(windows) and all(window.full(now=sample.now) and 2 * window.hits <= most for window in windows)
 
 
 RULES: Mapping[FindingKind, Rule] = {

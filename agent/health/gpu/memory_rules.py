@@ -2,66 +2,66 @@
 
 from collections.abc import Mapping
 
-from kubemend.agent.health.gpu.judgement import OVER, Judgement, Look, Rule
+from kubemend.agent.health.gpu.judgement import OVER, Judgement, Rule, Sample
 from kubemend.agent.health.gpu.readings import Vital
 from kubemend.agent.model.findings import FindingKind
 
 
-def _flag(look: Look, vital: Vital, *, text: str) -> Judgement | None:
-    value = look.get(vital)
+def _flag(sample: Sample, vital: Vital, *, text: str) -> Judgement | None:
+    value = sample.get(vital)
     if value is None:
         return None
     return Judgement(holds=True, text=text) if value else OVER
 
 
-def _remap_pending(look: Look) -> Judgement | None:
-    return _flag(look, Vital.REMAP_PENDING, text="a row of memory waits to be remapped at the next reset")
+def _remap_pending(sample: Sample) -> Judgement | None:
+    return _flag(sample, Vital.REMAP_PENDING, text="a row of memory waits to be remapped at the next reset")
 
 
-def _remap_failed(look: Look) -> Judgement | None:
-    return _flag(look, Vital.REMAP_FAILED, text="a row of memory could not be remapped")
+def _remap_failed(sample: Sample) -> Judgement | None:
+    return _flag(sample, Vital.REMAP_FAILED, text="a row of memory could not be remapped")
 
 
-def _retirement_pending(look: Look) -> Judgement | None:
-    return _flag(look, Vital.RETIREMENT_PENDING, text="pages of memory wait to be retired at the next reset")
+def _retirement_pending(sample: Sample) -> Judgement | None:
+    return _flag(sample, Vital.RETIREMENT_PENDING, text="pages of memory wait to be retired at the next reset")
 
 
-def _sram_threshold(look: Look) -> Judgement | None:
-    return _flag(look, Vital.SRAM_THRESHOLD, text="SRAM had more uncorrected errors than the driver allows")
+def _sram_threshold(sample: Sample) -> Judgement | None:
+    return _flag(sample, Vital.SRAM_THRESHOLD, text="SRAM had more uncorrected errors than the driver allows")
 
 
-def _uncorrected(look: Look) -> Judgement | None:
-    count = look.get(Vital.ECC_UNCORRECTED)
+def _uncorrected(sample: Sample) -> Judgement | None:
+    count = sample.get(Vital.ECC_UNCORRECTED)
     if count is None:
         return None
     if count == 0:
         return OVER
     parts = ((Vital.ECC_UNCORRECTED_DRAM, "DRAM"), (Vital.ECC_UNCORRECTED_SRAM, "SRAM"))
-    known = [f"{name} {value}" for vital, name in parts if (value := look.get(vital)) is not None]
+    known = [f"{name} {value}" for vital, name in parts if (value := sample.get(vital)) is not None]
     where = f" ({', '.join(known)})" if known else ""
     text = f"{count} uncorrected memory errors{where} since the driver was loaded"
     return Judgement(holds=True, text=text, mark=count.bit_length())  # emitted again each time the count has doubled
 
 
-def _corrected_rate(look: Look) -> Judgement | None:
-    window = look.record.windows.get((Vital.ECC_CORRECTED, 0))
-    if window is None or look.get(Vital.ECC_CORRECTED) is None:
+def _corrected_rate(sample: Sample) -> Judgement | None:
+    window = sample.record.windows.get((Vital.ECC_CORRECTED, 0))
+    if window is None or sample.get(Vital.ECC_CORRECTED) is None:
         return None
-    most = look.limits.corrected_errors
+    most = sample.limits.corrected_errors
     if window.hits > most:
         minutes = f"{window.length / 60:g} min"
         return Judgement(holds=True, text=f"more than {most} corrected memory errors in {minutes}")
-    return OVER if window.full(now=look.now) and 2 * window.hits <= most else None
+    return OVER if window.full(now=sample.now) and 2 * window.hits <= most else None
 
 
-def _driver_content(look: Look) -> Judgement | None:
+def _driver_content(sample: Sample) -> Judgement | None:
     """Judge a fault that an event began: it holds while the driver recommends an action and ends on a lasting None."""
-    action = look.get(Vital.RECOVERY_ACTION)
+    action = sample.get(Vital.RECOVERY_ACTION)
     if action is None:
         return None
     if action != 0:
-        return Judgement(holds=True) if look.held else None
-    return look.settled
+        return Judgement(holds=True) if sample.held else None
+    return sample.settled
 
 
 RULES: Mapping[FindingKind, Rule] = {

@@ -85,7 +85,7 @@ def _counted(record: Record, vitals: Vitals, *, now: float, limits: Limits) -> R
             window = Window(length=length)  # the counter restarted: a reset, or a new driver
         elif before is not None and now - before.at <= length:  # otherwise the time of the growth is unknown
             growth = value - before.value
-        windows[key] = window.with_look(now=now, hits=growth)
+        windows[key] = window.with_sample(now=now, hits=growth)
     return replace(record, counters=MappingProxyType(counters), windows=MappingProxyType(windows))
 
 
@@ -98,13 +98,13 @@ def _window_lengths(limits: Limits) -> dict[Vital, float]:
 
 
 def _shares(record: Record, vitals: Vitals, *, now: float, limits: Limits) -> dict[FindingKind, Window]:
-    looks = {
+    samples = {
         FindingKind.THROTTLED: (_throttled(vitals), limits.throttled_window),
         FindingKind.SLOW_UNDER_LOAD: (_slow(vitals, limits=limits), limits.slow_window),
     }
     return {
-        kind: record.shares.get(kind, Window(length=length)).with_look(now=now, hits=int(seen))
-        for kind, (seen, length) in looks.items()
+        kind: record.shares.get(kind, Window(length=length)).with_sample(now=now, hits=int(seen))
+        for kind, (seen, length) in samples.items()
         if seen is not None
     }
 

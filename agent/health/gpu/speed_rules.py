@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kubemend.agent.health.gpu.judgement import OVER, Judgement, Look, Rule
+from kubemend.agent.health.gpu.judgement import OVER, Judgement, Rule, Sample
 from kubemend.agent.health.gpu.readings import Vital
 from kubemend.agent.model.findings import FindingKind
 
@@ -10,65 +10,65 @@ BOARD_FAULTS = frozenset({8, 11, 14})
 """nvmlReturn_t: INSUFFICIENT_POWER, IRQ_ISSUE, CORRUPTED_INFOROM. No other error is evidence about the board."""
 
 
-def _throttled(look: Look) -> Judgement | None:
-    window = look.record.shares.get(FindingKind.THROTTLED)
-    if window is None or look.get(Vital.CLOCKS_EVENT_REASONS) is None or not window.full(now=look.now):
+def _throttled(sample: Sample) -> Judgement | None:
+    window = sample.record.shares.get(FindingKind.THROTTLED)
+    if window is None or sample.get(Vital.CLOCKS_EVENT_REASONS) is None or not window.full(now=sample.now):
         return None
-    if window.share >= look.limits.throttled_share:
+    if window.share >= sample.limits.throttled_share:
         text = f"hardware slowed it down in {window.share:.0%} of the last {window.length / 60:g} min"
         return Judgement(holds=True, text=text)
-    return OVER if window.share <= look.limits.throttled_over else None
+    return OVER if window.share <= sample.limits.throttled_over else None
 
 
-def _hot(look: Look) -> Judgement | None:
+def _hot(sample: Sample) -> Judgement | None:
     """Judge whether the GPU is at its slowdown temperature; by its margin where the GPU reports that instead."""
     ways = [
         (name, distance)
-        for name, distance in (("GPU", _gpu_distance(look)), ("memory", _memory_distance(look)))
+        for name, distance in (("GPU", _gpu_distance(sample)), ("memory", _memory_distance(sample)))
         if distance is not None
     ]
     hot = [name for name, distance in ways if distance <= 0]
     if hot:
         text = f"{' and '.join(hot)} at the temperature limit"
-        return Judgement(holds=True, text=text, after=look.limits.hot_begin, mark=tuple(hot))
-    cool = bool(ways) and all(distance >= look.limits.hot_release for _, distance in ways)
-    return look.settled if cool else None
+        return Judgement(holds=True, text=text, after=sample.limits.hot_begin, mark=tuple(hot))
+    cool = bool(ways) and all(distance >= sample.limits.hot_release for _, distance in ways)
+    return sample.settled if cool else None
 
 
-def _gpu_distance(look: Look) -> int | None:
+def _gpu_distance(sample: Sample) -> int | None:
     """Return the degrees left until the hardware slows the GPU down."""
-    margin, slowdown = look.get(Vital.TEMPERATURE_MARGIN), look.get(Vital.SLOWDOWN_MARGIN)
+    margin, slowdown = sample.get(Vital.TEMPERATURE_MARGIN), sample.get(Vital.SLOWDOWN_MARGIN)
     if margin is not None:
         return margin - (slowdown or 0)
-    return _left(look, Vital.TEMPERATURE, Vital.SLOWDOWN_TEMPERATURE)
+    return _left(sample, Vital.TEMPERATURE, Vital.SLOWDOWN_TEMPERATURE)
 
 
-def _memory_distance(look: Look) -> int | None:
-    return _left(look, Vital.MEMORY_TEMPERATURE, Vital.MEMORY_MAX_TEMPERATURE)
+def _memory_distance(sample: Sample) -> int | None:
+    return _left(sample, Vital.MEMORY_TEMPERATURE, Vital.MEMORY_MAX_TEMPERATURE)
 
 
-def _left(look: Look, current: Vital, limit: Vital) -> int | None:
-    now, most = look.get(current), look.get(limit)
+def _left(sample: Sample, current: Vital, limit: Vital) -> int | None:
+    now, most = sample.get(current), sample.get(limit)
     return most - now if now and most else None  # some boards report 0 for values that they do not measure
 
 
-def _slow(look: Look) -> Judgement | None:
-    window = look.record.shares.get(FindingKind.SLOW_UNDER_LOAD)
-    used, clock, most = (look.get(each) for each in (Vital.UTILIZATION, Vital.SM_CLOCK, Vital.SM_CLOCK_MAX))
-    if window is None or used is None or used < look.limits.slow_utilization or not window.full(now=look.now):
+def _slow(sample: Sample) -> Judgement | None:
+    window = sample.record.shares.get(FindingKind.SLOW_UNDER_LOAD)
+    used, clock, most = (sample.get(each) for each in (Vital.UTILIZATION, Vital.SM_CLOCK, Vital.SM_CLOCK_MAX))
+    if window is None or used is None or used < sample.limits.slow_utilization or not window.full(now=sample.now):
         return None
-    if window.share >= look.limits.slow_share:
+    if window.share >= sample.limits.slow_share:
         text = f"works at {clock} of {most} MHz for {window.length / 60:g} min, without a reason from the driver"
         return Judgement(holds=True, text=text)
-    return OVER if 2 * window.share <= look.limits.slow_share else None
+    return OVER if 2 * window.share <= sample.limits.slow_share else None
 
 
-def _board_fault(look: Look) -> Judgement | None:
-    codes = sorted({code for code in look.vitals.errors.values() if code in BOARD_FAULTS})
+def _board_fault(sample: Sample) -> Judgement | None:
+    codes = sorted({code for code in sample.vitals.errors.values() if code in BOARD_FAULTS})
     if codes:
         text = f"NVML answers with error {', '.join(map(str, codes))}"
         return Judgement(holds=True, text=text, mark=tuple(codes), codes=tuple(map(str, codes)))
-    return look.settled if look.vitals.full and look.vitals.values else None
+    return sample.settled if sample.vitals.full and sample.vitals.values else None
 
 
 RULES: Mapping[FindingKind, Rule] = {

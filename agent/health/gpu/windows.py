@@ -14,7 +14,7 @@ class Part:
 
     number: int
     hits: int
-    looks: int
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Window:
     begun: float = 0.0
     parts: tuple[Part, ...] = ()
 
-    def with_look(self, *, now: float, hits: int) -> "Window":
+    def with_sample(self, *, now: float, hits: int) -> "Window":
         """Return the window after one more poll with so many hits. ``now`` never decreases."""
         number = int(now * PARTS / self.length)
         kept = tuple(part for part in self.parts if part.number > number - PARTS)
@@ -38,9 +38,9 @@ class Window:
             return Window(
                 length=self.length,
                 begun=begun,
-                parts=(*kept[:-1], Part(number=number, hits=last.hits + hits, looks=last.looks + 1)),
+                parts=(*kept[:-1], Part(number=number, hits=last.hits + hits, samples=last.samples + 1)),
             )
-        return Window(length=self.length, begun=begun, parts=(*kept, Part(number=number, hits=hits, looks=1)))
+        return Window(length=self.length, begun=begun, parts=(*kept, Part(number=number, hits=hits, samples=1)))
 
     @property
     def hits(self) -> int:
@@ -50,7 +50,7 @@ class Window:
     @property
     def share(self) -> float:
         """Hits per poll."""
-        return self.hits / looks if (looks := self._looks) else 0.0
+        return self.hits / samples if (samples := self._samples) else 0.0
 
     def full(self, *, now: float) -> bool:
         """Return whether it covers about its whole length, without a wide gap: enough to prove absence."""
@@ -58,5 +58,5 @@ class Window:
         return now - self.begun >= _FULL * self.length and all(gap <= _WIDEST_GAP for gap in gaps)
 
     @property
-    def _looks(self) -> int:
-        return sum(part.looks for part in self.parts)
+    def _samples(self) -> int:
+        return sum(part.samples for part in self.parts)

@@ -21,11 +21,11 @@ _PCIE = ("AER: ", "PCIe Bus Error", "aer_uncor", "DPC")
 _NIC = ("mlx5_core", "NETDEV WATCHDOG: CPU")
 _PROCESS = ("oom-kill:", "ut of memory", "soft lockup", "blocked ")
 
-WORDS = (*_NVIDIA, *_PCIE, *_NIC, *_PROCESS)
+MARKERS = (*_NVIDIA, *_PCIE, *_NIC, *_PROCESS)
 """Every grammar requires one of these."""
 
-_IN_TEXT = re.compile("|".join(map(re.escape, WORDS)))
-_IN_RAW = re.compile("|".join(map(re.escape, WORDS)).encode())
+_IN_TEXT = re.compile("|".join(map(re.escape, MARKERS)))
+_IN_RAW = re.compile("|".join(map(re.escape, MARKERS)).encode())
 
 
 def may_matter(raw: bytes) -> bool:

@@ -12,15 +12,15 @@ _MOST_CAGES = 1024
 """A node has fewer cages than this; the limit bounds the stored cages."""
 
 _KINDS = {
-    mlx5.Said.FATAL: FindingKind.NIC_FATAL,
-    mlx5.Said.TIMEOUT: FindingKind.NIC_TIMEOUT,
-    mlx5.Said.HOT: FindingKind.NIC_HOT,
-    mlx5.Said.UNPLUGGED: FindingKind.NIC_CABLE,
-    mlx5.Said.CABLE_ERROR: FindingKind.NIC_CABLE,
+    mlx5.Meaning.FATAL: FindingKind.NIC_FATAL,
+    mlx5.Meaning.TIMEOUT: FindingKind.NIC_TIMEOUT,
+    mlx5.Meaning.HOT: FindingKind.NIC_HOT,
+    mlx5.Meaning.UNPLUGGED: FindingKind.NIC_CABLE,
+    mlx5.Meaning.CABLE_ERROR: FindingKind.NIC_CABLE,
 }
 _OVER = {
-    mlx5.Said.PLUGGED: (FindingKind.NIC_CABLE,),
-    mlx5.Said.RECOVERED: (FindingKind.NIC_FATAL, FindingKind.NIC_TIMEOUT),
+    mlx5.Meaning.PLUGGED: (FindingKind.NIC_CABLE,),
+    mlx5.Meaning.RECOVERED: (FindingKind.NIC_FATAL, FindingKind.NIC_TIMEOUT),
 }
 
 
@@ -38,13 +38,13 @@ class NicLines:
             return ()
         device = DeviceLocator(pci=line.pci)
         cage = line.pci, line.module
-        if line.said is mlx5.Said.PLUGGED and len(self._plugged) < _MOST_CAGES:
+        if line.meaning is mlx5.Meaning.PLUGGED and len(self._plugged) < _MOST_CAGES:
             self._plugged.add(cage)
-        if line.said is mlx5.Said.UNPLUGGED and cage not in self._plugged:
+        if line.meaning is mlx5.Meaning.UNPLUGGED and cage not in self._plugged:
             return ()  # at its start the driver prints this for every cage without a cable
-        if (kinds := _OVER.get(line.said)) is not None:
+        if (kinds := _OVER.get(line.meaning)) is not None:
             return tuple(line_findings.over(kind, device=device, text=line.text, seen=seen) for kind in kinds)
-        kind = _KINDS[line.said]
+        kind = _KINDS[line.meaning]
         return (
             line_findings.make(
                 kind,

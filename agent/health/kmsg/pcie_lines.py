@@ -53,7 +53,7 @@ class PcieLines:
 
     def _is_duplicate(self, line: pcie.PcieLine, devices: tuple[PciAddress, ...]) -> bool:
         announced, self._announced = self._announced, None
-        if line.said is pcie.Said.ANNOUNCED and line.severity is not None:
+        if line.meaning is pcie.Meaning.ANNOUNCED and line.severity is not None:
             self._announced = line.severity, frozenset(devices)
             return False
         return announced is not None and announced[0] is line.severity and announced[1].issuperset(devices)

@@ -31,10 +31,10 @@ CLEAN = Sight(holds=False)
 class Standing:
     """The state of a fault.
 
-    ``told`` is whether it was emitted as holding; None at first, when only a previous agent may have emitted it.
+    ``emitted``: whether it was last emitted as holding; None at first, when only a previous agent may have emitted it.
     """
 
-    told: bool | None = None
+    emitted: bool | None = None
     text: str = ""
     begins_at: float | None = None
     ends_at: float | None = None
@@ -42,17 +42,17 @@ class Standing:
     @property
     def due(self) -> float | None:
         """The time at which the state changes without another check; None: never."""
-        if self.begins_at is not None and self.told is not True:
+        if self.begins_at is not None and self.emitted is not True:
             return self.begins_at
-        return self.ends_at if self.told is not False else None
+        return self.ends_at if self.emitted is not False else None
 
 
 def settled(standing: Standing, *, now: float) -> Standing:
     """Return the state after time has passed."""
     if standing.begins_at is not None and now >= standing.begins_at:
-        return replace(standing, told=True)
+        return replace(standing, emitted=True)
     if standing.ends_at is not None and now >= standing.ends_at:
-        return replace(standing, told=False)
+        return replace(standing, emitted=False)
     return standing
 
 

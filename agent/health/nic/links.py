@@ -135,18 +135,18 @@ def _quiet_from(track: LinkTrack, *, limits: LinkLimits) -> float:
 
 
 def sights(
-    track: LinkTrack, *, told: Mapping[FindingKind, bool | None], usual: int | None, now: float, limits: LinkLimits
+    track: LinkTrack, *, emitted: Mapping[FindingKind, bool | None], usual: int | None, now: float, limits: LinkLimits
 ) -> dict[FindingKind, Sight]:
     """Return the result of the track for each kind of fault.
 
-    ``told`` gives the kinds that were emitted, ``usual`` is the speed of the link's peers (``usual_speed``).
+    ``emitted`` gives the kinds that were emitted, ``usual`` is the speed of the link's peers (``usual_speed``).
     """
     if track.last is None:
         return {}
     seen = {
         track.last.type.down: _down(track, track.last, now=now, limits=limits),
         FindingKind.LINK_FLAPPING: _flapping(
-            track, track.last, told=told.get(FindingKind.LINK_FLAPPING), now=now, limits=limits
+            track, track.last, emitted=emitted.get(FindingKind.LINK_FLAPPING), now=now, limits=limits
         ),
         FindingKind.LINK_SLOW: _slow(track.last, best=track.best_speed, usual=usual, now=now, limits=limits),
     }
@@ -167,9 +167,9 @@ def _down(track: LinkTrack, link: LinkReading, *, now: float, limits: LinkLimits
     return Sight(holds=True, text=text, since=since)
 
 
-def _flapping(track: LinkTrack, link: LinkReading, *, told: bool | None, now: float, limits: LinkLimits) -> Sight:
+def _flapping(track: LinkTrack, link: LinkReading, *, emitted: bool | None, now: float, limits: LinkLimits) -> Sight:
     last_drop = track.drop_times[-1] if track.drop_times else None
-    if track.flapping and told is not True and now < _quiet_from(track, limits=limits):
+    if track.flapping and emitted is not True and now < _quiet_from(track, limits=limits):
         minutes = limits.flap_window / 60
         return Sight(holds=True, text=f"{link.name} was lost {limits.flap_drops} times within {minutes:g} minutes")
     return Sight(holds=False, since=last_drop)

@@ -61,7 +61,7 @@ class NicTrack:
     links: Mapping[str, LinkTrack] = field(default_factory=lambda: MappingProxyType({}))
     errors: Mapping[str, ErrorTrack] = field(default_factory=lambda: MappingProxyType({}))
     standings: Mapping[Key, Standing] = field(default_factory=lambda: MappingProxyType({}))
-    told: Mapping[FindingKind, str] = field(default_factory=lambda: MappingProxyType({}))
+    emitted: Mapping[FindingKind, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +198,9 @@ def _sights(
 ) -> Iterator[tuple[Key, Sight]]:
     yield (FindingKind.NIC_LOST, ""), _presence(track, reading)
     for link in _seen(track):
-        told = {kind: standing.told for (kind, name), standing in track.standings.items() if name == link.name}
+        emitted = {kind: standing.emitted for (kind, name), standing in track.standings.items() if name == link.name}
         peers = usual.get((reading.model, link.type))
-        sights = links.sights(track.links[link.name], told=told, usual=peers, now=now, limits=limits)
+        sights = links.sights(track.links[link.name], emitted=emitted, usual=peers, now=now, limits=limits)
         yield from (((kind, link.name), sight) for kind, sight in sights.items())
     for name in reading.counters:
         beyond = rdma_errors.beyond_limits(track.errors[name])
@@ -240,7 +240,7 @@ def _without_former(track: NicTrack, reading: NicReading) -> NicTrack:
         "/" in name
         for (kind, name), standing in track.standings.items()
         if name in reading.names and kind in (FindingKind.LINK_DOWN, FindingKind.RDMA_PORT_DOWN)
-        if standing.told is False
+        if standing.emitted is False
     }
     former = {name for name in track.links if name not in reading.names and ("/" in name) in well}
     if not former:
@@ -255,21 +255,21 @@ def _without_former(track: NicTrack, reading: NicReading) -> NicTrack:
 
 def _emit(track: NicTrack, *, pci: PciAddress, changes: list[NicChange]) -> NicTrack:
     """Return the track after appending the changes of the NIC as a whole to ``changes``."""
-    told = dict(track.told)
+    emitted = dict(track.emitted)
     for kind in KINDS:
         text = _text(track, kind)
-        if text is not None and told.get(kind) != text:
-            told[kind] = text
+        if text is not None and emitted.get(kind) != text:
+            emitted[kind] = text
             changes.append(NicChange(pci, kind, text or None))
-    return replace(track, told=MappingProxyType(told)) if told != track.told else track
+    return replace(track, emitted=MappingProxyType(emitted)) if emitted != track.emitted else track
 
 
 def _text(track: NicTrack, kind: FindingKind) -> str | None:
     """Return the text of a kind that holds, "" where none does, and None where that is still unknown."""
     mine = {name: standing for (of, name), standing in track.standings.items() if of is kind}
-    if held := sorted(standing.text for standing in mine.values() if standing.told):
+    if held := sorted(standing.text for standing in mine.values() if standing.emitted):
         return "; ".join(held)
-    proven = [standing.told is False for name, standing in mine.items() if not _never_up(track, name)]
+    proven = [standing.emitted is False for name, standing in mine.items() if not _never_up(track, name)]
     return "" if proven and all(proven) else None
 
 

@@ -281,11 +281,11 @@ def _after_evidence(latch: ActiveFault, finding: Finding, *, now: float) -> Acti
     if finding.kind is FindingKind.FAULT_OVER:
         return None if latch.kind.value == finding.code else latch
     if is_driver_verdict(finding) and finding.action is ActionClass.NONE:
-        return _after_driver_says_none(latch)
+        return _after_driver_requires_nothing(latch)
     return latch
 
 
-def _after_driver_says_none(latch: ActiveFault) -> ActiveFault | None:
+def _after_driver_requires_nothing(latch: ActiveFault) -> ActiveFault | None:
     """Apply the driver's None: it only permits starting a new process on the device now."""
     if latch.action is ActionClass.ASK_DRIVER:
         return replace(latch, action=ActionClass.RESTART_APP)

@@ -8,7 +8,7 @@ a container from beating, or the agent from observing it, stops the count, which
 import enum
 from dataclasses import dataclass, replace
 
-LOOKS_PER_TIMEOUT = 4
+POLLS_PER_TIMEOUT = 4
 LONGEST_PERIOD = 15.0
 """Seconds: with a long timeout the file is checked more often than needed, so that its metric moves."""
 
@@ -47,7 +47,7 @@ class Blank(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Poll:
     """One check: its begin and end (CLOCK_MONOTONIC), and the node's total suspend time since boot (all in seconds)."""
 
     began: float
@@ -68,7 +68,7 @@ class Heart:
     started: bool = False
     last: Mark | Blank | None = None
     silent: float = 0.0
-    counted_to: Look | None = None
+    counted_to: Poll | None = None
 
 
 REMEMBERED = Heart(started=True)
@@ -77,41 +77,41 @@ REMEMBERED = Heart(started=True)
 
 def period(timeout: float) -> float:
     """Return the seconds between two checks. A hang is detected within ``timeout`` plus one period."""
-    return min(timeout / LOOKS_PER_TIMEOUT, LONGEST_PERIOD)
+    return min(timeout / POLLS_PER_TIMEOUT, LONGEST_PERIOD)
 
 
-def until_next_look(heart: Heart, *, timeout: float) -> float:
+def until_next_poll(heart: Heart, *, timeout: float) -> float:
     """Return the seconds until the next check: the earliest moment at which it could count as hung, or sooner."""
     left = timeout - heart.silent if heart.pulse is Pulse.BEATING else timeout
     return min(period(timeout), max(left, _SOONEST))
 
 
-def after(heart: Heart, look: Look, *, timeout: float) -> Heart:
+def after(heart: Heart, poll: Poll, *, timeout: float) -> Heart:
     """Return the state after one more check.
 
     The first result proves nothing, because the file may be older than the container. A removed file withdraws the
     heartbeat until the file is touched again.
     """
-    if look.sight is Blank.ABSENT:
-        return Heart(pulse=Pulse.NOT_STARTED, last=look.sight)
-    if isinstance(look.sight, Blank):
+    if poll.sight is Blank.ABSENT:
+        return Heart(pulse=Pulse.NOT_STARTED, last=poll.sight)
+    if isinstance(poll.sight, Blank):
         return replace(heart, pulse=Pulse.UNKNOWN, silent=0.0, counted_to=None)
-    known = replace(heart, last=look.sight, silent=0.0, counted_to=look)
-    if heart.last not in (None, look.sight):
+    known = replace(heart, last=poll.sight, silent=0.0, counted_to=poll)
+    if heart.last not in (None, poll.sight):
         return replace(known, pulse=Pulse.BEATING, started=True)
     if not heart.started:
         return replace(known, pulse=Pulse.NOT_STARTED)
-    silent = _silence(heart, look, timeout=timeout)
+    silent = _silence(heart, poll, timeout=timeout)
     return replace(known, pulse=Pulse.HUNG if silent >= timeout else Pulse.BEATING, silent=silent)
 
 
-def _silence(heart: Heart, look: Look, *, timeout: float) -> float:
+def _silence(heart: Heart, poll: Poll, *, timeout: float) -> float:
     """Return for how long the file has been unchanged, after one more check has found it unchanged.
 
     A late check counts for at most two periods: if the agent could not run, the container may not have either. A
     suspend of the node restarts the count.
     """
     since = heart.counted_to
-    if since is None or look.slept - since.slept > _SLEPT:
+    if since is None or poll.slept - since.slept > _SLEPT:
         return 0.0
-    return heart.silent + min(look.began - since.ended, 2 * period(timeout))
+    return heart.silent + min(poll.began - since.ended, 2 * period(timeout))

@@ -61,7 +61,7 @@ class Statuses:
 
 
 def reason(error: Exception) -> str:
-    """Return the reason of a failure in a few words."""
+    """Return the reason of a failure in short."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:

@@ -26,7 +26,7 @@ class Task(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Reading:
     """The results of one check: None for what was not requested."""
 
     scan: Scan | None = None
@@ -73,26 +73,26 @@ class Reader:
         """List the links that belong to a device. Raises ListingError, OSError and TimeoutError."""
         return await self._in_netlink(lambda: tuple(raw.decode() for raw in netlink.links() if self.is_of_device(raw)))
 
-    async def look(self, tasks: frozenset[Task], nics: tuple[Nic, ...], *, up: frozenset[str] = frozenset()) -> Look:
+    async def read(self, tasks: frozenset[Task], nics: tuple[Nic, ...], *, up: frozenset[str] = frozenset()) -> Reading:
         """Run the tasks, on the given NICs unless they include a scan.
 
         ``up`` names the netdevs that are up: only their speed is read. Raises OSError and TimeoutError.
         """
-        return await self._asking.call(lambda: self._look(tasks, nics, up=up), timeout=self._deadline)
+        return await self._asking.call(lambda: self._read(tasks, nics, up=up), timeout=self._deadline)
 
     def is_of_device(self, raw: RawLink) -> bool:
         """Return whether a link belongs to a device, as virtual links do not. Never blocks."""
         return self._sysfs.has_device(raw.name)
 
-    def _look(self, tasks: frozenset[Task], nics: tuple[Nic, ...], *, up: frozenset[str]) -> Look:
+    def _read(self, tasks: frozenset[Task], nics: tuple[Nic, ...], *, up: frozenset[str]) -> Reading:
         scan = self._sysfs.scan() if Task.SCAN in tasks else None
         nics = scan.nics if scan is not None else nics
         if not tasks & {Task.PORTS, Task.DETAILS}:
-            return Look(scan=scan)
+            return Reading(scan=scan)
         ports = self._sysfs.ports(nics)
         if Task.DETAILS not in tasks:
-            return Look(scan=scan, ports=ports)
-        return Look(
+            return Reading(scan=scan, ports=ports)
+        return Reading(
             scan=scan,
             ports=ports,
             speeds=self._sysfs.speeds(nics, up=up),

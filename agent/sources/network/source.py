@@ -224,13 +224,13 @@ class NetworkSource:
 
     async def _look(self, tasks: frozenset[Task]) -> None:
         try:
-            look = await self._reader.look(tasks, self._view.nics, up=self._view.links_up())
+            reading = await self._reader.read(tasks, self._view.nics, up=self._view.links_up())
         except OSError as error:
             self._view.lose_sight()
             self._agenda.put_off(self._periods.retry)
             self._statuses.sysfs_away(self._reader.at, error)
         else:
-            self._view.take_look(look, at=time.monotonic())
+            self._view.update(reading, at=time.monotonic())
             self._plan()
             self._set_working(component_status.SYSFS)
         self._fold(self._view.readings())

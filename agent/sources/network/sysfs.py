@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 _NETWORK_CLASS = "0x02"
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
-_STATE = re.compile(r"(?P<number>\d+): (?P<word>\w+)")
+_STATE = re.compile(r"(?P<number>\d+): (?P<name>\w+)")
 _RATE = re.compile(r"(?P<gigabits>\d+(?:\.\d+)?) Gb/sec")
 _ACTIVE = "ACTIVE"
 _DISABLED = "Disabled"
@@ -56,7 +56,7 @@ class Scan:
 class PortState:
     """State of an RDMA port. ``disabled``: its physical link was disabled. ``serial`` belongs to its device."""
 
-    word: str
+    name: str
     disabled: bool
     rate: int | None
     serial: int
@@ -64,7 +64,7 @@ class PortState:
     @property
     def active(self) -> bool:
         """Whether it carries traffic."""
-        return self.word == _ACTIVE
+        return self.name == _ACTIVE
 
 
 class Sysfs:
@@ -220,7 +220,7 @@ class Sysfs:
         rate = _RATE.match(self._read(directory / "rate"))
         physical = self._read(directory / "phys_state")
         return PortState(
-            word=state["word"],
+            name=state["name"],
             disabled=port.link_layer is LinkLayer.INFINIBAND and physical.endswith(_DISABLED),
             rate=round(float(rate["gigabits"]) * 1000) if rate is not None else None,
             serial=device.stat().st_ino,

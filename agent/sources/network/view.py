@@ -10,7 +10,7 @@ from kubemend.agent.model.devices import PciAddress
 from kubemend.agent.model.nics import LinkLayer, Nic, NicInventory, RdmaPort
 from kubemend.agent.sources.network import sysfs
 from kubemend.agent.sources.network.netlink import Link
-from kubemend.agent.sources.network.reader import Look
+from kubemend.agent.sources.network.reader import Reading
 from kubemend.agent.sources.network.sysfs import PortState, Scan
 
 
@@ -45,19 +45,19 @@ class View:
         """Whether the node has no NICs, and had none on this boot."""
         return not self._known
 
-    def take_look(self, look: Look, *, at: float) -> None:
+    def update(self, reading: Reading, *, at: float) -> None:
         """Store the results of a sysfs check made at ``at`` seconds."""
-        if look.scan is not None:
-            self._scan = look.scan
-            found = {nic.pci: nic for nic in self._wanted(look.scan)}
+        if reading.scan is not None:
+            self._scan = reading.scan
+            found = {nic.pci: nic for nic in self._wanted(reading.scan)}
             self._nics.update(found)
             self._known.update(found)
-        if look.ports is not None:
-            self._ports = look.ports
-        if look.speeds is not None:
-            self._speeds = look.speeds
-        if look.counters is not None:
-            self._counters = {port: CounterReading(at, values) for port, values in look.counters.items()}
+        if reading.ports is not None:
+            self._ports = reading.ports
+        if reading.speeds is not None:
+            self._speeds = reading.speeds
+        if reading.counters is not None:
+            self._counters = {port: CounterReading(at, values) for port, values in reading.counters.items()}
 
     def forget(self, pci: PciAddress) -> None:
         """Forget a NIC, until a scan finds it."""
@@ -146,7 +146,7 @@ class View:
                     type=LinkType.ROCE,
                     up=state.active,
                     admin_up=any(link.admin_up for link in netdevs),
-                    state=state.word,
+                    state=state.name,
                     serial=state.serial,
                 )
 
@@ -157,7 +157,7 @@ class View:
             type=LinkType.INFINIBAND,
             up=state.active,
             admin_up=not state.disabled,
-            state=state.word,
+            state=state.name,
             drops=counters.values.get(sysfs.LINK_DOWNED) if counters is not None else None,
             speed=state.rate if state.active else None,
             serial=state.serial,

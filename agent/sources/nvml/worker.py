@@ -73,7 +73,7 @@ def _run_to_exit(poller: Poller) -> None:
 
 
 def _die(failed: threading.ExceptHookArgs) -> None:
-    """End the process when a thread fails: a worker that only looks alive would hide faults."""
+    """End the process when a thread fails: a worker that runs without its threads would hide faults."""
     threading.__excepthook__(failed)
     os._exit(1)
 

@@ -120,10 +120,10 @@ async def test_events_are_found_by_the_query_of_kubectl_describe(
     reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took, limits=limits)
     async with background.running(reporter.run()):
         for message, at in (("once", 1_000.0), ("twice", 2_000.0)):
-            reporter.tell(EventMessage(pod, "DeviceUnhealthy", message, at, subject="GPU-a", container="trainer"))
-            await attempts.until(events.Outcome.TOLD)
-        reporter.tell(EventMessage(None, "DeviceUnhealthy", "on the node", 1_000.0, subject="GPU-a"))
-        await attempts.until(events.Outcome.TOLD)
+            reporter.record(EventMessage(pod, "DeviceUnhealthy", message, at, subject="GPU-a", container="trainer"))
+            await attempts.until(events.Outcome.WRITTEN)
+        reporter.record(EventMessage(None, "DeviceUnhealthy", "on the node", 1_000.0, subject="GPU-a"))
+        await attempts.until(events.Outcome.WRITTEN)
     selector = f"involvedObject.kind=Pod,involvedObject.name=trainer-0,involvedObject.uid={pod.uid}"
     in_namespace = paths.collection("events", namespace=namespace)
     (of_pod,) = (await api.list(in_namespace, params={"fieldSelector": selector})).items
@@ -140,16 +140,16 @@ async def test_next_agent_finds_the_recorded_events(api: client.KubeClient, node
         attempts = Attempts()
         reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took)
         async with background.running(reporter.run()), asyncio.timeout(60):
-            reporter.tell(EventMessage(None, "DeviceUnhealthy", "lost", 1_000.0, subject="GPU-a"))
+            reporter.record(EventMessage(None, "DeviceUnhealthy", "lost", 1_000.0, subject="GPU-a"))
             outcomes.append(await attempts.outcomes.get())
-    assert outcomes == [events.Outcome.TOLD, events.Outcome.KNOWN]
+    assert outcomes == [events.Outcome.WRITTEN, events.Outcome.KNOWN]
 
 
 async def test_pod_without_a_namespace_costs_one_refusal(api: client.KubeClient, node: str) -> None:
     attempts = Attempts()
     reporter = EventReporter(api=api, node_name=node, report=lambda _: None, on_outcome=attempts.took)
     async with background.running(reporter.run()):
-        reporter.tell(EventMessage(PodRef("nowhere", "a", PodUid("u")), "OOMKilled", "x", 1_000.0))
+        reporter.record(EventMessage(PodRef("nowhere", "a", PodUid("u")), "OOMKilled", "x", 1_000.0))
         await attempts.until(events.Outcome.REFUSED)
 
 

@@ -74,8 +74,8 @@ class OldContainer:
         self._pid = pid
         self._proc = ProcFs()
 
-    def look(self, pid: int) -> ProcessFacts | None:
-        facts = self._proc.look(pid)
+    def facts(self, pid: int) -> ProcessFacts | None:
+        facts = self._proc.facts(pid)
         return replace(facts, container=ContainerId("old")) if facts is not None and pid == self._pid else facts
 
     def is_stuck(self, pid: int) -> bool:

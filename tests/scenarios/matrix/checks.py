@@ -25,7 +25,7 @@ def violations(scene: Played, *, can_hold: bool) -> list[str]:
 
 
 def _refused(scene: Played, reason: admission.Reason) -> Iterator[str]:
-    decision = scene.told.decision
+    decision = scene.progress.decision
     if decision is None or (decision.verb, decision.reason) != (admission.Verb.REFUSE, reason):
         yield f"should be refused for {reason.value}, but: {decision}"
     if scene.calls:
@@ -33,7 +33,7 @@ def _refused(scene: Played, reason: admission.Reason) -> Iterator[str]:
 
 
 def _restarted(scene: Played, after: Snapshot, later: Snapshot) -> list[str]:
-    decision = scene.told.decision
+    decision = scene.progress.decision
     if _kubelet_was_first(scene, decision):
         return [line for check in _KUBELETS_CHECKS for line in check(scene, scene.before, later)]
     if decision is None or decision.verb is not admission.Verb.ACT:
@@ -66,9 +66,9 @@ def _never_ended(scene: Played, _before: Snapshot, _after: Snapshot) -> Iterator
 
 
 def _verified(scene: Played, _before: Snapshot, _after: Snapshot) -> Iterator[str]:
-    if not scene.told.checks:
-        yield f"was not settled: {scene.told.report}"
-    for check in scene.told.checks:
+    if not scene.progress.checks:
+        yield f"was not settled: {scene.progress.report}"
+    for check in scene.progress.checks:
         if check.state is not CheckState.PASSED:
             yield f"its own check {check.name} {check.state.value}: {check.detail}"
 

@@ -36,14 +36,14 @@ _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 @dataclass(slots=True)
-class Told:
+class ProgressRecorder:
     """Follow one restart. ``acted`` is set when all calls have been made, or none will be."""
 
     decision: admission.Decision | None = None
     report: progress.Reported | None = None
     acted: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tell(self, event: progress.Event) -> None:
+    def notify(self, event: progress.Event) -> None:
         """Process an event."""
         if isinstance(event, progress.Decided):
             self.decision = event.decision
@@ -66,13 +66,15 @@ class Engine:
     pods: PodWatch
     can_hold: bool
 
-    async def restart(self, target: ContainerRef, told: Told) -> None:
+    async def restart(self, target: ContainerRef, followed: ProgressRecorder) -> None:
         """Carry one restart out, as for a fault of this very moment."""
         cause = admission.Cause(code="Matrix", message="a cell of the matrix", happened_at=time.time())
         try:
-            await self.restarts.handle(Request(target=target, cause=lambda: cause, devices=frozenset(), followed=told))
+            await self.restarts.handle(
+                Request(target=target, cause=lambda: cause, devices=frozenset(), followed=followed)
+            )
         finally:
-            told.acted.set()
+            followed.acted.set()
 
 
 @contextlib.asynccontextmanager

@@ -78,12 +78,12 @@ def container_id(status: Json) -> ContainerId:
 
 @dataclass(slots=True)
 class Eyes:
-    """Watch all pods of the node from the moment it is opened. ``told`` has every status, by pod UID."""
+    """Watch all pods of the node from the moment it is opened. ``statuses`` has every status, by pod UID."""
 
     dev: node.DevNode
     api: kube.KubeClient
     cri: CriClient
-    told: defaultdict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
+    statuses: defaultdict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
     gone: set[str] = field(default_factory=set)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -97,7 +97,7 @@ class Eyes:
 
     def latest(self, uid: str) -> Json:
         """Return the pod's last status."""
-        return self.told[uid][-1] if self.told[uid] else {}
+        return self.statuses[uid][-1] if self.statuses[uid] else {}
 
     async def look(self, pod: Json) -> Snapshot:
         """Read everything once."""
@@ -144,7 +144,7 @@ class Eyes:
             if deleted:
                 self.gone.add(uid)
             else:
-                self.told[uid].append(pod)
+                self.statuses[uid].append(pod)
             self._changed.notify_all()
 
 

@@ -20,7 +20,7 @@ from kubemend.common.kube import errors, paths
 from tests.scenarios.matrix import cells, pods
 from tests.scenarios.matrix.cells import MAIN, SIDECAR, Acts, Cell, Look, Shape
 from tests.scenarios.matrix.director import Director, Reins
-from tests.scenarios.matrix.engine import Engine, Told
+from tests.scenarios.matrix.engine import Engine, ProgressRecorder
 from tests.scenarios.matrix.eyes import Eyes, Json, Snapshot
 
 SECONDS = 60.0
@@ -39,7 +39,7 @@ class Played:
     cell: Cell
     pod: Json
     before: Snapshot
-    told: Told = field(default_factory=Told)
+    progress: ProgressRecorder = field(default_factory=ProgressRecorder)
     gate: Gate | None = None
     held: bool = False
     calls: Sequence[str] = ()
@@ -107,7 +107,7 @@ class Stage:
         for scene in scenes:
             if scene.gate is not None:
                 scene.gate.open()
-        alone = [scene.told.acted.wait() for scene in scenes if not scene.cell.needs_kubelet]
+        alone = [scene.progress.acted.wait() for scene in scenes if not scene.cell.needs_kubelet]
         with contextlib.suppress(TimeoutError):  # one that has not come to its place may need it, too
             await asyncio.wait_for(asyncio.gather(*alone), _THROUGH)
         if late:
@@ -155,7 +155,7 @@ class Stage:
             scene.gate = self.director.place(scene.uid, where)
         name = scene.pod["metadata"]["name"]
         target = ContainerRef(PodRef("default", name, PodUid(scene.uid)), MAIN)
-        await self.engine.restart(target, scene.told)
+        await self.engine.restart(target, scene.progress)
 
     async def _at_its_place(self, scene: Played, work: "asyncio.Task[None]") -> None:
         """Wait until the restart is held at its place, or at its end because it never came there."""
@@ -185,7 +185,7 @@ class Stage:
                 ran = [await self._hooked(each) for each in scene.later.running(MAIN)]
                 scene.hooked = ran[-1] if ran else 0
             scene.calls = tuple(self.director.calls.get(scene.uid, ()))
-            scene.statuses = tuple(pod.get("status", {}) for pod in self.eyes.told[scene.uid])
+            scene.statuses = tuple(pod.get("status", {}) for pod in self.eyes.statuses[scene.uid])
 
     async def _sync(self, scenes: Sequence[Played]) -> None:
         """Have kubelet sync the pods, and wait until it has acted on the successors, which are CREATED in such a batch.

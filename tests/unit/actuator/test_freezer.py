@@ -108,7 +108,7 @@ async def test_container_is_thawed_despite_unwritable_mark(group: Path, monkeypa
 
 @pytest.mark.parametrize("keep", [{}, {"uid-1": 100.0}])
 async def test_one_that_was_marked_but_not_frozen_is_not_taken_for_frozen(group: Path, keep: dict[str, float]) -> None:
-    """The agent was killed in between. To be told that it stands still would be to let it run."""
+    """The agent was killed in between. To report it as frozen would be to let it run."""
     (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
     (group / "cgroup.freeze").write_text("0")
     found = await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep=keep)
@@ -116,7 +116,7 @@ async def test_one_that_was_marked_but_not_frozen_is_not_taken_for_frozen(group:
 
 
 @pytest.mark.parametrize(
-    ("mark", "is_told"),
+    ("mark", "is_reported"),
     [
         ("released:99.5 uid-1 node-1 /run/c.sock", False),
         ("released:100.0 uid-1 node-1 /run/c.sock", True),
@@ -125,12 +125,12 @@ async def test_one_that_was_marked_but_not_frozen_is_not_taken_for_frozen(group:
     ],
 )
 async def test_one_that_an_earlier_round_let_go_says_nothing_about_the_one_that_holds_now(
-    group: Path, mark: str, is_told: bool
+    group: Path, mark: str, is_reported: bool
 ) -> None:
     (group / "mark").write_text(mark)
     (group / "cgroup.freeze").write_text("0")
     found = await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep={"uid-1": 100.0})
-    assert found == ({"uid-1": {CONTAINER: False}} if is_told else {})
+    assert found == ({"uid-1": {CONTAINER: False}} if is_reported else {})
     assert (group / "mark").read_text() == mark, "the moment when it was let go stays"
 
 

@@ -78,7 +78,7 @@ class Waiting:
     def __init__(self) -> None:
         self.waits = asyncio.Event()
 
-    def tell(self, event: progress.Event) -> None:
+    def notify(self, event: progress.Event) -> None:
         if isinstance(event, progress.StepTaken) and event.step.why is steps.StepReason.NOT_SHOWN:
             self.waits.set()
 

@@ -64,13 +64,13 @@ async def runtime_with(
     monkeypatch.setattr(oci_runtimes, "programs", lambda _: (program,))
     path = program.parent / "cri.sock"
     marked = asyncio.Event()
-    mark = fanotify.tell_of_file
+    mark = fanotify.report_file
 
     def noted(group: int, file: Path) -> None:
         mark(group, file)
         marked.set()
 
-    monkeypatch.setattr(fanotify, "tell_of_file", noted)
+    monkeypatch.setattr(fanotify, "report_file", noted)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()

@@ -31,7 +31,7 @@ GOOD = {"namespace": "default", "pod": "trainer-0"}
 
 async def swap(request: Request) -> None:
     for event in (ACT, BEGUN, VERIFIED):
-        request.followed.tell(event)
+        request.followed.notify(event)
 
 
 class Slow:
@@ -42,10 +42,10 @@ class Slow:
         self.ended = asyncio.Event()
 
     async def __call__(self, request: Request) -> None:
-        request.followed.tell(ACT)
-        request.followed.tell(BEGUN)
+        request.followed.notify(ACT)
+        request.followed.notify(BEGUN)
         await self.go_on.wait()
-        request.followed.tell(VERIFIED)
+        request.followed.notify(VERIFIED)
         self.ended.set()
 
 
@@ -129,10 +129,10 @@ async def test_client_that_does_not_read_blocks_nothing(desk: Desk) -> None:
 
     async def talkative(request: Request) -> None:
         for count in range(100_000):  # more than all buffers in between hold
-            request.followed.tell(Queued())
+            request.followed.notify(Queued())
             if count % 100 == 0:
                 await asyncio.sleep(0)  # the agent continues writing
-        request.followed.tell(VERIFIED)
+        request.followed.notify(VERIFIED)
         ended.set()
 
     desk.restarts.does = talkative

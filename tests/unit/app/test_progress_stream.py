@@ -17,8 +17,8 @@ async def names(feed: ProgressStream) -> list[Any]:
 
 async def test_events_keep_their_order_and_end_is_last() -> None:
     feed = ProgressStream()
-    feed.tell(Begun(1000.0, "r1", Strategy.SWAP, ["trainer"], 1))
-    feed.tell(VERIFIED)
+    feed.notify(Begun(1000.0, "r1", Strategy.SWAP, ["trainer"], 1))
+    feed.notify(VERIFIED)
     feed.end(stopped=False)
     assert await names(feed) == ["begun", "settled", "done"]
 
@@ -26,8 +26,8 @@ async def test_events_keep_their_order_and_end_is_last() -> None:
 async def test_overflow_is_counted_and_newest_events_are_kept() -> None:
     feed = ProgressStream(capacity=2)
     for _ in range(5):
-        feed.tell(Queued())
-    feed.tell(VERIFIED)
+        feed.notify(Queued())
+    feed.notify(VERIFIED)
     feed.end(stopped=False)
     received = [event async for event in feed.read(silence=60.0) if event is not None]
     assert [event["event"] for event in received] == ["missed", "queued", "settled", "done"]
@@ -36,8 +36,8 @@ async def test_overflow_is_counted_and_newest_events_are_kept() -> None:
 
 async def test_end_is_delivered_even_if_report_was_dropped() -> None:
     feed = ProgressStream(capacity=1)
-    feed.tell(VERIFIED)
-    feed.tell(Queued())
+    feed.notify(VERIFIED)
+    feed.notify(Queued())
     feed.end(stopped=True)
     received = [event async for event in feed.read(silence=60.0) if event is not None]
     assert (received[-1]["event"], received[-1]["ok"]) == ("done", True)

@@ -64,7 +64,7 @@ def test_each_event_is_one_line(event: Event, text: str) -> None:
 
 
 def test_accepted_request_is_the_first_line() -> None:
-    event = events.accepted(builders.TARGET, who="uid 0")
+    event = events.accepted(builders.TARGET, requester="uid 0")
     assert rendering.Lines().line(events.at(0.0, event)) == "      0 ms  accepted  default/trainer-0, container trainer"
 
 

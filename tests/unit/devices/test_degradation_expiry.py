@@ -45,7 +45,7 @@ class Log:
 
     def over_after(self, seconds: float) -> list[str]:
         self.time += seconds
-        self.fading.look()
+        self.fading.check()
         return self.over
 
 

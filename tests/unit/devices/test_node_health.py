@@ -41,7 +41,7 @@ OFF_THE_BUS = Finding(
 )
 
 
-class Told:
+class Recorder:
     """Records conditions, Events and taints."""
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class Told:
         self.announcements: list[EventMessage] = []
         self.verdicts: Sequence[Verdict] = ()
 
-    def set(self, said: Condition | Sequence[Verdict]) -> None:
-        if isinstance(said, Condition):
-            self.conditions.append(said)
+    def set(self, value: Condition | Sequence[Verdict]) -> None:
+        if isinstance(value, Condition):
+            self.conditions.append(value)
         else:
-            self.verdicts = said
+            self.verdicts = value
 
-    def tell(self, announcement: EventMessage) -> None:
+    def record(self, announcement: EventMessage) -> None:
         self.announcements.append(announcement)
 
 
@@ -65,14 +65,14 @@ class Node:
     def __init__(self, ledger: VerdictStore, *, patience: float = 3600.0) -> None:
         self.ledger = ledger
         self.devices = outside.Devices()
-        self.told = Told()
+        self.sink = Recorder()
         self.nics: tuple[str, ...] = ()
         self.health = NodeHealth(
             ledger=ledger,
             devices=self.devices,
-            condition=self.told,
-            events=self.told,
-            taints=self.told,
+            condition=self.sink,
+            events=self.sink,
+            taints=self.sink,
             nics=lambda: self.nics,
             patience=patience,
             now=lambda: 100.0,
@@ -95,34 +95,34 @@ async def node(ledger: VerdictStore) -> Node:
 
 def test_healthy_node(node: Node) -> None:
     node.health.publish(HOLDERS)
-    (condition,) = node.told.conditions
+    (condition,) = node.sink.conditions
     assert (condition.status, condition.message) == (ConditionStatus.TRUE, "1 of 1 devices healthy")
-    assert node.told.announcements == []
+    assert node.sink.announcements == []
 
 
 def test_fault_reaches_condition_events_and_taints(node: Node) -> None:
     node.ledger.apply(OFF_THE_BUS, inventory=node.devices.inventory)
     node.health.publish(HOLDERS)
-    assert (node.told.conditions[-1].status, node.told.conditions[-1].reason) == (ConditionStatus.FALSE, "Xid79")
-    assert [announcement.about for announcement in node.told.announcements] == [None, POD]
-    assert [verdict.health for verdict in node.told.verdicts] == [Health.UNHEALTHY]
+    assert (node.sink.conditions[-1].status, node.sink.conditions[-1].reason) == (ConditionStatus.FALSE, "Xid79")
+    assert [announcement.about for announcement in node.sink.announcements] == [None, POD]
+    assert [verdict.health for verdict in node.sink.verdicts] == [Health.UNHEALTHY]
 
 
 def test_new_agent_publishes_nothing_before_driver_is_up(node: Node) -> None:
     known = node.devices.inventory
     node.devices.inventory = Inventory()
     node.health.publish(None)
-    assert node.told.conditions == []
+    assert node.sink.conditions == []
     node.devices.inventory = known
     node.health.publish(HOLDERS)
-    assert [condition.status for condition in node.told.conditions] == [ConditionStatus.TRUE]
+    assert [condition.status for condition in node.sink.conditions] == [ConditionStatus.TRUE]
 
 
 def test_fault_of_previous_agent_is_published_without_driver(node: Node) -> None:
     node.ledger.apply(OFF_THE_BUS, inventory=node.devices.inventory)
     node.devices.inventory = Inventory()
     node.health.publish(None)
-    assert [condition.status for condition in node.told.conditions] == [ConditionStatus.FALSE]
+    assert [condition.status for condition in node.sink.conditions] == [ConditionStatus.FALSE]
 
 
 @pytest.mark.parametrize("inventory", [Inventory(), Inventory(gpus=(outside.GPU,))])
@@ -130,19 +130,19 @@ async def test_node_is_unknown_after_long_driver_silence(ledger: VerdictStore, i
     node = Node(ledger, patience=0.0)
     node.devices.inventory = inventory
     node.health.publish(None)
-    assert [condition.status for condition in node.told.conditions] == [ConditionStatus.UNKNOWN]
+    assert [condition.status for condition in node.sink.conditions] == [ConditionStatus.UNKNOWN]
 
 
 def test_driver_without_gpus_is_not_healthy(node: Node) -> None:
     node.devices.inventory = Inventory(complete=True)
     node.health.publish({})
-    assert (node.told.conditions[-1].status, node.told.conditions[-1].reason) == (ConditionStatus.UNKNOWN, "NoDevices")
+    assert (node.sink.conditions[-1].status, node.sink.conditions[-1].reason) == (ConditionStatus.UNKNOWN, "NoDevices")
 
 
 def test_nics_count_as_devices_of_node(node: Node) -> None:
     node.nics = (NIC,)
     node.health.publish(HOLDERS)
-    assert node.told.conditions[-1].message == "2 of 2 devices healthy"
+    assert node.sink.conditions[-1].message == "2 of 2 devices healthy"
 
 
 def test_recovery_is_recorded_for_device_no_longer_listed(node: Node) -> None:
@@ -152,5 +152,5 @@ def test_recovery_is_recorded_for_device_no_longer_listed(node: Node) -> None:
     node.ledger.apply(over, inventory=node.devices.inventory)
     for _ in range(2):
         node.health.publish(HOLDERS)
-    assert [announcement.reason for announcement in node.told.announcements] == ["DeviceDegraded", "DeviceHealthy"]
-    assert node.told.conditions[-1].message == "1 of 1 devices healthy"
+    assert [announcement.reason for announcement in node.sink.announcements] == ["DeviceDegraded", "DeviceHealthy"]
+    assert node.sink.conditions[-1].message == "1 of 1 devices healthy"

@@ -24,7 +24,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 @pytest.mark.parametrize("name", [outside.GPU.uuid, str(outside.GPU.pci), "0", str(outside.GPU.pci).upper()])
 async def test_clear_accepts_any_name_of_device(node: Node, name: str) -> None:
     node.found(FindingKind.XID, ActionClass.REPLACE, device=GPU, code="64")
-    done = node.operators.clear(name, who="uid 0")
+    done = node.operators.clear(name, operator="uid 0")
     assert (done.device, done.over, done.still_seen) == (outside.GPU.uuid, ("Xid 64",), ())
     assert node.health(outside.GPU.uuid) is Health.HEALTHY
     assert node.forgotten == [outside.GPU.uuid]
@@ -34,14 +34,14 @@ async def test_clear_keeps_faults_that_source_still_sees(node: Node) -> None:
     nic = DeviceLocator(pci=NIC)
     node.found(FindingKind.LINK_DOWN, ActionClass.REPLACE, device=nic)
     node.found(FindingKind.NIC_FATAL, ActionClass.RESET_DEVICE, device=nic)
-    done = node.operators.clear(str(NIC), who="uid 0")
+    done = node.operators.clear(str(NIC), operator="uid 0")
     assert (done.over, done.still_seen) == (("NicFatal",), ("LinkDown",))
     assert node.health(str(NIC)) is Health.UNHEALTHY
 
 
 async def test_clear_of_unknown_device_lists_known_ones(node: Node) -> None:
     with pytest.raises(NoSuchDeviceError, match=f"GPU-7 not found on this node. Its devices: {outside.GPU.uuid}"):
-        node.operators.clear("GPU-7", who="uid 0")
+        node.operators.clear("GPU-7", operator="uid 0")
 
 
 async def test_verdicts_list_present_and_faulty_devices(node: Node) -> None:
@@ -56,7 +56,7 @@ async def test_verdicts_list_present_and_faulty_devices(node: Node) -> None:
 
 
 async def test_release_resumes_driver_after_timeout(node: Node) -> None:
-    await node.operators.release(seconds=0.01, timeout=1.0, who="uid 0")
+    await node.operators.release(seconds=0.01, timeout=1.0, operator="uid 0")
     assert not node.handles.held
     async with asyncio.timeout(60):
         await node.handles.resumed.wait()
@@ -64,7 +64,7 @@ async def test_release_resumes_driver_after_timeout(node: Node) -> None:
 
 
 async def test_release_resumes_driver_on_command(node: Node) -> None:
-    await node.operators.release(seconds=3600.0, timeout=1.0, who="uid 0")
+    await node.operators.release(seconds=3600.0, timeout=1.0, operator="uid 0")
     node.operators.resume()
     assert node.handles.held
 
@@ -72,7 +72,7 @@ async def test_release_resumes_driver_on_command(node: Node) -> None:
 async def test_release_of_hanging_driver_fails(node: Node) -> None:
     node.handles.hangs = True
     with pytest.raises(StillHeldError, match="Reboot the node"):
-        await node.operators.release(seconds=1.0, timeout=0.01, who="uid 0")
+        await node.operators.release(seconds=1.0, timeout=0.01, operator="uid 0")
     assert node.handles.resumed.is_set()
 
 
@@ -82,7 +82,7 @@ async def test_release_resumes_driver_if_caller_disconnects(node: Node) -> None:
     node.handles.on_release = asking.cancel  # as the server does when the connection is gone
     node.handles.slow = True
     with pytest.raises(asyncio.CancelledError):
-        await node.operators.release(seconds=3600.0, timeout=60.0, who="uid 0")
+        await node.operators.release(seconds=3600.0, timeout=60.0, operator="uid 0")
     asking.uncancel()
     assert node.handles.held
 
@@ -90,5 +90,5 @@ async def test_release_resumes_driver_if_caller_disconnects(node: Node) -> None:
 @pytest.mark.parametrize("kind", [FindingKind.NVML_ERROR, FindingKind.REPORTED_UNHEALTHY])
 async def test_clear_keeps_fault_reported_once_and_still_seen(node: Node, kind: FindingKind) -> None:
     node.found(kind, ActionClass.OBSERVE, device=GPU)
-    assert node.operators.clear(outside.GPU.uuid, who="uid 0").over == ()
+    assert node.operators.clear(outside.GPU.uuid, operator="uid 0").over == ()
     assert node.health(outside.GPU.uuid) is Health.DEGRADED

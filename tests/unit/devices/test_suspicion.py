@@ -77,24 +77,24 @@ async def test_suspicion_of_stuck_process_ends_when_process_ends(bench: Bench) -
     bench.work(11)
     bench.host.in_d_state.add(11)
     bench.suspects.suspect(STUCK, device=GPU, text="stuck")
-    await bench.suspects.look()
+    await bench.suspects.check()
     assert bench.verdict().health is Health.DEGRADED
     bench.host.in_d_state.clear()
-    await bench.suspects.look()
+    await bench.suspects.check()
     assert bench.verdict().health is Health.HEALTHY
 
 
 async def test_suspicion_survives_silent_driver(bench: Bench) -> None:
     bench.suspects.suspect(STUCK, device=GPU, text="stuck")
     bench.host.answers = False
-    await bench.suspects.look()
+    await bench.suspects.check()
     assert bench.verdict().health is Health.DEGRADED
 
 
 async def test_suspicion_does_not_end_by_time_alone(bench: Bench) -> None:
     bench.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
     bench.now += 100 * LASTING
-    await bench.suspects.look()
+    await bench.suspects.check()
     assert bench.verdict().reason == "RestartsInVain"
 
 
@@ -105,17 +105,17 @@ async def test_suspicion_ends_after_process_worked_long_enough(bench: Bench) -> 
     bench.now += 10
     bench.work(2)
     bench.now += LASTING - 1
-    await bench.suspects.look()
+    await bench.suspects.check()
     assert bench.verdict().health is Health.DEGRADED
     bench.now += 1
-    await bench.suspects.look()
+    await bench.suspects.check()
     assert bench.verdict().health is Health.HEALTHY
 
 
 async def test_suspicion_end_leaves_other_suspicions(bench: Bench) -> None:
     bench.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
     bench.suspects.suspect(STUCK, device=GPU, text="stuck")
-    await bench.suspects.look()
+    await bench.suspects.check()
     assert bench.verdict().reason == "RestartsInVain"
 
 
@@ -126,5 +126,5 @@ async def test_suspicion_of_previous_agent_is_checked(bench: Bench, store: Store
     await ledger.load()
     later = Bench(ledger, bench.host)
     assert later.verdict().health is Health.DEGRADED
-    await later.suspects.look()
+    await later.suspects.check()
     assert later.verdict().health is Health.HEALTHY

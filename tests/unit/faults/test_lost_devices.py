@@ -136,7 +136,7 @@ class World:
                 catalog=CATALOG,
                 faults=self.faults,
                 devices=self.devices,
-                tell=self.gangs.device_lost,
+                report_to_hub=self.gangs.device_lost,
                 settle=0.05,
             ),
             devices=self.devices,

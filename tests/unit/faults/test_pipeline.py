@@ -140,7 +140,7 @@ def make(
             catalog=catalog_file.builtin(),
             faults=faults,
             devices=devices,
-            tell=ports.NO_GANGS.device_lost,
+            report_to_hub=ports.NO_GANGS.device_lost,
         ),
         devices=devices,
         processes=processes,  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.health.state import heartbeat
-from kubemend.agent.health.state.heartbeat import Blank, Heart, Look, Mark, Pulse
+from kubemend.agent.health.state.heartbeat import Blank, Heart, Mark, Poll, Pulse
 
 TIMEOUT = 60.0
 PERIOD = 15.0
@@ -17,19 +17,19 @@ def mark(version: int, *, wall: float = 1000.0) -> Mark:
     return Mark(device=1, inode=7, modified=int(wall * 1e9), changed=version)
 
 
-def look(at: float, sight: Mark | Blank, *, slept: float = 0.0, lasts: float = 0.0) -> Look:
-    return Look(began=at, ended=at + lasts, slept=slept, sight=sight)
+def poll(at: float, sight: Mark | Blank, *, slept: float = 0.0, lasts: float = 0.0) -> Poll:
+    return Poll(began=at, ended=at + lasts, slept=slept, sight=sight)
 
 
-def after(looks: Iterable[Look], *, heart: Heart | None = None, timeout: float = TIMEOUT) -> Heart:
+def after(polls: Iterable[Poll], *, heart: Heart | None = None, timeout: float = TIMEOUT) -> Heart:
     heart = heart if heart is not None else Heart()
-    for each in looks:
+    for each in polls:
         heart = heartbeat.after(heart, each, timeout=timeout)
     return heart
 
 
-def every_period(*sights: Mark | Blank, since: float = 0.0) -> list[Look]:
-    return [look(since + PERIOD * number, sight) for number, sight in enumerate(sights)]
+def every_period(*sights: Mark | Blank, since: float = 0.0) -> list[Poll]:
+    return [poll(since + PERIOD * number, sight) for number, sight in enumerate(sights)]
 
 
 BEATS = every_period(mark(1), mark(2))
@@ -38,12 +38,12 @@ BEATS = every_period(mark(1), mark(2))
 def test_file_unchanged_for_the_timeout_after_a_beat_is_a_hang() -> None:
     silence = every_period(*[mark(2)] * 3, since=30.0)
     assert after([*BEATS, *silence]).pulse is Pulse.BEATING
-    assert after([*BEATS, *silence, look(75.0, mark(2))]).pulse is Pulse.HUNG
+    assert after([*BEATS, *silence, poll(75.0, mark(2))]).pulse is Pulse.HUNG
 
 
 def test_each_touch_restarts_the_count() -> None:
-    looks = every_period(*[mark(number // 4) for number in range(40)])
-    assert {after(looks[:count]).pulse for count in range(6, 40)} == {Pulse.BEATING}
+    polls = every_period(*[mark(number // 4) for number in range(40)])
+    assert {after(polls[:count]).pulse for count in range(6, 40)} == {Pulse.BEATING}
 
 
 @pytest.mark.parametrize("sight", [mark(1), Blank.ABSENT])
@@ -61,9 +61,9 @@ def test_replaced_file_counts_as_touched() -> None:
 
 
 def test_removed_file_withdraws_the_heartbeat() -> None:
-    looks = [*BEATS, *every_period(Blank.ABSENT, *[mark(2)], since=30.0)]
-    assert after(looks[:3]).pulse is Pulse.NOT_STARTED
-    assert after(looks).pulse is Pulse.BEATING
+    polls = [*BEATS, *every_period(Blank.ABSENT, *[mark(2)], since=30.0)]
+    assert after(polls[:3]).pulse is Pulse.NOT_STARTED
+    assert after(polls).pulse is Pulse.BEATING
     assert after([*BEATS, *every_period(*[Blank.ABSENT] * 100, since=30.0)]).pulse is Pulse.NOT_STARTED
 
 
@@ -79,8 +79,8 @@ def test_paused_or_unseen_container_never_hangs_and_gets_whole_timeout_afterward
 def test_jump_of_wall_clock_is_not_a_hang() -> None:
     """The file's time is years off after each jump, while the container beats."""
     walls = [1e9, 2e9, 1.0, 3e9, 0.0]
-    looks = every_period(*[mark(number, wall=walls[number % 5]) for number in range(50)])
-    assert {after(looks[:count]).pulse for count in range(2, 50)} == {Pulse.BEATING}
+    polls = every_period(*[mark(number, wall=walls[number % 5]) for number in range(50)])
+    assert {after(polls[:count]).pulse for count in range(2, 50)} == {Pulse.BEATING}
 
 
 def test_file_time_set_back_counts_as_touch() -> None:
@@ -88,8 +88,8 @@ def test_file_time_set_back_counts_as_touch() -> None:
 
 
 def test_suspend_of_node_restarts_the_count() -> None:
-    asleep = [look(75.0, mark(2), slept=3600.0)]
-    awake = [look(75.0 + PERIOD * number, mark(2), slept=3600.0) for number in range(1, 5)]
+    asleep = [poll(75.0, mark(2), slept=3600.0)]
+    awake = [poll(75.0 + PERIOD * number, mark(2), slept=3600.0) for number in range(1, 5)]
     silence = every_period(*[mark(2)] * 3, since=30.0)
     assert after([*BEATS, *silence, *asleep, *awake[:3]]).pulse is Pulse.BEATING
     assert after([*BEATS, *silence, *asleep, *awake]).pulse is Pulse.HUNG
@@ -97,11 +97,11 @@ def test_suspend_of_node_restarts_the_count() -> None:
 
 def test_very_late_check_is_not_proof_of_a_hang() -> None:
     """The agent did not run, so the container may not have run either."""
-    assert after([*BEATS, look(10_000.0, mark(2))]).pulse is Pulse.BEATING
+    assert after([*BEATS, poll(10_000.0, mark(2))]).pulse is Pulse.BEATING
 
 
 def test_slow_check_counts_only_its_certain_time() -> None:
-    slow = [look(15.0 * number, mark(min(number, 1)), lasts=2.0) for number in range(6)]
+    slow = [poll(15.0 * number, mark(min(number, 1)), lasts=2.0) for number in range(6)]
     assert after(slow).silent == pytest.approx(4 * 13.0)
 
 
@@ -112,9 +112,9 @@ def test_remembered_container_hangs_without_another_beat() -> None:
 
 
 def test_next_check_is_due_by_the_earliest_possible_hang() -> None:
-    heart = after([*BEATS, *every_period(*[mark(2)] * 3, since=30.0), look(70.0, mark(2))])
+    heart = after([*BEATS, *every_period(*[mark(2)] * 3, since=30.0), poll(70.0, mark(2))])
     assert heart.silent == 55.0
-    assert heartbeat.until_next_look(heart, timeout=TIMEOUT) == 5.0
+    assert heartbeat.until_next_poll(heart, timeout=TIMEOUT) == 5.0
 
 
 @pytest.mark.parametrize(("timeout", "period"), [(1.0, 0.25), (60.0, 15.0), (3600.0, 15.0)])
@@ -128,33 +128,33 @@ STEPS = st.lists(
 )
 
 
-def timeline(steps: Sequence[tuple[float, float, float, Mark | Blank]]) -> list[Look]:
-    looks, at, slept = [], 0.0, 0.0
+def timeline(steps: Sequence[tuple[float, float, float, Mark | Blank]]) -> list[Poll]:
+    polls, at, slept = [], 0.0, 0.0
     for wait, lasts, sleeps, sight in steps:
         at, slept = at + wait, slept + sleeps
-        looks.append(look(at, sight, slept=slept, lasts=lasts))
+        polls.append(poll(at, sight, slept=slept, lasts=lasts))
         at += lasts
-    return looks
+    return polls
 
 
 @given(STEPS)
 def test_hang_requires_a_beat_and_gapless_silence_of_the_timeout(
     steps: list[tuple[float, float, float, Mark | Blank]],
 ) -> None:
-    looks = timeline(steps)
-    for count in range(1, len(looks) + 1):
-        heart = after(looks[:count])
+    polls = timeline(steps)
+    for count in range(1, len(polls) + 1):
+        heart = after(polls[:count])
         if heart.pulse is not Pulse.HUNG:
             continue
-        last = looks[count - 1].sight
-        silence = [each for each in looks[:count] if each is looks[count - 1]]
-        for each in reversed(looks[: count - 1]):
+        last = polls[count - 1].sight
+        silence = [each for each in polls[:count] if each is polls[count - 1]]
+        for each in reversed(polls[: count - 1]):
             if each.sight != last or each.slept != silence[0].slept:
                 break
             silence.insert(0, each)
         assert silence[-1].began - silence[0].ended >= TIMEOUT - 1e-6
-        assert len(silence) > TIMEOUT / (2 * PERIOD), "no single look proves much"
-        earlier = [each.sight for each in looks[: count - len(silence)]]
+        assert len(silence) > TIMEOUT / (2 * PERIOD), "no single poll proves much"
+        earlier = [each.sight for each in polls[: count - len(silence)]]
         since_gone = earlier[len(earlier) - earlier[::-1].index(Blank.ABSENT) :] if Blank.ABSENT in earlier else earlier
         told = {each for each in [*since_gone, last] if isinstance(each, Mark)}
         assert len(told) > 1 or Blank.ABSENT in earlier, "it has beaten"
@@ -165,12 +165,12 @@ def test_stopped_heartbeat_is_found_within_timeout_and_one_period(beats: list[bo
     heart, at, version = Heart(), 0.0, 0
     for beat in [True, True, *beats, True]:
         version += beat
-        heart = after([look(at, mark(version))], heart=heart, timeout=timeout)
-        at += heartbeat.until_next_look(heart, timeout=timeout)
+        heart = after([poll(at, mark(version))], heart=heart, timeout=timeout)
+        at += heartbeat.until_next_poll(heart, timeout=timeout)
     stopped_at = heart.counted_to
     assert stopped_at is not None
     while heart.pulse is not Pulse.HUNG:
-        heart = after([look(at, mark(version))], heart=heart, timeout=timeout)
+        heart = after([poll(at, mark(version))], heart=heart, timeout=timeout)
         waited = at - stopped_at.began
-        at += heartbeat.until_next_look(heart, timeout=timeout)
+        at += heartbeat.until_next_poll(heart, timeout=timeout)
         assert waited <= timeout + heartbeat.period(timeout)

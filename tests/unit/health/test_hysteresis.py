@@ -19,44 +19,44 @@ def after(*looks: tuple[float, Sight], standing: Standing | None = None) -> Stan
 
 def test_fault_begins_immediately() -> None:
     standing = after((5.0, BAD))
-    assert (standing.told, standing.text) == (True, "bad")
+    assert (standing.emitted, standing.text) == (True, "bad")
 
 
 def test_delayed_fault_begins_only_after_the_delay() -> None:
     pending = after((5.0, Sight(holds=True, text="bad", since=8.0)))
-    assert (pending.told, pending.due) == (None, 8.0)
-    assert hysteresis.settled(pending, now=7.9).told is None
-    assert hysteresis.settled(pending, now=8.0).told is True
+    assert (pending.emitted, pending.due) == (None, 8.0)
+    assert hysteresis.settled(pending, now=7.9).emitted is None
+    assert hysteresis.settled(pending, now=8.0).emitted is True
 
 
 def test_fault_ends_only_after_lasting_good_checks() -> None:
     standing = after((0.0, BAD), (1.0, CLEAN))
-    assert (standing.told, standing.due) == (True, 11.0)
-    assert after((10.9, CLEAN), standing=standing).told is True
-    assert after((11.0, CLEAN), standing=standing).told is False
+    assert (standing.emitted, standing.due) == (True, 11.0)
+    assert after((10.9, CLEAN), standing=standing).emitted is True
+    assert after((11.0, CLEAN), standing=standing).emitted is False
 
 
 def test_bad_check_restarts_the_wait() -> None:
-    assert after((0.0, BAD), (1.0, CLEAN), (10.0, BAD), (12.0, CLEAN), (21.9, CLEAN)).told is True
+    assert after((0.0, BAD), (1.0, CLEAN), (10.0, BAD), (12.0, CLEAN), (21.9, CLEAN)).emitted is True
 
 
 def test_unknown_ends_nothing() -> None:
-    assert after((0.0, BAD), (1.0, CLEAN), (2.0, UNKNOWN), (100.0, UNKNOWN)).told is True
-    assert after((0.0, BAD), (1.0, CLEAN), (2.0, UNKNOWN), (100.0, CLEAN), (109.0, CLEAN)).told is True
+    assert after((0.0, BAD), (1.0, CLEAN), (2.0, UNKNOWN), (100.0, UNKNOWN)).emitted is True
+    assert after((0.0, BAD), (1.0, CLEAN), (2.0, UNKNOWN), (100.0, CLEAN), (109.0, CLEAN)).emitted is True
 
 
 def test_unknown_begins_nothing() -> None:
-    assert after((0.0, UNKNOWN), (100.0, UNKNOWN)).told is None
-    assert after((0.0, Sight(holds=True, since=5.0)), (1.0, UNKNOWN), (100.0, UNKNOWN)).told is None
+    assert after((0.0, UNKNOWN), (100.0, UNKNOWN)).emitted is None
+    assert after((0.0, Sight(holds=True, since=5.0)), (1.0, UNKNOWN), (100.0, UNKNOWN)).emitted is None
 
 
 def test_first_agent_emits_over_after_lasting_clean_checks() -> None:
     assert after((0.0, CLEAN)).due == CLEAN_FOR
-    assert after((0.0, CLEAN), (10.0, CLEAN)).told is False
+    assert after((0.0, CLEAN), (10.0, CLEAN)).emitted is False
 
 
 def test_clean_since_counts_from_the_given_time() -> None:
-    assert after((100.0, Sight(holds=False, since=85.0))).told is False
+    assert after((100.0, Sight(holds=False, since=85.0))).emitted is False
 
 
 SIGHTS = st.sampled_from([UNKNOWN, CLEAN, BAD])
@@ -85,5 +85,5 @@ def test_faults_need_a_bad_check_and_can_always_end(steps: list[tuple[float, Sig
     for wait, sight in steps:
         now += wait
         standing = hysteresis.after(standing, sight, now=now, clean_for=CLEAN_FOR)
-    assert standing.told is not True or any(sight is BAD for _, sight in steps)
-    assert after((now + 1.0, CLEAN), (now + 1.0 + CLEAN_FOR, CLEAN), standing=standing).told is False
+    assert standing.emitted is not True or any(sight is BAD for _, sight in steps)
+    assert after((now + 1.0, CLEAN), (now + 1.0 + CLEAN_FOR, CLEAN), standing=standing).emitted is False

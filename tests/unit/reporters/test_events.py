@@ -57,7 +57,7 @@ class Bench:
 
     def _took(self, outcome: Outcome, announcements: int) -> None:
         self.dealt_with[outcome] += announcements
-        self.writes += outcome is Outcome.TOLD
+        self.writes += outcome is Outcome.WRITTEN
         self._news.set()
 
     def _told(self, status: ComponentStatus) -> None:
@@ -104,8 +104,8 @@ async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
 
 async def test_pod_message_is_an_event_shown_by_describe(bench: Bench) -> None:
     pod = bench.pod()
-    bench.reporter.tell(announcement(about=pod, container="trainer"))
-    await bench.until(Outcome.TOLD, 1)
+    bench.reporter.record(announcement(about=pod, container="trainer"))
+    await bench.until(Outcome.WRITTEN, 1)
     selector = f"involvedObject.name=trainer-0,involvedObject.namespace={pod.namespace},involvedObject.uid={pod.uid}"
     (event,) = await bench.events(selector)
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "DeviceUnhealthy", "GPU lost")
@@ -118,8 +118,8 @@ async def test_pod_message_is_an_event_shown_by_describe(bench: Bench) -> None:
 
 
 async def test_node_message_is_in_the_namespace_of_kubelets_events(bench: Bench) -> None:
-    bench.reporter.tell(announcement(level=Level.NORMAL))
-    await bench.until(Outcome.TOLD, 1)
+    bench.reporter.record(announcement(level=Level.NORMAL))
+    await bench.until(Outcome.WRITTEN, 1)
     event = await bench.event()
     assert event["metadata"]["namespace"] == "default"
     assert (event["involvedObject"]["kind"], event["involvedObject"]["uid"]) == ("Node", bench.node)
@@ -127,11 +127,11 @@ async def test_node_message_is_in_the_namespace_of_kubelets_events(bench: Bench)
 
 
 async def test_repetition_is_counted_with_its_newest_text(bench: Bench) -> None:
-    bench.reporter.tell(announcement("one"))
-    await bench.until(Outcome.TOLD, 1)
+    bench.reporter.record(announcement("one"))
+    await bench.until(Outcome.WRITTEN, 1)
     for number in range(4):
-        bench.reporter.tell(announcement(f"again {number}", at=2000.0 + number))
-    await bench.until(Outcome.TOLD, 5)
+        bench.reporter.record(announcement(f"again {number}", at=2000.0 + number))
+    await bench.until(Outcome.WRITTEN, 5)
     event = await bench.event()
     assert (event["count"], event["message"]) == (5, "again 3")
     assert (event["firstTimestamp"], event["lastTimestamp"]) == ("1970-01-01T00:16:40Z", "1970-01-01T00:33:23Z")
@@ -145,71 +145,71 @@ async def test_different_subjects_reasons_and_objects_are_different_events(bench
         announcement(about=bench.pod()),
         announcement(about=bench.pod("trainer-1")),
     ):
-        bench.reporter.tell(each)
-    await bench.until(Outcome.TOLD, 5)
+        bench.reporter.record(each)
+    await bench.until(Outcome.WRITTEN, 5)
     assert [event["count"] for event in await bench.events()] == [1] * 5
 
 
 async def test_ten_thousand_messages_cause_few_writes(tenant: Tenant) -> None:
     async with running(tenant, limits=Limits(spacing=0.05)) as bench:
         for number in range(10_000):
-            bench.reporter.tell(announcement(f"{number}", subject=f"GPU-{number % 8}"))
+            bench.reporter.record(announcement(f"{number}", subject=f"GPU-{number % 8}"))
             if number % 500 == 0:
                 await asyncio.sleep(0)
-        await bench.until(Outcome.TOLD, 10_000)
+        await bench.until(Outcome.WRITTEN, 10_000)
         assert sum(event["count"] for event in await bench.events()) == 10_000
         assert bench.writes <= 25
 
 
 async def test_series_is_not_written_before_its_spacing(tenant: Tenant) -> None:
     async with running(tenant, limits=Limits(spacing=3600.0)) as bench:
-        bench.reporter.tell(announcement())
-        await bench.until(Outcome.TOLD, 1)
-        bench.reporter.tell(announcement())
-        bench.reporter.tell(announcement(subject="GPU-b"))
-        await bench.until(Outcome.TOLD, 2)
+        bench.reporter.record(announcement())
+        await bench.until(Outcome.WRITTEN, 1)
+        bench.reporter.record(announcement())
+        bench.reporter.record(announcement(subject="GPU-b"))
+        await bench.until(Outcome.WRITTEN, 2)
         assert [event["count"] for event in await bench.events()] == [1, 1]
 
 
 async def test_exhausted_allowance_does_not_delay_other_objects(tenant: Tenant) -> None:
     async with running(tenant, limits=Limits(spacing=0.0, burst=3, refill=3600.0)) as bench:
         for number in range(10):
-            bench.reporter.tell(announcement(subject=f"GPU-{number}"))
-        bench.reporter.tell(announcement(about=bench.pod()))
-        await bench.until(Outcome.TOLD, 4)
+            bench.reporter.record(announcement(subject=f"GPU-{number}"))
+        bench.reporter.record(announcement(about=bench.pod()))
+        await bench.until(Outcome.WRITTEN, 4)
         assert Counter(event["involvedObject"]["kind"] for event in await bench.events()) == {"Node": 3, "Pod": 1}
 
 
 async def test_next_agent_continues_the_count(bench: Bench) -> None:
-    bench.reporter.tell(announcement("found"))
-    await bench.until(Outcome.TOLD, 1)
+    bench.reporter.record(announcement("found"))
+    await bench.until(Outcome.WRITTEN, 1)
     later = Bench(bench.tenant, bench.api, limits=FAST)
     async with started(later.reporter):
-        later.reporter.tell(announcement("found once more, at the start"))
+        later.reporter.record(announcement("found once more, at the start"))
         await later.until(Outcome.KNOWN, 1)
         assert (await bench.event())["message"] == "found"
-        later.reporter.tell(announcement("happened again", at=2000.0))
-        await later.until(Outcome.TOLD, 1)
+        later.reporter.record(announcement("happened again", at=2000.0))
+        await later.until(Outcome.WRITTEN, 1)
         event = await bench.event()
         assert (event["count"], event["message"]) == (2, "happened again")
 
 
 async def test_expired_event_is_created_again(bench: Bench) -> None:
-    bench.reporter.tell(announcement("one"))
-    await bench.until(Outcome.TOLD, 1)
+    bench.reporter.record(announcement("one"))
+    await bench.until(Outcome.WRITTEN, 1)
     event = await bench.event()
     await bench.api.delete(f"{event_objects.collection(announcement())}/{event['metadata']['name']}")
-    bench.reporter.tell(announcement("two", at=9000.0))
-    await bench.until(Outcome.TOLD, 2)
+    bench.reporter.record(announcement("two", at=9000.0))
+    await bench.until(Outcome.WRITTEN, 2)
     event = await bench.event()
     assert (event["count"], event["message"], event["firstTimestamp"]) == (1, "two", "1970-01-01T02:30:00Z")
 
 
 async def test_outage_is_waited_out_for_a_while(bench: Bench) -> None:
     await bench.server.stop()
-    bench.reporter.tell(announcement("during"))
+    bench.reporter.record(announcement("during"))
     await bench.server.start()
-    await bench.until(Outcome.TOLD, 1)
+    await bench.until(Outcome.WRITTEN, 1)
     assert (await bench.event())["message"] == "during"
 
 
@@ -217,7 +217,7 @@ async def test_message_that_cannot_be_recorded_in_time_is_dropped(tenant: Tenant
     async with running(tenant, limits=Limits(keep=0.05)) as bench:
         await bench.server.stop()
         for number in range(10):
-            bench.reporter.tell(announcement(subject=f"GPU-{number % 2}"))
+            bench.reporter.record(announcement(subject=f"GPU-{number % 2}"))
         await bench.until(Outcome.DROPPED, 10)
         await bench.server.start()
         assert await bench.events() == []
@@ -227,16 +227,16 @@ async def test_memory_is_bounded_and_dropped_messages_are_counted(tenant: Tenant
     async with running(tenant, limits=Limits(series=5)) as bench:
         await bench.server.stop()
         for number in range(100):
-            bench.reporter.tell(announcement(subject=f"GPU-{number}"))
+            bench.reporter.record(announcement(subject=f"GPU-{number}"))
         assert bench.dealt_with == {Outcome.DROPPED: 95}
 
 
 async def test_missing_permission_is_reported_once_with_the_needed_rule(bench: Bench) -> None:
     bench.server.fail_next(3, status=403, method="POST")
-    bench.reporter.tell(announcement())
+    bench.reporter.record(announcement())
     degraded = await bench.until_part_is(ComponentState.DEGRADED)
     assert 'allow verb "create" on resource "events"' in degraded.hint
-    await bench.until(Outcome.TOLD, 1)
+    await bench.until(Outcome.WRITTEN, 1)
     assert [status.state for status in bench.reports] == [
         ComponentState.IDLE,
         ComponentState.DEGRADED,
@@ -246,22 +246,22 @@ async def test_missing_permission_is_reported_once_with_the_needed_rule(bench: B
 
 async def test_refusal_in_one_namespace_does_not_delay_others(bench: Bench) -> None:
     bench.server.fail_next(10_000, status=403, method="POST", path="/namespaces/kube-system/")
-    bench.reporter.tell(announcement(about=bench.pod(namespace="kube-system")))
+    bench.reporter.record(announcement(about=bench.pod(namespace="kube-system")))
     await bench.until_part_is(ComponentState.DEGRADED)
-    bench.reporter.tell(announcement())
-    await bench.until(Outcome.TOLD, 1)
+    bench.reporter.record(announcement())
+    await bench.until(Outcome.WRITTEN, 1)
 
 
 async def test_deleted_namespace_costs_one_message_and_delays_nothing(bench: Bench) -> None:
-    bench.reporter.tell(announcement(about=bench.pod(namespace="nowhere")))
-    bench.reporter.tell(announcement())
+    bench.reporter.record(announcement(about=bench.pod(namespace="nowhere")))
+    bench.reporter.record(announcement())
     await bench.until(Outcome.REFUSED, 1)
-    await bench.until(Outcome.TOLD, 1)
+    await bench.until(Outcome.WRITTEN, 1)
 
 
 async def test_event_refused_by_the_server_is_not_repeated(bench: Bench) -> None:
     bench.server.fail_next(1, status=422, method="POST")
-    bench.reporter.tell(announcement())
+    bench.reporter.record(announcement())
     await bench.until(Outcome.REFUSED, 1)
 
 
@@ -286,8 +286,8 @@ async def test_unrecordable_message_does_not_affect_others(bench: Bench, monkeyp
         return created(about, **more)
 
     monkeypatch.setattr(event_objects, "created", worded)
-    bench.reporter.tell(announcement("bad", about=bench.pod("bad")))
-    bench.reporter.tell(announcement("good", about=bench.pod("good")))
+    bench.reporter.record(announcement("bad", about=bench.pod("bad")))
+    bench.reporter.record(announcement("good", about=bench.pod("good")))
     await bench.until(Outcome.DROPPED, 1)
-    await bench.until(Outcome.TOLD, 1)
+    await bench.until(Outcome.WRITTEN, 1)
     assert (await bench.event())["message"] == "good"

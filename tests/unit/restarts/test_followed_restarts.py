@@ -32,7 +32,7 @@ class Person:
     events: list[Event] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         self.events.append(event)
         self.changed.set()
 

@@ -43,12 +43,12 @@ class Engine:
 
 
 @dataclass
-class Told:
+class ProgressRecorder:
     """Records the progress."""
 
     decisions: "asyncio.Queue[Any]" = field(default_factory=asyncio.Queue)
 
-    def tell(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         assert isinstance(event, Decided)
         self.decisions.put_nowait((event.decision.verb, event.decision.reason, event.decision.detail))
 
@@ -62,7 +62,7 @@ class World:
     holders: outside.Holders
     access: "aio.Promise[RuntimeAccess]"
     engine: Engine = field(default_factory=Engine)
-    told: Told = field(default_factory=Told)
+    progress: ProgressRecorder = field(default_factory=ProgressRecorder)
 
     def find_runtime(self) -> None:
         self.access.fulfil(RuntimeAccess(self.engine, events=None, runtime=None))  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ class World:
 
     async def ask(self) -> None:
         async with asyncio.timeout(SECONDS):
-            await self.requests.carry_out(RestartOverrides(), target=TRAINER, who="uid 0", followed=self.told)
+            await self.requests.carry_out(RestartOverrides(), target=TRAINER, requester="uid 0", followed=self.progress)
 
 
 @pytest.fixture
@@ -180,20 +180,20 @@ async def test_manual_request_waits_for_kubelet_if_device_broken(world: World, u
     world.holders.allocations = unknown
     asking = asyncio.create_task(world.ask())
     async with asyncio.timeout(SECONDS):
-        verb, reason, _ = await world.told.decisions.get()
+        verb, reason, _ = await world.progress.decisions.get()
     assert (verb, reason) == (Verb.HOLD, Reason.DEVICE_NOT_PROVEN)
     assert world.engine.requests == []
     world.holders.hold(OTHER)
     await asking
     assert world.engine.requests[0].devices == frozenset()
-    assert world.told.decisions.empty(), "reported once"
+    assert world.progress.decisions.empty(), "reported once"
 
 
 async def test_manual_request_without_runtime_waits_and_reports_why(world: World) -> None:
     world.holders.hold()
     asking = asyncio.create_task(world.ask())
     async with asyncio.timeout(SECONDS):
-        assert await world.told.decisions.get() == (Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, "no socket")
+        assert await world.progress.decisions.get() == (Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, "no socket")
     world.find_runtime()
     await asking
     assert len(world.engine.requests) == 1

@@ -9,7 +9,7 @@ import pytest
 from kubemend.agent.health.state.heartbeat import Blank, Mark
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.sources import thread_states
-from kubemend.agent.sources.container_inside import CannotLookInsideError, Inside
+from kubemend.agent.sources.container_inside import CannotInspectError, Inside
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import openat2
 from tests.fakes.proc_tree import ProcTree, container_id
@@ -42,61 +42,61 @@ def beat(tree: ProcTree) -> Path:
 
 
 def test_missing_file_is_absent(inside: Inside) -> None:
-    assert inside.look("/tmp/beat") is Blank.ABSENT
-    assert inside.look("/none/beat") is Blank.ABSENT
+    assert inside.heartbeat_mark("/tmp/beat") is Blank.ABSENT
+    assert inside.heartbeat_mark("/none/beat") is Blank.ABSENT
 
 
 def test_touch_changes_the_mark_and_reading_does_not(inside: Inside, beat: Path) -> None:
     beat.touch()
-    before = inside.look("/tmp/beat")
+    before = inside.heartbeat_mark("/tmp/beat")
     beat.read_bytes()
-    assert inside.look("/tmp/beat") == before
+    assert inside.heartbeat_mark("/tmp/beat") == before
     os.utime(beat, ns=(0, 0))
-    assert inside.look("/tmp/beat") != before
+    assert inside.heartbeat_mark("/tmp/beat") != before
 
 
 def test_replaced_file_has_another_mark(inside: Inside, beat: Path) -> None:
     beat.touch()
-    before = inside.look("/tmp/beat")
+    before = inside.heartbeat_mark("/tmp/beat")
     new = beat.with_name("new")
     new.touch()
     os.utime(new, ns=(beat.stat().st_atime_ns, beat.stat().st_mtime_ns))
     new.rename(beat)
-    assert inside.look("/tmp/beat") != before
+    assert inside.heartbeat_mark("/tmp/beat") != before
 
 
 def test_links_are_followed_within_the_container(inside: Inside, beat: Path) -> None:
     beat.touch()
     beat.with_name("link").symlink_to("/tmp/beat")
-    assert isinstance(inside.look("/tmp/link"), Mark)
+    assert isinstance(inside.heartbeat_mark("/tmp/link"), Mark)
 
 
 def test_link_to_a_file_of_the_node_finds_nothing(inside: Inside, beat: Path, tmp_path: Path) -> None:
     (tmp_path / "nodes").touch()
     beat.symlink_to(tmp_path / "nodes")
-    assert inside.look("/tmp/beat") is Blank.ABSENT
+    assert inside.heartbeat_mark("/tmp/beat") is Blank.ABSENT
 
 
 def test_only_a_regular_file_beats(inside: Inside, beat: Path) -> None:
     os.mkfifo(beat)
     with pytest.raises(OSError, match="not a regular file"):
-        inside.look("/tmp/beat")
+        inside.heartbeat_mark("/tmp/beat")
     with pytest.raises(OSError, match="not a regular file"):
-        inside.look("/tmp")
+        inside.heartbeat_mark("/tmp")
 
 
 def test_frozen_container_is_paused(inside: Inside, tree: ProcTree, beat: Path) -> None:
     beat.touch()
     tree.freeze(ME)
-    assert inside.look("/tmp/beat") is Blank.PAUSED
+    assert inside.heartbeat_mark("/tmp/beat") is Blank.PAUSED
     tree.freeze(ME, frozen=False)
-    assert isinstance(inside.look("/tmp/beat"), Mark)
+    assert isinstance(inside.heartbeat_mark("/tmp/beat"), Mark)
 
 
 @pytest.mark.parametrize("state", thread_states.STOPPED)
 def test_container_with_stopped_main_process_is_paused(inside: Inside, tree: ProcTree, state: str) -> None:
     tree.thread(PID, state=state)
-    assert inside.look("/tmp/beat") is Blank.PAUSED
+    assert inside.heartbeat_mark("/tmp/beat") is Blank.PAUSED
 
 
 def test_ended_container_is_not_confused_with_another(inside: Inside, tree: ProcTree, beat: Path) -> None:
@@ -104,7 +104,7 @@ def test_ended_container_is_not_confused_with_another(inside: Inside, tree: Proc
     tree.end(ME, pid=PID)
     tree.run(container_id(2), pid=PID)
     with pytest.raises(OSError):  # noqa: PT011 - the kernel chooses the errno
-        inside.look("/tmp/beat")
+        inside.heartbeat_mark("/tmp/beat")
 
 
 def test_process_of_another_container_is_refused(tree: ProcTree) -> None:
@@ -124,8 +124,8 @@ def test_missing_process_raises(tree: ProcTree) -> None:
 def test_hidden_cgroups_raise_with_hint(tree: ProcTree) -> None:
     (tree.group(ME) / "cgroup.events").unlink()
     inside = enter(tree)
-    with pytest.raises(CannotLookInsideError, match=r"frozen; run the agent privileged"):
-        inside.look("/tmp/beat")
+    with pytest.raises(CannotInspectError, match=r"frozen; run the agent privileged"):
+        inside.heartbeat_mark("/tmp/beat")
     inside.close()
 
 
@@ -137,8 +137,8 @@ def test_old_kernel_is_distinguished_from_forbidden_file(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(openat2, "open_in_root", refuse)
-    with pytest.raises(CannotLookInsideError if what else PermissionError, match=what or "not permitted"):
-        inside.look("/tmp/beat")
+    with pytest.raises(CannotInspectError if what else PermissionError, match=what or "not permitted"):
+        inside.heartbeat_mark("/tmp/beat")
 
 
 def test_forbidden_root_is_a_missing_capability(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_forbidden_root_is_a_missing_capability(inside: Inside, monkeypatch: pyt
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(CannotLookInsideError, match="CAP_SYS_PTRACE"):
+    with pytest.raises(CannotInspectError, match="CAP_SYS_PTRACE"):
         inside._open_root()
 
 
@@ -156,11 +156,11 @@ def open_files() -> int:
 
 def test_look_leaves_no_file_open(inside: Inside, beat: Path) -> None:
     beat.touch()
-    inside.look("/tmp/beat")
+    inside.heartbeat_mark("/tmp/beat")
     before = open_files()
     for _ in range(10):
-        inside.look("/tmp/beat")
-        inside.look("/tmp/none")
+        inside.heartbeat_mark("/tmp/beat")
+        inside.heartbeat_mark("/tmp/none")
     assert open_files() == before
 
 
@@ -168,9 +168,9 @@ def test_most_informative_threads_come_first(inside: Inside, tree: ProcTree) -> 
     tree.thread(PID, tid=PID + 1, state="D", name="nccl (watchdog)", waits_in="nv_ioctl")
     tree.thread(PID, tid=PID + 2, state="R", name="loader", waits_in="0")
     threads = inside.threads()
-    telling = thread_states.telling(tree.proc, threads)
-    assert [thread.tid for thread in telling] == [PID + 1, PID + 2, PID]
-    assert telling[0] == Thread(
+    found = thread_states.most_informative(tree.proc, threads)
+    assert [thread.tid for thread in found] == [PID + 1, PID + 2, PID]
+    assert found[0] == Thread(
         pid=PID,
         tid=PID + 1,
         name="nccl (watchdog)",
@@ -178,8 +178,8 @@ def test_most_informative_threads_come_first(inside: Inside, tree: ProcTree) -> 
         waits_in="nv_ioctl",
         stack=("nv_ioctl", "do_syscall_64"),
     )
-    assert thread_states.summary(threads, telling) == "threads: 1 D, 1 R, 1 S; nccl (watchdog) (101) D in nv_ioctl"
-    assert telling[1].waits_in == "", "it runs"
+    assert thread_states.summary(threads, found) == "threads: 1 D, 1 R, 1 S; nccl (watchdog) (101) D in nv_ioctl"
+    assert found[1].waits_in == "", "it runs"
 
 
 def test_stopped_thread_is_found_among_many(inside: Inside, tree: ProcTree) -> None:
@@ -190,7 +190,7 @@ def test_stopped_thread_is_found_among_many(inside: Inside, tree: ProcTree) -> N
 
 def test_threads_that_end_during_the_read_are_omitted(tree: ProcTree) -> None:
     (tree.proc / str(PID) / "task" / str(PID) / "stat").unlink()
-    assert thread_states.look(tree.proc, [PID, 4711]) == ()
+    assert thread_states.read(tree.proc, [PID, 4711]) == ()
     assert thread_states.summary((), ()) == "no process of it was found"
 
 

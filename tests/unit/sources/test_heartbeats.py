@@ -120,7 +120,7 @@ class World:
         self.events.run(ref, name=container)
         return self.tree.roots[container] / "tmp" / "beat"
 
-    async def looked(self, times: int = 1, *, at: ContainerRef = TRAINER) -> list[float | None]:
+    async def polled(self, times: int = 1, *, at: ContainerRef = TRAINER) -> list[float | None]:
         """Wait for so many checks of a container from now on; return the silence that each has reported."""
         while not self.recorded.silent.empty():
             self.recorded.silent.get_nowait()
@@ -134,9 +134,9 @@ class World:
 
     async def beats(self, file: Path, *, at: ContainerRef = TRAINER) -> None:
         """Let a container start its heartbeat."""
-        await self.looked(at=at)  # an existing file proves nothing
+        await self.polled(at=at)  # an existing file proves nothing
         touch(file)
-        while (await self.looked(at=at))[-1] is None:
+        while (await self.polled(at=at))[-1] is None:
             touch(file)
 
     async def hangs(self) -> Hang:
@@ -145,7 +145,7 @@ class World:
 
     async def never_hangs(self, *, looks: int = 12) -> list[float | None]:
         """Watch for three times the timeout; no hang may be reported. Return the reported silences."""
-        seen = await self.looked(looks)
+        seen = await self.polled(looks)
         assert self.recorded.hangs.empty()
         return seen
 
@@ -318,7 +318,7 @@ async def test_hanging_file_system_affects_no_other_container(tmp_path: Path, sh
             await asyncio.to_thread(file_system.asked.wait, PATIENCE)
             await world.beats(file, at=other)
             assert (await world.hangs()).target == other
-            assert set(await world.looked(3)) == {None}
+            assert set(await world.polled(3)) == {None}
             assert world.source._watches[ME][0].heart.pulse is Pulse.UNKNOWN
         touch(world.tree.roots[ME] / "tmp" / "beat")
         await world.beats(world.tree.roots[ME] / "tmp" / "beat")
@@ -329,7 +329,7 @@ async def test_hanging_file_system_affects_no_other_container(tmp_path: Path, sh
 async def test_unavailable_runtime_is_queried_again(world: World) -> None:
     world.runtime.away = True
     file = world.begin()
-    assert set(await world.looked(3)) == {None}
+    assert set(await world.polled(3)) == {None}
     world.runtime.away = False
     await world.beats(file)
     await world.hangs()
@@ -340,7 +340,7 @@ async def test_pid_of_another_container_is_not_inspected(world: World) -> None:
     (world.tree.run(ME, pid=PID) / "tmp").mkdir()
     world.runtime.pids[ME] = PID + 1
     world.events.run(TRAINER, name=ME)
-    assert set(await world.looked(3)) == {None}
+    assert set(await world.polled(3)) == {None}
     assert world.source._watches[ME][0].heart.last is None
 
 
@@ -360,7 +360,7 @@ async def test_named_containers_are_watched_else_all_main_ones(world: World, nam
     await world.pods.put(replace(pod, annotations={**pod.annotations, "kubemend.io/containers": named}))
     for number, spec in enumerate(SIDECAR):
         world.begin(container_id(number + 1), pid=PID + number, ref=ContainerRef(builders.POD, spec.name))
-    await world.looked()
+    await world.polled()
     assert {watch.view.ref.name for watch, _ in world.source._watches.values()} == watched
 
 
@@ -415,14 +415,14 @@ async def test_internal_error_on_one_container_leaves_the_others(
     tmp_path: Path, short_timeouts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = ContainerRef(replace(TRAINER.pod, name="trainer-1", uid=PodUid("another")), TRAINER.name)
-    look = heartbeat_watch.Watch.look
+    poll = heartbeat_watch.Watch.poll
 
-    async def looked(watch: heartbeat_watch.Watch) -> Any:
+    async def fails_for_other(watch: heartbeat_watch.Watch) -> Any:
         if watch.view.ref == other:
             raise IndexError
-        return await look(watch)
+        return await poll(watch)
 
-    monkeypatch.setattr(heartbeat_watch.Watch, "look", looked)
+    monkeypatch.setattr(heartbeat_watch.Watch, "poll", fails_for_other)
     async with running(make(tmp_path, annotated(), annotated(ref=other.pod))) as world:
         world.begin(container_id(2), pid=200, ref=other)
         await world.beats(world.begin())

@@ -142,7 +142,7 @@ def test_mig_instance_waits_until_its_gpu_is_known(node: Node) -> None:
     node.see(pod(report(UNHEALTHY, device=MIG_1)))
     assert node.emitted == []
     node.inventory = INVENTORY
-    node.source.look()
+    node.source.update()
     assert node.transitions == [(RAISED, B)]
 
 
@@ -153,14 +153,14 @@ def test_unknown_mig_instance_ends_no_recorded_fault() -> None:
     node.source.listed()
     assert node.transitions == []
     node.inventory = INVENTORY
-    node.source.look()
+    node.source.update()
     assert node.transitions == [(RAISED, B), (OVER, A)]
 
 
 def test_unavailable_driver_ends_nothing(node: Node) -> None:
     node.see(pod(report(UNHEALTHY, device=MIG_1)))
     node.inventory = Inventory()
-    node.source.look()
+    node.source.update()
     assert node.transitions == [(RAISED, B)]
 
 

@@ -76,11 +76,11 @@ HOSTILE = ["x模型训练进程".encode()[:15], b"\xff\xfe", b"a\nb) D (", b"\x0
 @pytest.mark.parametrize("name", HOSTILE)
 def test_process_with_any_name_is_read(name: bytes) -> None:
     with called(name) as pid:
-        facts = ProcFs().look(pid)
+        facts = ProcFs().facts(pid)
         assert facts is not None
         assert 0 < facts.started <= time.clock_gettime(time.CLOCK_BOOTTIME)
         ProcFs().is_stuck(pid)
-        (thread,) = thread_states.look(Path("/proc"), [pid])
+        (thread,) = thread_states.read(Path("/proc"), [pid])
         assert thread.name == kernel_files.text(name)
         assert str(thread).encode()
 
@@ -92,7 +92,7 @@ ME, OTHER = "a" * 64, "b" * 64
 def test_newline_in_cgroup_name_is_not_a_line(proc: ProcFs, mark: str) -> None:
     forged = f"1:name=systemd:/kubepods/pod1/{ME}/x{mark}0::/kubepods/pod2/{OTHER}\n"
     _write(proc, cgroup=f"{forged}0::/kubepods/pod1/{ME}/x\n".encode())
-    facts = proc.look(7)
+    facts = proc.facts(7)
     assert facts is not None
     assert facts.container == ME
 
@@ -111,7 +111,7 @@ def test_any_bytes_give_a_result_or_an_error(cgroup: bytes, stat: bytes) -> None
         proc = ProcFs(root=Path(directory), cgroup_root=Path(directory))
         _write(proc, cgroup=cgroup, stat=stat)
         with contextlib.suppress(OSError):
-            proc.look(7)
+            proc.facts(7)
         with contextlib.suppress(OSError):
             proc.is_stuck(7)
         proc.cpuset(7)
@@ -198,7 +198,7 @@ def test_entrance_of_ended_or_deep_process_is_unknown(proc: ProcFs) -> None:
 def test_process_is_alive_until_zombie_or_pid_reuse(proc: ProcFs) -> None:
     add_process(proc, 100, parent=SHIM, ids="100 1")
     add_thread(proc, 100, 100, state="S")
-    process = proc.look(100)
+    process = proc.facts(100)
     assert process is not None
     assert proc.is_alive(process)
     assert not proc.is_alive(replace(process, started=process.started - 5)), "another one has its pid"

@@ -43,7 +43,7 @@ _ERROR_LEVEL = 3
 """KERN_ERR: less severe issues are informational."""
 
 
-class Said(enum.Enum):
+class Meaning(enum.Enum):
     """The meaning of a line for the adapter."""
 
     FATAL = "fatal"
@@ -56,15 +56,15 @@ class Said(enum.Enum):
 
 
 _PATTERNS = (
-    (re.compile(r"device's health compromised - reached miss count"), Said.FATAL),
-    (re.compile(r"Fatal error \d{1,3} detected", re.ASCII), Said.FATAL),
-    (re.compile(r"health recovery flow aborted, PCI reads still not working"), Said.FATAL),
-    (re.compile(r"health recovery failed"), Said.FATAL),
-    (re.compile(r"health recovery succeeded|health revovery succeded"), Said.RECOVERED),  # spelling in 5.10
-    (re.compile(r"\w{1,60}\(0x[0-9a-f]{1,4}\) timeout\. Will cause a leak of a command resource"), Said.TIMEOUT),
-    (re.compile(r"TX timeout detected"), Said.TIMEOUT),
-    (re.compile(r"RX timeout on channel\b"), Said.TIMEOUT),
-    (re.compile(r"High temperature on sensors with bit set\b"), Said.HOT),
+    (re.compile(r"device's health compromised - reached miss count"), Meaning.FATAL),
+    (re.compile(r"Fatal error \d{1,3} detected", re.ASCII), Meaning.FATAL),
+    (re.compile(r"health recovery flow aborted, PCI reads still not working"), Meaning.FATAL),
+    (re.compile(r"health recovery failed"), Meaning.FATAL),
+    (re.compile(r"health recovery succeeded|health revovery succeded"), Meaning.RECOVERED),  # spelling in 5.10
+    (re.compile(r"\w{1,60}\(0x[0-9a-f]{1,4}\) timeout\. Will cause a leak of a command resource"), Meaning.TIMEOUT),
+    (re.compile(r"TX timeout detected"), Meaning.TIMEOUT),
+    (re.compile(r"RX timeout on channel\b"), Meaning.TIMEOUT),
+    (re.compile(r"High temperature on sensors with bit set\b"), Meaning.HOT),
 )
 
 
@@ -72,7 +72,7 @@ _PATTERNS = (
 class NicLine:
     """One line about one adapter. ``module`` is the number of the cage, where the line concerns a cable."""
 
-    said: Said
+    meaning: Meaning
     pci: PciAddress
     text: str
     interface: str | None = None
@@ -87,34 +87,34 @@ def parse(text: str) -> NicLine | None:
     rest = text[head.end() :].strip()
     module = None
     if _WATCHDOG.match(rest) is not None:
-        said: Said | None = Said.TIMEOUT
+        meaning: Meaning | None = Meaning.TIMEOUT
     elif head["driver"] != "mlx5_core":
         return None
     elif (match := _MODULE.match(rest)) is not None:
-        said, module = _module_meaning(match["state"], match["error"]), match["module"]
+        meaning, module = _module_meaning(match["state"], match["error"]), match["module"]
     else:
-        said = _meaning(rest)
-    if said is None:
+        meaning = _meaning(rest)
+    if meaning is None:
         return None
-    return NicLine(said, PciAddress.parse(head["pci"]), text=rest, interface=head["interface"], module=module)
+    return NicLine(meaning, PciAddress.parse(head["pci"]), text=rest, interface=head["interface"], module=module)
 
 
-def _meaning(rest: str) -> Said | None:
-    for pattern, said in _PATTERNS:
+def _meaning(rest: str) -> Meaning | None:
+    for pattern, meaning in _PATTERNS:
         if pattern.match(rest) is not None:
-            return said
+            return meaning
     if (match := _HEALTH.match(rest)) is not None and int(match["severity"]) > _ERROR_LEVEL:
-        return Said.HOT if _is_hot(match["issue"]) else None
+        return Meaning.HOT if _is_hot(match["issue"]) else None
     match = match or _SYNDROME.match(rest)
     if match is None:
         return None
-    return Said.HOT if _is_hot(match["issue"]) else Said.FATAL
+    return Meaning.HOT if _is_hot(match["issue"]) else Meaning.FATAL
 
 
-def _module_meaning(state: str, error: str | None) -> Said | None:
+def _module_meaning(state: str, error: str | None) -> Meaning | None:
     if state == "Cable error" and error is not None:
-        return Said.HOT if _is_hot(error) else Said.CABLE_ERROR
-    return {"Cable plugged": Said.PLUGGED, "Cable unplugged": Said.UNPLUGGED}.get(state)
+        return Meaning.HOT if _is_hot(error) else Meaning.CABLE_ERROR
+    return {"Cable plugged": Meaning.PLUGGED, "Cable unplugged": Meaning.UNPLUGGED}.get(state)
 
 
 def _is_hot(text: str) -> bool:

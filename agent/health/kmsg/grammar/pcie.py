@@ -32,7 +32,7 @@ from kubemend.agent.model.devices import PciAddress
 
 _BDF = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _HEAD = rf"[\w.-]{{1,40}} (?P<named>{_BDF}):(?:pcie\w{{1,8}}:)?\s+"
-_SEVERITY = r"(?P<word>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-)?Fatal\))"
+_SEVERITY = r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-)?Fatal\))"
 
 _MESSAGE = re.compile(
     rf"{_HEAD}AER: (?:Multiple )?{_SEVERITY} error (?:message )?received(?::| from) "
@@ -53,7 +53,7 @@ class Severity(enum.Enum):
     FATAL = "fatal"
 
 
-class Said(enum.Enum):
+class Meaning(enum.Enum):
     """The type of a line."""
 
     ANNOUNCED = "announced"
@@ -68,7 +68,7 @@ class PcieLine:
     ``severity`` is None for the end of an error, which concerns all devices below ``device``.
     """
 
-    said: Said
+    meaning: Meaning
     device: PciAddress
     severity: Severity | None = None
     reported_by: PciAddress | None = None
@@ -77,15 +77,15 @@ class PcieLine:
 def parse(text: str) -> PcieLine | None:
     """Parse a line; None unless it reports a PCIe error. Lines with details only return None as well."""
     if (match := _DETAIL.match(text)) is not None:
-        return PcieLine(Said.DETAILED, PciAddress.parse(match["named"]), _severity(match["word"]))
+        return PcieLine(Meaning.DETAILED, PciAddress.parse(match["named"]), _severity(match["severity"]))
     if (match := _MESSAGE.match(text)) is not None:
         return _announced(match)
     if (match := _FIRMWARE_FIRST.match(text)) is not None:
-        return PcieLine(Said.DETAILED, PciAddress.parse(match["named"]), Severity.NON_FATAL)
+        return PcieLine(Meaning.DETAILED, PciAddress.parse(match["named"]), Severity.NON_FATAL)
     if (match := _CONTAINED.match(text)) is not None:
-        return PcieLine(Said.ANNOUNCED, PciAddress.parse(match["named"]), Severity.FATAL)
+        return PcieLine(Meaning.ANNOUNCED, PciAddress.parse(match["named"]), Severity.FATAL)
     if (match := _RECOVERED.match(text)) is not None:
-        return PcieLine(Said.RECOVERED, PciAddress.parse(match["named"]))
+        return PcieLine(Meaning.RECOVERED, PciAddress.parse(match["named"]))
     return None
 
 
@@ -98,10 +98,12 @@ def _announced(match: re.Match[str]) -> PcieLine:
         sender = PciAddress(port.domain, bus=number >> 8, device=number >> 3 & 0x1F, function=number & 7)
     if (sender.bus, sender.device, sender.function) == (0, 0, 0):
         sender = port  # no requester id: the host bridge sends no such messages
-    return PcieLine(Said.ANNOUNCED, sender, _severity(match["word"]), reported_by=port if port != sender else None)
+    return PcieLine(
+        Meaning.ANNOUNCED, sender, _severity(match["severity"]), reported_by=port if port != sender else None
+    )
 
 
-def _severity(word: str) -> Severity:
-    if word.startswith("Correct"):
+def _severity(text: str) -> Severity:
+    if text.startswith("Correct"):
         return Severity.CORRECTABLE
-    return Severity.NON_FATAL if "Non-Fatal" in word else Severity.FATAL
+    return Severity.NON_FATAL if "Non-Fatal" in text else Severity.FATAL

@@ -7,20 +7,20 @@ from kubemend.agent.health.gpu.windows import PARTS, Window
 
 LENGTH = 600.0
 
-looks = st.lists(st.tuples(st.floats(0.1, 200), st.integers(0, 5)), min_size=1, max_size=60)
+samples = st.lists(st.tuples(st.floats(0.1, 200), st.integers(0, 5)), min_size=1, max_size=60)
 
 
 def counted(steps: list[tuple[float, int]]) -> tuple[Window, list[tuple[float, int]]]:
     window, now, at = Window(length=LENGTH), 0.0, list[tuple[float, int]]()
     for step, hits in steps:
         now += step
-        window = window.with_look(now=now, hits=hits)
+        window = window.with_sample(now=now, hits=hits)
         at.append((now, hits))
     return window, at
 
 
 @settings(deadline=None)
-@given(steps=looks)
+@given(steps=samples)
 def test_window_keeps_hits_of_about_its_length(steps: list[tuple[float, int]]) -> None:
     window, at = counted(steps)
     now = at[-1][0]
@@ -31,7 +31,7 @@ def test_window_keeps_hits_of_about_its_length(steps: list[tuple[float, int]]) -
 
 
 @settings(deadline=None)
-@given(steps=looks)
+@given(steps=samples)
 def test_window_stays_small(steps: list[tuple[float, int]]) -> None:
     window, _ = counted(steps)
 
@@ -46,7 +46,7 @@ def test_few_polls_at_its_ends_do_not_fill_it() -> None:
 
 def test_regular_polls_fill_it_and_a_long_gap_empties_it() -> None:
     window, _ = counted([(60, 0)] * 10)
-    later = window.with_look(now=1300.0, hits=0)
+    later = window.with_sample(now=1300.0, hits=0)
 
     assert window.full(now=600.0)
     assert not later.full(now=1300.0)

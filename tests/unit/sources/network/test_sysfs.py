@@ -164,7 +164,7 @@ def test_ports_have_state_and_rate(tree: SysfsTree, sysfs: Sysfs) -> None:
         FakePort(state=DOWN, phys_state="3: Disabled"),
     )
     ports = sysfs.ports(nics(sysfs)).values()
-    assert [(port.word, port.active, port.disabled, port.rate) for port in ports] == [
+    assert [(port.name, port.active, port.disabled, port.rate) for port in ports] == [
         ("ACTIVE", True, False, 2500),
         ("INIT", False, False, 400_000),
         ("DOWN", False, True, 400_000),

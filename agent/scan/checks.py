@@ -22,13 +22,13 @@ class Machine:
     sysfs: Path
 
 
-async def look(machine: Machine, *, catalog: Catalog, timeout: float) -> Found:
+async def run(machine: Machine, *, catalog: Catalog, timeout: float) -> Found:
     """Run all checks once, in ``timeout`` seconds at most."""
     async with asyncio.TaskGroup() as tasks:
-        by_gpus = tasks.create_task(gpus.look(machine.sysfs, catalog=catalog, timeout=timeout))
-        by_nics = tasks.create_task(nics.look(machine.sysfs, timeout=timeout))
+        by_gpus = tasks.create_task(gpus.check(machine.sysfs, catalog=catalog, timeout=timeout))
+        by_nics = tasks.create_task(nics.check(machine.sysfs, timeout=timeout))
         by_log = tasks.create_task(
-            kernel_log.look(machine.kernel_log, sysfs=machine.sysfs, catalog=catalog, timeout=timeout)
+            kernel_log.check(machine.kernel_log, sysfs=machine.sysfs, catalog=catalog, timeout=timeout)
         )
     driver, log = by_gpus.result(), by_log.result()
     return Found(gpus=driver, log=log, nics=by_nics.result(), started=_started(driver, log, proc=machine.proc))
@@ -39,7 +39,7 @@ def _started(driver: GpusFound, log: LogFound, *, proc: Path) -> Mapping[int, fl
     started = {}
     for pid in set(_pids(driver, log)):
         with contextlib.suppress(OSError):  # a process whose facts cannot be read is omitted
-            if (facts := processes.look(pid)) is not None:
+            if (facts := processes.facts(pid)) is not None:
                 started[pid] = facts.started
     return MappingProxyType(started)
 
