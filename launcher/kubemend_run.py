@@ -945,7 +945,8 @@ class Launcher:
                 return self._end(status)
             self._past = decision.past
             try:
-                self._learn(lived=now - self._began >= self._options.spare_after)
+                if now - self._began >= self._options.spare_after:
+                    self._learn(())
                 self._clear()
                 self._wait(decision.wait)
                 started = self._start_again(f"Exit{exit_code(status)}")
@@ -1158,10 +1159,10 @@ class Launcher:
         length = os.fstat(self._log).st_size
         return os.pread(self._log, length, 0).decode("utf-8", "surrogateescape").split("\n")
 
-    def _learn(self, *, lived: bool) -> None:
-        """Keep the modules of a trainer that lived long enough to have imported all."""
-        if self._program and lived:
-            names = names_of(self._records())
+    def _learn(self, more: Iterable[str]) -> None:
+        """Keep the names of the modules that the trainer has imported, and ``more``."""
+        if self._program:
+            names = tuple(dict.fromkeys((*names_of(self._records()), *more)))
             if names != self._store.known.names:
                 self._store.keep(self._store.known._replace(names=names))
 
@@ -1214,16 +1215,16 @@ class Launcher:
             spare.fail(why, hopeless=True)
 
     def _start_spare(self) -> None:
-        imported_at = os.fstat(self._log).st_mtime
-        if 0.0 <= time.time() - imported_at < min(_SETTLED, self._options.spare_after):  # it is still importing
-            self._spare_at = time.monotonic() + _SETTLED
+        age, settled = time.time() - os.fstat(self._log).st_mtime, min(_SETTLED, self._options.spare_after)
+        if 0.0 <= age < settled:  # it is still importing
+            self._spare_at = time.monotonic() + settled - age
             return
         records = self._records()
         if f"h {self._trainer}" not in records:  # its interpreter could run the program at once in a spare, too
             self._await_interpreter()
             return
         self._tries += 1
-        self._learn(lived=True)
+        self._learn(self._store.known.names)
         try:
             self._spare = self._spawn_spare(records)
         except (LauncherError, OSError) as error:
