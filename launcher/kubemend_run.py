@@ -318,6 +318,7 @@ _FREE, _LONGEST_WAIT = 3, 300.0  # the agent's backoff: agent/restart/budget.py
 _PERIOD = 0.1  # of the spare's duty cycle
 _COUNT_CHILDREN_EVERY = 10  # periods
 _RESCAN = 0.05
+_LONGEST_POLL = 3600.0
 _REPORT_UNKILLED = 30.0
 _TRIES = 5  # spares for one trainer
 _SETTLED = 1.0  # without an import, after which a trainer seems to have imported what it needs
@@ -326,7 +327,6 @@ _LONGEST_STORE = 4 << 20
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _RECORD = re.compile(r"[md] [^\s\0]+|e [0-9a-f]+ (-|=[0-9a-f]*)|p [0-9a-f]*")
 _Value = TypeVar("_Value")
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class LauncherError(Exception):
@@ -500,18 +500,18 @@ def read_stored(text: str) -> Known:
     names: list[str] = []
     for line in text.splitlines()[:_MOST_NAMES]:
         name = line[2:] if line.startswith("! ") else line
-        if _MODULE.fullmatch(name):
+        if all(part.isidentifier() for part in name.split(".")):
             (left_out if line.startswith("! ") else names).append(name)
     return Known(tuple(dict.fromkeys(names)), tuple(dict.fromkeys(left_out)))
 
 
 # Pure: values of options.
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)?")
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _UNITS = {None: 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)?")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
-_HIGHEST_CODE = 255
+_HIGHEST_CODE, _LONGEST_NUMBER = 255, 9
 
 
 def size(text: str) -> int:
@@ -535,11 +535,15 @@ def codes(text: str) -> frozenset[int]:
     found: set[int] = set()
     for item in filter(None, (each.strip() for each in text.split(","))):
         first, _, last = item.partition("-")
-        low, high = (int(each) if each.isascii() and each.isdecimal() else 0 for each in (first, last or first))
+        low, high = (_code(each.strip()) for each in (first, last or first))
         if not 1 <= low <= high <= _HIGHEST_CODE:
             raise ValueError("list exit codes from 1 to 255, such as 42, 64-78")
         found.update(range(low, high + 1))
     return frozenset(found)
+
+
+def _code(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else 0
 
 
 def memory_limit(asked: int, cgroup_limit: int | None) -> int | None:
@@ -1023,13 +1027,13 @@ class Launcher:
 
     def _turn(self, until: float | None) -> None:
         """Wait for a signal, a word of the spare or the time ``until``, and act on it."""
-        deadlines = [each for each in (until, self._spare_due()) if each is not None]
+        began = time.monotonic()
+        deadline = min(each for each in (until, self._spare_due(), began + _LONGEST_POLL) if each is not None)
         waiting = select.poll()
         waiting.register(self._wakeup, select.POLLIN)
         if self._spare and not self._spare.closed:
             waiting.register(self._spare.status, select.POLLIN)
-        began = time.monotonic()
-        events = dict(waiting.poll(max(0.0, min(deadlines) - began) * 1000.0 if deadlines else None))
+        events = dict(waiting.poll(max(0.0, deadline - began) * 1000.0))
         for number in os.read(self._wakeup, 4096) if self._wakeup in events else b"":
             if number in FORWARDED:
                 self._signalled(number)
