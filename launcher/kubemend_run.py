@@ -321,7 +321,7 @@ _RESCAN = 0.05
 _LONGEST_POLL = 3600.0
 _REPORT_UNKILLED = 30.0
 _TRIES = 5  # spares for one trainer
-_SETTLED = 1.0  # without an import, after which a trainer seems to have imported what it needs
+_SETTLED = 1.0
 _MOST_NAMES = 20_000
 _LONGEST_STORE = 4 << 20
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -1219,11 +1219,11 @@ class Launcher:
             spare.fail(why, hopeless=True)
 
     def _start_spare(self) -> None:
-        age, settled = time.time() - os.fstat(self._log).st_mtime, min(_SETTLED, self._options.spare_after)
-        if 0.0 <= age < settled:  # it is still importing
+        records = self._records()
+        age, settled = time.time() - os.fstat(self._log).st_mtime, self._settled_after(records)
+        if 0.0 <= age < settled:  # below 0 the clock was set back
             self._spare_at = time.monotonic() + settled - age
             return
-        records = self._records()
         if f"h {self._trainer}" not in records:  # its interpreter could run the program at once in a spare, too
             self._await_interpreter()
             return
@@ -1233,6 +1233,14 @@ class Launcher:
             self._spare = self._spawn_spare(records)
         except (LauncherError, OSError) as error:
             self._give_up(str(error))
+
+    def _settled_after(self, records: Sequence[str]) -> float:
+        """Return the seconds without a record after which the trainer seems to have imported what it needs.
+
+        An import that goes on for as long as ``--spare-after`` is the program itself.
+        """
+        after = float(self._options.spare_after)
+        return after if _imports(records)[1] else min(_SETTLED, after)
 
     def _await_interpreter(self) -> None:
         """Look again later whether the trainer's interpreter has loaded the bootstrap."""
