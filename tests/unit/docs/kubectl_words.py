@@ -16,7 +16,7 @@ VERBS: Final[Mapping[str, Mapping[str, str]]] = {
     "annotate": {"--overwrite": ""},
     "apply": {**_OBJECTS, "--server-side": "", "--dry-run": "dry-run"},
     "cordon": {},
-    "create": {**_OBJECTS, "--dry-run": "dry-run"},
+    "create": {**_OBJECTS, "--dry-run": "dry-run", "--from-file": "source"},
     "debug": {"--image": "image", "-it": ""},
     "delete": {**_OBJECTS, **_SELECTED, "--ignore-not-found": ""},
     "describe": {},

@@ -45,14 +45,13 @@ def make(command: Command) -> None:
 
 
 def python(command: Command) -> None:
-    """The module exists and accepts the options."""
-    words = command.words[1:]
-    assert words[0] == "-m"
-    module, given = words[1], words[2:]
-    if module == "pytest":
+    """The module or script exists and accepts the options; what follows ``--`` is another program's."""
+    words = command.words[1 : command.words.index("--")] if "--" in command.words else command.words[1:]
+    program, given = (words[:2], words[2:]) if words[0] == "-m" else (words[:1], words[1:])
+    if program[-1] == "pytest":
         pytest_runs(given)
         return
-    told = run(sys.executable, "-m", module, "--help")
+    told = run(sys.executable, *program, "--help")
     assert told.returncode == 0, told.stderr
     for flag in (word for word in given if word.startswith("-")):
         assert re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", told.stdout)

@@ -1,0 +1,1447 @@
+"""Run a program as a container's command, and restart it inside the container with a warm spare.
+
+    kubemend_run.py --max-restarts 10 -- python train.py --lr 0.1
+
+The launcher starts the program (the *trainer*), passes signals to it, reaps orphans, and ends as the trainer ended. A
+trainer that failed is started again, up to ``--max-restarts`` times in an hour; all that the old one had started is
+dead before. Beside a Python trainer the launcher keeps a *spare*: an interpreter with the trainer's own command line
+that has imported what the trainer has imported, and waits before its program.
+
+The interpreter runs the program itself, by its real command line, in a first run and in a restart alike. What the
+launcher adds runs before that, in ``site``'s import of ``sitecustomize`` (see ``_start_up``): no part of it is on the
+stack, in ``sys.argv`` or among the open files of a running program.
+
+One file without dependencies, for Python 3.8 to 3.14 on Linux.
+"""
+
+from __future__ import annotations
+
+# The part between these marks, below the line above, is also the module sitecustomize of trainers and spares. It
+# imports only what each interpreter has loaded itself: a program would find a module that it has not imported.
+# --- begin of the bootstrap
+import _weakref
+import os
+import sys
+
+_PREFIX = "_KUBEMEND_RUN_"
+"""Of the variables that the launcher gives to its bootstrap, which removes them."""
+_STARTUP = "sitecustomize"
+
+
+class Changes:
+    """Notice changes of ``os.environ`` and ``sys.path``, and make the same changes again."""
+
+    def __init__(self) -> None:
+        """Begin with what is now."""
+        self._environ, self._path = _environ(), _path()
+        self._made: dict[bytes, bytes | None] = {}
+        self._appended: list[str] = []
+        self._first_path = list(sys.path)
+
+    def since_last(self) -> str:
+        """Return records of the changes since the last call."""
+        environ, path, lines = _environ(), _path(), ""
+        if environ != self._environ:
+            for key in sorted(environ.keys() | self._environ.keys()):
+                value = environ.get(key)
+                if value != self._environ.get(key):
+                    lines += "e " + key.hex() + " " + ("-" if value is None else "=" + value.hex()) + "\n"
+            self._environ = environ
+        if path != self._path:
+            lines += "p " + b"\0".join([os.fsencode(each) for each in path]).hex() + "\n"
+            self._path = path
+        return lines
+
+    def make(self, wanted: dict[bytes, bytes | None], path: list[str] | None) -> None:
+        """Give the variables in ``wanted`` and ``sys.path`` these values, unless an import has done so."""
+        now = _environ()
+        for key, value in wanted.items():
+            if now.get(key) != value:
+                self._made.setdefault(key, now.get(key))
+                _set(key, value)
+        if path is not None:
+            sys.path[:] = path
+
+    def load(self, name: str) -> bool:
+        """Import a module, whether that fails or not. Return whether it changed ``sys.path`` other than at its end."""
+        before = list(sys.path)
+        try:  # noqa: SIM105 - contextlib is not imported here
+            __import__(name)
+        except BaseException:  # noqa: BLE001, S110 - it failed in the trainer as well, or fails in the program's own import
+            pass
+        self._appended += [each for each in sys.path[len(before) :] if each not in self._appended]
+        return sys.path[: len(before)] != before
+
+    def undo(self) -> None:
+        """Take back what ``make`` did, because the program does it itself. What modules did stays."""
+        for key, value in self._made.items():
+            _set(key, value)
+        sys.path[:] = self._first_path + [each for each in self._appended if each not in self._first_path]
+
+
+class Recorder:
+    """Record the begin and the end of each module's import, with the changes of environment and path before it.
+
+    It is a finder that finds nothing. An import has ended when the interpreter frees the module's lock. The log is
+    opened for each record: a file that stayed open could be closed by the program, and its number used again. Forked
+    children record nothing.
+    """
+
+    def __init__(self, log: str) -> None:
+        """Record into the file ``log``."""
+        self._log, self._pid = log, os.getpid()
+        self._seen: set[str] = set()
+        self._locks: dict[str, object] = {}
+        self._changes = Changes()
+        self._write("h " + str(self._pid) + "\n")
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        """Record a module that is being imported; a program that only asks whether one exists imports nothing."""
+        if name in self._seen or os.getpid() != self._pid:
+            return
+        if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":  # noqa: SLF001
+            self._seen.add(name)
+            self._write(self._changes.since_last() + "m " + name + "\n")
+            self._await(name)
+
+    def _await(self, name: str) -> None:
+        find = getattr(sys.modules["_frozen_importlib"], "_module_locks", {}).get(name)
+        lock = find and find()
+        if lock:
+            self._locks[name] = _weakref.ref(lock, lambda _: self._ended(name))
+
+    def _ended(self, name: str) -> None:
+        self._locks.pop(name, None)
+        if name in sys.modules and os.getpid() == self._pid:  # it has not failed
+            self._write("d " + name + "\n")
+
+    def _write(self, lines: str) -> None:
+        try:
+            log = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                os.write(log, lines.encode("utf-8", "surrogateescape"))
+            finally:
+                os.close(log)
+        except Exception:  # noqa: BLE001, S110 - the program has another user or root directory, or the interpreter ends
+            pass
+
+
+class Warm:
+    """The spare's side: import, wait, go. It ends this process unless the launcher releases it."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        """Take what the launcher has given."""
+        self._given = given
+        self._status, self._release = int(given["STATUS"]), int(given["RELEASE"])
+        self._devices = tuple(each for each in given["DEVICES"].split(":") if each)
+        self._main = given.get("MAIN", "")
+        self._changes = Changes()
+        self._files: dict[str, tuple[int, int]] = {}
+        self._stamped = 0
+
+    def run(self) -> None:
+        """Return when the program may begin, with the variables of this restart set."""
+        os.set_blocking(self._release, False)
+        order = self._import_all(_read(self._given["NAMES"]).decode("utf-8", "surrogateescape").split("\n"))
+        self._changes.undo()
+        if not order:
+            self._stamped = 0
+            self._stamp_new()
+            self._say("ready")
+            os.set_blocking(self._release, True)
+            order = self._order()
+        for path, stamp in self._files.items():
+            if _stamp(path) != stamp:
+                self._refuse("changed " + path)
+        for pair in order.split("\0"):
+            key, _, value = pair.partition("=")
+            os.environ[key] = value
+        self._say("go")
+        os.close(self._status)
+        os.close(self._release)
+
+    def _import_all(self, records: list[str]) -> str:
+        """Import what the records say, and return the launcher's order if that came before the end."""
+        wanted: dict[bytes, bytes | None] = {}
+        path: list[str] | None = None
+        for record in records:
+            kind, _, name = record.partition(" ")
+            if kind == "e":
+                key, _, value = name.partition(" ")
+                wanted[bytes.fromhex(key)] = None if value == "-" else bytes.fromhex(value[1:])
+            elif kind == "p":
+                path = [os.fsdecode(each) for each in bytes.fromhex(name).split(b"\0")]
+            elif kind == "m" and name not in sys.modules:
+                order = self._order()
+                if order:
+                    return order
+                self._say("import " + name)
+                self._changes.make(wanted, path)
+                wanted, path = {}, None
+                self._load(name)
+        return ""
+
+    def _load(self, name: str) -> None:
+        if self._changes.load(name):
+            self._refuse("path " + name)
+        self._stamp_new()
+        device = _device(self._devices)
+        if device:
+            self._refuse("device " + device)
+        if self._main in sys.modules and not self._main.startswith(name + "."):  # as its parent does without a spare
+            self._refuse("main " + name)
+
+    def _stamp_new(self) -> None:
+        """Note the source files of the modules that have been added to ``sys.modules``, which keeps their order."""
+        for module in list(sys.modules.values())[self._stamped :]:
+            path = getattr(module, "__file__", None)
+            if isinstance(path, str):
+                self._files.setdefault(path, _stamp(path))
+        self._stamped = len(sys.modules)
+
+    def _order(self) -> str:
+        """Return the launcher's order; empty: none yet."""
+        try:
+            order = os.read(self._release, 65536)
+        except BlockingIOError:
+            return ""
+        if not order:
+            os._exit(1)  # the launcher is gone, or has dropped this spare
+        return order.decode("utf-8", "surrogateescape")
+
+    def _say(self, text: str) -> None:
+        os.write(self._status, (text + "\n").encode("utf-8", "surrogateescape"))
+
+    def _refuse(self, why: str) -> None:
+        self._say(why)
+        os._exit(1)
+
+
+def _environ() -> dict[bytes, bytes]:
+    return dict(getattr(os.environ, "_data", None) or os.environb)  # the mapping itself decodes each value
+
+
+def _path() -> list[str]:
+    return [each for each in sys.path if isinstance(each, str)]
+
+
+def _set(key: bytes, value: bytes | None) -> None:
+    if value is None:
+        os.environb.pop(key, None)
+    else:
+        os.environb[key] = value
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _device(prefixes: tuple[str, ...]) -> str:
+    """Return the first of this process's open files that is one of these devices."""
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            path = os.readlink("/proc/self/fd/" + number)
+        except OSError:  # the folder itself
+            continue
+        if path.startswith(prefixes):
+            return path
+    return ""
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
+
+
+def _start_up() -> None:
+    """Prepare this interpreter before its program begins; in a spare, wait for the launcher's release.
+
+    ``site`` imports ``sitecustomize`` before the interpreter looks at its program. This module steps aside for a real
+    one of that name. If there is none it raises the ImportError that ``site`` expects, so that no trace remains.
+    """
+    given = {key[len(_PREFIX) :]: os.environ.pop(key) for key in list(os.environ) if key.startswith(_PREFIX)}
+    if "PYTHONPATH" in given:
+        os.environ["PYTHONPATH"] = given["PYTHONPATH"]
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    sys.path[:] = [each for each in sys.path if each != given["FOLDER"]]
+    sys.path_importer_cache.pop(given["FOLDER"], None)
+    ours = sys.modules.pop(_STARTUP)
+    try:
+        try:
+            __import__(_STARTUP)
+        finally:
+            sys.meta_path.insert(0, Recorder(given["LOG"]))
+            if "RELEASE" in given:
+                _warm_up(given)
+    except BaseException:
+        sys.modules[_STARTUP] = ours  # zipimport of Python 3.9 fails unless it can remove this itself
+        raise
+
+
+def _warm_up(given: dict[str, str]) -> None:
+    """Return when the launcher releases this spare; whatever else happens, it runs no program."""
+    try:
+        Warm(given).run()
+    except BaseException:  # noqa: BLE001
+        os._exit(1)
+
+
+if __name__ == _STARTUP:
+    _start_up()
+# --- end of the bootstrap
+
+import argparse
+import contextlib
+import errno
+import re
+import select
+import signal
+import time
+from typing import Callable, Iterable, NamedTuple, NoReturn, Sequence, TypeVar
+
+NAME = "kubemend-run"
+COUNT, REASON = "KUBEMEND_RESTART_COUNT", "KUBEMEND_RESTART_REASON"
+CACHE, CACHE_FOLDER = "KUBEMEND_CACHE", "/var/cache/kubemend"
+DEVICES = "/dev/nvidia:/dev/kfd:/dev/dri/:/dev/infiniband/"
+FORWARDED = tuple(
+    signal.Signals[each] for each in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
+)
+STOPS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
+"""Signals by which a container is stopped: after one of them nothing is started."""
+
+_FREE, _LONGEST_WAIT = 3, 300.0  # the agent's backoff: agent/restart/budget.py
+_PERIOD = 0.1  # of the spare's duty cycle
+_COUNT_CHILDREN_EVERY = 10  # periods
+_RESCAN = 0.05
+_LONGEST_POLL = 3600.0
+_REPORT_UNKILLED = 30.0
+_TRIES = 5  # spares for one trainer
+_SETTLED = 1.0
+_MOST_NAMES = 20_000
+_LONGEST_STORE = 4 << 20
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_RECORD = re.compile(r"[md] [^\s\0]+|e [0-9a-f]+ (-|=[0-9a-f]*)|p [0-9a-f]*")
+_Value = TypeVar("_Value")
+
+
+class LauncherError(Exception):
+    """The launcher cannot do what it was asked; the text is for people. ``code`` is its exit code."""
+
+    def __init__(self, text: str, code: int = 2) -> None:
+        """Say what failed and why."""
+        super().__init__(text)
+        self.code = code
+
+
+# Pure: what to do about a trainer that ended.
+
+
+class Policy(NamedTuple):
+    """Which failures are followed by a restart: ``limit`` within ``window`` seconds, and not after ``fatal`` codes.
+
+    A trainer that lived ``young`` seconds or longer is restarted at once; after several in a row that did not come
+    waits, of which the first has ``first_wait`` seconds.
+    """
+
+    limit: int = 0
+    window: float = 3600.0
+    fatal: frozenset[int] = frozenset()
+    young: float = 60.0
+    first_wait: float = 10.0
+
+
+class Past(NamedTuple):
+    """Earlier restarts: their times, and how many trainers in a row have died young."""
+
+    restarts: tuple[float, ...] = ()
+    early: int = 0
+
+
+class Decision(NamedTuple):
+    """``wait`` seconds until the restart; None: none, because of ``why`` (empty where there is nothing to explain)."""
+
+    wait: float | None
+    why: str
+    past: Past
+
+
+def decide(policy: Policy, past: Past, code: int, ran: float, now: float, *, stopping: bool) -> Decision:
+    """Return whether a trainer that ended with ``code`` (128 + n after signal n) is started again.
+
+    The first restarts are immediate. From the fourth trainer in a row on that died young come waits, each twice as long
+    as the one before, of 300 s at most.
+    """
+    if code == 0 or stopping or policy.limit == 0:
+        return Decision(None, "", past)
+    if code in policy.fatal:
+        return Decision(None, f"exit code {code} is fatal", past)
+    recent = tuple(each for each in past.restarts if now - each < policy.window)
+    if len(recent) >= policy.limit:
+        why = f"{len(recent)} of {policy.limit} restarts within {policy.window:g} s are used"
+        return Decision(None, why, past)
+    early = past.early + 1 if ran < policy.young else 0
+    wait = min(policy.first_wait * 2.0 ** min(early - _FREE - 1, 30), _LONGEST_WAIT) if early > _FREE else 0.0
+    return Decision(wait, "", Past((*recent, now), early))
+
+
+def exit_code(status: int) -> int:
+    """Return the exit code that a container reports for a status of wait: 128 + n after signal n."""
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+
+
+# Pure: the command.
+
+
+class Program(NamedTuple):
+    """How a Python command runs its program. ``cold``: why its interpreter cannot be warmed (empty: it can)."""
+
+    key: tuple[str, ...]
+    main: str = ""
+    cold: str = ""
+
+
+_INTERPRETER = re.compile(r"python(3(\.\d+)?t?)?")
+_WITH_VALUE = frozenset("WX")
+
+
+def program_of(command: Sequence[str]) -> Program | None:
+    """Return the program of a Python command line; None: the command is not Python."""
+    if not _INTERPRETER.fullmatch(os.path.basename(command[0])):
+        return None
+    words = list(command[1:])
+    taken = 1
+    while words and words[0].startswith("-") and words[0] != "-":
+        word = words.pop(0)
+        taken += 1
+        if word == "--check-hash-based-pycs" and words:
+            words.pop(0)
+            taken += 1
+        if word.startswith("--"):
+            continue
+        for position, letter in enumerate(word[1:], 1):
+            rest = word[position + 1 :]
+            if letter in "cm":
+                name = rest or (words[0] if words else "")
+                taken += 0 if rest else 1
+                return Program(tuple(command[:taken]), name if letter == "m" else "")
+            if letter in "EIS":
+                return Program(tuple(command[:taken]), cold=f"python -{letter} reads no sitecustomize")
+            if letter in _WITH_VALUE:
+                if not rest and words:
+                    words.pop(0)
+                    taken += 1
+                break
+    if not words or words[0] == "-":
+        return Program(tuple(command[:taken]), cold="its program comes from stdin")
+    return Program(tuple(command[: taken + 1]))
+
+
+# Pure: the modules that a spare imports.
+
+
+class Known(NamedTuple):
+    """What is known of a program's modules: the ``names`` of an earlier trainer in order, and those ``left_out``."""
+
+    names: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def names_of(records: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules in a trainer's records whose import has succeeded, each once, in order."""
+    begun, running = _imports(records)
+    return tuple(each for each in begun if not _is_below(each, running))[:_MOST_NAMES]
+
+
+def _imports(records: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the modules whose import began, and those of them whose import has not succeeded.
+
+    One that has not ended may be the program itself, as in ``python -c 'import train'``: what is below it cannot be
+    imported without it.
+    """
+    lines = list(records)
+    begun = list(dict.fromkeys(each[2:] for each in lines if each.startswith("m ")))
+    ended = {each[2:] for each in lines if each.startswith("d ")}
+    return begun, [each for each in begun if each not in ended]
+
+
+def plan(records: Sequence[str], known: Known, main: str, skipped: Sequence[str] = ()) -> list[str]:
+    """Return what a spare does, in order: the trainer's records, and after them what an earlier trainer imported.
+
+    Not among them: the program itself, and with all below them the modules left out and those being imported.
+    """
+    valid = [each for each in records if _RECORD.fullmatch(each)]
+    names = set(names_of(valid))
+    leave = (*known.left_out, *skipped, *_imports(valid)[1])
+    program = {"__main__", "__mp_main__", _STARTUP, "usercustomize", main + ".__main__"}
+    if not any(each.startswith(main + ".") for each in names):  # a package is imported before its __main__
+        program.add(main)
+    extra = ["m " + each for each in known.names if each not in names]
+    todo = [each for each in (*valid, *extra) if not each.startswith("d ")]
+    return [each for each in todo if each[:2] != "m " or not (each[2:] in program or _is_below(each[2:], leave))]
+
+
+def _is_below(name: str, leave: Iterable[str]) -> bool:
+    return any(name == each or name.startswith(each + ".") for each in leave)
+
+
+def stored(known: Known) -> str:
+    """Return the text of a module list's file."""
+    return "".join([f"! {each}\n" for each in known.left_out] + [f"{each}\n" for each in known.names])
+
+
+def read_stored(text: str) -> Known:
+    """Return the modules of a file's text; what is no module's name is passed over."""
+    left_out: list[str] = []
+    names: list[str] = []
+    for line in text.splitlines()[:_MOST_NAMES]:
+        name = line[2:] if line.startswith("! ") else line
+        if all(part.isidentifier() for part in name.split(".")):
+            (left_out if line.startswith("! ") else names).append(name)
+    return Known(tuple(dict.fromkeys(names)), tuple(dict.fromkeys(left_out)))
+
+
+# Pure: values of options.
+
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(Ki|Mi|Gi|Ti|k|M|G|T)?")
+_UNITS = {None: 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_HIGHEST_CODE, _LONGEST_NUMBER = 255, 9
+
+
+def size(text: str) -> int:
+    """Return the bytes of a quantity such as ``2Gi`` or ``500M``. Raises ValueError."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a size; write bytes, such as 2Gi")
+    return int(float(found.group(1)) * _UNITS[found.group(2)])
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of a duration such as ``90s``, ``5m`` or ``90``. Raises ValueError."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a duration; write seconds, such as 90s")
+    return float(found.group(1)) * _SECONDS[found.group(2)]
+
+
+def codes(text: str) -> frozenset[int]:
+    """Return the exit codes of a list such as ``42, 64-78``. Raises ValueError."""
+    found: set[int] = set()
+    for item in filter(None, (each.strip() for each in text.split(","))):
+        first, _, last = item.partition("-")
+        low, high = (_code(each.strip()) for each in (first, last or first))
+        if not 1 <= low <= high <= _HIGHEST_CODE:
+            raise ValueError("list exit codes from 1 to 255, such as 42, 64-78")
+        found.update(range(low, high + 1))
+    return frozenset(found)
+
+
+def _code(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else 0
+
+
+def memory_limit(asked: int, cgroup_limit: int | None) -> int | None:
+    """Return the most bytes that a spare may have: as asked, or a quarter of the cgroup's limit. None: no bound."""
+    if asked:
+        return asked
+    return cgroup_limit // 4 if cgroup_limit else None
+
+
+# /proc and cgroups.
+
+
+class Process(NamedTuple):
+    """A process. ``started`` (clock ticks since boot) tells it from a later one with the same number."""
+
+    pid: int
+    parent: int
+    state: str
+    started: int
+
+
+def processes(proc: str = "/proc") -> dict[int, Process]:
+    """Return all processes in sight."""
+    found = {}
+    for name in os.listdir(proc):
+        if name.isdecimal():
+            process = process_of(int(name), proc)
+            if process is not None:
+                found[process.pid] = process
+    return found
+
+
+def process_of(pid: int, proc: str = "/proc") -> Process | None:
+    """Return this process; None: there is none."""
+    try:
+        fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+
+
+def descendants(found: dict[int, Process], root: int, without: int | None = None) -> list[Process]:
+    """Return the living descendants of ``root``, parents first, except for ``without`` and those below it."""
+    children: dict[int, list[Process]] = {}
+    for process in found.values():
+        children.setdefault(process.parent, []).append(process)
+    result, left = [], [root]
+    while left:
+        for child in children.get(left.pop(0), ()):
+            if child.pid != without:
+                left.append(child.pid)
+                result.append(child)
+    return [each for each in result if each.state not in "ZX"]
+
+
+def kill(process: Process) -> None:
+    """Kill exactly this process, not a later one with its number."""
+    with contextlib.suppress(ProcessLookupError):
+        try:
+            handle = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):  # Python 3.8, a kernel before 5.3, or a filter of system calls
+            if _is_same(process):
+                os.kill(process.pid, signal.SIGKILL)
+            return
+        try:
+            if _is_same(process):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+def _is_same(process: Process) -> bool:
+    now = process_of(process.pid)
+    return now is not None and now.started == process.started
+
+
+def resident(pid: int) -> int:
+    """Return the resident bytes of a process; 0: it has ended."""
+    try:
+        return int(_read(f"/proc/{pid}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def device_of(pid: int, prefixes: tuple[str, ...]) -> str:
+    """Return a device of these that a process has open or mapped; empty: none."""
+    paths = []
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                paths.append(os.readlink(f"/proc/{pid}/fd/{number}"))
+        for line in _read(f"/proc/{pid}/maps").splitlines():
+            paths += [os.fsdecode(each) for each in line.split(None, 5)[5:]]
+    return next((each for each in paths if each.startswith(prefixes)), "")
+
+
+def cgroup_limit(groups: str, root: str = "/sys/fs/cgroup") -> int | None:
+    """Return the lowest memory limit of the cgroups in the text ``groups`` of /proc/self/cgroup, and of those above."""
+    limits = []
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        folder, name = (root + "/memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+        parts = [each for each in path.split("/") if each]
+        for depth in range(len(parts) + 1):
+            with contextlib.suppress(OSError, ValueError):
+                limits.append(int(_read("/".join([folder, *parts[:depth], name]))))
+    lowest = min(limits, default=0)
+    return lowest if 0 < lowest < 1 << 60 else None  # without a limit v1 has the highest multiple of a page
+
+
+# Starting processes.
+
+
+def prctl(option: int, value: int) -> bool:
+    """Set an attribute of this process; return whether that was possible."""
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def spawn(command: Sequence[str], environ: dict[str, str], inherited: Sequence[int], ignored: Iterable[int]) -> int:
+    """Start a program in a process group of its own, which the kernel kills when this process ends; return its pid.
+
+    ``inherited`` are the files that it gets beside the standard ones, ``ignored`` the signals that it ignores.
+    Raises LauncherError.
+    """
+    try:
+        reader, writer = os.pipe()
+        launcher, pid = os.getpid(), os.fork()
+    except OSError as error:
+        raise LauncherError(f"cannot start a process: {error}", 126) from None
+    if pid == 0:
+        _become(command, environ, inherited, ignored, launcher=launcher, errors=writer)
+    os.close(writer)
+    with contextlib.suppress(OSError):  # it has done so itself
+        os.setpgid(pid, pid)
+    failed = os.read(reader, 16)
+    os.close(reader)
+    if failed:
+        os.waitpid(pid, 0)
+        why = int(failed)
+        code = 127 if why == errno.ENOENT else 126  # as a shell's
+        raise LauncherError(f"cannot run {command[0]}: {os.strerror(why)}", code)
+    return pid
+
+
+def _become(
+    command: Sequence[str],
+    environ: dict[str, str],
+    inherited: Iterable[int],
+    ignored: Iterable[int],
+    *,
+    launcher: int,
+    errors: int,
+) -> NoReturn:
+    """Be the program, in a child of the launcher; write a failure's errno to ``errors``."""
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setpgid(0, 0)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(1)
+        for each in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU):  # Python ignores two, the launcher one
+            signal.signal(each, signal.SIG_DFL)
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        for file in inherited:
+            os.set_inheritable(file, True)  # noqa: FBT003
+        os.execvpe(command[0], list(command), environ)
+    except OSError as error:
+        os.write(errors, str(error.errno).encode())
+    finally:
+        os._exit(127)
+
+
+def memory_file(name: str, content: bytes = b"") -> int:
+    """Return a file in memory. Raises OSError, and AttributeError where Python has none."""
+    file = os.memfd_create(name)
+    os.write(file, content)
+    return file
+
+
+def bootstrap() -> bytes:
+    """Return a zip file with the module ``sitecustomize``: the marked part of this file."""
+    import io
+    import zipfile
+
+    begin, end = (f"# --- {each} of the bootstrap\n" for each in ("begin", "end"))
+    source = _read(__file__).decode().partition(begin)[2].partition(end)[0]
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(_STARTUP + ".py"), "from __future__ import annotations\n" + source)
+    return content.getvalue()
+
+
+def say(text: str) -> None:
+    """Write one line for people to stderr."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{NAME}: {text}\n".encode("utf-8", "backslashreplace"))
+
+
+def _note(_number: int, _frame: object) -> None:
+    """Handle a signal by nothing: its number is in the wakeup pipe."""
+
+
+def _file_path(file: int) -> str:
+    return f"/proc/{os.getpid()}/fd/{file}"
+
+
+def _set_oom(pid: int, adjustment: bytes) -> None:
+    """Set how readily the kernel kills a process for memory; it may have ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "wb") as file:
+        file.write(adjustment)
+
+
+def _has_terminal() -> bool:
+    """Return whether this process is in the foreground of a terminal on stdin."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _program_key(program: Program) -> tuple[str, ...]:
+    """Return what tells a program from others in the same cache: its command, folder, and script's time and size."""
+    stamp = () if program.main else _stamp(program.key[-1])
+    return (*program.key, os.getcwd(), *(str(each) for each in stamp))
+
+
+class Store:
+    """The module lists of programs, in the cache folder where that is writable, and in memory."""
+
+    def __init__(self, key: Sequence[str], folder: str) -> None:
+        """Keep the list of the program with this ``key`` below ``folder``."""
+        import hashlib
+
+        name = hashlib.sha256("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        self._path = os.path.join(folder, "modules", name)
+        self.known = self._load()
+
+    def keep(self, known: Known) -> None:
+        """Keep these modules. A reader, or the next launcher, finds the old list or the new one."""
+        self.known = known
+        new = f"{self._path}.{os.getpid()}"
+        # Without such a volume, or where it is read-only or full, the list stays in this launcher's memory.
+        with contextlib.suppress(OSError, ValueError):
+            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(file, stored(known).encode())
+            finally:
+                os.close(file)
+            os.replace(new, self._path)
+
+    def _load(self) -> Known:
+        try:
+            file = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return Known()
+        try:
+            if os.fstat(file).st_uid != os.geteuid():  # another user's list: its imports would run as us
+                return Known()
+            return read_stored(os.read(file, _LONGEST_STORE).decode("utf-8", "replace"))
+        except OSError:
+            return Known()
+        finally:
+            os.close(file)
+
+
+class Spare:
+    """The launcher's side of a spare. ``ready``: its imports are done. ``released``: its program runs.
+
+    ``why`` it has to be dropped (empty: it is good); ``guilty``: because of the import of ``module``; ``hopeless``: the
+    next one would share its fate.
+    """
+
+    def __init__(self, pid: int, status: int, release: int, log: int, names: int) -> None:
+        """Watch the process ``pid``, which writes to ``status`` and reads from ``release``, ``log`` and ``names``."""
+        self.pid, self.status, self.release, self.log, self._names = pid, status, release, log, names
+        self.module, self.why = "", ""
+        self.guilty = self.hopeless = False
+        self.ready = self.released = self.examined = self.closed = False
+        self.ended: int | None = None
+        self.paused, self.free = False, False
+        self.toggle_at = time.monotonic()
+        self.ran, self.periods = 0.0, 0
+        self._text = b""
+
+    def read(self) -> None:
+        """Take what it has written."""
+        try:
+            text = os.read(self.status, 65536)
+        except BlockingIOError:
+            return
+        if not text and not self.closed:  # it has ended, or an import has closed all files: then nothing can release it
+            self.closed = True
+            if not self.released:
+                self.send(signal.SIGKILL)
+        *lines, self._text = (self._text + text).split(b"\n")
+        for line in lines:
+            self._heard(*line.decode("utf-8", "surrogateescape").partition(" ")[::2])
+
+    def _heard(self, word: str, value: str) -> None:
+        if word == "import":
+            self.module, self.ran = value, 0.0
+        elif word == "ready":
+            self.ready = True
+        elif word == "go":
+            self.released = True
+        elif word == "changed":
+            self.fail(f"{value} has changed")
+        elif word == "device":
+            self.fail(f"it holds {value} open", guilty=True)
+        elif word == "path":
+            self.fail("the module changes sys.path other than at its end", guilty=True)
+        elif word == "main":
+            self.fail("the module imports the program itself", guilty=True)
+
+    def end(self, status: int) -> None:
+        """Note that it has ended with this status of wait."""
+        self.read()
+        self.ended = status
+        if os.WIFSIGNALED(status):  # the kernel's OOM killer, for instance: no import is to blame
+            number = os.WTERMSIG(status)
+            self.fail(f"signal {number} killed it", guilty=number != signal.SIGKILL, hopeless=number == signal.SIGKILL)
+        else:
+            self.fail(f"it ended with exit code {exit_code(status)}", guilty=True)
+
+    def fail(self, why: str, *, guilty: bool = False, hopeless: bool = False) -> None:
+        """Note the first reason for which it has to be dropped."""
+        if not self.why:
+            self.why, self.guilty, self.hopeless = why, guilty and not self.ready and self.module != "", hopeless
+
+    def send(self, number: int) -> None:
+        """Send a signal to it and what it has started."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, number)
+
+    def pause(self, *, paused: bool) -> None:
+        """Stop it, or let it run on."""
+        if paused != self.paused:
+            self.send(signal.SIGSTOP if paused else signal.SIGCONT)
+            self.paused = paused
+
+    def run_freely(self) -> None:
+        """Let it run without pauses from now on."""
+        self.free = True
+        self.pause(paused=False)
+
+    def toggle(self, now: float, share: float) -> None:
+        """Let it run for its share of the next period, or hold it for the rest."""
+        runs = self.paused or self.free or share >= 1.0
+        self.pause(paused=not runs)
+        self.toggle_at = now + _PERIOD * (share if runs else 1.0 - share)
+        self.periods += 1
+
+    def close(self) -> None:
+        """Close the launcher's ends of its pipes, and what it has read."""
+        for file in (self.status, self.release, self._names):
+            os.close(file)
+
+
+class Launcher:
+    """One trainer after another, and the spare beside it."""
+
+    def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
+        """Prepare to run ``command``."""
+        self._options, self._command = options, command
+        self._policy = Policy(
+            options.max_restarts, options.restart_window, options.fatal_exit_codes, options.young, options.first_wait
+        )
+        self._past = Past()
+        self._environ = dict(os.environ)
+        count = self._environ.get(COUNT, "")
+        self._restarts = int(count) if count.isascii() and count.isdecimal() else 0
+        self._stopping = 0
+        self._trainer, self._status, self._began = 0, None, 0.0  # type: int, int | None, float
+        self._spare: Spare | None = None
+        self._tries, self._spare_at = 0, 0.0
+        self._log = -1
+        self._ignored: list[int] = []
+        self._wakeup = self._catch_signals()
+        self._has_terminal = _has_terminal()
+        self._adopt_orphans()
+        self._program = self._prepare_spares()
+
+    def run(self) -> int:
+        """Run the trainer, and again as long as it is restarted; return the status with which the last one ended."""
+        self._start_cold()
+        while True:
+            while self._status is None:
+                self._turn(None)
+            status, now = self._status, time.monotonic()
+            decision = self._decide(status, now)
+            if decision.why:
+                say(f"the program ended with exit code {exit_code(status)}; not restarted: {decision.why}")
+            if decision.wait is None:
+                return self._end(status)
+            self._past = decision.past
+            try:
+                if now - self._began >= self._options.spare_after:
+                    self._learn(())
+                self._clear()
+                self._wait(decision.wait)
+                started = self._start_again(f"Exit{exit_code(status)}")
+            except PermissionError as error:
+                say(f"not restarted: cannot kill what the program has started: {error}")
+                return self._end(status)
+            if not started:
+                return self._end(self._stopping)
+
+    def _decide(self, status: int, now: float) -> Decision:
+        keys = (signal.SIGINT, signal.SIGQUIT)  # the trainer alone gets these of a terminal
+        stopped = self._has_terminal and os.WIFSIGNALED(status) and os.WTERMSIG(status) in keys
+        ran = now - self._began
+        return decide(self._policy, self._past, exit_code(status), ran, now, stopping=bool(self._stopping) or stopped)
+
+    def _wait(self, wait: float) -> None:
+        until = time.monotonic() + wait
+        if wait:
+            say(f"restart in {wait:g} s: {self._past.early} trainers in a row died young")
+        while not self._stopping and time.monotonic() < until:
+            self._turn(until)
+
+    def _end(self, status: int) -> int:
+        if self._spare:
+            self._spare.send(signal.SIGKILL)
+        if self._has_terminal:
+            self._give_terminal(os.getpgrp())
+        return status
+
+    # What it needs.
+
+    def _catch_signals(self) -> int:
+        """Have signals written into a pipe, and return its end. Signals that are ignored stay so, as without us."""
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in FORWARDED:
+            if signal.getsignal(number) == signal.SIG_IGN:
+                self._ignored.append(number)
+            else:
+                signal.signal(number, _note)
+        signal.signal(signal.SIGCHLD, _note)
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it gives the terminal away
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*FORWARDED, signal.SIGCHLD})
+        return reader
+
+    def _adopt_orphans(self) -> None:
+        """Have orphans of the trainer become children of this process: else it could miss them before a restart."""
+        if self._policy.limit and not prctl(_PR_SET_CHILD_SUBREAPER, 1) and os.getpid() != 1:
+            say("no restarts: neither is this process 1, nor can it adopt the orphans of the program")
+            self._policy = self._policy._replace(limit=0)
+
+    def _prepare_spares(self) -> Program | None:
+        """Prepare what spares need; return the program of which one can be kept, if any."""
+        program = program_of(self._command)
+        if program is None or self._policy.limit == 0 or self._options.no_spare:
+            return None
+        if program.cold:
+            say(f"no spare: {program.cold}")
+            return None
+        try:
+            self._folder = memory_file("kubemend", bootstrap())
+            self._oom = _read("/proc/self/oom_score_adj")
+            self._store = Store(_program_key(program), self._environ.get(CACHE) or CACHE_FOLDER)
+            limit = cgroup_limit(_read("/proc/self/cgroup").decode("utf-8", "replace"))
+        except (OSError, AttributeError) as error:
+            say(f"no spare: {error}")
+            return None
+        self._memory = memory_limit(self._options.spare_memory, limit)
+        return program
+
+    # Signals, children, time.
+
+    def _turn(self, until: float | None) -> None:
+        """Wait for a signal, a word of the spare or the time ``until``, and act on it."""
+        began = time.monotonic()
+        deadline = min(each for each in (until, self._spare_due(), began + _LONGEST_POLL) if each is not None)
+        waiting = select.poll()
+        waiting.register(self._wakeup, select.POLLIN)
+        if self._spare and not self._spare.closed:
+            waiting.register(self._spare.status, select.POLLIN)
+        events = dict(waiting.poll(max(0.0, deadline - began) * 1000.0))
+        for number in os.read(self._wakeup, 4096) if self._wakeup in events else b"":
+            if number in FORWARDED:
+                self._signalled(number)
+        self._reap()
+        if self._spare and self._spare.status in events:
+            self._spare.read()
+        if self._spare and not self._spare.paused:
+            self._spare.ran += time.monotonic() - began
+        self._tend()
+
+    def _signalled(self, number: int) -> None:
+        if number in STOPS:
+            self._stopping = number
+        if self._status is None:  # not reaped yet: the number is still its own
+            with contextlib.suppress(PermissionError):
+                os.kill(self._trainer, number)
+
+    def _reap(self) -> int:
+        """Reap all children that have ended; return their number."""
+        count = 0
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return count
+            if pid == 0:
+                return count
+            count += 1
+            if pid == self._trainer and self._status is None:
+                self._status = status
+            elif self._spare and pid == self._spare.pid:
+                self._spare.end(status)
+
+    # The trainer.
+
+    def _start_cold(self) -> None:
+        environ = dict(self._environ)
+        if self._program:
+            if self._log >= 0:
+                os.close(self._log)
+            self._log = memory_file("kubemend-log")
+            environ = self._bootstrapped(environ, self._log)
+        self._begin(spawn(self._command, environ, (), self._ignored), None)
+
+    def _bootstrapped(self, environ: dict[str, str], log: int) -> dict[str, str]:
+        path = environ.get("PYTHONPATH")
+        ours = {"FOLDER": _file_path(self._folder), "LOG": _file_path(log)}
+        if path is not None:
+            ours["PYTHONPATH"] = path
+        added = {_PREFIX + key: value for key, value in ours.items()}
+        return {**environ, **added, "PYTHONPATH": ours["FOLDER"] + (os.pathsep + path if path else "")}
+
+    def _begin(self, pid: int, status: int | None) -> None:
+        self._trainer, self._status, self._began = pid, status, time.monotonic()
+        self._tries, self._spare_at = 0, self._began + self._options.spare_after
+        if self._has_terminal:
+            self._give_terminal(pid)
+
+    def _give_terminal(self, group: int) -> None:
+        with contextlib.suppress(OSError):
+            os.tcsetpgrp(0, group)
+
+    def _start_again(self, reason: str) -> bool:
+        """Start the next trainer; return False if a stop came first."""
+        variables = {COUNT: str(self._restarts + 1), REASON: reason}
+        self._environ.update(variables)
+        if self._stopping:
+            return False
+        if not self._release(variables):
+            if self._stopping:
+                return False
+            self._start_cold()
+        self._restarts += 1
+        return True
+
+    def _release(self, variables: dict[str, str]) -> bool:
+        """Let the spare go; return whether it is the trainer now. If not, it is dead."""
+        spare, limit = self._spare, self._options.spare_timeout
+        if spare is None:
+            return False
+        spare.run_freely()
+        with contextlib.suppress(OSError):
+            os.write(spare.release, "\0".join("=".join(each) for each in variables.items()).encode())
+        until = time.monotonic() + limit
+        while self._spare is spare and not spare.released and not self._stopping and time.monotonic() < until:
+            self._turn(until)
+        if not spare.released:
+            if self._spare is spare:
+                spare.fail(f"it did not go within {limit:g} s", guilty=not self._stopping)
+                self._drop()
+            self._clear()
+            return False
+        self._spare = None
+        spare.close()
+        os.close(self._log)
+        self._log = spare.log
+        _set_oom(spare.pid, self._oom)
+        self._begin(spare.pid, spare.ended)
+        if self._stopping and self._status is None:  # the stop came in the same moment
+            self._signalled(self._stopping)
+        return True
+
+    def _clear(self) -> None:
+        """Kill everything that the trainer has left; return when it is dead, or a stop comes. Raises PermissionError.
+
+        A scan that finds nothing is complete only if no child ended meanwhile: its children could be passed over.
+        """
+        if self._spare:
+            self._spare.run_freely()  # no trainer needs the processor now
+        began, said = time.monotonic(), False
+        while not self._stopping:
+            spare = self._spare.pid if self._spare else None
+            alive = descendants(processes(), os.getpid(), spare)
+            if not self._reap() and not alive:
+                return
+            for process in alive:
+                kill(process)
+            if alive and not said and time.monotonic() - began > _REPORT_UNKILLED:
+                said = True
+                say(f"waiting for process {alive[0].pid} to die (state {alive[0].state})")
+            if alive:
+                self._turn(time.monotonic() + _RESCAN)
+
+    # The spare.
+
+    def _records(self) -> list[str]:
+        length = os.fstat(self._log).st_size
+        return os.pread(self._log, length, 0).decode("utf-8", "surrogateescape").split("\n")
+
+    def _learn(self, more: Iterable[str]) -> None:
+        """Keep the names of the modules that the trainer has imported, and ``more``."""
+        if self._program:
+            names = tuple(dict.fromkeys((*names_of(self._records()), *more)))
+            if names != self._store.known.names:
+                self._store.keep(self._store.known._replace(names=names))
+
+    def _spare_due(self) -> float | None:
+        """Return when the spare needs attention; None: only when something happens."""
+        if self._spare:
+            return None if self._spare.ready else self._spare.toggle_at
+        if self._program and self._status is None and self._tries < _TRIES and not self._stopping:
+            return self._spare_at
+        return None
+
+    def _tend(self) -> None:
+        spare, now = self._spare, time.monotonic()
+        if spare is None:
+            due = self._spare_due()
+            if due is not None and due <= now:
+                self._start_spare()
+        elif not spare.released:
+            if spare.ready and not spare.examined:
+                spare.run_freely()
+                self._examine(spare)
+            elif not spare.ready and spare.toggle_at <= now:
+                spare.toggle(now, self._options.spare_cpu / 100.0)
+                self._watch(spare)
+            if spare.why:
+                self._drop()
+
+    def _watch(self, spare: Spare) -> None:
+        """Look at a spare that is importing."""
+        if spare.ran > self._options.spare_timeout:
+            spare.fail(f"it has not ended within {self._options.spare_timeout:g} s", guilty=True)
+        counts_children = spare.periods % _COUNT_CHILDREN_EVERY == 0
+        self._check_memory(spare, descendants(processes(), spare.pid) if counts_children else ())
+
+    def _examine(self, spare: Spare) -> None:
+        """Look at a spare whose imports are done, and at what it has started."""
+        spare.examined = True
+        below = descendants(processes(), spare.pid)
+        prefixes = tuple(each for each in self._options.spare_devices.split(":") if each)
+        for pid in (spare.pid, *(each.pid for each in below)):
+            device = device_of(pid, prefixes)
+            if device:
+                spare.fail(f"it uses {device}", hopeless=True)
+        self._check_memory(spare, below)
+
+    def _check_memory(self, spare: Spare, below: Sequence[Process]) -> None:
+        used = resident(spare.pid) + sum(resident(each.pid) for each in below)
+        if self._memory is not None and used > self._memory:
+            why = f"it has {used >> 20} MiB, more than the {self._memory >> 20} MiB of --spare-memory"
+            spare.fail(why, hopeless=True)
+
+    def _start_spare(self) -> None:
+        records = self._records()
+        age, settled = time.time() - os.fstat(self._log).st_mtime, self._settled_after(records)
+        if 0.0 <= age < settled:  # below 0 the clock was set back
+            self._spare_at = time.monotonic() + settled - age
+            return
+        if f"h {self._trainer}" not in records:  # its interpreter could run the program at once in a spare, too
+            self._await_interpreter()
+            return
+        self._tries += 1
+        self._learn(self._store.known.names)
+        try:
+            self._spare = self._spawn_spare(records)
+        except (LauncherError, OSError) as error:
+            self._give_up(str(error))
+
+    def _settled_after(self, records: Sequence[str]) -> float:
+        """Return the seconds without a record after which the trainer seems to have imported what it needs.
+
+        An import that goes on for as long as ``--spare-after`` is the program itself.
+        """
+        after = float(self._options.spare_after)
+        return after if _imports(records)[1] else min(_SETTLED, after)
+
+    def _await_interpreter(self) -> None:
+        """Look again later whether the trainer's interpreter has loaded the bootstrap."""
+        self._tries += 1
+        self._spare_at = time.monotonic() + max(_SETTLED, self._options.spare_after)
+        if self._tries == _TRIES:
+            self._give_up("the program's interpreter has not loaded sitecustomize in the trainer's own process")
+
+    def _spawn_spare(self, records: Sequence[str]) -> Spare:
+        main = self._program.main if self._program else ""
+        todo = plan(records, self._store.known, main, self._options.spare_skip)
+        names = memory_file("kubemend-names", "\n".join(todo).encode("utf-8", "surrogateescape"))
+        log = memory_file("kubemend-log")
+        status, tell = os.pipe()
+        order, release = os.pipe()
+        os.set_blocking(status, False)
+        given = {"STATUS": str(tell), "RELEASE": str(order), "NAMES": _file_path(names), "MAIN": main}
+        given["DEVICES"] = self._options.spare_devices
+        environ = self._bootstrapped(self._environ, log)
+        environ.update({_PREFIX + key: value for key, value in given.items()})
+        try:
+            pid = spawn(self._command, environ, (tell, order), self._ignored)
+        except LauncherError:
+            for file in (status, release, log, names):
+                os.close(file)
+            raise
+        finally:
+            os.close(tell)
+            os.close(order)
+        _set_oom(pid, b"1000")
+        return Spare(pid, status, release, log, names)
+
+    def _give_up(self, why: str) -> None:
+        """Start no spare any more beside this trainer."""
+        self._tries = _TRIES
+        say(f"no spare: {why}")
+
+    def _drop(self) -> None:
+        """Kill the spare and say why. The next one leaves out the import that was the reason."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return
+        if spare.ended is None:
+            spare.send(signal.SIGKILL)
+        spare.close()
+        os.close(spare.log)
+        if spare.hopeless:
+            self._tries = _TRIES
+        if spare.guilty:
+            known = self._store.known
+            self._store.keep(known._replace(left_out=(*known.left_out, spare.module)))
+        after = f", after the import of {spare.module}" if spare.module and not spare.ready else ""
+        say(f"the spare is dropped: {spare.why}{after}")
+
+
+# The command line.
+
+_EXAMPLE = """
+example:
+  kubemend_run.py --max-restarts 10 --fatal-exit-codes 42 -- python train.py --lr 0.1
+
+The exit code is that of the last trainer, 128 + n after signal n; 2: the options are wrong; 126, 127: the program could
+not be started.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the options."""
+    result = argparse.ArgumentParser(
+        prog="kubemend_run.py",
+        usage="%(prog)s [options] -- PROGRAM [ARGUMENT ...]",
+        description="Run a program as a container's command, and restart it inside the container with a warm spare.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_restarts(result.add_argument_group("restarts"))
+    _add_spares(result.add_argument_group("the spare"))
+    return result
+
+
+def _add_restarts(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--max-restarts", type=_number, default=10, metavar="N", help="restarts within the window (default 10); 0: none"
+    )
+    add(
+        "--restart-window",
+        type=_of(seconds),
+        default=3600.0,
+        metavar="TIME",
+        help="the window (default 1h): 90, 90s, 5m",
+    )
+    add(
+        "--fatal-exit-codes",
+        type=_of(codes),
+        default=frozenset(),
+        metavar="CODES",
+        help="exit codes without a restart, such as 42,64-78; 128 + n is signal n",
+    )
+    add(
+        "--young",
+        type=_of(seconds),
+        default=60.0,
+        metavar="TIME",
+        help="a trainer that lived this long is restarted at once (default 60s); of others only three in a row",
+    )
+    add(
+        "--first-wait",
+        type=_of(seconds),
+        default=10.0,
+        metavar="TIME",
+        help="the first wait after that (default 10s); each next one is twice as long, up to 300 s",
+    )
+
+
+def _add_spares(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--no-spare", action="store_true", help="keep no spare: every restart is cold")
+    add(
+        "--spare-memory",
+        type=_of(size),
+        default=0,
+        metavar="SIZE",
+        help="resident memory that a spare may have, such as 2Gi (default: a quarter of the container's limit)",
+    )
+    add(
+        "--spare-after",
+        type=_of(seconds),
+        default=60.0,
+        metavar="TIME",
+        help="begin a spare when the trainer has run this long (default 60s)",
+    )
+    add(
+        "--spare-cpu",
+        type=_percent,
+        default=10,
+        metavar="PERCENT",
+        help="share of the time in which a spare imports while the trainer runs (default 10)",
+    )
+    add(
+        "--spare-timeout",
+        type=_of(seconds),
+        default=60.0,
+        metavar="TIME",
+        help="drop a spare of which one import takes longer, or that does not go within this time (default 60s)",
+    )
+    add(
+        "--spare-skip",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module that a spare does not import, nor those below it (may be repeated)",
+    )
+    add(
+        "--spare-devices",
+        default=DEVICES,
+        metavar="PATHS",
+        help="drop a spare that opens a path with one of these prefixes (default %(default)s)",
+    )
+
+
+def _of(read: Callable[[str], _Value]) -> Callable[[str], _Value]:
+    """Return a type of argparse whose errors are those of ``read``."""
+
+    def of(text: str) -> _Value:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return of
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return int(text)
+
+
+def _percent(text: str) -> int:
+    number = _number(text)
+    if not 1 <= number <= 100:
+        raise argparse.ArgumentTypeError("write a percentage from 1 to 100")
+    return number
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program of the command line; return the exit code for it."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    options = parser().parse_args(own)
+    if not command:
+        say("write -- and the program after the options; --help has an example")
+        return 2
+    try:
+        return exit_code(Launcher(options, command).run())
+    except LauncherError as error:
+        say(str(error))
+        return error.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

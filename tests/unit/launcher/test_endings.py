@@ -1,0 +1,143 @@
+"""The launcher ends as the program ended, and behaves as the program alone would."""
+
+import signal
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from launcher import kubemend_run
+from tests import eventually
+from tests.unit.launcher.running import DAEMONIZE, Running, alive, writing
+
+NO_RESTARTS = ("--max-restarts", "0")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [("sys.exit(0)", 0), ("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)]
+)
+async def test_the_exit_code_is_the_programs(launcher: Running, code: str, expected: int) -> None:
+    launcher.start(*NO_RESTARTS)
+    launcher.order(code)
+    assert await launcher.ended() == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+async def test_a_signal_reaches_the_program(launcher: Running, number: int) -> None:
+    launcher.start(*NO_RESTARTS)
+    trainer = await launcher.nth(1, "begin")
+    launcher.order(f"signal.signal({number}, lambda *_: sys.exit(5)); events.say('ready')")
+    assert await launcher.nth(1, "ready") == trainer
+    launcher.signal(number)
+    assert await launcher.ended() == 5
+
+
+async def test_a_program_that_sigterm_kills_is_not_restarted(launcher: Running) -> None:
+    launcher.start()
+    await launcher.nth(1, "begin")
+    launcher.signal(signal.SIGTERM)
+    assert await launcher.ended() == 143
+    assert len(launcher.events("begin")) == 1
+
+
+async def test_a_program_that_ignores_sigterm_runs_on_and_is_not_restarted_later(launcher: Running) -> None:
+    launcher.start()
+    trainer = await launcher.nth(1, "begin")
+    launcher.order("signal.signal(15, lambda *_: events.say('ignored')); events.say('ready')")
+    await launcher.nth(1, "ready")
+    launcher.signal(signal.SIGTERM)
+    assert await launcher.nth(1, "ignored") == trainer
+    launcher.order("sys.exit(3)")
+    assert await launcher.ended() == 3
+    assert launcher.events("begin") == [trainer]
+
+
+async def test_signals_that_are_ignored_stay_ignored(launcher: Running) -> None:
+    ignore = "import os, signal, sys; signal.signal(1, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    launcher.write("outer.py", ignore)
+    inner = [sys.executable, kubemend_run.__file__, *NO_RESTARTS, "--", sys.executable, "train.py"]
+    launcher.start(*NO_RESTARTS, command=[sys.executable, "outer.py", *inner])
+    launcher.order("sys.exit(signal.getsignal(1) == signal.SIG_IGN and signal.getsignal(13) == signal.SIG_IGN and 9)")
+    assert await launcher.ended() == 9
+
+
+async def test_orphans_that_end_are_reaped(launcher: Running) -> None:
+    launcher.start()
+    trainer = await launcher.nth(1, "begin")
+    launcher.order(DAEMONIZE)
+    daemon = await launcher.nth(1, "daemon")
+    assert alive(daemon)
+    launcher.order(f"os.kill({daemon}, 9)")
+    await eventually.true(lambda: kubemend_run.process_of(daemon) is None)
+    assert alive(trainer)
+
+
+async def test_the_output_is_the_programs_alone(launcher: Running) -> None:
+    launcher.start(*NO_RESTARTS)
+    launcher.order("sys.stdout.write('out'); sys.stderr.write('err'); sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert (launcher.stdout(), launcher.stderr()) == ("out", "err")
+
+
+async def test_the_program_finds_nothing_of_the_launcher(launcher: Running) -> None:
+    launcher.environ["PYTHONPATH"] = "/nowhere"
+    launcher.start()
+    launcher.order(
+        "print([each for each in os.environ if each.startswith('_KUBEMEND')], os.environ['PYTHONPATH'])\n"
+        "print(sys.argv, sys.path[:2])\n"
+        "print('sitecustomize' in sys.modules, sorted(os.listdir('/proc/self/fd'), key=int)[:3])\n"
+        "sys.exit(0)"
+    )
+    assert await launcher.ended() == 0
+    expected = f"[] /nowhere\n['train.py'] {[str(launcher.folder), '/nowhere']}\nFalse ['0', '1', '2']\n"
+    assert launcher.stdout() == expected
+
+
+async def test_a_sitecustomize_of_the_image_is_loaded_once(launcher: Running) -> None:
+    launcher.environ["PYTHONPATH"] = str(launcher.folder)
+    launcher.write("sitecustomize.py", writing("site"))
+    launcher.start()
+    launcher.order("print(sys.modules['sitecustomize'].__file__); sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert launcher.stdout() == f"{launcher.folder}/sitecustomize.py\n"
+    assert launcher.events("site") == [launcher.pid, *launcher.events("begin")]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "text"),
+    [
+        (["/no/such/program"], 127, "cannot run /no/such/program: No such file or directory"),
+        (["/etc/passwd"], 126, "cannot run /etc/passwd: Permission denied"),
+        ([], 2, "write -- and the program"),
+    ],
+)
+async def test_a_program_that_cannot_be_started_ends_the_launcher(
+    launcher: Running, command: list[str], code: int, text: str
+) -> None:
+    launcher.start(command=command)
+    assert await launcher.ended() == code
+    assert text in launcher.stderr()
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--spare-memory=much", "'much' is not a size"),
+        ("--spare-after=soon", "'soon' is not a duration"),
+        ("--fatal-exit-codes=0", "list exit codes from 1 to 255"),
+        ("--max-restarts=-1", "'-1' is not a number"),
+        ("--spare-cpu=0", "percentage from 1 to 100"),
+    ],
+)
+def test_a_wrong_option_is_explained(option: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        kubemend_run.main([option, "--", "true"])
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_the_wheel_has_the_products_version() -> None:
+    folder = Path(kubemend_run.__file__).parent
+    projects = [tomllib.loads((each / "pyproject.toml").read_text()) for each in (folder, folder.parent)]
+    assert len({each["project"]["version"] for each in projects}) == 1

@@ -1,0 +1,112 @@
+"""A trainer that failed is started again, once nothing of it is left."""
+
+import signal
+import sys
+
+import pytest
+
+from tests.unit.launcher.running import DAEMONIZE, Running, alive
+
+COLD = ("--no-spare",)
+
+
+async def test_a_trainer_that_failed_is_restarted_with_count_and_reason(launcher: Running) -> None:
+    launcher.start(*COLD)
+    for number, code in enumerate(("sys.exit(3)", "os.kill(os.getpid(), 9)"), 1):
+        await launcher.nth(number, "begin")
+        launcher.order(code)
+    await launcher.nth(3, "begin")
+    launcher.order("print(os.environ['KUBEMEND_RESTART_COUNT'], os.environ['KUBEMEND_RESTART_REASON']); sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert launcher.stdout() == "2 Exit137\n"
+
+
+async def test_the_count_goes_on_from_that_of_the_container(launcher: Running) -> None:
+    launcher.environ["KUBEMEND_RESTART_COUNT"] = "4"
+    launcher.start(*COLD)
+    launcher.order("sys.exit(1)")
+    await launcher.nth(2, "begin")
+    launcher.order("print(os.environ['KUBEMEND_RESTART_COUNT']); sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert launcher.stdout() == "5\n"
+
+
+async def test_a_program_that_is_not_python_is_restarted(launcher: Running) -> None:
+    program = 'echo $KUBEMEND_RESTART_COUNT; test -n "$KUBEMEND_RESTART_COUNT" || exit 3'
+    launcher.start(command=["sh", "-c", program])
+    assert await launcher.ended() == 0
+    assert launcher.stdout() == "\n1\n"
+
+
+async def test_a_fatal_exit_code_ends_it(launcher: Running) -> None:
+    launcher.start("--fatal-exit-codes", "42,64-78")
+    launcher.order("sys.exit(65)")
+    assert await launcher.ended() == 65
+    assert "the program ended with exit code 65; not restarted: exit code 65 is fatal" in launcher.stderr()
+
+
+async def test_a_used_budget_ends_it(launcher: Running) -> None:
+    launcher.start("--max-restarts", "2", command=["sh", "-c", "exit 5"])
+    assert await launcher.ended() == 5
+    assert "not restarted: 2 of 2 restarts within 3600 s are used" in launcher.stderr()
+
+
+async def test_trainers_that_die_young_are_restarted_after_a_wait(launcher: Running) -> None:
+    launcher.start("--max-restarts", "5", "--first-wait", "10ms", command=["sh", "-c", "exit 5"])
+    assert await launcher.ended() == 5
+    waits = [line for line in launcher.stderr().splitlines() if "restart in" in line]
+    assert waits == [
+        "kubemend-run: restart in 0.01 s: 4 trainers in a row died young",
+        "kubemend-run: restart in 0.02 s: 5 trainers in a row died young",
+    ]
+
+
+async def test_a_stop_during_the_wait_ends_it(launcher: Running) -> None:
+    launcher.start("--first-wait", "1h", command=["sh", "-c", "exit 5"])
+    await launcher.said("restart in")
+    launcher.signal(signal.SIGTERM)
+    assert await launcher.ended() == 143
+
+
+@pytest.mark.parametrize("spare", [True, False])
+async def test_a_daemon_of_the_trainer_is_dead_before_the_next_begins(launcher: Running, spare: bool) -> None:
+    launcher.start(*(() if spare else COLD))
+    await launcher.nth(1, "begin")
+    launcher.order(DAEMONIZE)
+    daemon = await launcher.nth(1, "daemon")
+    if spare:
+        await launcher.spare()
+    assert alive(daemon)
+    launcher.trainer(f"events.say('alive' if os.path.exists('/proc/{daemon}') else 'dead')")
+    launcher.order("sys.exit(3)")
+    await launcher.nth(2, "begin")
+    assert (len(launcher.events("dead")), launcher.events("alive")) == (1, [])
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_a_trainer_that_closed_all_files_is_restarted(launcher: Running) -> None:
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    launcher.order("os.closerange(0, 4096); os._exit(3)")
+    assert await launcher.nth(2, "begin") == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_a_trainer_that_ends_at_once_after_a_restart_is_not_started_twice(launcher: Running) -> None:
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    launcher.trainer("events.say('begin'); os._exit(0)")
+    launcher.order("sys.exit(3)")
+    assert await launcher.ended() == 0
+    assert launcher.events("begin")[1:] == [spare]
+
+
+async def test_a_program_that_vanished_ends_it(launcher: Running) -> None:
+    program = launcher.folder / "program"
+    program.symlink_to(sys.executable)
+    launcher.start(*COLD, command=[str(program), "-c", f"import os; os.unlink({str(program)!r}); os._exit(3)"])
+    assert await launcher.ended() == 127

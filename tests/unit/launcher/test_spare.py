@@ -1,0 +1,202 @@
+"""The spare: imports what the trainer has imported, and nothing else; a restart without one is cold."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import eventually
+from tests.unit.launcher.running import Running, alive, writing
+
+
+async def fail_and_begin_again(launcher: Running, number: int = 2) -> int:
+    """Have the trainer fail, wait until the next one has begun, and return its process."""
+    launcher.order("sys.exit(3)")
+    return await launcher.nth(number, "begin")
+
+
+async def test_the_spare_becomes_the_trainer_with_its_modules_imported(launcher: Running) -> None:
+    launcher.start("--spare-cpu", "20")
+    first = await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    assert await fail_and_begin_again(launcher) == spare
+    assert launcher.events("slow")[:2] == [first, spare]
+    assert launcher.events("begin") == [first, spare]
+    next_spare = await launcher.spare(3)
+    assert await fail_and_begin_again(launcher, 3) == next_spare
+    launcher.order("print(os.environ['KUBEMEND_RESTART_COUNT'], os.environ['KUBEMEND_RESTART_REASON']); sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert (launcher.stdout(), launcher.stderr()) == ("2 Exit3\n", "")
+
+
+@pytest.mark.parametrize("command", [["train.py", "--lr", "1"], ["-u", "-m", "train"], ["-c", "import train"]])
+async def test_a_program_of_the_spare_finds_what_it_finds_without_one(launcher: Running, command: list[str]) -> None:
+    show = (
+        "print(sys.argv, sys.path, sorted(os.environ), __name__, os.getpgrp() == os.getpid(),"
+        " [each for each in os.listdir('/proc/self/fd')], signal.getsignal(15), file=open('found', 'a')); "
+    )
+    launcher.start(command=[sys.executable, *command])
+    await launcher.nth(1, "begin")
+    launcher.order("events.say('shown');" + show.replace("sorted(os.environ)", "sorted({*os.environ} - {1})"))
+    await launcher.nth(1, "shown")
+    spare = await launcher.spare()
+    assert await fail_and_begin_again(launcher) == spare
+    launcher.order(show + "sys.exit(0)")
+    assert await launcher.ended() == 0
+    first, second = (launcher.folder / "found").read_text().splitlines()
+    assert second.replace("'KUBEMEND_RESTART_COUNT', 'KUBEMEND_RESTART_REASON', ", "") == first
+    assert len(launcher.events("begin")) == 2
+
+
+async def test_a_spare_knows_modules_of_an_earlier_launcher(launcher: Running) -> None:
+    launcher.start()
+    await launcher.nth(1, "begin")
+    launcher.write("rare.py", writing("rare"))
+    launcher.order("import rare")
+    await launcher.nth(1, "rare")
+    await launcher.spare()
+    launcher.order("sys.exit(3)")
+    await launcher.nth(2, "begin")
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+    launcher.start()
+    spare = await launcher.nth(len(launcher.events("rare")) + 1, "rare")
+    assert await fail_and_begin_again(launcher, 4) == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_modules_of_forked_children_are_not_imported(launcher: Running) -> None:
+    launcher.write("forked.py", writing("forked"))
+    launcher.trainer("if os.fork() == 0:\n    import forked\n    os._exit(0)\nos.wait()")
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    assert await fail_and_begin_again(launcher) == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert len(launcher.events("forked")) == 2
+    assert spare not in launcher.events("forked")
+
+
+async def test_a_spare_has_the_environment_that_the_trainer_had_at_the_import(launcher: Running) -> None:
+    launcher.write("reads.py", "import events, os\nevents.say('read ' + os.environ['MODE'])\n")
+    launcher.trainer("events.say('mode ' + os.environ.get('MODE', ''))\nos.environ['MODE'] = 'fast'\nimport reads")
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.nth(2, "read fast")
+    assert await fail_and_begin_again(launcher) == spare
+    assert launcher.events("mode ")[1] == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_an_import_that_opens_a_device_is_left_out_of_the_next_spare(launcher: Running) -> None:
+    device = launcher.folder / "nvidia0"
+    device.touch()
+    launcher.write("gpu.py", f"import events\nevents.say('gpu')\nhandle = open({str(device)!r})\n")
+    launcher.trainer("import gpu\nimport last")
+    launcher.write("last.py", writing("last"))
+    launcher.start("--spare-devices", f"/dev/none:{launcher.folder}/nvidia")
+    await launcher.nth(1, "begin")
+    await launcher.said(f"the spare is dropped: it holds {device} open, after the import of gpu")
+    spare = await launcher.nth(2, "last")
+    assert await fail_and_begin_again(launcher) == spare
+    assert launcher.events("gpu")[2:] == [spare]
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_a_changed_module_makes_the_restart_cold(launcher: Running) -> None:
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    launcher.write("slow.py", writing("slow") + writing("changed"))
+    trainer = await fail_and_begin_again(launcher)
+    assert trainer != spare
+    assert launcher.events("changed") == [trainer]
+    assert f"the spare is dropped: {launcher.folder}/slow.py has changed" in launcher.stderr()
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_a_spare_that_is_killed_leaves_a_cold_restart(launcher: Running) -> None:
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    os.kill(spare, signal.SIGKILL)
+    await launcher.said("the spare is dropped: signal 9 killed it")
+    assert await fail_and_begin_again(launcher) not in (0, spare)
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_a_spare_with_too_much_memory_is_dropped(launcher: Running) -> None:
+    launcher.write("huge.py", "if 'begin' in open('events').read():\n    huge = bytearray(b'1') * (64 << 20)\n")
+    launcher.trainer("import huge")
+    launcher.start("--spare-memory", "50Mi")
+    await launcher.nth(1, "begin")
+    await launcher.said("MiB, more than the 50 MiB of --spare-memory")
+    await fail_and_begin_again(launcher)
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("trap", "text"),
+    [
+        ("os._exit(9)", "it ended with exit code 9, after the import of trap"),
+        ("os.closerange(3, 4096)", "the spare is dropped: "),
+        ("while True: time.sleep(1)", "it has not ended within 1 s, after the import of trap"),
+        (
+            "sys.path.insert(0, '/nowhere')",
+            "the module changes sys.path other than at its end, after the import of trap",
+        ),
+    ],
+)
+async def test_an_import_that_breaks_the_spare_leaves_a_restart(launcher: Running, trap: str, text: str) -> None:
+    launcher.write("trap.py", f"import os, sys, time\nif 'begin' in open('events').read():\n    {trap}\n")
+    launcher.trainer("import trap")
+    launcher.start("--spare-timeout", "1s" if "while" in trap else "1m")
+    await launcher.nth(1, "begin")
+    await launcher.said(text)
+    launcher.write("trap.py", "")
+    await fail_and_begin_again(launcher)
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_an_interpreter_without_sitecustomize_is_restarted_cold(launcher: Running) -> None:
+    launcher.start(command=[sys.executable, "-S", "train.py"])
+    await launcher.nth(1, "begin")
+    await fail_and_begin_again(launcher)
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert "no spare: python -S reads no sitecustomize" in launcher.stderr()
+
+
+async def test_the_spare_is_killed_before_the_trainer_when_memory_is_short(launcher: Running) -> None:
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    own = _oom_score_adjustment(launcher.pid)
+    await eventually.true(lambda: _oom_score_adjustment(spare) == 1000)
+    assert await fail_and_begin_again(launcher) == spare
+    await eventually.true(lambda: _oom_score_adjustment(spare) == own)
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_the_spare_ends_with_the_launcher(launcher: Running) -> None:
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+    await eventually.true(lambda: not alive(spare))
+
+
+def _oom_score_adjustment(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
