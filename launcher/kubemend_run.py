@@ -669,10 +669,22 @@ def prctl(option: int, value: int) -> bool:
         return False
 
 
-def spawn(command: Sequence[str], environ: dict[str, str], inherited: Sequence[int], ignored: Iterable[int]) -> int:
+class Start(NamedTuple):
+    """How to start a program: the files that it inherits beside the standard ones, the signals that it ignores.
+
+    ``foreground``: it gets the terminal.
+    """
+
+    command: Sequence[str]
+    environ: dict[str, str]
+    ignored: Sequence[int] = ()
+    inherited: Sequence[int] = ()
+    foreground: bool = False
+
+
+def spawn(start: Start) -> int:
     """Start a program in a process group of its own, which the kernel kills when this process ends; return its pid.
 
-    ``inherited`` are the files that it gets beside the standard ones, ``ignored`` the signals that it ignores.
     Raises LauncherError.
     """
     try:
@@ -681,7 +693,7 @@ def spawn(command: Sequence[str], environ: dict[str, str], inherited: Sequence[i
     except OSError as error:
         raise LauncherError(f"cannot start a process: {error}", 126) from None
     if pid == 0:
-        _become(command, environ, inherited, ignored, launcher=launcher, errors=writer)
+        _become(start, launcher, errors=writer)
     os.close(writer)
     with contextlib.suppress(OSError):  # it has done so itself
         os.setpgid(pid, pid)
@@ -691,19 +703,11 @@ def spawn(command: Sequence[str], environ: dict[str, str], inherited: Sequence[i
         os.waitpid(pid, 0)
         why = int(failed)
         code = 127 if why == errno.ENOENT else 126  # as a shell's
-        raise LauncherError(f"cannot run {command[0]}: {os.strerror(why)}", code)
+        raise LauncherError(f"cannot run {start.command[0]}: {os.strerror(why)}", code)
     return pid
 
 
-def _become(
-    command: Sequence[str],
-    environ: dict[str, str],
-    inherited: Iterable[int],
-    ignored: Iterable[int],
-    *,
-    launcher: int,
-    errors: int,
-) -> NoReturn:
+def _become(start: Start, launcher: int, errors: int) -> NoReturn:
     """Be the program, in a child of the launcher; write a failure's errno to ``errors``."""
     try:
         signal.set_wakeup_fd(-1)
@@ -711,13 +715,15 @@ def _become(
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != launcher:
             os._exit(1)
+        if start.foreground:
+            _give_terminal(os.getpid())
         for each in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTTOU):  # Python ignores two, the launcher one
             signal.signal(each, signal.SIG_DFL)
-        for number in ignored:
+        for number in start.ignored:
             signal.signal(number, signal.SIG_IGN)
-        for file in inherited:
+        for file in start.inherited:
             os.set_inheritable(file, True)  # noqa: FBT003
-        os.execvpe(command[0], list(command), environ)
+        os.execvpe(start.command[0], list(start.command), start.environ)
     except OSError as error:
         os.write(errors, str(error.errno).encode())
     finally:
@@ -770,6 +776,12 @@ def _has_terminal() -> bool:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
         return False
+
+
+def _give_terminal(group: int) -> None:
+    """Put a process group into the foreground of the terminal on stdin."""
+    with contextlib.suppress(OSError):
+        os.tcsetpgrp(0, group)
 
 
 def _program_key(program: Program) -> tuple[str, ...]:
@@ -977,7 +989,7 @@ class Launcher:
         if self._spare:
             self._spare.send(signal.SIGKILL)
         if self._has_terminal:
-            self._give_terminal(os.getpgrp())
+            _give_terminal(os.getpgrp())
         return status
 
     # What it needs.
@@ -1076,7 +1088,8 @@ class Launcher:
                 os.close(self._log)
             self._log = memory_file("kubemend-log")
             environ = self._bootstrapped(environ, self._log)
-        self._begin(spawn(self._command, environ, (), self._ignored), None)
+        start = Start(self._command, environ, self._ignored, foreground=self._has_terminal)
+        self._begin(spawn(start), None)
 
     def _bootstrapped(self, environ: dict[str, str], log: int) -> dict[str, str]:
         path = environ.get("PYTHONPATH")
@@ -1089,12 +1102,6 @@ class Launcher:
     def _begin(self, pid: int, status: int | None) -> None:
         self._trainer, self._status, self._began = pid, status, time.monotonic()
         self._tries, self._spare_at = 0, self._began + self._options.spare_after
-        if self._has_terminal:
-            self._give_terminal(pid)
-
-    def _give_terminal(self, group: int) -> None:
-        with contextlib.suppress(OSError):
-            os.tcsetpgrp(0, group)
 
     def _start_again(self, reason: str) -> bool:
         """Start the next trainer; return False if a stop came first."""
@@ -1115,6 +1122,8 @@ class Launcher:
         if spare is None:
             return False
         spare.run_freely()
+        if self._has_terminal:
+            _give_terminal(spare.pid)
         with contextlib.suppress(OSError):
             os.write(spare.release, "\0".join("=".join(each) for each in variables.items()).encode())
         until = time.monotonic() + limit
@@ -1262,7 +1271,7 @@ class Launcher:
         environ = self._bootstrapped(self._environ, log)
         environ.update({_PREFIX + key: value for key, value in given.items()})
         try:
-            pid = spawn(self._command, environ, (tell, order), self._ignored)
+            pid = spawn(Start(self._command, environ, self._ignored, (tell, order)))
         except LauncherError:
             for file in (status, release, log, names):
                 os.close(file)

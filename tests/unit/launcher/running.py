@@ -82,14 +82,20 @@ class Running:
         """Write the trainer, which imports more than usual."""
         self.write("train.py", _TRAINER.format(imports=imports))
 
-    def start(self, *options: str, command: Iterable[str] = (sys.executable, "train.py")) -> None:
-        """Start the launcher."""
+    def start(
+        self,
+        *options: str,
+        command: Iterable[str] = (sys.executable, "train.py"),
+        under: Iterable[str] = (),
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
+        """Start the launcher by the program ``under``, which executes its arguments; if empty, directly."""
         with (self.folder / "stdout").open("wb") as stdout, (self.folder / "stderr").open("wb") as stderr:
             self._launcher = subprocess.Popen(
-                [sys.executable, kubemend_run.__file__, *_AT_ONCE, *options, "--", *command],
+                [*under, sys.executable, kubemend_run.__file__, *_AT_ONCE, *options, "--", *command],
                 cwd=self.folder,
                 env=self.environ,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
             )

@@ -1,5 +1,6 @@
 """The launcher ends as the program ended, and behaves as the program alone would."""
 
+import os
 import signal
 import sys
 import tomllib
@@ -55,11 +56,24 @@ async def test_a_program_that_ignores_sigterm_runs_on_and_is_not_restarted_later
 
 async def test_signals_that_are_ignored_stay_ignored(launcher: Running) -> None:
     ignore = "import os, signal, sys; signal.signal(1, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-    launcher.write("outer.py", ignore)
-    inner = [sys.executable, kubemend_run.__file__, *NO_RESTARTS, "--", sys.executable, "train.py"]
-    launcher.start(*NO_RESTARTS, command=[sys.executable, "outer.py", *inner])
+    launcher.start(*NO_RESTARTS, under=[sys.executable, "-c", ignore])
     launcher.order("sys.exit(signal.getsignal(1) == signal.SIG_IGN and signal.getsignal(13) == signal.SIG_IGN and 9)")
     assert await launcher.ended() == 9
+
+
+async def test_the_terminal_is_the_programs_and_its_interrupt_key_stops_it(launcher: Running) -> None:
+    session = "import fcntl, os, sys; os.setsid(); fcntl.ioctl(0, 0x540E, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    terminal, stdin = os.openpty()
+    launcher.start(under=[sys.executable, "-c", session], stdin=stdin)
+    await launcher.nth(1, "begin")
+    launcher.order("events.say(input())")
+    os.write(terminal, b"typed\n")
+    await launcher.nth(1, "typed")
+    os.write(terminal, b"\x03")
+    assert await launcher.ended() == 130
+    assert len(launcher.events("begin")) == 1
+    os.close(stdin)
+    os.close(terminal)
 
 
 async def test_orphans_that_end_are_reaped(launcher: Running) -> None:

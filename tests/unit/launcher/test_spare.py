@@ -122,6 +122,24 @@ async def test_a_changed_module_makes_the_restart_cold(launcher: Running) -> Non
     assert await launcher.ended() == 0
 
 
+async def test_a_spare_that_still_imports_goes_when_that_import_ends(launcher: Running) -> None:
+    os.mkfifo(launcher.folder / "gate")
+    launcher.write(
+        "gated.py", "import events\nif 'begin' in open('events').read(): events.say('gated'), open('gate').read()\n"
+    )
+    launcher.write("last.py", writing("last"))
+    launcher.trainer("import gated\nimport last")
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.nth(1, "gated")
+    launcher.order("sys.exit(3)")
+    (launcher.folder / "gate").write_text("")
+    assert await launcher.nth(2, "begin") == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert launcher.events("last")[1:] == [spare]
+
+
 async def test_a_spare_that_is_killed_leaves_a_cold_restart(launcher: Running) -> None:
     launcher.start()
     await launcher.nth(1, "begin")
