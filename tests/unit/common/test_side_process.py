@@ -126,7 +126,7 @@ async def test_hanging_calls_are_limited(tmp_path: Path, fifo: Path) -> None:
 async def test_hanging_calls_of_all_pods_of_a_node_leave_room_for_another(calls: SideProcess, fifo: Path) -> None:
     look = functools.partial(os.open, fifo, os.O_RDONLY)
     hanging = [asyncio.create_task(calls.call(look, who=str(n), timeout=PATIENCE)) for n in range(MOST_PODS)]
-    await calls.call(getpid, who="another", timeout=PATIENCE)
+    await asyncio.create_task(calls.call(getpid, who="another", timeout=PATIENCE))  # begins after those
     assert not any(each.done() for each in hanging)
     writer = os.open(fifo, os.O_RDWR)  # also for those that begin to read only now
     await asyncio.gather(*hanging)

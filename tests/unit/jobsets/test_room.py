@@ -2,12 +2,16 @@
 
 from typing import Any
 
-from kubemend.common.kube import shares
+import pytest
+
+from kubemend.common import gangs
+from kubemend.common.kube import paths, shares
 from kubemend.controller.jobset import children
+from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.placement import marks, reading
 from kubemend.controller.jobset.placement.model import Needs, Pod
 from kubemend.controller.jobset.spec import model
-from kubemend.controller.jobsets import invalid_objects, views
+from kubemend.controller.jobsets import invalid_objects, placement_reconciler, views
 from kubemend.controller.jobsets.invalid_objects import InvalidObject, Others
 from tests import eventually
 from tests.fakes.listing_api import ListingApi
@@ -71,6 +75,35 @@ async def test_oversized_suspended_jobs_take_no_room_and_stay_suspended() -> Non
     assert all(shares.weight(job) < 16_384 for job in found.values())
     resumed = children.resume(jobset.spec.replicated_jobs[0], found.values())
     assert [write.name for write in resumed] == ["usual"]
+
+
+async def test_oversized_jobset_is_kept_by_its_identity_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invalid_objects, "MOST_OF_A_JOBSET", 2**20)
+    env = [{"name": f"A{number}", "value": "b"} for number in range(10_000)]
+    pod = {"spec": {"containers": [{"name": "c", "image": "i", "env": env}]}}
+    about = {"namespace": "ml", "name": "huge", "uid": "u1"}
+    jobs = [{"name": "w", "replicas": 1, "template": {"spec": {"template": pod}}}]
+    huge = {"metadata": about, "spec": {"managedBy": model.MANAGED_BY, "replicatedJobs": jobs}}
+    kept = views.Views(api=ListingApi({views.JOBSETS: [huge]}), report=nobody, changed=nobody, told=nobody)
+    async with started(kept):
+        await kept.wait_synced()
+        found = kept.jobset("u1")
+    assert isinstance(found, InvalidObject)
+    assert shares.weight(found) < 5000
+
+
+async def test_oversized_pod_to_place_is_kept_by_its_place_alone() -> None:
+    tolerations = [{"key": f"example.com/{number}"} for number in range(5_000)]
+    labels = {gangs.JOB_NAME: "train-w-0", naming.JOB_KEY: "x"}
+    huge = {
+        "metadata": {"namespace": "ml", "name": "huge", "uid": "u1", "labels": labels},
+        "spec": {"schedulingGates": [marks.GATE_ENTRY], "tolerations": tolerations},
+    }
+    board = placement_reconciler._Board(api=ListingApi({paths.PODS: [huge]}), report=nobody, news=lambda: None)
+    async with board.watching():
+        (pod,) = board._pods.items().values()
+    assert pod.name == "huge"
+    assert shares.weight(pod) < 5000
 
 
 async def test_only_metadata_of_services_and_claims_is_read() -> None:
