@@ -73,8 +73,9 @@ class Settings:
         "How long a new process waits for the old one to leave its GPUs and free their memory.", default=10.0
     )
     storm_restarts: int = setting(
-        "Maximum automatic restarts on this node per --storm-window. Manual restarts are exempt.",
-        default=60,
+        "Maximum automatic restarts on this node per --storm-window, three quarters of them in one namespace. Manual "
+        "restarts are exempt.",
+        default=80,
     )
     storm_window: float = duration("The window of --storm-restarts.", default=300.0)
     hub: tuple[str, ...] = setting(

@@ -27,7 +27,8 @@ T = TypeVar("T")
 MOST_LEFT_BEHIND: Final = 4
 """Limit of abandoned processes that have not ended: at the limit, no new one is started."""
 
-_MOST_OUT = 16
+_MOST_OUT: Final = 512
+"""More than the pods of a node, each of which can make one call hang; a hanging call takes some 40 KiB."""
 _END_SECONDS = 1.0  # for the process to end by itself, and after SIGKILL if a call hangs in it
 _KILL_SECONDS = 5.0
 

@@ -123,7 +123,8 @@ class PlanRunner(RuntimeOps[_Intent]):
                 outcome = await self._stuck(unkillable[0])
                 if outcome is not None:
                     return outcome
-                await backoff.wait()
+                async with turns.waiting():
+                    await backoff.wait()
                 continue
             self.last_error = str(errors[0][1])
             if all(isinstance(error, _KUBELET_ACTS) for _, error in errors):
@@ -285,7 +286,7 @@ class PlanRunner(RuntimeOps[_Intent]):
                     return
                 kills = step.kind is steps.StepKind.STOP
                 given_time = kills and self.intent.grace_seconds > 0
-                async with turns.waiting(wanted=given_time), self._followed(step.container):
+                async with turns.waiting(after=0.0 if given_time else turns.SLOW), self._followed(step.container):
                     await (self.stop(step.container) if kills else self.remove(step.container))
 
     @contextlib.asynccontextmanager

@@ -202,7 +202,7 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
             log.warning("restart.post_start_failed", restart=self.intent.id, container=container_id, error=str(error))
             self.last_error = str(error)
             if self.post_start_failed():
-                async with turns.waiting(wanted=self.intent.grace_seconds > 0):
+                async with turns.waiting(after=0.0 if self.intent.grace_seconds > 0 else turns.SLOW):
                     await self.tools.runtime.stop_container(container_id, grace=self.intent.grace_seconds)
                 await self.refresh()
 

@@ -8,11 +8,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from kubemend.common import aio
 
 _T = TypeVar("_T")
+
+SLOW: Final = 2.0
+"""Seconds after which a call counts as a wait: nearly all killed containers have ended, and queries are answered."""
 
 
 class Turn(Protocol):
@@ -42,26 +45,51 @@ def within(turn: Turn) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def waiting(*, wanted: bool = True) -> AsyncIterator[None]:
-    """Give the turn to others for the block, if there is a turn and that is ``wanted``."""
+async def waiting(*, after: float = 0.0) -> AsyncIterator[None]:
+    """Give the turn to others for the block, if there is a turn: ``after`` seconds from now, or at once."""
     turn = _turn.get()
-    if turn is None or not wanted:
+    if turn is None:
         yield
         return
     token = _turn.set(None)
-    turn.leave()
+    pause = _Pause(turn, after=after)
     try:
-        yield
+        try:
+            yield
+        finally:
+            pause.end()
     except asyncio.CancelledError:
-        turn.count()  # a cancelled task does not queue
+        if pause.has_left:
+            turn.count()  # a cancelled task does not queue
         raise
     except BaseException:
-        await _go_on(turn)
+        if pause.has_left:
+            await _go_on(turn)
         raise
     else:
-        await _go_on(turn)
+        if pause.has_left:
+            await _go_on(turn)
     finally:
         _turn.reset(token)
+
+
+class _Pause:
+    """Leave a turn some seconds from now, unless the pause ends before."""
+
+    def __init__(self, turn: Turn, *, after: float) -> None:
+        self.has_left = False
+        self._turn = turn
+        self._timer = asyncio.get_running_loop().call_later(after, self._leave) if after else None
+        if not after:
+            self._leave()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _leave(self) -> None:
+        self.has_left = True
+        self._turn.leave()
 
 
 async def _go_on(turn: Turn) -> None:

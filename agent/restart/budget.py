@@ -10,7 +10,7 @@ A time in the future was recorded before the clock was set back, and is ignored 
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kubemend.agent.restart.counts import Begun, History
 from kubemend.agent.restart.device_budget import ON_DEVICE, DeviceBudget
@@ -62,8 +62,13 @@ class Budget:
         return budgets.later(self.restarts.closed(past, now=now), backoff.closed(past, now=now, died_at=died_at))
 
 
-STORM = Window(limit=60, seconds=300.0)
+STORM = Window(limit=80, seconds=300.0)
 """The node's default budget. One fault can hit every GPU container of a node at once (NVSwitch), which this allows."""
+
+
+def of_a_namespace(node: Window) -> Window:
+    """Return the share of the node's budget that the pods of one namespace may use: others keep a quarter."""
+    return replace(node, limit=node.limit - node.limit // 4, what="restarts in its namespace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ def spent(
             (Scope.POD, container.of_pod.closed(history.pod, now=now)),
             (Scope.DEVICE, device.closed(history.device, now=now, died_at=died_at)),
             (Scope.NODE, node.closed(history.node, now=now)),
+            (Scope.NODE, of_a_namespace(node).closed(history.namespace, now=now)),
         )
         if closed is not None
     ]

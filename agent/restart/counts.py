@@ -12,7 +12,7 @@ class Begun:
     """One restart that was begun, as budgets count it: once, however many containers of the pod it concerns.
 
     ``at`` is the time of the restart, ``fault_at`` that of its cause (Unix seconds). ``device`` is the device at fault,
-    by the name under which its health is kept.
+    by the name under which its health is kept. ``namespace`` is the pod's; empty for a restart of a previous agent.
     """
 
     pod: PodUid
@@ -20,6 +20,7 @@ class Begun:
     at: float
     fault_at: float
     device: str | None = None
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class History:
     container: tuple[Begun, ...] = ()
     pod: tuple[Begun, ...] = ()
     device: tuple[Begun, ...] = ()
+    namespace: tuple[Begun, ...] = ()
     node: tuple[Begun, ...] = ()
 
     @classmethod
@@ -40,6 +42,7 @@ class History:
             container=of_container(pod, target.name),
             pod=pod,
             device=on_device(node, device) if device is not None else (),
+            namespace=tuple(each for each in node if each.namespace == target.pod.namespace),
             node=node,
         )
 

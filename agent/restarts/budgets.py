@@ -56,6 +56,7 @@ class Budgets:
             at=self._now(),
             fault_at=facts.cause.happened_at,
             device=facts.cause.device,
+            namespace=facts.pod.ref.namespace,
         )
         self._about_to_begin.append(counted)
         try:

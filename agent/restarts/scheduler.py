@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from kubemend.agent import ports
-from kubemend.agent.actuator import progress
+from kubemend.agent.actuator import progress, turns
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
@@ -263,7 +263,8 @@ class RestartScheduler:
         try:
             target = await runtime_state.find(self._outside.runtime, request.target)
             by_round = request.part is not None
-            owner = await self._outside.owners.facts(pod, at_once=by_round) if pod is not None else None
+            async with turns.waiting(after=turns.SLOW):  # the API server may be away
+                owner = await self._outside.owners.facts(pod, at_once=by_round) if pod is not None else None
             await self._budgets.load()
         except CriError as error:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.RUNTIME_UNAVAILABLE, str(error))

@@ -17,6 +17,10 @@ GROUP: Final = "jobset.x-k8s.io"
 MOST_OF_A_JOBSET: Final = 32 * 2**20
 """Bytes in memory. The API server accepts 1.5 MB for one JobSet, which take up to ten times as much here."""
 MOST_OF_A_NAMESPACE: Final = 64 * 2**20
+MOST_OF_A_JOB: Final = 2**20
+"""Of a suspended Job the parts of its template that a resume merges are kept: usually 6 KiB."""
+MOST_OF_JOBS: Final = 128 * 2**20
+"""Bytes of all Jobs of a namespace, counted as if they shared no texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,11 @@ def bare(found: Seen) -> Seen:
         f"{MOST_OF_A_JOBSET >> 20} MiB. It is not run. Make templates smaller, or delete finished JobSets"
     )
     return InvalidObject(found.namespace, found.name, found.uid, found.resource_version, why)
+
+
+def bare_job(found: Owned) -> Owned:
+    """Return what is kept of a Job that is too large. Suspended, it is not resumed (``children.resume``)."""
+    return replace(found, job=replace(found.job, template=None, made_of="", failed_indexes=""))
 
 
 def version(seen: Seen) -> str:

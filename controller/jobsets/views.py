@@ -74,7 +74,10 @@ class Views:
             invalid_objects.bare, one=invalid_objects.MOST_OF_A_JOBSET, namespace=invalid_objects.MOST_OF_A_NAMESPACE
         )
         jobsets = watch(JOBSETS, invalid_objects.jobset, params={}, bounds=bounds)
-        jobs = watch(JOBS, self._owned)
+        jobs_bounds = shares.Bounds(
+            invalid_objects.bare_job, one=invalid_objects.MOST_OF_A_JOB, namespace=invalid_objects.MOST_OF_JOBS
+        )
+        jobs = watch(JOBS, self._owned, bounds=jobs_bounds)
         self._watches = {"jobsets": jobsets, "jobs": jobs}
         self._texts = Texts()
         self._others: set[str] = set()

@@ -4,7 +4,7 @@ import json
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -211,6 +211,20 @@ def parse(obj: Mapping[str, Any]) -> Restart:
         owner_uid=_owner_uid(metadata),
         gang_uid=annotations.get(names.GANG_UID, "") if has_round else "",
     )
+
+
+MOST_OF_A_RESTART: Final = 2**20
+"""Bytes in memory. Those of a round of thousands of members take some hundred KiB, usual ones some KiB."""
+MOST_OF_A_NAMESPACE: Final = 64 * 2**20
+_KEPT_IN_ANY_CASE: Final = ("phase", "startTime", "completionTime")
+_LONGEST_KEPT: Final = 64
+
+
+def bare(restart: Restart) -> Restart:
+    """Return what is kept of a Restart that is too large: a round that a new leader fails instead of resuming it."""
+    texts = {name: str(restart.status.get(name) or "") for name in _KEPT_IN_ANY_CASE}
+    short = {name: text for name, text in texts.items() if 0 < len(text) <= _LONGEST_KEPT}
+    return replace(restart, status=MappingProxyType(short), gang_uid=restart.gang_uid[:_LONGEST_KEPT])
 
 
 def completed(status: Mapping[str, Any], *, generation: int, now: float) -> Json:

@@ -13,7 +13,7 @@ import structlog
 from kubemend.common import aio, contained, joint_component
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.gangs import GangKey
-from kubemend.common.kube import client, errors, informer, timestamps
+from kubemend.common.kube import client, errors, informer, shares, timestamps
 from kubemend.controller.model.rounds import RoundRef
 from kubemend.controller.restarts import history, names, objects, status_writer, writing
 from kubemend.controller.restarts.history import Keeping
@@ -75,7 +75,12 @@ class RestartStore:
         self._clock = clock
         part = joint_component.JointComponent(report)
         self._mirror: informer.Informer[Restart] = informer.Informer(
-            api=api, path=names.WHOLE, reduce=objects.parse, report=part.reporter(), backoff=backoff()
+            api=api,
+            path=names.WHOLE,
+            reduce=objects.parse,
+            report=part.reporter(),
+            backoff=backoff(),
+            bounds=shares.Bounds(objects.bare, one=objects.MOST_OF_A_RESTART, namespace=objects.MOST_OF_A_NAMESPACE),
         )
         self._writer = status_writer.StatusWriter(api=api, report=part.reporter(), clock=clock, backoff=backoff)
         self._by_id: dict[str, Restart] = {}

@@ -20,15 +20,13 @@ def resume(replicated_job: ReplicatedJob, jobs: Iterable[ChildJob]) -> tuple[Res
     """Return the writes that resume these suspended ``jobs`` of a replicated Job, in their order.
 
     Values of the JobSet's template override a Job's. Values that only the Job has stay: another controller may have set
-    them.
+    them. A Job of which these are not kept, because it is too large, stays suspended.
     """
-    made_of = template_changes.made_of(replicated_job)
-    return tuple(_resumed(job, replicated_job.pod_template, made_of) for job in jobs)
+    made_of, ours = template_changes.made_of(replicated_job), replicated_job.pod_template
+    return tuple(_resumed(job, job.template, ours, made_of) for job in jobs if job.template is not None)
 
 
-def _resumed(job: ChildJob, ours: Json, made_of: TemplateHash) -> ResumeJob:
-    theirs = job.template
-    assert theirs is not None, f"Job {job.name} is not suspended"
+def _resumed(job: ChildJob, theirs: Json, ours: Json, made_of: TemplateHash) -> ResumeJob:
     merged: dict[str, dict[str, Any]] = {"metadata": {}, "spec": {}}
     for part, field in _STRINGS:
         if found := {**_part(theirs, part, field, {}), **_part(ours, part, field, {})}:

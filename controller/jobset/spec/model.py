@@ -276,7 +276,7 @@ class ChildJob:
     (``backoffLimitPerIndex``), ``made_of`` kubemend's annotation with the hashes of its template
     (``policy.template_changes``). ``template`` is what a resume merges into (its pod template's labels, annotations,
     nodeSelector, tolerations, schedulingGates). It is kept for suspended Jobs only, since thousands of Jobs are held in
-    memory.
+    memory, and not for one that is too large.
     """
 
     name: str

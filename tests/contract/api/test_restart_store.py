@@ -9,6 +9,7 @@ import pytest
 
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common.gangs import GangKey
 from kubemend.common.kube import client, errors
 from kubemend.controller.restarts import names
 from kubemend.controller.restarts.history import Keeping
@@ -230,6 +231,12 @@ async def test_forged_attempt_does_not_exhaust_the_numbers(
     await api.create(names.collection(namespace), forged.body("forged"))
     await store.until(lambda: store.shown(f"{namespace}/forged") is not None)
     assert 0 < store.store.newest_attempt(forged.gang) < 2**31 - 1_000_000
+
+
+async def test_attempt_that_only_an_agent_knows_is_not_given_again(store: Store) -> None:
+    gang = GangKey("team", "Job", "unwritten")
+    store.store.note_attempt(gang, 7)
+    assert store.store.newest_attempt(gang) == 7
 
 
 async def test_store_of_a_follower_is_ready(api: client.KubeClient) -> None:

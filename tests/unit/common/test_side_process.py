@@ -19,6 +19,8 @@ from kubemend.common.side_process import ProcessEndedError, SideProcess
 from tests.fakes import hanging_fs
 
 PATIENCE = 60.0
+MOST_PODS = 256
+"""Pods of a large node."""
 getpid = os.getpid
 
 
@@ -119,6 +121,16 @@ async def test_hanging_calls_are_limited(tmp_path: Path, fifo: Path) -> None:
             await calls.call(getpid, who="c", timeout=0.01)
         comes_back(fifo)
         await calls.call(getpid, who="c", timeout=PATIENCE)
+
+
+async def test_hanging_calls_of_all_pods_of_a_node_leave_room_for_another(calls: SideProcess, fifo: Path) -> None:
+    look = functools.partial(os.open, fifo, os.O_RDONLY)
+    hanging = [asyncio.create_task(calls.call(look, who=str(n), timeout=PATIENCE)) for n in range(MOST_PODS)]
+    await asyncio.create_task(calls.call(getpid, who="another", timeout=PATIENCE))  # begins after those
+    assert not any(each.done() for each in hanging)
+    writer = os.open(fifo, os.O_RDWR)  # also for those that begin to read only now
+    await asyncio.gather(*hanging)
+    os.close(writer)
 
 
 async def test_ended_process_fails_its_calls_and_is_replaced(calls: SideProcess, fifo: Path) -> None:

@@ -1,16 +1,20 @@
 """What is kept of oversized JobSets and of pods to place."""
 
-import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any
 
-from kubemend.common.kube import client, watch_protocol
+import pytest
+
+from kubemend.common import gangs
+from kubemend.common.kube import paths, shares
+from kubemend.controller.jobset import children
+from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.placement import marks, reading
 from kubemend.controller.jobset.placement.model import Needs, Pod
 from kubemend.controller.jobset.spec import model
-from kubemend.controller.jobsets import invalid_objects, views
+from kubemend.controller.jobsets import invalid_objects, placement_reconciler, views
 from kubemend.controller.jobsets.invalid_objects import InvalidObject, Others
 from tests import eventually
+from tests.fakes.listing_api import ListingApi
 from tests.unit.jobset import worlds
 from tests.unit.reporters.running import started
 
@@ -41,31 +45,69 @@ def test_oversized_pod_keeps_waiting_and_occupying() -> None:
     assert (found.uid, found.job, found.needs) == ("u1", "job", Needs(selector=(("rack", "r1"),)))
 
 
-class Listening(client.KubeClient):
-    """A server of empty collections that records of which only metadata is requested."""
+def ignore(*_: Any) -> None:
+    """Ignore everything."""
 
-    def __init__(self) -> None:
-        super().__init__(kubeconfig=None, deadlines=client.Deadlines())
-        self.asked: dict[tuple[str, str], bool] = {}
 
-    async def list(self, path: str, **_: Any) -> client.Listing:
-        return client.Listing([], "1")
+def job_of(jobset: model.JobSet, name: str, *, tolerations: int) -> dict[str, Any]:
+    """Return a suspended Job that the JobSet owns, as far as labels and owner references show."""
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": jobset.name, "uid": jobset.uid}
+    keys = ({"key": f"example.com/{number}", "operator": "Exists"} for number in range(tolerations))
+    return {
+        "metadata": {
+            "namespace": jobset.namespace,
+            "name": name,
+            "uid": f"uid-of-{name}",
+            "ownerReferences": [{**owner, "controller": True}],
+        },
+        "spec": {"suspend": True, "template": {"spec": {"tolerations": list(keys)}}},
+    }
 
-    async def pages(self, path: str, **options: Any) -> AsyncGenerator[client.Listing, None]:
-        self.asked["list", path] = options["metadata_only"]
-        yield client.Listing([], "1")
 
-    async def watch(self, path: str, **options: Any) -> AsyncGenerator[watch_protocol.WatchEvent, None]:
-        self.asked["watch", path] = options["metadata_only"]
-        await asyncio.Event().wait()
-        yield watch_protocol.WatchEvent(watch_protocol.EventType.BOOKMARK, {})
+async def test_oversized_suspended_jobs_take_no_room_and_stay_suspended() -> None:
+    jobset = worlds.jobset()
+    jobs = [job_of(jobset, "usual", tolerations=3), *(job_of(jobset, f"j{n}", tolerations=9_000) for n in range(5))]
+    kept = views.Views(api=ListingApi({views.JOBS: jobs}), report=ignore, changed=ignore, jobset_changed=ignore)
+    async with started(kept):
+        await kept.wait_synced()
+        found = {job.name: job for job in kept.jobs(jobset)}
+    assert len(found) == len(jobs)
+    assert all(shares.weight(job) < 16_384 for job in found.values())
+    resumed = children.resume(jobset.spec.replicated_jobs[0], found.values())
+    assert [write.name for write in resumed] == ["usual"]
+
+
+async def test_oversized_jobset_is_kept_by_its_identity_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invalid_objects, "MOST_OF_A_JOBSET", 2**20)
+    env = [{"name": f"A{number}", "value": "b"} for number in range(10_000)]
+    pod = {"spec": {"containers": [{"name": "c", "image": "i", "env": env}]}}
+    about = {"namespace": "ml", "name": "huge", "uid": "u1"}
+    jobs = [{"name": "w", "replicas": 1, "template": {"spec": {"template": pod}}}]
+    huge = {"metadata": about, "spec": {"managedBy": model.MANAGED_BY, "replicatedJobs": jobs}}
+    kept = views.Views(api=ListingApi({views.JOBSETS: [huge]}), report=ignore, changed=ignore, jobset_changed=ignore)
+    async with started(kept):
+        await kept.wait_synced()
+        found = kept.jobset("u1")
+    assert isinstance(found, InvalidObject)
+    assert shares.weight(found) < 5000
+
+
+async def test_oversized_pod_to_place_is_kept_by_its_place_alone() -> None:
+    tolerations = [{"key": f"example.com/{number}"} for number in range(5_000)]
+    labels = {gangs.JOB_NAME: "train-w-0", naming.JOB_KEY: "x"}
+    huge = {
+        "metadata": {"namespace": "ml", "name": "huge", "uid": "u1", "labels": labels},
+        "spec": {"schedulingGates": [marks.GATE_ENTRY], "tolerations": tolerations},
+    }
+    board = placement_reconciler._Board(api=ListingApi({paths.PODS: [huge]}), report=ignore, news=lambda: None)
+    async with board.watching():
+        (pod,) = board._pods.items().values()
+    assert pod.name == "huge"
+    assert shares.weight(pod) < 5000
 
 
 async def test_only_metadata_of_services_and_claims_is_read() -> None:
-    def ignore(*_: Any) -> None:
-        """Ignore everything."""
-
-    api = Listening()
+    api = ListingApi()
     kept = views.Views(api=api, report=ignore, changed=ignore, jobset_changed=ignore)
     async with started(kept):
         await eventually.true(lambda: len(api.asked) == 8)

@@ -188,8 +188,9 @@ def history(**scopes: int) -> counts.History:
 BUDGETS = [
     pytest.param({"container": 10}, Reason.BUDGET_SPENT, 3500.0, id="container"),
     pytest.param({"pod": 20}, Reason.POD_BUDGET_SPENT, 3500.0, id="pod-twice-as-many"),
-    pytest.param({"node": 60}, Reason.NODE_STORM, 200.0, id="node"),
-    pytest.param({"container": 10, "node": 60}, Reason.BUDGET_SPENT, 3500.0, id="the-one-that-opens-last"),
+    pytest.param({"node": 80}, Reason.NODE_STORM, 200.0, id="node"),
+    pytest.param({"namespace": 60}, Reason.NODE_STORM, 200.0, id="three-quarters-for-one-namespace"),
+    pytest.param({"container": 10, "node": 80}, Reason.BUDGET_SPENT, 3500.0, id="the-one-that-opens-last"),
 ]
 
 

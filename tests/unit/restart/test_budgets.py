@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -107,6 +108,21 @@ def test_fault_of_every_gpu_is_no_storm() -> None:
         history = counts.History(node=tuple(past))
         assert budget.spent(history, container=Budget(), now=100.0, died_at=99.0) is None
         past.append(begun(100.0, fault_at=99.0, pod=f"uid-{number}"))
+
+
+def test_one_namespace_leaves_others_a_part_of_the_nodes_budget() -> None:
+    theirs = [replace(begun(float(number), pod=f"uid-{number}"), namespace="loops") for number in range(60)]
+
+    def spent(namespace: str) -> budget.Spent | None:
+        target = replace(builders.TARGET, pod=replace(builders.POD, namespace=namespace))
+        history = counts.History.of(theirs, target=target, device=None, now=100.0)
+        return budget.spent(history, container=Budget(), now=100.0, died_at=100.0)
+
+    assert spent("team") is None
+    closed = spent("loops")
+    assert closed is not None
+    assert (closed.scope, closed.closed.until) == (Scope.NODE, 300.0)
+    assert closed.closed.why == "60 restarts in its namespace within 5 min"
 
 
 def test_budget_that_opens_last_is_named() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from kubemend.agent.actuator import turns
+from kubemend.agent.restart.admission import OwnerFacts
 from kubemend.agent.restarts.slots import Slots
 from tests.unit.actuator.conftest import POD
 from tests.unit.restarts.test_scheduler import World, rig, world
@@ -232,20 +233,34 @@ async def test_turn_waiting_without_slot_is_a_no_op() -> None:
     assert await turns.side_by_side(_one(), _one()) == [1, 1]
 
 
-async def test_slots_pod_in_grace_period_holds_no_slot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turn_is_left_only_by_a_wait_that_lasts() -> None:
+    slots = Slots(1)
+    async with slots.turn("a"):
+        async with turns.waiting(after=SECONDS):
+            assert slots.is_full("a")
+        assert slots.is_full("a")
+        async with turns.waiting(after=0.001), asyncio.timeout(SECONDS), slots.turn("b"):
+            pass
+        assert slots.is_full("a")
+
+
+@pytest.mark.parametrize("grace", ["5s", "0s"])
+async def test_slots_pod_that_is_slow_to_end_holds_no_slot(
+    world: World, monkeypatch: pytest.MonkeyPatch, grace: str
+) -> None:
+    monkeypatch.setattr(turns, "SLOW", 0.001)
     stopping, ended = asyncio.Event(), asyncio.Event()
     stop: Callable[..., Awaitable[None]] = world.pod.rig.cri.stop_container
 
-    async def slow_to_end(container_id: str, *, grace: float) -> None:
-        if grace:
-            stopping.set()
-            await ended.wait()
+    async def slow_to_end(container_id: str, **_: float) -> None:
+        stopping.set()
+        await ended.wait()
         await stop(container_id, grace=0)
 
     monkeypatch.setattr(world.pod.rig.cri, "stop_container", slow_to_end)
     restarts = world.restarts
     restarts._slots = Slots(1)
-    restart = asyncio.create_task(world.ask(**{"grace-period": "5s"}))
+    restart = asyncio.create_task(world.ask(**{"grace-period": grace}))
     async with asyncio.timeout(SECONDS):
         await stopping.wait()
         async with restarts._slots.turn(POD.namespace):
@@ -254,6 +269,30 @@ async def test_slots_pod_in_grace_period_holds_no_slot(world: World, monkeypatch
         condition = await restart
     assert condition.message.endswith("; verified")
     assert not restarts._slots.is_full(POD.namespace)
+
+
+async def test_slots_pod_with_unanswered_owner_query_holds_no_slot(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SLOW", 0.001)
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def slow(*_: object, **__: object) -> OwnerFacts:
+        asked.set()
+        await answered.wait()
+        return OwnerFacts()
+
+    monkeypatch.setattr(world.outside.owners, "facts", slow)
+    restarts = world.restarts
+    restarts._slots = Slots(1)
+    restart = asyncio.create_task(world.ask())
+    async with asyncio.timeout(SECONDS):
+        await asked.wait()
+        async with restarts._slots.turn(POD.namespace):
+            pass
+        answered.set()
+        condition = await restart
+    assert condition.message.endswith("; verified")
 
 
 async def _working(seen: list[bool], slots: Slots) -> None:

@@ -9,11 +9,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from kubemend.agent.model.workloads import PodUid, PodView
+from kubemend.agent.restart import options
 from kubemend.agent.sources import pods
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
-from kubemend.common.kube import client, errors
+from kubemend.common.kube import client, errors, paths, shares
 from tests.control_plane import DEADLINES, ControlPlane, Tenant
+from tests.fakes.listing_api import ListingApi
+from tests.unit.reporters.running import started
 
 _STATUS = {"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 77}
 NOVEL = {"status": {"containerStatuses": [_STATUS]}}
@@ -299,3 +302,17 @@ async def test_pods_of_the_node_are_listed_without_limit() -> None:
     server = EndsAtOnce(None)
     await watch_for_a_second(server)
     assert server.lists == [({"fieldSelector": "spec.nodeName=n1"}, 0)]
+
+
+async def test_oversized_pod_is_kept_by_its_identity_alone() -> None:
+    annotations = {f"kubemend.io/{number}": "x" * 60 for number in range(20_000)}
+    huge = {"metadata": {"namespace": "ml", "name": "huge", "uid": "u1", "annotations": annotations}}
+    bare: list[int] = []
+    watch = pods.PodWatch(api=ListingApi({paths.PODS: [huge]}), node_name="n", report=lambda _: None, bare=bare.append)
+    async with started(watch):
+        await watch.until_synced()
+        (view,) = watch.pods().values()
+    assert (view.ref.name, bare[-1]) == ("huge", 1)
+    assert shares.weight(view) < 5000
+    with pytest.raises(options.BadAnnotationError, match="not kept"):
+        options.parse(view.annotations)

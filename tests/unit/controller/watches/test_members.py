@@ -10,10 +10,12 @@ import pytest
 from kubemend.common import aio, gangs
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.gangs import GangKey
-from kubemend.common.kube import client
+from kubemend.common.kube import client, paths, shares
 from kubemend.controller.watches import members as watches
 from kubemend.controller.watches.members import MemberChange, MemberChangeKind, Members
 from tests.control_plane import Tenant
+from tests.fakes.listing_api import ListingApi
+from tests.unit.reporters.running import started
 
 LABELS = (gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_INDEX)
 
@@ -104,3 +106,15 @@ def _labels(present: int, value: str) -> dict[str, str]:
     if gangs.JOB_INDEX in labels:
         labels[gangs.JOB_NAME] = "train"
     return labels
+
+
+async def test_oversized_member_is_kept_by_its_identity_alone() -> None:
+    annotations = {f"kubemend.io/{number}": "x" * 60 for number in range(20_000)}
+    about = {"namespace": "ml", "name": "huge", "uid": "u1", "labels": {gangs.GANG: "mine"}}
+    huge = {"metadata": {**about, "annotations": annotations}}
+    members = Members(api=ListingApi({paths.PODS: [huge]}), report=lambda _: None)
+    async with started(members):
+        await members.wait_synced()
+        (member,) = members.of_gang(GangKey("ml", "Gang", "mine")).values()
+    assert member.pod.name == "huge"
+    assert shares.weight(member) < 5000
