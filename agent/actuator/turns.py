@@ -56,15 +56,15 @@ async def waiting(*, wanted: bool = True) -> AsyncIterator[None]:
         turn.count()  # a cancelled task does not queue
         raise
     except BaseException:
-        await _go_on(turn)
+        await _resume(turn)
         raise
     else:
-        await _go_on(turn)
+        await _resume(turn)
     finally:
         _turn.reset(token)
 
 
-async def _go_on(turn: Turn) -> None:
+async def _resume(turn: Turn) -> None:
     try:
         await turn.join()
     except asyncio.CancelledError:
