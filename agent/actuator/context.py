@@ -111,7 +111,7 @@ class SuccessorSpec:
     successor: clone.Successor
     sandbox_config: api_pb2.PodSandboxConfig
     post_start: Hook | None = None
-    last_wish: PreStopHook | None = None
+    pre_stop_hook: PreStopHook | None = None
     pod_ip: str | None = None
     shared_memory: shm.Place | shm.NotOurs = shm.NotOurs("it was not examined")  # noqa: RUF009 - frozen
     sweep: ShmCleanup | None = None

@@ -67,8 +67,8 @@ class Death:
         threads = self._still.threads if self._still is not None else ()
         return ", ".join(str(thread) for thread in threads if thread.state == "D")
 
-    async def follow(self, *, goes_on: Callable[[], None]) -> None:
-        """Poll until cancelled; call ``goes_on`` at each poll that shows a change."""
+    async def follow(self, *, on_progress: Callable[[], None]) -> None:
+        """Poll until cancelled; call ``on_progress`` at each poll that shows a change."""
         await asyncio.sleep(self._rhythm.first)
         while True:
             try:
@@ -76,7 +76,7 @@ class Death:
             except (cri_errors.CriError, OSError) as error:
                 log.debug("restart.not_followed", container=self._container, error=str(error))
             else:
-                self._take(threads, goes_on=goes_on)
+                self._take(threads, on_progress=on_progress)
             await asyncio.sleep(self._rhythm.each)
 
     async def _read_threads(self) -> tuple[Thread, ...]:
@@ -87,8 +87,8 @@ class Death:
             self._pids = await asyncio.to_thread(self._processes.beside, info.pid)
         return await asyncio.to_thread(self._processes.threads, self._pids)
 
-    def _take(self, threads: tuple[Thread, ...], *, goes_on: Callable[[], None]) -> None:
+    def _take(self, threads: tuple[Thread, ...], *, on_progress: Callable[[], None]) -> None:
         still = stuck.follow(self._still, threads, now=asyncio.get_running_loop().time())
         if still is not self._still:
             self._still = still
-            goes_on()
+            on_progress()

@@ -65,7 +65,7 @@ class PlanRunner(RuntimeOps[_Intent]):
         """Reserve a name that kubelet could take. Raises CriError."""
         raise AssertionError(f"only reruns reserve names: {step}")
 
-    async def to_the_end(self, *, list_first: bool = True) -> Outcome:
+    async def run_to_end(self, *, list_first: bool = True) -> Outcome:
         """Carry out the restart.
 
         ``UNFINISHED``: the time limit passed or the runtime was unavailable; run it again later.
@@ -80,7 +80,7 @@ class PlanRunner(RuntimeOps[_Intent]):
             except TimeoutError:
                 return self.outcome(Result.UNFINISHED, detail=self.last_error or "time limit reached")
 
-    def goes_on(self) -> None:
+    def extend_time(self) -> None:
         """Extend the time limit because something has progressed, up to ``ActuatorContext.longest`` in all."""
         due = asyncio.get_running_loop().time() + self.tools.time_limit
         if self.time_up is not None and not self.time_up.expired() and (before := self.time_up.when()) is not None:
@@ -212,7 +212,7 @@ class PlanRunner(RuntimeOps[_Intent]):
         """Wait for the gate, or for a change: kubelet does not wait, and its own container takes precedence."""
         await first_of(self.tools.gates.opens(self.intent.id), next_change(changes, timeout=RELIST_SECONDS))
         self.tools.gates.raise_if_stuck(self.intent.id)
-        self.goes_on()  # gates have their own timeout
+        self.extend_time()  # gates have their own timeout
 
     async def _take(
         self, todo: Sequence[steps.Step], changes: "asyncio.Queue[ContainerEvent]"
@@ -220,7 +220,7 @@ class PlanRunner(RuntimeOps[_Intent]):
         """Take steps concurrently; return those that failed, and their errors."""
         begun = asyncio.get_running_loop().time()
         results = await turns.side_by_side(*(self._try(step, changes) for step in todo))
-        self.spent(_phase(todo[0]), since=begun)
+        self.add_phase_time(_phase(todo[0]), since=begun)
         for step in todo:
             log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value, name=step.name)
         return [(step, error) for step, error in zip(todo, results, strict=True) if error is not None]
@@ -276,13 +276,13 @@ class PlanRunner(RuntimeOps[_Intent]):
             case steps.StepKind.RESERVE:
                 await self.reserve(step)
             case steps.StepKind.CREATE:
-                self.goes_on()  # the call has a deadline
+                self.extend_time()  # the call has a deadline
                 await self.create(step.name)
             case _:
                 assert step.container is not None
                 if step.kind is steps.StepKind.START:
-                    self.goes_on()
-                    await self.bring_up(step.container)
+                    self.extend_time()
+                    await self.start_with_hooks(step.container)
                     return
                 kills = step.kind is steps.StepKind.STOP
                 given_time = kills and self.intent.grace_seconds > 0
@@ -300,7 +300,7 @@ class PlanRunner(RuntimeOps[_Intent]):
                 container_id, runtime=self.tools.runtime, processes=self.tools.processes, rhythm=self.tools.rhythm
             )
             self.deaths[container_id] = death
-        following = asyncio.create_task(death.follow(goes_on=self.goes_on), name=f"death of {container_id}")
+        following = asyncio.create_task(death.follow(on_progress=self.extend_time), name=f"death of {container_id}")
         try:
             yield
         finally:

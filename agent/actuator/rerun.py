@@ -52,7 +52,7 @@ class RerunActuator:
             followed=followed,
             holding=holding,
         )
-        return await run.to_the_end()
+        return await run.run_to_end()
 
     async def released(
         self, intent: intents.PodIntent, *, materials: Mapping[str, SuccessorSpec] | None, holding: HoldSet

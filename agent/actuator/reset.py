@@ -37,7 +37,7 @@ class ResetActuator:
             followed=followed,
             holding=holding,
         )
-        return await run.to_the_end()
+        return await run.run_to_end()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,5 +48,5 @@ class _ResetRun(KubeletAwarePlanRunner):
         known = reset.Known(exits=self.exits, noticed=self.noticed())
         return reset.next_steps(self.intent, self.seen, known=known, resolution=self.resolution)
 
-    def last_wish(self, name: str) -> PreStopHook | None:
+    def pre_stop_hook(self, name: str) -> PreStopHook | None:
         return self.pre_stop_hooks.get(name)

@@ -26,7 +26,7 @@ class RulesActuator:
     ) -> Outcome:
         """Carry out the intent. See ``SwapActuator``."""
         run = _RulesRun(tools=self._tools, intent=intent, resolution=resolution, followed=followed, holding=holding)
-        return await run.to_the_end()
+        return await run.run_to_end()
 
 
 class _RulesRun(PodPlanRunner):

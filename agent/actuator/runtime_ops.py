@@ -50,10 +50,10 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
     async def containers(self) -> tuple[ContainerSummary, ...]:
         """Return the containers that the rule is about. Raises CriError."""
 
-    def last_wish(self, name: str) -> PreStopHook | None:
+    def pre_stop_hook(self, name: str) -> PreStopHook | None:
         """Return a container's preStop hook."""
         material = self.material(name)
-        return material.last_wish if material is not None else None
+        return material.pre_stop_hook if material is not None else None
 
     def post_start_failed(self) -> bool:
         """Return whether a container whose postStart hook has failed is stopped, as kubelet does."""
@@ -83,7 +83,7 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
             return
         begun = asyncio.get_running_loop().time()
         await material.sweep.before_start(name, is_first=self.is_first)
-        self.spent(_CLEAN_PHASE, since=begun)
+        self.add_phase_time(_CLEAN_PHASE, since=begun)
 
     @property
     def is_first(self) -> bool:
@@ -112,8 +112,8 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
 
         A container that is frozen for a round cannot use a grace period: only SIGKILL reaches it.
         """
-        stands = self.holding is not None and self.holding.stands_still(container_id)
-        grace, last = 0.0 if stands else self.intent.grace_seconds, self.last_wish(self.name_of(container_id))
+        is_frozen = self.holding is not None and self.holding.is_frozen(container_id)
+        grace, last = 0.0 if is_frozen else self.intent.grace_seconds, self.pre_stop_hook(self.name_of(container_id))
         if grace > 0 and last is not None:
             done = await hooks.run_pre_stop(
                 last.hook, runtime=self.tools.runtime, container_id=container_id, pod_ip=last.pod_ip, grace=grace
@@ -156,7 +156,7 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
         self.seen = (*self.seen, created)
         self.fresh = False
 
-    async def bring_up(self, container_id: ContainerId) -> None:
+    async def start_with_hooks(self, container_id: ContainerId) -> None:
         """Start a container, and do what belongs to a start. Raises CriError."""
         if not await self.start(container_id):
             return
@@ -222,7 +222,7 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
         if material is not None and (own := material.successor.termination_log) is not None:
             self.tools.files.remove_termination_log(own)
 
-    def spent(self, phase: str, *, since: float) -> None:
+    def add_phase_time(self, phase: str, *, since: float) -> None:
         """Add the time since ``since`` (of the loop's clock) to a phase."""
         self.phases[phase] = self.phases.get(phase, 0.0) + asyncio.get_running_loop().time() - since
 

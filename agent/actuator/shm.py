@@ -64,7 +64,7 @@ class Emptied:
         return f"{text}; {self.cut_short}" if self.cut_short else text
 
 
-def empty_behind(socket_path: str, place: shm.Place, *, proc: Path, cgroup_root: Path, until: float) -> str:
+def empty_for_runtime(socket_path: str, place: shm.Place, *, proc: Path, cgroup_root: Path, until: float) -> str:
     """Empty a place as the runtime behind a socket sees it; return a description of the result for people.
 
     ``until`` is a monotonic time, which all processes of a node share: nothing is removed after it, because the files
@@ -92,7 +92,7 @@ def empty(place: shm.Place, *, runtime: Path, cgroup_root: Path, until: float) -
         top = _open(place.directory, runtime=runtime)
         try:
             device = os.fstat(top).st_dev
-            there = _There.of(top, device=device)
+            there = _InitialEntries.of(top, device=device)
             users = _users(
                 there, place.cgroup, device=device, proc=runtime.parent, cgroup_root=cgroup_root, until=until
             )
@@ -109,7 +109,7 @@ def empty(place: shm.Place, *, runtime: Path, cgroup_root: Path, until: float) -
 
 
 @dataclass(slots=True)
-class _There:
+class _InitialEntries:
     """The entries at the beginning: inodes, and the names of those that are neither files nor directories.
 
     ``more``: not all entries are recorded.
@@ -144,7 +144,7 @@ class _Users:
 @dataclass(slots=True)
 class _Removal:
     device: int
-    there: _There
+    there: _InitialEntries
     users: _Users
     until: float
     emptied: Emptied = field(default_factory=Emptied)
@@ -242,7 +242,7 @@ def _entries(opened: int, *, device: int, depth: int = 0) -> Iterator[os.DirEntr
                     os.close(below)
 
 
-def _users(there: _There, cgroup: str, *, device: int, proc: Path, cgroup_root: Path, until: float) -> _Users:
+def _users(there: _InitialEntries, cgroup: str, *, device: int, proc: Path, cgroup_root: Path, until: float) -> _Users:
     """Return the entries that are in use. Raises TimeoutError if the time is up, OSError, or NotEmptiedError."""
     groups = cgroupfs.directories(cgroup, mounted_at=cgroup_root)
     if not groups:

@@ -49,7 +49,7 @@ class ShmCleaner:
             return "not emptied: this agent has no access to it"
         until = time.monotonic() + self.patience.work
         work = functools.partial(
-            emptying.empty_behind,
+            emptying.empty_for_runtime,
             self.socket_path,
             place,
             proc=self.proc,

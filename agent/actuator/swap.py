@@ -56,7 +56,7 @@ class SwapActuator:
             seen=tuple(seen or ()),
             holding=holding,
         )
-        return await run.to_the_end(list_first=seen is None)
+        return await run.run_to_end(list_first=seen is None)
 
     async def released(self, intent: intents.Intent, *, material: SuccessorSpec | None, holding: HoldSet) -> None:
         """Do the work that was postponed while the successor was held."""
@@ -92,10 +92,10 @@ class _SwapRun(PlanRunner[intents.Intent]):
         """Return the containers that a round has released, or will release unless kubelet's container is running."""
         if self.holding is None:
             return frozenset()
-        let_go = {view.id for view in self.seen if self.holding.has_let_go(view.id)}
-        if self.holding.is_to_let_go and all(view.state is not ContainerState.RUNNING for view in self._copies()):
-            let_go |= {view.id for view in self.seen if self.holding.stands_still(view.id)}
-        return frozenset(let_go)
+        released = {view.id for view in self.seen if self.holding.has_released(view.id)}
+        if self.holding.must_release and all(view.state is not ContainerState.RUNNING for view in self._copies()):
+            released |= {view.id for view in self.seen if self.holding.is_frozen(view.id)}
+        return frozenset(released)
 
     def _copies(self) -> list[ContainerSummary]:
         newer = (view for view in self.seen if view.attempt > self.intent.old_attempt and view.id != self.intent.old)
@@ -110,11 +110,11 @@ class _SwapRun(PlanRunner[intents.Intent]):
         self.unanswered = False
         return found
 
-    async def to_the_end(self, *, list_first: bool = True) -> Outcome:
+    async def run_to_end(self, *, list_first: bool = True) -> Outcome:
         """Carry out the swap; whatever happens, no container stays held or frozen."""
         try:
             # Slots keep a bare super() from working in a dataclass (bpo-46404).
-            outcome = await super(_SwapRun, self).to_the_end(list_first=list_first)
+            outcome = await super(_SwapRun, self).run_to_end(list_first=list_first)
         finally:
             self._end_standby()
             self._thaw_unless_replaced()
@@ -203,7 +203,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
                 if self.is_ending():
                     return
                 self.tools.gates.raise_if_stuck(self.intent.id)
-                self.goes_on()
+                self.extend_time()
         self.waited_at_gate(since=begun, within=steps.StepKind.STOP)
         await self.clean_before_start(container_id)
         self._end_standby()
@@ -255,7 +255,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
         standby, self.standby = self.standby, None
         ours = {view.state for view in self.seen if view.restart_id == self.intent.id}
         if ContainerState.RUNNING in ours:
-            standby.let_run(old_is_dead=not self._old_runs)
+            standby.release_successor(old_is_dead=not self._old_runs)
         elif self.unanswered or ContainerState.UNKNOWN in ours:
             standby.hold.release()  # the old one stays frozen until the containers are listed again
         else:

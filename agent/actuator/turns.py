@@ -64,11 +64,11 @@ async def waiting(*, after: float = 0.0) -> AsyncIterator[None]:
         raise
     except BaseException:
         if pause.has_left:
-            await _go_on(turn)
+            await _resume(turn)
         raise
     else:
         if pause.has_left:
-            await _go_on(turn)
+            await _resume(turn)
     finally:
         _turn.reset(token)
 
@@ -92,7 +92,7 @@ class _Pause:
         self._turn.leave()
 
 
-async def _go_on(turn: Turn) -> None:
+async def _resume(turn: Turn) -> None:
     try:
         await turn.join()
     except asyncio.CancelledError:

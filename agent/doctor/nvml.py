@@ -114,4 +114,4 @@ def _child(argv: Sequence[str]) -> Iterator[Child]:
     try:
         yield child
     finally:
-        child.let_go()
+        child.close_pipes()

@@ -108,7 +108,7 @@ class LostDevices:
     def _loss(self, device: str) -> ActiveFault | None:
         """Return the active fault that makes a device lost: the cause, not its effects. None if there is none."""
         losses = [latch for latch in self._ledger.active_faults(device) if self._catalog.ends_programs(latch.key)]
-        effects = [one for one in losses if any(self._catalog.swallows(other, one) for other in losses)]
+        effects = [one for one in losses if any(self._catalog.is_side_effect(other, one) for other in losses)]
         return next((latch for latch in losses if latch not in effects), None)
 
     def _answers(self, device: str) -> bool:

@@ -115,7 +115,7 @@ class FindingPipeline:
         noted = []
         for finding in batch:
             with contained.within(Part.FINDING, f"{finding.title} on {finding.device}"):
-                if self._is_worth_noting(finding):
+                if self._must_be_recorded(finding):
                     noted.append(self._record(finding))
         await self._ledger.save()
         with contained.within(Part.DEVICE, "those that are back"):
@@ -124,7 +124,7 @@ class FindingPipeline:
             with contained.within(Part.FINDING, f"{each.finding.title} on {each.device}"):
                 self._dispatch(each, tasks)
 
-    def _is_worth_noting(self, finding: Finding) -> bool:
+    def _must_be_recorded(self, finding: Finding) -> bool:
         return not (_predates_agent(finding) or self._ends_nothing(finding) or self._has_no_device(finding))
 
     def _ends_nothing(self, finding: Finding) -> bool:

@@ -105,7 +105,7 @@ class NodeConditionReporter:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if wait == float("inf") else wait):
                     await self._news.wait()
-        if not self._status.unsaid:
+        if not self._status.unwritten:
             self._status.known = None  # a heartbeat: read before writing
 
     def _due_at(self) -> float:
@@ -113,7 +113,7 @@ class NodeConditionReporter:
         desired, known = self._status.desired, self._status.known or {}
         if not desired:
             return float("inf")
-        if not self._status.unsaid:
+        if not self._status.unwritten:
             return self._written_at + self._pace.heartbeat
         reworded = all(
             (before := known.get(condition.type)) is not None

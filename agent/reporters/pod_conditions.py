@@ -48,9 +48,9 @@ class _Pod:
         return cls(ref=ref, status=StatusConditions(paths.pod(ref.namespace, ref.name), uid=ref.uid))
 
     @property
-    def unsaid(self) -> bool:
+    def unwritten(self) -> bool:
         """Return whether the API lacks a condition."""
-        return self.status.unsaid
+        return self.status.unwritten
 
 
 class PodConditionReporter:
@@ -104,7 +104,7 @@ class PodConditionReporter:
         if entry is None:
             return
         entry.status.learn(pod.conditions, version=pod.resource_version)
-        if entry.unsaid and not entry.active:
+        if entry.unwritten and not entry.active:
             loop = asyncio.get_running_loop()
             loop.call_at(max(loop.time(), entry.written_at + self._repair_after), self._wake, entry)
         self._count(entry)
@@ -145,22 +145,22 @@ class PodConditionReporter:
     def _make_room(self) -> None:
         """Drop a pod without unwritten conditions (it is read again when needed), else the one that waits longest."""
         oldest = next(iter(self._pods.values()))
-        victim = next((entry for entry in self._pods.values() if not entry.unsaid), oldest)
-        if victim.unsaid:
+        victim = next((entry for entry in self._pods.values() if not entry.unwritten), oldest)
+        if victim.unwritten:
             log.warning("conditions.dropped", pod=str(victim.ref), limit=self._max_pods)
             self._on_outcome(Outcome.DROPPED)
         self.forget(victim.ref.uid)
 
     def _wake(self, entry: _Pod) -> None:
         self._count(entry)
-        if entry.unsaid and not entry.active:
+        if entry.unwritten and not entry.active:
             entry.active = True
             self._queue.put_nowait(entry)
 
     def _count(self, entry: _Pod) -> None:
         """Record whether a pod has unwritten conditions; call it whenever that may have changed."""
         uid = entry.ref.uid
-        if (kept := self._pods.get(uid)) is not None and kept.unsaid:
+        if (kept := self._pods.get(uid)) is not None and kept.unwritten:
             self._unwritten.add(uid)
         else:
             self._unwritten.discard(uid)
@@ -172,7 +172,7 @@ class PodConditionReporter:
     async def _converge(self, entry: _Pod) -> None:
         """Write until the API has all conditions of one pod, or the pod is deleted."""
         backoff = aio.Backoff(first=0.1, limit=5.0)
-        while entry.unsaid and self._pods.get(entry.ref.uid) is entry:
+        while entry.unwritten and self._pods.get(entry.ref.uid) is entry:
             outcome = await self._attempt(entry)
             self._on_outcome(outcome)
             if outcome is Outcome.FAILED:

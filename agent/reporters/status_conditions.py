@@ -22,7 +22,7 @@ class StatusConditions:
     version: int = 0  # the resource version that ``known`` is from
 
     @property
-    def unsaid(self) -> bool:
+    def unwritten(self) -> bool:
         """Return whether the API lacks a condition."""
         known = self.known or {}
         return any(known.get(condition.type) != condition for condition in self.desired.values())

@@ -192,10 +192,10 @@ def answered_by_us(facts: Facts, *, now: float) -> bool:
 def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None) -> Decision | None:
     """Return why a pod's containers must not be held for a round; None if they may be."""
     try:
-        wishes = options.parse(pod.annotations)
+        pod_options = options.parse(pod.annotations)
     except options.BadAnnotationError as error:
         return _refuse(Reason.BAD_ANNOTATION, str(error))
-    if not wishes.opted_in and pod.ref.namespace not in opted_in_namespaces:
+    if not pod_options.opted_in and pod.ref.namespace not in opted_in_namespaces:
         return _not_opted_in()
     return _refuse_own(pod, own_pod_uid=own_pod_uid) or _refuse_static(pod)
 
@@ -208,14 +208,18 @@ def why_no_fault(
     A fault must concern a container that may be restarted: no debugger, log shipper or init container causes a restart.
     """
     try:
-        wishes = options.parse(pod.annotations)
+        pod_options = options.parse(pod.annotations)
     except options.BadAnnotationError as error:
         return _refuse(Reason.BAD_ANNOTATION, str(error))
     return (
-        _refuse_by_opt_in(pod, wishes=wishes, opted_in_namespaces=opted_in_namespaces, own_pod_uid=own_pod_uid)
+        _refuse_by_opt_in(
+            pod, pod_options=pod_options, opted_in_namespaces=opted_in_namespaces, own_pod_uid=own_pod_uid
+        )
         or _refuse_going(pod)
-        or _refuse_unknown_owner(pod, wishes=wishes)
-        or _refuse_by_container(pod, name, wishes=wishes, selected=members.targets(pod, named=wishes.containers))
+        or _refuse_unknown_owner(pod, pod_options=pod_options)
+        or _refuse_by_container(
+            pod, name, pod_options=pod_options, selected=members.targets(pod, named=pod_options.containers)
+        )
     )
 
 
@@ -225,13 +229,13 @@ def decide(facts: Facts, *, now: float) -> Decision:
     if pod is None:
         return _hold(Reason.POD_UNKNOWN, "the API server has not sent this pod yet")
     try:
-        wishes = options.parse(pod.annotations)
+        pod_options = options.parse(pod.annotations)
     except options.BadAnnotationError as error:
         return _refuse(Reason.BAD_ANNOTATION, str(error))
     if facts.asked is not None:
-        wishes = facts.asked.over(wishes)
+        pod_options = facts.asked.over(pod_options)
     refusal = (
-        _refuse_for_good(facts, pod=pod, wishes=wishes)
+        _refuse_for_good(facts, pod=pod, pod_options=pod_options)
         or _refuse_by_phase(pod)
         or _refuse_by_device(facts)
         or _refuse_by_runtime(facts, pod=pod)
@@ -239,21 +243,21 @@ def decide(facts: Facts, *, now: float) -> Decision:
     if refusal is not None:
         return refusal
     assert facts.runtime is not None
-    targets = tuple(spec for spec in pod.containers if spec.name in (wishes.containers or {facts.target.name}))
+    targets = tuple(spec for spec in pod.containers if spec.name in (pod_options.containers or {facts.target.name}))
     situation = strategies.Situation(
         pod=pod,
         targets=targets,
-        grace_seconds=wishes.grace_seconds,
+        grace_seconds=pod_options.grace_seconds,
         not_cloneable=facts.runtime.not_cloneable,
         can_hold=facts.can_hold,
         not_holdable=facts.runtime.not_holdable,
     )
-    choice = strategies.choose(wishes.strategy, situation)
+    choice = strategies.choose(pod_options.strategy, situation)
     if choice.strategy is None:
         return _refuse(Reason(choice.refused[0].obstacle.value), choice.stepped_down)
     if (refusal := _refuse_by_owner(facts, pod=pod, restarts=_restarts(choice.strategy, pod, targets))) is not None:
         return refusal
-    if (spent := _spent(facts, allowance=wishes.budget(), now=now)) is not None:
+    if (spent := _spent(facts, allowance=pod_options.budget(), now=now)) is not None:
         return spent
     swapped = targets if choice.strategy is intents.Strategy.SWAP else ()
     orders = {spec.name: strategies.order_of(spec, situation) for spec in swapped}
@@ -263,7 +267,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
         choice.stepped_down,
         strategy=choice.strategy,
         orders=MappingProxyType(orders),
-        grace_seconds=wishes.grace_seconds,
+        grace_seconds=pod_options.grace_seconds,
     )
 
 
@@ -306,7 +310,7 @@ def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[Contai
     return 2 * len(replaced)
 
 
-def _refuse_for_good(facts: Facts, *, pod: PodView, wishes: options.Options) -> Decision | None:
+def _refuse_for_good(facts: Facts, *, pod: PodView, pod_options: options.Options) -> Decision | None:
     """Refuse an event that is no fault (``why_no_fault``); for a manual request, check the container that it names."""
     name, namespaces, own = facts.target.name, facts.opted_in_namespaces, facts.own_pod_uid
     if pod.ref.uid != facts.target.pod.uid:
@@ -314,19 +318,21 @@ def _refuse_for_good(facts: Facts, *, pod: PodView, wishes: options.Options) -> 
     if facts.asked is None:
         return why_no_fault(pod, name, opted_in_namespaces=namespaces, own_pod_uid=own)
     return (
-        _refuse_by_opt_in(pod, wishes=wishes, opted_in_namespaces=namespaces, own_pod_uid=own)
+        _refuse_by_opt_in(pod, pod_options=pod_options, opted_in_namespaces=namespaces, own_pod_uid=own)
         or _refuse_going(pod)
-        or _refuse_unknown_owner(pod, wishes=wishes)
-        or _refuse_by_container(pod, name, wishes=wishes, selected=wishes.containers or frozenset({name}))
+        or _refuse_unknown_owner(pod, pod_options=pod_options)
+        or _refuse_by_container(
+            pod, name, pod_options=pod_options, selected=pod_options.containers or frozenset({name})
+        )
     )
 
 
 def _refuse_by_opt_in(
-    pod: PodView, *, wishes: options.Options, opted_in_namespaces: frozenset[str], own_pod_uid: str | None
+    pod: PodView, *, pod_options: options.Options, opted_in_namespaces: frozenset[str], own_pod_uid: str | None
 ) -> Decision | None:
     if (refusal := _refuse_own(pod, own_pod_uid=own_pod_uid)) is not None:
         return refusal
-    if not wishes.opted_in and pod.ref.namespace not in opted_in_namespaces:
+    if not pod_options.opted_in and pod.ref.namespace not in opted_in_namespaces:
         return _not_opted_in()
     return None
 
@@ -356,9 +362,9 @@ def _refuse_going(pod: PodView) -> Decision | None:
     return _refuse_static(pod)
 
 
-def _refuse_unknown_owner(pod: PodView, *, wishes: options.Options) -> Decision | None:
+def _refuse_unknown_owner(pod: PodView, *, pod_options: options.Options) -> Decision | None:
     """Refuse an owner of an unknown kind, which may fail its job because of restarts."""
-    kind = owners.unknown(pod) if wishes.owner_counts else ""
+    kind = owners.unknown(pod) if pod_options.owner_counts else ""
     if not kind:
         return None
     hint = f'if it does not, annotate the pod template with {options.OWNER_COUNTS}: "false"'
@@ -370,11 +376,11 @@ def _refuse_by_phase(pod: PodView) -> Decision | None:
 
 
 def _refuse_by_container(
-    pod: PodView, hit: str, *, wishes: options.Options, selected: frozenset[str]
+    pod: PodView, hit: str, *, pod_options: options.Options, selected: frozenset[str]
 ) -> Decision | None:
-    if wishes.containers and hit not in selected:
+    if pod_options.containers and hit not in selected:
         return _refuse(Reason.NOT_SELECTED, f"annotation {options.CONTAINERS} does not list it")
-    for name in sorted({hit, *wishes.containers}):
+    for name in sorted({hit, *pod_options.containers}):
         spec = pod.container(name)
         if spec is None:
             return _refuse(Reason.CONTAINER_UNKNOWN, f"the pod has no container {name!r}")

@@ -41,15 +41,15 @@ def container(pod: PodView, asked: RestartOverrides) -> str:
 
     Raises AmbiguousTargetError, or options.BadAnnotationError.
     """
-    wishes = asked.over(options.parse(pod.annotations))
-    if unknown := sorted(name for name in wishes.containers if pod.container(name) is None):
+    pod_options = asked.over(options.parse(pod.annotations))
+    if unknown := sorted(name for name in pod_options.containers if pod.container(name) is None):
         raise AmbiguousTargetError(f"pod {pod.ref} has no container {', '.join(unknown)}; it has {_names(pod)}")
     mains = [spec.name for spec in pod.containers if spec.role is ContainerRole.MAIN]
-    named = sorted(wishes.containers, key=lambda name: (name not in mains, name))
+    named = sorted(pod_options.containers, key=lambda name: (name not in mains, name))
     if named:
         return named[0]
     meant = [name for name in mains if name in members.targets(pod, named=())]
-    if len(meant) > 1 and wishes.strategy not in _WHOLE_POD:
+    if len(meant) > 1 and pod_options.strategy not in _WHOLE_POD:
         raise AmbiguousTargetError(
             f"pod {pod.ref} has several containers; name one with --container: {', '.join(mains)}"
         )

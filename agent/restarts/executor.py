@@ -160,14 +160,14 @@ class RestartExecutor:
             with self._act_noted(in_round=part is not None):
                 outcome = await self._to_the_end(act, remembered=visit.remembered)
             done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
-            await self._see_off(done, part=part, devices=devices, visit=visit)
+            await self._finish(done, part=part, devices=devices, visit=visit)
 
     async def resume(self, act: RestartPlan, *, cause: admission.Cause, part: RoundHooks) -> None:
         """Finish a plan that a previous agent started for a round. It is in the journal already."""
         async with self._outside.actuators.gates.around(act.entries, devices=frozenset()) as visit:
             with self._act_noted(in_round=True):
                 outcome = await self._to_the_end(act)
-            await self._see_off(_Done(act, cause, outcome, in_round=True), part=part, devices=None, visit=visit)
+            await self._finish(_Done(act, cause, outcome, in_round=True), part=part, devices=None, visit=visit)
 
     @contextlib.contextmanager
     def expedite(self, pod: PodUid) -> Iterator[None]:
@@ -199,7 +199,7 @@ class RestartExecutor:
         else:
             self.quiet.clear()
 
-    async def _see_off(
+    async def _finish(
         self, done: _Done, *, part: RoundHooks | None, devices: frozenset[GpuUuid] | None, visit: GateSession
     ) -> None:
         """Hold it until the round's release, then conclude it. An internal error still closes its intents."""

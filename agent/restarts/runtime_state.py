@@ -129,7 +129,7 @@ async def material(
         successor=successor,
         sandbox_config=sandbox,
         post_start=spec.post_start if spec is not None else None,
-        last_wish=pre_stop_hooks(pod).get(intent.target.name),
+        pre_stop_hook=pre_stop_hooks(pod).get(intent.target.name),
         pod_ip=pod.pod_ip if pod is not None else None,
         shared_memory=shm.place(
             info.shm_source,

@@ -153,7 +153,7 @@ class RestartScheduler:
         if request.part is not None:
             await self._admission_loop(request)
             return
-        if request.asked is None and not request.gang_answered and await self._is_the_gangs(request):
+        if request.asked is None and not request.gang_answered and await self._is_handled_by_hub(request):
             return
         while (same := self._under_way(request)) is not None:
             log.info("restart.already_under_way", container=str(request.target), cause=request.cause().code)
@@ -189,7 +189,7 @@ class RestartScheduler:
         async with self._locks.turn(uid, waiting=self._performer.expedite(uid)):
             await self._performer.resume(act, cause=cause, part=part)
 
-    async def _is_the_gangs(self, request: Request) -> bool:
+    async def _is_handled_by_hub(self, request: Request) -> bool:
         """Return whether the hub handles the fault, or has decided against a restart."""
         cause = request.cause()
         taken = await self._gangs.take(request.target, cause, kind=request.kind)

@@ -65,5 +65,5 @@ class PreemptiveHolds:
 
 
 def _release(holding: HoldSet) -> None:
-    if runs := holding.let_go():
+    if runs := holding.release():
         log.info("round.guard_ended", pod_uid=holding.mark, containers=sorted(runs))

@@ -160,7 +160,7 @@ class MemberSession:
             return
         log.debug("round.session_ended", round=self.order.round, pod=str(self.pod), word=word.value, reason=reason)
         self._end_reason = word
-        self.holding.is_to_let_go = word in _PHASE_AFTER_RELEASE
+        self.holding.must_release = word in _PHASE_AFTER_RELEASE
         try:
             if not self._is_disputed:
                 self._release()
@@ -451,5 +451,5 @@ class MemberSession:
         if self._end_reason is EndReason.DELETED and self.order.kind is OrderKind.RESTART:
             self.holding.kill()  # it has not run, and would stay frozen until the end of its grace period
         else:
-            self._runs = self.holding.let_go()
+            self._runs = self.holding.release()
         self._write_record(self.record())

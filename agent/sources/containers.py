@@ -95,7 +95,7 @@ class ContainerWatch:
         self._stream_is_lossy = False
         self._suspects = frozenset()
         self._ledger.stream_opened(at=time.time_ns())
-        async with contextlib.aclosing(self._cri.events()) as stream, _Ahead(stream) as ahead:
+        async with contextlib.aclosing(self._cri.events()) as stream, _ReadAhead(stream) as ahead:
             await self._list()
             backoff.reset()
             self._set_status(ComponentStatus(ComponentState.READY, "following the runtime's events"))
@@ -105,7 +105,7 @@ class ContainerWatch:
             except errors.Unsupported:
                 await self._poll()
 
-    async def _read(self, ahead: "_Ahead", *, first_audit: float) -> None:
+    async def _read(self, ahead: "_ReadAhead", *, first_audit: float) -> None:
         loop = asyncio.get_running_loop()
         audit_at = loop.time() + first_audit
         while True:
@@ -132,7 +132,7 @@ class ContainerWatch:
             return self._pace.poll
         asked_at = time.time_ns()
         listing = await self._cri.list_containers()
-        missing = frozenset((step.container_id, step.kind) for step in self._ledger.untold(listing, at=asked_at))
+        missing = frozenset((step.container_id, step.kind) for step in self._ledger.new_events(listing, at=asked_at))
         if missing & self._suspects:
             self._stream_is_lossy = True
             log.warning("cri.events_missed", endpoint=self._cri.endpoint)
@@ -177,7 +177,7 @@ class ContainerWatch:
             self._report(status)
 
 
-class _Ahead:
+class _ReadAhead:
     """Reads a stream one message ahead, so that a wait for a message can time out without losing one."""
 
     def __init__(self, stream: AsyncGenerator[api_pb2.ContainerEventResponse, None]) -> None:

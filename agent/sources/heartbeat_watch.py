@@ -48,7 +48,7 @@ class Watch:
     def __init__(
         self,
         view: ContainerSummary,
-        wish: options.Heartbeat,
+        config: options.Heartbeat,
         *,
         heart: Heart,
         runtime: Runtime,
@@ -58,7 +58,7 @@ class Watch:
         on_hang: Callable[[Hang], None],
     ) -> None:
         self.view = view
-        self.wish = wish
+        self.config = config
         self.heart = heart
         self.obstacle = ""
         self._runtime = runtime
@@ -76,7 +76,7 @@ class Watch:
         while True:
             with contained.within(contained.Part.HEARTBEAT, self.view.ref):
                 await self.poll()
-            await asyncio.sleep(heartbeat.until_next_poll(self.heart, timeout=self.wish.timeout))
+            await asyncio.sleep(heartbeat.until_next_poll(self.heart, timeout=self.config.timeout))
 
     async def poll(self) -> Heart:
         """Read the file now and return the new state. Reports a hang."""
@@ -85,11 +85,11 @@ class Watch:
             slept = time.clock_gettime(time.CLOCK_BOOTTIME) - began
             sight = await self._sight()
             poll = Poll(began=began, ended=time.monotonic(), slept=slept, sight=sight)
-            heart = heartbeat.after(before, poll, timeout=self.wish.timeout)
+            heart = heartbeat.after(before, poll, timeout=self.config.timeout)
             if heart.pulse is Pulse.HUNG and self._must_report(began):
                 hang = await self._examine(heart)
                 if hang is None:
-                    heart = heartbeat.after(before, replace(poll, sight=Blank.PAUSED), timeout=self.wish.timeout)
+                    heart = heartbeat.after(before, replace(poll, sight=Blank.PAUSED), timeout=self.config.timeout)
                 else:
                     self._reported_at = began
                     self._on_hang(hang)
@@ -116,7 +116,7 @@ class Watch:
         finally:
             self.obstacle = obstacle
             if why and why != self._unknown_reason:
-                log.warning("heartbeat.unknown", container=str(self.view.ref), file=self.wish.file, why=why)
+                log.warning("heartbeat.unknown", container=str(self.view.ref), file=self.config.file, why=why)
             self._unknown_reason = why
         return Blank.UNKNOWN
 
@@ -127,7 +127,7 @@ class Watch:
                 raise ProcessLookupError("the runtime does not return the container's main process")
             self._where = Where(pid=info.pid, container_id=self.view.id, processes=self._processes)
         try:
-            return await self._call(functools.partial(container_inside.heartbeat_mark, self._where, self.wish.file))
+            return await self._call(functools.partial(container_inside.heartbeat_mark, self._where, self.config.file))
         except ProcessLookupError:
             self._where = None  # the runtime may know a newer pid
             raise
@@ -149,9 +149,9 @@ class Watch:
         return Hang(
             target=self.view.ref,
             container_id=self.view.id,
-            file=self.wish.file,
+            file=self.config.file,
             silent=heart.silent,
-            timeout=self.wish.timeout,
+            timeout=self.config.timeout,
             observed_at=time.time(),
             doing=thread_states.summary(threads, most_informative),
             threads=most_informative,

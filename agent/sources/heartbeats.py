@@ -135,23 +135,23 @@ class HeartbeatSource:
 
     def _adjust(self, tasks: asyncio.TaskGroup) -> None:
         """Start the watches that are needed and stop the others."""
-        wanted = {view.id: (view, wish) for view, wish in self._wanted()}
+        wanted = {view.id: (view, config) for view, config in self._wanted()}
         for container, (watch, task) in list(self._watches.items()):
-            if container not in wanted or wanted[container][1] != watch.wish:
+            if container not in wanted or wanted[container][1] != watch.config:
                 task.cancel()
                 del self._watches[container]
                 self._listener.silent_for(watch.view.ref, None)
                 self._to_save.set()
-        for container, (view, wish) in wanted.items():
+        for container, (view, config) in wanted.items():
             if container not in self._watches:
                 with contained.within(contained.Part.HEARTBEAT, view.ref):
-                    self._begin(view, wish, tasks)
+                    self._begin(view, config, tasks)
         self._report_status()
 
-    def _begin(self, view: ContainerSummary, wish: options.Heartbeat, tasks: asyncio.TaskGroup) -> None:
+    def _begin(self, view: ContainerSummary, config: options.Heartbeat, tasks: asyncio.TaskGroup) -> None:
         watch = Watch(
             view,
-            wish,
+            config,
             heart=heartbeat.REMEMBERED if view.id in self._remembered else Heart(),
             runtime=self._runtime,
             processes=self._processes,
@@ -159,7 +159,7 @@ class HeartbeatSource:
             changed=self._changed,
             on_hang=self._listener.hung,
         )
-        log.info("heartbeat.watched", container=str(view.ref), file=wish.file, timeout=wish.timeout)
+        log.info("heartbeat.watched", container=str(view.ref), file=config.file, timeout=config.timeout)
         self._watches[view.id] = watch, tasks.create_task(watch.run(), name=f"heartbeat of {view.ref}")
 
     def _wanted(self) -> Iterator[tuple[ContainerSummary, options.Heartbeat]]:

@@ -154,8 +154,8 @@ class ProcFs:
         return cgroupfs.pids(groups) | {pid}
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
-        """Return the threads of processes (``thread_states.in_full``). Raises OSError."""
-        return thread_states.in_full(self.root, pids)
+        """Return the threads of processes (``thread_states.read_with_times``). Raises OSError."""
+        return thread_states.read_with_times(self.root, pids)
 
     async def ended(self, pid: int) -> None:
         """Wait until the process has ended; return immediately when it does not exist. Needs no polling (pidfd)."""

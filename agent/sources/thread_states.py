@@ -25,7 +25,7 @@ def read(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
     return tuple(itertools.islice(threads, _MOST_THREADS))
 
 
-def in_full(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
+def read_with_times(proc: Path, pids: Iterable[int]) -> tuple[Thread, ...]:
     """Return the threads with their CPU time, and the place where those in state D wait.
 
     Two results are equal when nothing has moved in between. Raises OSError.

@@ -125,7 +125,7 @@ async def test_a_held_container_is_running_and_has_not_run(bench: Bench) -> None
     assert (PROC / str(await bench.pid(successor)) / "comm").read_text() == "runc:[2:INIT]\n"
     assert bench.runs() == ["old"]
     await bench.runtime.stop_container(bench.old, grace=0)
-    standby.let_run(old_is_dead=True)
+    standby.release_successor(old_is_dead=True)
     await bench.has_run("old", "new")
 
 
@@ -145,7 +145,7 @@ async def test_late_read_of_the_mounts_still_holds_the_container(bench: Bench, m
     assert await standby.hold.engaged()
     assert bench.runs() == ["old"]
     await bench.runtime.stop_container(bench.old, grace=0)
-    standby.let_run(old_is_dead=True)
+    standby.release_successor(old_is_dead=True)
     await bench.has_run("old", "new")
 
 
@@ -171,7 +171,7 @@ async def test_a_frozen_old_container_can_be_ended_without_the_runtime(bench: Be
     standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
     await bench.runtime.start_container(successor)
     assert await standby.hold.engaged()
-    standby.let_run(old_is_dead=False)
+    standby.release_successor(old_is_dead=False)
     await bench.has_run("old", "new")
     await bench.has_exited(bench.old)
     assert (await bench.runtime.container_status(bench.old)).exit_code == 137
@@ -186,7 +186,7 @@ async def test_frozen_old_container_can_be_ended_without_cgroup_kill(
     standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
     await bench.runtime.start_container(successor)
     assert await standby.hold.engaged()
-    standby.let_run(old_is_dead=False)
+    standby.release_successor(old_is_dead=False)
     await bench.has_run("old", "new")
     await bench.has_exited(bench.old)
 
@@ -200,7 +200,7 @@ async def test_slow_start_answer_does_not_hold_the_container_as_a_hook(bench: Be
     assert await standby.hold.engaged()
     assert bench.runs() == ["old"]
     await bench.runtime.stop_container(bench.old, grace=0)
-    standby.let_run(old_is_dead=True)
+    standby.release_successor(old_is_dead=True)
     await bench.has_run("old", "new")
 
 
@@ -223,7 +223,7 @@ async def test_every_hold_ends(bench: Bench) -> None:
     await bench.runtime.start_container(successor)
     await bench.has_run("old", "new")
     assert not await standby.hold.engaged()
-    standby.let_run(old_is_dead=False)
+    standby.release_successor(old_is_dead=False)
 
 
 async def test_other_containers_on_the_same_image_are_not_held(bench: Bench, pods: Pods) -> None:
@@ -235,7 +235,7 @@ async def test_other_containers_on_the_same_image_are_not_held(bench: Bench, pod
     other = await pods.run(name="other", containers=[container("main", "sleep 1000")])
     answer = await bench.runtime.exec_sync(ContainerId(other.containers["main"]), ("echo", "hello"), timeout=20)
     assert answer.stdout == b"hello\n"
-    standby.let_run(old_is_dead=False)
+    standby.release_successor(old_is_dead=False)
 
 
 async def test_this_node_can_hold(bench: Bench) -> None:
@@ -285,7 +285,7 @@ async def test_a_held_successor_takes_no_more_memory_than_the_rule_allows_for(be
     await bench.runtime.start_container(successor)
     assert await standby.hold.engaged()
     assert 0 < most_used(memory_group(await bench.pid(successor))) <= headroom.HELD_SUCCESSOR_BYTES // 2
-    standby.let_run(old_is_dead=False)
+    standby.release_successor(old_is_dead=False)
     await bench.has_run("old", "new")
 
 

@@ -107,7 +107,7 @@ class Cgroup:
         """Return its processes."""
         return cgroupfs.pids([self.path])
 
-    def stands_still(self, *, timeout: float) -> bool:
+    def wait_frozen(self, *, timeout: float) -> bool:
         """Block until all of its processes are frozen, at most ``timeout`` seconds; return whether they are."""
         until = time.monotonic() + timeout
         try:
@@ -159,7 +159,7 @@ class Cgroup:
     def _kill_each(self) -> None:
         """SIGKILL them one by one. They are frozen before, so that none forks in the meantime."""
         self.freeze()
-        self.stands_still(timeout=_LONGEST_FREEZE)
+        self.wait_frozen(timeout=_LONGEST_FREEZE)
         for _ in range(_LISTINGS):
             alive = self.pids()
             if not alive:

@@ -63,7 +63,7 @@ class _Container:
     fate: _Fate = _Fate.HELD
 
     @property
-    def takes_arms(self) -> bool:
+    def must_be_armed(self) -> bool:
         """Return whether it must still be armed for a hold at its first instruction."""
         is_to_stand = self.freezing is None or not self.freezing.done()
         return self.armed is None and self.fate is _Fate.HELD and is_to_stand
@@ -79,7 +79,7 @@ class HoldSet:
     """Hold one pod's containers of these names. ``mark`` is written on their cgroups.
 
     ``spared`` containers are not held, because they will end. ``foreign`` counts the held containers that kubelet
-    created. ``doing`` is the current step of the restart, for gang members that wait for it. ``is_to_let_go`` is set
+    created. ``doing`` is the current step of the restart, for gang members that wait for it. ``must_release`` is set
     when the release has been ordered, but work remains to be done before.
     """
 
@@ -89,7 +89,7 @@ class HoldSet:
         self.spared: frozenset[ContainerId] = frozenset()
         self.foreign = 0
         self.doing = "Preparing"
-        self.is_to_let_go = False
+        self.must_release = False
         self._freezer = freezer
         self._near: Cgroup | None = None
         self._on = True
@@ -125,12 +125,12 @@ class HoldSet:
         failed = (each for each in self._containers.values() if each.failed)
         return next((each.failed for each in failed if each.id in self._asked_for), "")
 
-    def stands_still(self, container_id: ContainerId) -> bool:
+    def is_frozen(self, container_id: ContainerId) -> bool:
         """Return whether a container is frozen and not released: no signal but SIGKILL reaches it."""
         container = self._containers.get(container_id)
         return container is not None and container.freezing is not None and container.fate is not _Fate.LET_GO
 
-    def has_let_go(self, container_id: ContainerId) -> bool:
+    def has_released(self, container_id: ContainerId) -> bool:
         """Return whether a container was held and has been released: from then on it is the one that stays."""
         container = self._containers.get(container_id)
         return container is not None and container.freezing is not None and container.fate is _Fate.LET_GO
@@ -153,10 +153,10 @@ class HoldSet:
             container.armed, container.borrowed = by, True
             return
         async with container.arming:  # if it were armed twice, releasing one hold would allow what the other blocks
-            if not container.takes_arms:
+            if not container.must_be_armed:
                 return
             armed = await self._freezer.arm(container_id)
-            if container.takes_arms:
+            if container.must_be_armed:
                 container.armed = armed
             elif armed is not None:
                 armed.release()
@@ -177,7 +177,7 @@ class HoldSet:
         under_way = [each.freezing for each in self._containers.values() if each.freezing is not None]
         await asyncio.gather(*(asyncio.shield(task) for task in under_way))
 
-    def let_go(self) -> frozenset[ContainerId]:
+    def release(self) -> frozenset[ContainerId]:
         """Release everything and stop holding; return the containers that run now. Later calls release nothing."""
         if not self._on:
             return frozenset()

@@ -36,7 +36,7 @@ class Frozen(Protocol):
 
 @dataclass(slots=True)
 class Standby:
-    """One successor on standby. Exactly one of ``let_run`` and ``give_up`` ends it; both may be called again."""
+    """One successor on standby. Either ``release_successor`` or ``give_up`` ends it; both may be called again."""
 
     hold: Held
     old: Frozen
@@ -46,7 +46,7 @@ class Standby:
         if not await self.hold.engaged():
             log.warning("standby.not_held")  # it runs, next to a frozen one
 
-    def let_run(self, *, old_is_dead: bool) -> None:
+    def release_successor(self, *, old_is_dead: bool) -> None:
         """Release the successor; kill the old one first if it is not dead."""
         if not old_is_dead:
             _try(self.old.kill)

@@ -40,7 +40,7 @@ class ConnectionDrain:
             async for _ in connected:
                 self.hold()
         finally:
-            self.let_go()
+            self.stop_keeping()
 
     def hold(self) -> None:
         """Keep the connections that are open now, instead of the previous ones.
@@ -60,11 +60,11 @@ class ConnectionDrain:
             except OSError as error:
                 log.warning("connection_drain.unavailable", error=str(error))
                 return
-        self.let_go()
+        self.stop_keeping()
         self._holder = holder
         leave_cgroup(holder.pid, root=self._cgroup_root)
 
-    def let_go(self) -> None:
+    def stop_keeping(self) -> None:
         """Stop keeping connections."""
         if self._holder is None:
             return

@@ -181,14 +181,14 @@ class Ledger:
         """Record that a stream was opened at ``at`` (Unix nanoseconds), before the next listing."""
         self._stream_since = at
 
-    def untold(self, listing: Iterable[ContainerSummary], *, at: int) -> tuple[ContainerEvent, ...]:
+    def new_events(self, listing: Iterable[ContainerSummary], *, at: int) -> tuple[ContainerEvent, ...]:
         """Return the new steps in a full listing, requested at ``at``; change nothing."""
         return diff(self._known.values(), listing, at=at) if self._known is not None else ()
 
     def reconcile(self, listing: Iterable[ContainerSummary], *, at: int) -> tuple[ContainerEvent, ...]:
         """Apply a full listing that was requested at ``at``; return the new steps."""
         listing = tuple(listing)
-        steps = self.untold(listing, at=at)
+        steps = self.new_events(listing, at=at)
         before = self._known or {}
         self._known = {view.id: _settled(before.get(view.id), view) for view in listing}
         self._in_order = None

@@ -97,7 +97,7 @@ class Catalog:
         """Return the entry of a fault, or None. A kind without codes has one entry for all."""
         return self.entries.get(key) or self.entries.get(FaultKey(key.kind))
 
-    def what_is_done(self, entry: Entry) -> str:
+    def reaction(self, entry: Entry) -> str:
         """Return a description of kubemend's reaction to a fault."""
         return entry.does or self.does[entry.action]
 
@@ -105,7 +105,7 @@ class Catalog:
         """Return the faults that this one is known to cause."""
         return self._effects.get(key, frozenset())
 
-    def swallows(self, cause: Fault, effect: Fault) -> bool:
+    def is_side_effect(self, cause: Fault, effect: Fault) -> bool:
         """Return whether the second fault is merely an effect of the first, given that it followed shortly.
 
         A more severe finding is never suppressed: the effect of a fault may be worse than the fault. The caller checks

@@ -110,7 +110,7 @@ def _default_kind(query: str) -> FindingKind:
 def _known(entry: Entry, *, catalog: Catalog) -> Explanation:
     rows = [
         ("Means", entry.meaning),
-        ("Done", catalog.what_is_done(entry)),
+        ("Done", catalog.reaction(entry)),
         ("Action class", entry.action.value),
         (
             "Severity in the line",

@@ -92,13 +92,13 @@ def _is_effect(finding: Finding, *, of: ActiveFault, catalog: Catalog) -> bool:
     Faults with an end of their own are independent facts.
     """
     soon = abs(finding.observed_at - of.last_seen) <= HOLD
-    return finding.kind in _EVENTS and soon and catalog.swallows(of, finding)
+    return finding.kind in _EVENTS and soon and catalog.is_side_effect(of, finding)
 
 
 def _explains(finding: Finding, latch: ActiveFault, *, catalog: Catalog) -> bool:
     """Return whether the finding is the cause of an active fault that came a moment earlier."""
     soon = abs(finding.observed_at - latch.first_seen) <= HOLD
-    return latch.kind in _EVENTS and soon and catalog.swallows(finding, latch)
+    return latch.kind in _EVENTS and soon and catalog.is_side_effect(finding, latch)
 
 
 def renamed(state: HealthState, names: Mapping[str, str]) -> HealthState:

@@ -28,7 +28,7 @@ class Agenda:
         """Suspend these tasks until they are requested."""
         self._next.update(dict.fromkeys(tasks, math.inf))
 
-    def put_off(self, seconds: float) -> None:
+    def delay(self, seconds: float) -> None:
         """Delay all tasks by so many seconds."""
         self._next = dict.fromkeys(Task, asyncio.get_running_loop().time() + seconds)
 

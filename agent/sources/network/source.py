@@ -174,11 +174,11 @@ class NetworkSource:
             connect=connect,
             begin=begin,
             take=take,
-            deaf=lambda error: self._deaf(name, error),
+            deaf=lambda error: self._channel_failed(name, error),
             overflowed=lambda: self._meter.overflowed(name.value),
         )
 
-    def _deaf(self, name: ChannelName, error: OSError | ListingError) -> None:
+    def _channel_failed(self, name: ChannelName, error: OSError | ListingError) -> None:
         self._statuses.netlink_away(name.value, error)
         if name is ChannelName.LINKS:
             self._view.lose_links()
@@ -220,14 +220,14 @@ class NetworkSource:
 
     async def _check_periodically(self) -> None:
         while True:
-            await self._look(await self._agenda.next())
+            await self._read_sysfs(await self._agenda.next())
 
-    async def _look(self, tasks: frozenset[Task]) -> None:
+    async def _read_sysfs(self, tasks: frozenset[Task]) -> None:
         try:
             reading = await self._reader.read(tasks, self._view.nics, up=self._view.links_up())
         except OSError as error:
-            self._view.lose_sight()
-            self._agenda.put_off(self._periods.retry)
+            self._view.forget_sysfs()
+            self._agenda.delay(self._periods.retry)
             self._statuses.sysfs_away(self._reader.at, error)
         else:
             self._view.update(reading, at=time.monotonic())

@@ -64,7 +64,7 @@ class View:
         self._known.discard(pci)
         self._nics.pop(pci, None)
 
-    def lose_sight(self) -> None:
+    def forget_sysfs(self) -> None:
         """Forget all values from sysfs, because it cannot be read now."""
         self._scan = None
         self._ports, self._speeds, self._counters = {}, {}, {}

@@ -12,8 +12,8 @@ LINE_LIMIT = 1 << 20  # bytes; a full snapshot of 8 GPUs with 18 NVLinks each ta
 class Child:
     """A child process: its stdin, stdout and stderr, and its exit. Closing stdin asks it to stop.
 
-    Construction starts it, and raises OSError when it cannot be started. Call ``connect`` next, and ``let_go`` at the
-    end in any case.
+    Construction starts it, and raises OSError when it cannot be started. Call ``connect`` next, and ``close_pipes`` at
+    the end in any case.
     """
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str]) -> None:
@@ -62,7 +62,7 @@ class Child:
         await self._ended.wait()
         return self._process.returncode
 
-    def let_go(self) -> None:
+    def close_pipes(self) -> None:
         """Close the pipes. The process is not stopped if it still runs."""
         for pipe in self._pipes():
             (self._transports.get(pipe) or pipe).close()

@@ -70,7 +70,7 @@ class FindingEmitter:
         self._dismissed.add(device)
         self._drop_dismissed()
 
-    def counters_start_anew(self) -> None:
+    def reset_counters(self) -> None:
         """Reset the stored counters: after a GPU reset, or with a new driver, counters start from other values."""
         self._vitals = {uuid: vitals_fold.renewed(vitals) for uuid, vitals in self._vitals.items()}
 

@@ -122,7 +122,7 @@ class Gauges:
         """Read the rest of what every poll reads, and in a full poll everything."""
         readings = dict(self._cheap(handle))
         if full:
-            readings |= self._dear(handle)
+            readings |= self._costly(handle)
         return readings
 
     def vitals(self, index: int, readings: Mapping[Key, Outcome[int]], *, full: bool) -> Vitals:
@@ -141,7 +141,7 @@ class Gauges:
         yield (Vital.UTILIZATION, 0), _picked(used, lambda answer: int(answer.gpu))
         yield from self._called(handle, _CALLS)
 
-    def _dear(self, handle: object) -> Iterator[Reading]:
+    def _costly(self, handle: object) -> Iterator[Reading]:
         yield from self._called(handle, _MORE_CALLS)
         yield from self._numbered(handle, _MORE_FIELDS)
         yield (Vital.SRAM_THRESHOLD, 0), self._sram_threshold(handle)

@@ -152,7 +152,7 @@ class NvmlSource:
         No worker is started until ``resume``, even when the result is False.
         """
         self._wanted.clear()
-        self._findings.counters_start_anew()
+        self._findings.reset_counters()
         if self._child is not None:
             self._child.close_stdin()
         try:
@@ -231,7 +231,7 @@ class NvmlSource:
                 case protocol.DevicesAnswer():
                     self._questions.answer(message)
                 case protocol.DriverAbsent():
-                    self._findings.counters_start_anew()
+                    self._findings.reset_counters()
                     self._set_status(
                         component_status.no_driver(seen_gpus=self._has_seen_gpus, on_bus=self._gpus_on_bus())
                     )
@@ -303,7 +303,7 @@ class NvmlSource:
     def _on_ended(self, ended: protocol.Ended) -> None:
         log.info("nvml.worker_ends", reason=ended.reason.value, detail=ended.detail)
         if ended.reason is not EndReason.NO_ANSWER:
-            self._findings.counters_start_anew()
+            self._findings.reset_counters()
         if ended.reason is EndReason.LIBRARY_NOT_FOUND:
             return  # reported by `run` for all cases without a library
         if ended.reason is not EndReason.NO_ANSWER or not self._fresh:
@@ -321,7 +321,7 @@ class NvmlSource:
             log.warning("nvml.worker_abandoned", pid=child.pid)
         else:
             self._gone.set()
-        child.let_go()
+        child.close_pipes()
 
     def _set_status(self, status: ComponentStatus) -> None:
         if status != self._status:

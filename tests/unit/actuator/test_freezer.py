@@ -175,12 +175,12 @@ async def test_container_released_during_freeze_stays_frozen_for_next_holder(
     holding = [asyncio.create_task(first.hold(CONTAINER))]
     async with asyncio.timeout(60):
         await asked.wait()
-        first.let_go()
+        first.release()
         holding.append(asyncio.create_task(second.hold(CONTAINER)))
         await asyncio.sleep(0)  # it has called, too
         answers.set()
         await asyncio.gather(*holding)
-    assert second.stands_still(CONTAINER)
+    assert second.is_frozen(CONTAINER)
     assert (group / "cgroup.freeze").read_text() == "1"
     assert (group / "mark").read_text() == "held uid-2 node-1 /run/c.sock"
 

@@ -37,7 +37,7 @@ async def test_held_container_is_marked_and_frozen_until_release(rig: Rig, freez
     await holding.hold(rig.old)
     assert freezer.frozen == {rig.old: "uid-1"}
     assert holding.held == {rig.old}
-    assert holding.let_go() == {rig.old}
+    assert holding.release() == {rig.old}
     assert freezer.frozen == {}
     assert holding.held == frozenset()
 
@@ -72,7 +72,7 @@ async def test_unarmed_container_reports_how_long_it_ran(rig: Rig, freezer: Free
 
 async def test_release_leaves_nothing_armed_or_held(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
     await holding.expect(rig.old)
-    holding.let_go()
+    holding.release()
     assert freezer.waiting == set()
     await holding.expect(rig.old)
     await holding.hold(rig.old)
@@ -83,7 +83,7 @@ async def test_release_leaves_nothing_armed_or_held(rig: Rig, freezer: Freezer, 
 async def test_release_during_freeze_lets_container_run(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
     freezing = asyncio.create_task(holding.hold(rig.old))
     await asyncio.sleep(0)  # it has begun
-    holding.let_go()
+    holding.release()
     await freezing
     assert freezer.still() == set()
 
@@ -94,8 +94,8 @@ async def test_transferred_container_stays_frozen(
     await holding.hold(rig.old)
     holding.transfer_to(following)
     assert freezer.still() == {rig.old} == following.held
-    assert holding.let_go() == frozenset()
-    assert following.let_go() == {rig.old}
+    assert holding.release() == frozenset()
+    assert following.release() == {rig.old}
 
 
 async def test_killed_container_never_runs(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
@@ -142,7 +142,7 @@ async def test_transfer_during_freeze_keeps_container_armed_until_frozen(
     await following.hold(rig.old)
     assert freezer.ever == [rig.old], "once"
     assert (freezer.still(), freezer.waiting, following.slipped) == ({rig.old}, set(), 0.0)
-    assert following.let_go() == {rig.old}
+    assert following.release() == {rig.old}
 
 
 async def test_transfer_during_freeze_is_released_by_new_holder(
@@ -150,8 +150,8 @@ async def test_transfer_during_freeze_is_released_by_new_holder(
 ) -> None:
     async with being_frozen(freezer, holding, rig.old):
         holding.transfer_to(following)
-        following.let_go()
-        assert holding.let_go() == frozenset()
+        following.release()
+        assert holding.release() == frozenset()
     assert freezer.still() == set()
 
 
@@ -180,7 +180,7 @@ async def test_failed_freeze_is_retried_after_transfer(
     freezer.refusal = ""
     holding.transfer_to(following)
     assert (following.held, following.failed) == (frozenset(), "")
-    assert not following.stands_still(rig.old)
+    assert not following.is_frozen(rig.old)
     await following.hold(rig.old)
     assert freezer.still() == {rig.old} == following.held
 
@@ -207,14 +207,14 @@ async def test_container_frozen_despite_error_is_released_after_transfer(
     assert holding.failed == "too many open files"
     holding.transfer_to(following)
     assert freezer.still() == {rig.old}
-    following.let_go()
+    following.release()
     assert freezer.still() == set()
 
 
 async def test_container_released_during_failed_freeze_runs(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
     frozen_by_halves(freezer)
     async with being_frozen(freezer, holding, rig.old):
-        holding.let_go()
+        holding.release()
     assert freezer.ever == [rig.old]
     assert freezer.still() == set()
 
@@ -223,7 +223,7 @@ async def test_repeated_expect_arms_once(rig: Rig, freezer: Freezer, holding: Ho
     armed = slowly_armed(freezer)
     await asyncio.gather(holding.expect(rig.old), holding.expect(rig.old))
     assert armed == [rig.old]
-    holding.let_go()
+    holding.release()
 
 
 async def test_expected_container_stays_armed_after_transfer(
@@ -239,7 +239,7 @@ async def test_expected_container_stays_armed_after_transfer(
     assert freezer.waiting == {rig.old, other}
     await following.hold(rig.old)
     assert following.slipped == 0.0
-    following.let_go()
+    following.release()
     assert freezer.waiting == set()
 
 
@@ -254,7 +254,7 @@ async def test_adopted_container_is_released_with_the_rest(rig: Rig, freezer: Fr
     holding.adopt({rig.old})
     await holding.hold(rig.old)
     assert freezer.ever == [rig.old]
-    assert holding.let_go() == {rig.old}
+    assert holding.release() == {rig.old}
 
 
 @contextlib.asynccontextmanager

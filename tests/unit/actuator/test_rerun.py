@@ -171,7 +171,7 @@ async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
 async def test_grace_period_stops_all_containers_concurrently(pod: PodRig) -> None:
     intent = pod.intent(grace_seconds=5.0)
     wish = PreStopHook(ExecHook(("sync",)))
-    outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent, last_wish=wish))
+    outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent, pre_stop_hook=wish))
     assert outcome.result is Result.RERUN
     stops = [call.request for call in pod.rig.server.calls if call.method == "StopContainer"]
     assert {stop.timeout for stop in stops} == {5}  # type: ignore[attr-defined]

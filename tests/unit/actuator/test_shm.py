@@ -276,7 +276,7 @@ def test_expired_time_stops_at_once(node: Node) -> None:
 def test_other_file_system_below_is_left(node: Node) -> None:
     (node.directory / "mounted").mkdir()
     removal = emptying._Removal(
-        device=-1, there=emptying._There(), users=emptying._Users(frozenset(), frozenset()), until=float("inf")
+        device=-1, there=emptying._InitialEntries(), users=emptying._Users(frozenset(), frozenset()), until=float("inf")
     )
     opened = os.open(node.directory, os.O_RDONLY)
     try:

@@ -275,7 +275,7 @@ async def test_failed_post_start_hook_never_fails_a_never_pod(rig: Rig) -> None:
 
 async def test_grace_period_runs_pre_stop_then_sends_sigterm(rig: Rig) -> None:
     intent = rig.intent(grace_seconds=5.0)
-    material = await rig.material(intent, last_wish=PreStopHook(ExecHook(("sync",))))
+    material = await rig.material(intent, pre_stop_hook=PreStopHook(ExecHook(("sync",))))
     await rig.actuator().carry_out(intent, material=material)
     called = [method for method in rig.server.called() if method in ("ExecSync", "StopContainer")]
     assert called == ["ExecSync", "StopContainer"]
@@ -283,7 +283,7 @@ async def test_grace_period_runs_pre_stop_then_sends_sigterm(rig: Rig) -> None:
 
 async def test_pre_stop_is_skipped_without_grace_period(rig: Rig) -> None:
     intent = rig.intent()
-    material = await rig.material(intent, last_wish=PreStopHook(ExecHook(("sync",))))
+    material = await rig.material(intent, pre_stop_hook=PreStopHook(ExecHook(("sync",))))
     await rig.actuator().carry_out(intent, material=material)
     assert "ExecSync" not in rig.server.called()
 
@@ -291,7 +291,7 @@ async def test_pre_stop_is_skipped_without_grace_period(rig: Rig) -> None:
 async def test_pre_stop_uses_up_the_grace_period(rig: Rig) -> None:
     intent = rig.intent(grace_seconds=4.0)
     rig.server.delay("ExecSync", 1.1)
-    material = await rig.material(intent, last_wish=PreStopHook(ExecHook(("sync",))))
+    material = await rig.material(intent, pre_stop_hook=PreStopHook(ExecHook(("sync",))))
     await rig.actuator().carry_out(intent, material=material)
     (stop,) = [call.request for call in rig.server.calls if call.method == "StopContainer"]
     assert stop.timeout == 3  # type: ignore[attr-defined]  # 2.9 s, in whole seconds as CRI has it
@@ -301,7 +301,7 @@ async def test_pre_stop_uses_up_the_grace_period(rig: Rig) -> None:
 async def test_failed_or_slow_pre_stop_does_not_prevent_the_stop(rig: Rig, hook: Hook) -> None:
     intent = rig.intent(grace_seconds=0.5)
     rig.server.fail("ExecSync", grpc.StatusCode.INTERNAL)
-    material = await rig.material(intent, last_wish=PreStopHook(hook))
+    material = await rig.material(intent, pre_stop_hook=PreStopHook(hook))
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.SWAPPED
 

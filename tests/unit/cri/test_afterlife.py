@@ -28,7 +28,7 @@ held = ConnectionDrain(cgroup_root=Path(sys.argv[2]), seconds=float(sys.argv[3])
 held.hold()
 print(held._holder.pid, flush=True)
 sys.stdin.readline()
-held.let_go()
+held.stop_keeping()
 """
 LOCKER = """
 import fcntl, sys
@@ -133,7 +133,7 @@ async def test_file_locks_are_kept(tmp_path: Path) -> None:
         fcntl.lockf(opened, fcntl.LOCK_EX)
         held = connection_drain.ConnectionDrain(cgroup_root=tmp_path)
         held.hold()
-        held.let_go()
+        held.stop_keeping()
         other = await asyncio.create_subprocess_exec(
             sys.executable, "-c", LOCKER, str(file), stderr=asyncio.subprocess.DEVNULL
         )
@@ -147,7 +147,7 @@ async def test_helper_moves_to_the_root_cgroup(tmp_path: Path) -> None:
     held.hold()
     assert held._holder is not None
     assert procs.read_text() == str(held._holder.pid)
-    held.let_go()
+    held.stop_keeping()
 
 
 async def test_new_connection_replaces_the_kept_one(service: Service, tmp_path: Path) -> None:

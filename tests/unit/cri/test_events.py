@@ -162,10 +162,10 @@ def test_untold_changes_nothing() -> None:
     ledger.reconcile([], at=1)
     listing = [view("a", ContainerState.CREATED)]
 
-    first, second = ledger.untold(listing, at=5), ledger.untold(listing, at=5)
+    first, second = ledger.new_events(listing, at=5), ledger.new_events(listing, at=5)
 
     assert first == second == ledger.reconcile(listing, at=5)
-    assert ledger.untold(listing, at=6) == ()
+    assert ledger.new_events(listing, at=6) == ()
 
 
 def test_stop_event_has_its_exit_code() -> None:

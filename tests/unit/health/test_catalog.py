@@ -113,9 +113,9 @@ def test_disputed_codes_have_an_explained_entry(catalog: Catalog, code: int) -> 
 def test_effect_is_suppressed_by_its_cause_only(catalog: Catalog) -> None:
     cleanup = finding(45, ActionClass.RESTART_APP)
 
-    assert catalog.swallows(finding(48, ActionClass.ASK_DRIVER), cleanup)
-    assert not catalog.swallows(cleanup, finding(48, ActionClass.ASK_DRIVER))
-    assert not catalog.swallows(finding(63, ActionClass.NONE), cleanup)
+    assert catalog.is_side_effect(finding(48, ActionClass.ASK_DRIVER), cleanup)
+    assert not catalog.is_side_effect(cleanup, finding(48, ActionClass.ASK_DRIVER))
+    assert not catalog.is_side_effect(finding(63, ActionClass.NONE), cleanup)
 
 
 def test_power_smoothing_on_again_cancels_power_smoothing_off(catalog: Catalog) -> None:
@@ -125,8 +125,8 @@ def test_power_smoothing_on_again_cancels_power_smoothing_off(catalog: Catalog) 
 
 
 def test_more_severe_finding_is_never_suppressed(catalog: Catalog) -> None:
-    assert not catalog.swallows(finding(144, ActionClass.NONE), finding(45, ActionClass.RESTART_APP))
-    assert not catalog.swallows(finding(48, ActionClass.ASK_DRIVER), finding(95, ActionClass.RESET_DEVICE))
+    assert not catalog.is_side_effect(finding(144, ActionClass.NONE), finding(45, ActionClass.RESTART_APP))
+    assert not catalog.is_side_effect(finding(48, ActionClass.ASK_DRIVER), finding(95, ActionClass.RESET_DEVICE))
 
 
 def test_no_effect_in_catalog_is_more_severe_than_its_cause(catalog: Catalog) -> None:
@@ -157,7 +157,7 @@ def test_overrides_change_only_what_they_name(catalog: Catalog) -> None:
     entry = merged.entries[xid(94)]
     assert entry.action is ActionClass.RESET_DEVICE
     assert entry.name == "contained memory error"
-    assert merged.what_is_done(entry) == merged.does[ActionClass.RESET_DEVICE]
+    assert merged.reaction(entry) == merged.does[ActionClass.RESET_DEVICE]
     assert catalog.action(xid(94)) is ActionClass.RESTART_APP
 
 

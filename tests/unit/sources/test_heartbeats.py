@@ -375,7 +375,7 @@ async def test_changed_annotation_takes_effect_immediately(world: World) -> None
     file = world.begin()
     await world.beats(file)
     await world.pods.put(annotated(timeout=3600))
-    await until(lambda: world.source._watches[ME][0].wish.timeout == 3600)
+    await until(lambda: world.source._watches[ME][0].config.timeout == 3600)
     await world.pods.put(builders.pod())
     await until(lambda: not world.source._watches)
 
