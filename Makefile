@@ -10,10 +10,10 @@ export PYTHONDONTWRITEBYTECODE :=
 export GOGC ?= 400
 
 # What writes files that are kept beside their sources; each checks with --check that they are current.
-GENERATORS := protogen catalog_doc monitoring api_doc performance_doc
+GENERATORS := protogen catalog_doc monitoring api_doc performance_doc steps_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode kubernetes image demo test test-long lint unit test-gpu format bench bench-crash bench-faults generate lock clean
+.PHONY: help venv devnode kubernetes image demo test test-long lint unit test-gpu format bench bench-crash bench-faults bench-steps generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -73,6 +73,10 @@ bench: devnode kubernetes  ## every strategy against the bare calls, device trou
 	python -m bench.hub
 	python -m bench.jobset
 	python -m bench.peers
+
+bench-steps: devnode kubernetes  ## from a fault to the next training step, for each way to restart a trainer, as JSON (ten minutes)
+	python -m pip install --quiet --editable '.[dev,steps]'
+	python -m bench.steps
 
 bench-crash: devnode kubernetes  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
 	python -m bench.crash --runs 500

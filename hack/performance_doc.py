@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import figures
-from hack import recovery_picture
+from hack import readme, recovery_picture
 
 _ROOT: Final = Path(__file__).parent.parent
 SOURCE: Final = _ROOT / "docs" / "performance.json"
@@ -70,15 +70,6 @@ def block(report: Json) -> str:
     """Return the part of the README between its two marks, with them."""
     picture = [_IMAGE.format(path="docs/recovery.svg"), ""] if recovery_picture.series(report) else []
     return "\n".join([BEGIN, "", *picture, *_beside_others(report), "", END])
-
-
-def with_block(readme: str, report: Json) -> str:
-    """Return a README with its figures. Raises ValueError when the two marks are missing."""
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"README.md has no place for figures: {BEGIN} and {END}")
-    return before + block(report) + after
 
 
 def _parts(report: Json) -> str:
@@ -195,7 +186,7 @@ def main() -> int:
         )
         return 1
     PAGE.write_text(render(report))
-    README.write_text(with_block(README.read_text(), report))
+    README.write_text(readme.with_block(README.read_text(), block(report)))
     if recovery_picture.series(report):
         PICTURE.write_text(recovery_picture.draw(report))
     else:

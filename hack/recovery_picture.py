@@ -7,8 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-_METADATA: Final = {"Date": None, "Creator": "kubemend"}
-_STYLE: Final[dict[Any, Any]] = {
+METADATA: Final = {"Date": None, "Creator": "kubemend"}
+STYLE: Final[dict[Any, Any]] = {
     "svg.hashsalt": "kubemend",
     "svg.fonttype": "none",
     "font.family": "sans-serif",
@@ -69,7 +69,7 @@ def draw(report: Mapping[str, Any]) -> str:
     """Return the picture as SVG. Raises ValueError when there is nothing to show."""
     import matplotlib as mpl
 
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         picture = io.StringIO()
-        figure(report).savefig(picture, format="svg", metadata=_METADATA)
+        figure(report).savefig(picture, format="svg", metadata=METADATA)
     return picture.getvalue()

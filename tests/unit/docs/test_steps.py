@@ -1,0 +1,64 @@
+"""The content of docs/steps.json in the page, in README.md and in the picture."""
+
+from typing import Any
+
+import pytest
+
+from bench.steps import recovery
+from hack import steps_doc
+
+Json = dict[str, Any]
+
+
+def way(what: str, seconds: float, ratio: float) -> Json:
+    stages = dict.fromkeys(recovery.STAGES, 0.0) | {"restart": seconds - 1.0, "step": 1.0}
+    return {
+        "what": what,
+        "first_step_s": seconds,
+        "new_step_s": seconds + 0.5,
+        "steps_lost": 5,
+        "stages_s": stages,
+        "each_first_step_s": [seconds, seconds],
+        "each_new_step_s": [seconds + 0.5, seconds + 0.5],
+        "total_s": 30.0,
+        "ratio_to_process": ratio,
+    }
+
+
+@pytest.fixture
+def report() -> Json:
+    return {
+        "machine": {"cores": 2, "memory_gib": 24, "kernel": "6.1", "python": "3.11", "load_before": 0.1},
+        "versions": {"Kubernetes": "v1.36.3"},
+        "layers": 32,
+        "steps_between_faults": 95,
+        "ways": {
+            "kubelet": way("kubelet restarts the container", 90.0, 30.0),
+            "process": way("a loop", 3.0, 1.0),
+            "spare": way("kubemend's launcher", 2.0, 0.667),
+        },
+    }
+
+
+def test_page_and_readme_have_every_way_with_its_ratio(report: Json) -> None:
+    for text in (steps_doc.render(report), steps_doc.block(report)):
+        assert "| kubelet restarts the container | 90 s (90, 90) | 90.5 s | 30.00 | 30 s |" in text
+        assert "| **kubemend's launcher** | 2 s (2, 2) | 2.5 s | 0.67 | 30 s |" in text
+    assert "| `spare` | 1 | 0 | 0 | 0 | 0 | 0 | 1 |" in steps_doc.render(report)
+
+
+def test_picture_has_the_seconds_of_every_way_and_cuts_long_bars(report: Json) -> None:
+    shown = steps_doc.draw(report)
+    assert all(label in shown for label in steps_doc.labels(report))
+    assert shown.count("…") == 1, "only kubelet's bar is longer than four times the loop's"
+
+
+def test_page_shown_by_another_report_is_stale(report: Json, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PAGE", "PICTURE", "README"):
+        monkeypatch.setattr(steps_doc, name, tmp_path / name)
+    steps_doc.PAGE.write_text(steps_doc.render(report))
+    steps_doc.PICTURE.write_text(steps_doc.draw(report))
+    steps_doc.README.write_text(steps_doc.block(report))
+    assert steps_doc.is_current(report)
+    report["ways"]["spare"]["first_step_s"] = 2.1
+    assert not steps_doc.is_current(report)
