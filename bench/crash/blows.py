@@ -51,6 +51,7 @@ class Blows:
         subject = fault.subject
         (running,) = self.witness.now(subject).running[fault.container]
         pid = await self.rig.observer.pid(running.id)
+        await self.witness.follow_freezing(subject)
         await asyncio.sleep(after)
         injected = Injected(subject, fault.container, old=running.id, pid=pid, at=time.time())
         pci = nvml_control.kernel_address(self.gpus[subject.name])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -27,6 +28,7 @@ from kubemend.common import cgroupfs
 _NAMESPACE = "default"
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
+_FREEZING_SLICE = 0.25  # seconds in a thread, which cannot be cancelled
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Witness:
         self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
         self._changed = asyncio.Event()
         self._cgroups: dict[ContainerId, Cgroup] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -69,13 +72,14 @@ class Witness:
         """Watch as long as the block runs."""
         witness = cls(rig)
         unsubscribe = rig.pods.subscribe(witness._on_pod)
-        following = asyncio.create_task(witness._follow_containers(), name="witness")
+        witness._tasks.add(asyncio.create_task(witness._follow_containers(), name="witness"))
         try:
             yield witness
         finally:
             unsubscribe()
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            for task in witness._tasks:
+                task.cancel()
+            await asyncio.gather(*witness._tasks, return_exceptions=True)
 
     def turn_page(self) -> None:
         """Begin new timelines. Earlier freezes of containers that still live are forgotten."""
@@ -102,6 +106,17 @@ class Witness:
         if container in lives:  # else its overlap stays unexplained
             lives[container] = replace(lives[container], stood_still=True)
         self.note(subject, f"{container[:8]} is frozen")
+
+    async def follow_freezing(self, subject: Subject) -> None:
+        """Record when a container of the pod that runs now freezes. Raises CriError.
+
+        A query after the kill of the agent comes too late for a container that the agent had frozen and was killing.
+        """
+        for view in itertools.chain.from_iterable(self.now(subject).running.values()):
+            if (group := await self._cgroup(view.id)) is not None:
+                task = asyncio.create_task(self._freezing(subject, view.id, group), name=f"freezing {view.id[:8]}")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
     def timeline(self, subject: Subject) -> Sequence[str]:
         """Return a pod's events since ``turn_page``, one line each."""
@@ -134,18 +149,29 @@ class Witness:
                 await self._changed.wait()
         self._changed.clear()
 
+    async def _freezing(self, subject: Subject, container: ContainerId, group: Cgroup) -> None:
+        while not await asyncio.to_thread(group.wait_frozen, timeout=_FREEZING_SLICE):
+            pass
+        if group.frozen:  # else it has ended without freezing
+            self.stood_still(subject, container)
+
     async def _is_frozen(self, container: ContainerId) -> bool:
         """Return whether the kernel has frozen a container that the runtime shows as running."""
+        group = await self._cgroup(container)
+        return group is not None and cgroupfs.frozen([group.path]) is True
+
+    async def _cgroup(self, container: ContainerId) -> Cgroup | None:
+        """Return a container's cgroup; None if it has ended in the meantime. Raises CriError."""
         if container not in self._cgroups:
             try:
                 pid = (await self._rig.cri.container_status(container)).pid
             except errors.NotFound:
-                return False  # it was removed in the meantime
-            cgroup = Cgroup.of_process(pid, proc=_PROC, mounted_at=_CGROUPS) if pid else None
-            if cgroup is None:
-                return False  # it has ended in the meantime
-            self._cgroups[container] = cgroup
-        return cgroupfs.frozen([self._cgroups[container].path]) is True
+                return None
+            group = Cgroup.of_process(pid, proc=_PROC, mounted_at=_CGROUPS) if pid else None
+            if group is None:
+                return None
+            self._cgroups[container] = group
+        return self._cgroups[container]
 
     def _now(self, subject: Subject, *, pod: PodView, views: Sequence[ContainerSummary]) -> Now:
         running: dict[str, list[ContainerSummary]] = {}

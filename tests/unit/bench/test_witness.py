@@ -13,6 +13,7 @@ import pytest
 from bench.crash.subjects import Subject
 from bench.crash.witness import Witness
 from bench.rig import Rig
+from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
@@ -51,13 +52,14 @@ class Events:
     """The watch of the runtime's containers: a test sets its events."""
 
     queue: "asyncio.Queue[ContainerEvent]" = field(default_factory=asyncio.Queue)
+    listed: tuple[ContainerSummary, ...] = ()
 
     @contextlib.asynccontextmanager
     async def subscribe(self) -> AsyncIterator["asyncio.Queue[ContainerEvent]"]:
         yield self.queue
 
     def containers(self) -> tuple[ContainerSummary, ...]:
-        return ()
+        return self.listed
 
 
 @dataclass
@@ -126,3 +128,21 @@ async def test_freeze_excuses_an_overlap_for_one_page_only(watched: Watched) -> 
     assert [life.stood_still for life in watched.witness.now(SUBJECT).lives] == [True]
     watched.witness.turn_page()
     assert [life.stood_still for life in watched.witness.now(SUBJECT).lives] == [False]
+
+
+@pytest.mark.parametrize(
+    ("asked", "stood_still"), [pytest.param("1", True, id="frozen"), pytest.param("0", False, id="ended")]
+)
+async def test_a_container_that_freezes_and_dies_at_once_is_recorded(
+    watched: Watched, tmp_path: Path, asked: str, *, stood_still: bool
+) -> None:
+    view = builders.view("old")
+    await watched.happens(EventKind.STARTED, view, at=1.0)
+    watched.events.listed = (view,)
+    watched.witness._cgroups[view.id] = Cgroup(tmp_path)
+    (tmp_path / "cgroup.freeze").write_text(asked)
+    await watched.witness.follow_freezing(SUBJECT)
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name().startswith("freezing"))
+    async with asyncio.timeout(DEADLINE):
+        await task
+    assert [life.stood_still for life in watched.witness.now(SUBJECT).lives] == [stood_still]
