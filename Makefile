@@ -74,7 +74,7 @@ bench: devnode kubernetes  ## every strategy against the bare calls, device trou
 	python -m bench.jobset
 	python -m bench.peers
 
-bench-steps: devnode kubernetes  ## from a fault to the next training step, for each way to restart a trainer, as JSON (ten minutes)
+bench-steps: devnode kubernetes  ## from a fault to the next training step, for each way to restart a trainer, as JSON (twenty minutes)
 	python -m pip install --quiet --editable '.[dev,steps]'
 	python -m bench.steps
 

@@ -7,7 +7,7 @@ import argparse
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ Json = Mapping[str, Any]
 _COLOURS: Final = {  # Okabe and Ito, readable with every colour vision
     "restart": "#D55E00",
     "imports": "#E69F00",
+    "rendezvous": "#999999",
     "device": "#F0E442",
     "build": "#56B4E9",
     "compile": "#0072B2",
@@ -52,7 +53,24 @@ records.
 
 """
 
+_GANG = """
+## Gangs
+
+{members} pods train the same model ({layers} layers) together, a part of the batch in each, with `jax.distributed` and
+gloo. One of them fails, and all have to start again: the others cannot go on without it. The trainers share a compile
+cache on a volume in every way, because only JAX's first process writes it.
+
+"""
+
+_GANG_NOTES = """
+- `rendezvous`: until all members have met. With loops in the containers no one tells the others of the fault: they end
+  when JAX has missed the member's heartbeats for 10 s (its default is 100 s).
+- All members share {cores} cores, so they import and build {members} times as much at once as one trainer alone.
+"""
+
 _TAIL = """
+## How it was measured
+
 All in one run on one node of {cores} cores with {memory_gib} GiB, Linux {kernel}, with the whole control plane beside
 it (Kubernetes {kubernetes}, containerd). The figures are medians; a Job and kubelet wait longer after each failure
 (10 s, 20 s, 40 s, …).
@@ -70,41 +88,63 @@ it (Kubernetes {kubernetes}, containerd). The figures are medians; a Job and kub
 
 def render(report: Json) -> str:
     """Return the page as Markdown."""
-    ways = report["ways"]
+    ways, machine = report["ways"], report["machine"]
     faults = len(next(iter(ways.values()))["each_first_step_s"])
-    head = _HEAD.format(layers=report["layers"], faults=faults, every=report["steps_between_faults"])
-    tail = _TAIL.format(
-        **report["machine"], kubernetes=report["versions"]["Kubernetes"], imports=ways["process"]["stages_s"]["imports"]
-    )
-    stages = "\n".join(_stages(ways))
-    table = "\n".join(_table(report))
-    return f"{head}{table}\n\n## Stages\n\n{stages}\n{tail}"
+    parts = [
+        _HEAD.format(layers=report["layers"], faults=faults, every=report["steps_between_faults"]),
+        *_lines(_table(ways, base="the loop's")),
+        "\n## Stages\n\n",
+        *_lines(_stages(ways)),
+    ]
+    if gang := report.get("gang"):
+        parts += [
+            _GANG.format(members=gang["members"], layers=gang["layers"]),
+            *_lines(_table(gang["ways"], base="kubemend's")),
+            "\n",
+            *_lines(_stages(gang["ways"])),
+            _GANG_NOTES.format(members=gang["members"], cores=machine["cores"]),
+        ]
+    imports = ways["process"]["stages_s"]["imports"]
+    parts.append(_TAIL.format(**machine, kubernetes=report["versions"]["Kubernetes"], imports=imports))
+    return "".join(parts)
+
+
+def _lines(lines: Iterable[str]) -> Iterator[str]:
+    return (f"{line}\n" for line in lines)
 
 
 def block(report: Json) -> str:
     """Return the part of the README between its two marks, with them."""
-    return "\n".join(
-        [BEGIN, "", "![Stages from the fault to the first step](docs/steps.svg)", "", *_table(report), "", END]
-    )
+    lines = [BEGIN, "", "![Stages from the fault to the first step](docs/steps.svg)", ""]
+    lines += _table(report["ways"], base="the loop's")
+    if gang := report.get("gang"):
+        lines += ["", f"A gang of {gang['members']}, one of which fails:", "", *_table(gang["ways"], base="kubemend's")]
+    return "\n".join([*lines, "", END])
 
 
-def _table(report: Json) -> Iterator[str]:
-    yield "| what restarts the trainer | first step | new step | of the loop's | all of it |"
+def _table(ways: Json, *, base: str) -> Iterator[str]:
+    yield f"| what restarts the trainer | first step | new step | of {base} | all of it |"
     yield "|---|---|---|---|---|"
-    for way in report["ways"].values():
+    for way in ways.values():
         name = f"**{way['what']}**" if way["what"].startswith("kubemend") else way["what"]
         each = ", ".join(f"{seconds:g}" for seconds in way["each_first_step_s"])
-        ratio = f"{way['ratio_to_process']:.2f}"
+        ratio = f"{way['ratio']:.2f}"
         first, new, total = (f"{way[key]:g} s" for key in ("first_step_s", "new_step_s", "total_s"))
         yield f"| {name} | {first} ({each}) | {new} | {ratio} | {total} |"
 
 
 def _stages(ways: Json) -> Iterator[str]:
-    yield f"| seconds | {' | '.join(recovery.STAGES)} |"
-    yield "|---" * (len(recovery.STAGES) + 1) + "|"
+    used = _used_stages(ways)
+    yield f"| seconds | {' | '.join(used)} |"
+    yield "|---" * (len(used) + 1) + "|"
     for name, way in ways.items():
         seconds = way["stages_s"]
-        yield f"| `{name}` | {' | '.join(f'{seconds[stage]:g}' for stage in recovery.STAGES)} |"
+        yield f"| `{name}` | {' | '.join(f'{seconds.get(stage, 0):g}' for stage in used)} |"
+
+
+def _used_stages(ways: Json) -> list[str]:
+    """Return the stages that take time in any of the ways."""
+    return [stage for stage in recovery.STAGES if any(way["stages_s"].get(stage) for way in ways.values())]
 
 
 def labels(report: Json) -> list[str]:
@@ -118,14 +158,15 @@ def draw(report: Json) -> str:
     from matplotlib.figure import Figure
 
     ways = report["ways"]
+    used = _used_stages(ways)
     widest = _WIDEST * ways["process"]["first_step_s"]
     with mpl.rc_context(recovery_picture.STYLE):
         made = Figure(figsize=(8.0, 3.6), layout="constrained")
         axes = made.add_subplot()
         for place, (way, text) in enumerate(zip(ways.values(), labels(report), strict=True)):
             left = 0.0
-            for stage in recovery.STAGES:
-                length = min(way["stages_s"][stage], widest - left)
+            for stage in used:
+                length = min(way["stages_s"].get(stage, 0), widest - left)
                 axes.barh(place, length, left=left, height=0.6, color=_COLOURS[stage], label="" if place else stage)
                 left += length
             cut = " …" if sum(way["stages_s"].values()) > widest else ""
@@ -135,7 +176,7 @@ def draw(report: Json) -> str:
         axes.invert_yaxis()
         axes.xaxis.set_major_formatter(lambda at, _: f"{at:g} s")
         axes.set_title("From a fault to the first training step", loc="left", weight="bold")
-        made.legend(frameon=False, loc="outside lower center", ncols=len(recovery.STAGES))
+        made.legend(frameon=False, loc="outside lower center", ncols=len(used))
         picture = io.StringIO()
         made.savefig(picture, format="svg", metadata=recovery_picture.METADATA)
     return picture.getvalue()

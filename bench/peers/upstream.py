@@ -91,16 +91,17 @@ class UpstreamGang(JobSetGang):
     async def _create(self) -> None:
         self.template.lives.mkdir(parents=True)
         spec = self.template.job_object()["spec"]["template"]["spec"]
-        pod = {"spec": _with_agent(spec, place=_place(self.nodes[0]))}
+        pod = {"spec": with_agent(spec, self.nodes[0])}
         workers = {"name": "workers", "replicas": 1, "template": jobsets.job(members=self.size, pod=pod)}
         made = jobsets.jobset(self.template.name, workers, max_restarts=self._most_restarts)
         del made["spec"]["managedBy"]
         await self._api.create(jobsets.JOBSETS, made)
 
 
-def _with_agent(spec: Json, *, place: Path) -> Json:
+def with_agent(spec: Json, dev: DevNode) -> Json:
     """Return a worker's pod spec with upstream's agent as a sidecar, and the rules that restart the pod."""
     (worker,) = spec["containers"]
+    place = _place(dev)
     agent = {
         "name": "agent",
         "image": images.BUSYBOX,

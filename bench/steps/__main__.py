@@ -1,19 +1,22 @@
-"""Measure the time from a fault to the next training step, for each way to restart a trainer.
+"""Measure the time from a fault to the next training step, for each way to restart a trainer or a gang of trainers.
 
 One pod after another runs the same trainer with JAX on the CPU, which compiles its step, saves a checkpoint every ten
 steps, and fails several times. The ways: a Job, kubelet's restart, a loop in the container, kubemend's swap without and
-with the component ``caches``, and kubemend's launcher with a warm spare.
+with the component ``caches``, and kubemend's launcher with a warm spare. Then one gang after another trains the same
+model, of fewer layers, a part of the batch in each pod. One member fails, and all must be restarted: by upstream's
+JobSet controller, in two ways, by loops in the containers, and by kubemend's round.
 
 Prints JSON. ``first_step_s`` is the median time from the fault to the first step that is finished after it,
 ``new_step_s`` to the first that had not been finished before, ``stages_s`` are the stages up to the first step.
-``ratio_to_process`` is to the loop in the container, in the same run. ``total_s`` is from the first step of all to the
-last new step.
+``ratio`` is to the loop in the container, of gangs to kubemend's round, in the same run. ``total_s`` is from the first
+step of all to the last new step.
 
 ``--write docs/steps.json`` saves it, and ``python -m hack.steps_doc`` generates the page and the picture from that.
 """
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import sys
 import tempfile
@@ -26,8 +29,8 @@ import yaml
 
 from bench import all as bench_all
 from bench.rig import is_ready
-from bench.steps import arms, recovery
-from hack.devnode import controlplane, kubernetes, node
+from bench.steps import arms, gangs, records, recovery
+from hack.devnode import controlplane, kubernetes, node, peers
 from kubemend.common import aio, logs
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
@@ -40,18 +43,48 @@ _POLICIES: Final = {
 _VOLUME: Final = "kubemend-cache"
 _GROUPS: Final = {"jobs": "batch"}
 _BASE: Final = "process"
+_GANG_BASE: Final = "gang-kubemend"
 _SECONDS: Final = 60.0
-_RECOVERY_SECONDS: Final = 400.0  # the Job controller's backoff is 10 s, 20 s, 40 s, …
 _LOOK_AGAIN: Final = 0.2
 
 Json = dict[str, Any]
 
 
-async def measure(wanted: tuple[str, ...], plan: arms.Plan) -> Json:
+async def measure(wanted: tuple[str, ...], plan: arms.Plan, gang: arms.Plan, *, members: int) -> Json:
     """Run the arms one after another, and return the figures."""
+    report: Json = {
+        "versions": {"Kubernetes": kubernetes.version(), "JobSet": peers.JOBSET.version},
+        "layers": plan.layers,
+        "steps_between_faults": plan.every,
+    }
+    with tempfile.TemporaryDirectory(prefix="kubemend-bench-") as directory:
+        where = Path(directory)
+        if set(wanted) & set(_ALONE):
+            report["ways"] = _with_ratios(
+                await _measure_alone(wanted, plan, directory=_made(where / "alone")), base=_BASE
+            )
+        if set(wanted) & set(_GANGS):
+            ways = await gangs.measure(wanted, gang, members=members, directory=_made(where / "gangs"))
+            report["gang"] = {"members": members, "layers": gang.layers, "ways": _with_ratios(ways, base=_GANG_BASE)}
+    return report
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+def _with_ratios(ways: Json, *, base: str) -> Json:
+    """Add the ratio of each way's first step to that of ``base``."""
+    if base not in ways:
+        return ways
+    floor = ways[base]["first_step_s"]
+    return {name: {**way, "ratio": round(way["first_step_s"] / floor, 3)} for name, way in ways.items()}
+
+
+async def _measure_alone(wanted: tuple[str, ...], plan: arms.Plan, *, directory: Path) -> Json:
     found: Json = {}
     async with contextlib.AsyncExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kubemend-bench-")))
         dev = await stack.enter_async_context(node.DevNode.named("bench-steps", options=node.Options(gpus=0)))
         await stack.enter_async_context(controlplane.on(dev.kubeconfig, directory / "control-plane"))
         api = await stack.enter_async_context(kube.connect(kubeconfig=dev.kubeconfig))
@@ -59,20 +92,9 @@ async def measure(wanted: tuple[str, ...], plan: arms.Plan) -> Json:
         await _have_caches(api, dev.name)
         for arm in arms.ARMS:
             if arm.name in wanted:
-                records = directory / arm.name
-                records.mkdir()
-                found[arm.name] = {"what": arm.what, **await _run(api, arm, plan, node_name=dev.name, records=records)}
-        kinds = dev.kinds
-    if base := found.get(_BASE):
-        for each in found.values():
-            each["ratio_to_process"] = round(each["first_step_s"] / base["first_step_s"], 3)
-    return {
-        "node": kinds,
-        "versions": {"Kubernetes": kubernetes.version()},
-        "layers": plan.layers,
-        "steps_between_faults": plan.every,
-        "ways": found,
-    }
+                where = _made(directory / arm.name)
+                found[arm.name] = {"what": arm.what, **await _run(api, arm, plan, node_name=dev.name, where=where)}
+    return found
 
 
 @contextlib.asynccontextmanager
@@ -99,25 +121,14 @@ async def _have_caches(api: kube.KubeClient, node_name: str) -> None:
                 return
 
 
-async def _run(api: kube.KubeClient, arm: arms.Arm, plan: arms.Plan, *, node_name: str, records: Path) -> Json:
-    """Run one arm's trainer until it has recovered from its last fault. Raises TimeoutError with its last record."""
-    resource, made = arms.objects(arm, plan, node=node_name, records=records)
+async def _run(api: kube.KubeClient, arm: arms.Arm, plan: arms.Plan, *, node_name: str, where: Path) -> Json:
+    """Run one arm's trainer until it has recovered from its last fault."""
+    resource, made = arms.objects(arm, plan, node=node_name, records=where)
     collection = paths.collection(resource, namespace="default", group=_GROUPS.get(resource, ""))
     await api.create(collection, made)
-    file = records / "train.records"
-    found: list[recovery.Record] = []
-    while len(recovery.recoveries(found)) < plan.faults:
-        before = len(recovery.recoveries(found))
-        try:
-            async with asyncio.timeout(_RECOVERY_SECONDS):
-                while len(recovery.recoveries(found)) == before:
-                    await asyncio.sleep(_LOOK_AGAIN)
-                    found = recovery.parse(file.read_text()) if file.exists() else []
-        except TimeoutError as error:
-            raise TimeoutError(f"{arm.name}: no recovery {before + 1}; its last records: {found[-3:]}") from error
+    found = await records.with_recoveries(where / "0.records", count=plan.faults, what=arm.name)
     await _delete(api, f"{collection}/{arm.name}")
-    steps = [each.at for each in found if each.stage == "step"]
-    return {**recovery.figures(recovery.recoveries(found)), "total_s": round(steps[-1] - steps[0], 1)}
+    return recovery.figures(found)
 
 
 async def _delete(api: kube.KubeClient, path: str) -> None:
@@ -132,15 +143,18 @@ async def _delete(api: kube.KubeClient, path: str) -> None:
             await asyncio.sleep(_LOOK_AGAIN)
 
 
-_NAMES: Final = tuple(arm.name for arm in arms.ARMS)
+_ALONE: Final = tuple(arm.name for arm in arms.ARMS)
+_GANGS: Final = tuple(arm.name for arm in arms.GANG_ARMS)
 
 
 @click.command(help=__doc__)
-@click.option("--only", multiple=True, type=click.Choice(_NAMES), help="Only this way; may be repeated.")
+@click.option("--only", multiple=True, type=click.Choice(_ALONE + _GANGS), help="Only this way; may be repeated.")
 @click.option("--layers", default=32, show_default=True, help="Layers of the model: more take longer to compile.")
 @click.option("--faults", default=3, show_default=True, help="Faults of each trainer, one after another.")
 @click.option("--every", default=95, show_default=True, help="Steps between faults.")
 @click.option("--spare-after", default="2s", show_default=True, help="When a trainer gets its spare.")
+@click.option("--members", default=4, show_default=True, help="Members of the gangs.")
+@click.option("--gang-layers", default=8, show_default=True, help="Layers of the gangs' model: all compile it at once.")
 @click.option(
     "--python",
     default=sys.executable,
@@ -150,13 +164,24 @@ _NAMES: Final = tuple(arm.name for arm in arms.ARMS)
 )
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON to this file.")
 def main(
-    only: tuple[str, ...], python: Path, write: Path | None, *, layers: int, faults: int, every: int, spare_after: str
+    only: tuple[str, ...],
+    python: Path,
+    write: Path | None,
+    *,
+    layers: int,
+    faults: int,
+    every: int,
+    spare_after: str,
+    members: int,
+    gang_layers: int,
 ) -> None:
     """Measure and print."""
     logs.configure(level="error", log_format="console")
     plan = arms.Plan(python, layers=layers, faults=faults, every=every, spare_after=spare_after)
+    gang = dataclasses.replace(plan, layers=gang_layers)
     machine = bench_all.machine()
-    text = json.dumps({"machine": machine, **asyncio.run(measure(only or _NAMES, plan))}, indent=2)
+    figures = asyncio.run(measure(only or _ALONE + _GANGS, plan, gang, members=members))
+    text = json.dumps({"machine": machine, **figures}, indent=2)
     if write is not None:
         write.write_text(f"{text}\n")
     click.echo(text)

@@ -1,12 +1,15 @@
-"""Define the compared ways to restart a trainer: a pod for each, with the same trainer."""
+"""Define the compared ways to restart a trainer, and a gang of trainers: objects for each, with the same program."""
 
+import enum
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from hack.devnode import images
+from bench.peers import upstream
+from hack.devnode import images, jobsets
+from hack.devnode.node import DevNode
 
 Json = dict[str, Any]
 
@@ -18,6 +21,12 @@ _HERE: Final = Path(__file__).resolve().parent
 _LAUNCHER: Final = _HERE.parents[1] / "launcher" / "kubemend_run.py"
 _LIBRARIES: Final = ("/usr", "/lib", "/lib64")
 _RESTARTS: Final = 100
+_SHARED_CACHE: Final = f"{RECORDS}/cache"
+"""JAX's cache of several processes: only the first one writes it, so it must be on a volume that all share."""
+
+
+_ONCE: Final = "exec {python} {train}"
+_LOOP: Final = "until {python} {train}; do :; done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,7 @@ class Arm:
 
     name: str
     what: str
-    command: str = "exec {python} {train}"
+    command: str = _ONCE
     annotations: Mapping[str, str] = field(default_factory=dict)
     restart_policy: str = "OnFailure"
     own_cache: bool = True
@@ -37,7 +46,6 @@ class Arm:
 
 
 _OPTED_IN: Final = {"kubemend.io/restart": "InPlace"}
-_LOOP: Final = "until {python} {train}; do :; done"
 _LAUNCHED: Final = f"exec {{python}} {{launcher}} --max-restarts {_RESTARTS}"
 
 ARMS: Final = (
@@ -54,6 +62,36 @@ ARMS: Final = (
 )
 
 
+class Restarter(enum.Enum):
+    """What restarts a gang's processes after a fault of one."""
+
+    UPSTREAM_RECREATE = "upstream's JobSet controller creates all pods again"
+    UPSTREAM_IN_PLACE = "upstream's JobSet controller with InPlaceRestart: kubelet restarts all containers"
+    LOOPS = "a loop in each container starts its process again, after JAX has noticed the fault"
+    KUBEMEND = "kubemend's round restarts all containers in place"
+
+
+@dataclass(frozen=True, slots=True)
+class GangArm:
+    """Define one way to restart a gang."""
+
+    name: str
+    restarter: Restarter
+
+    @property
+    def what(self) -> str:
+        """Return the description."""
+        return self.restarter.value
+
+
+GANG_ARMS: Final = (
+    GangArm("gang-recreate", Restarter.UPSTREAM_RECREATE),
+    GangArm("gang-in-place", Restarter.UPSTREAM_IN_PLACE),
+    GangArm("gang-loops", Restarter.LOOPS),
+    GangArm("gang-kubemend", Restarter.KUBEMEND),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Set what every trainer does: it fails after each ``every`` steps, ``faults`` times."""
@@ -66,22 +104,47 @@ class Plan:
 
 
 def pod_spec(arm: Arm, plan: Plan, *, node: str, records: Path) -> Json:
-    """Return the spec of an arm's pod. ``records`` is a directory on the node, for ``train.records``."""
-    command = arm.command.format(
+    """Return the spec of an arm's pod. ``records`` is a directory on the node, for the trainer's records."""
+    environment = {"JAX_COMPILATION_CACHE_DIR": CACHE} if arm.own_cache else {}
+    spec = _spec(arm.command, plan, environment=environment, records=records)
+    return {**spec, "nodeName": node, "restartPolicy": arm.restart_policy}
+
+
+def gang(arm: GangArm, plan: Plan, *, members: int, node: DevNode, records: Path) -> Json:
+    """Return the JobSet that runs an arm's gang; ``records`` as for ``pod_spec``."""
+    environment = {"STEPS_WORLD": str(members), "JAX_COMPILATION_CACHE_DIR": _SHARED_CACHE}
+    command = _LOOP if arm.restarter is Restarter.LOOPS else _ONCE
+    spec = _spec(command, plan, environment=environment, records=records)
+    (container,) = spec["containers"]
+    container["env"].append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+    recreated = arm.restarter is Restarter.UPSTREAM_RECREATE
+    spec["restartPolicy"] = "Never" if recreated else "OnFailure"
+    if arm.restarter is Restarter.UPSTREAM_IN_PLACE:
+        spec = upstream.with_agent(spec, node)
+    job = jobsets.job(members=members, pod={"spec": spec}, backoff_limit=0 if recreated else jobsets.MOST)
+    workers = {"name": "workers", "replicas": 1, "template": job}
+    made = jobsets.jobset(arm.name, workers, max_restarts=_RESTARTS)
+    if arm.restarter is not Restarter.KUBEMEND:
+        del made["spec"]["managedBy"]
+    if recreated:
+        made["spec"]["failurePolicy"]["restartStrategy"] = "Recreate"
+    return made
+
+
+def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: Path) -> Json:
+    program = command.format(
         python=plan.python, train=_HERE / "train.py", launcher=_LAUNCHER, spare_after=plan.spare_after
     )
     environment = {
-        "STEPS_RECORDS": f"{RECORDS}/train.records",
+        "STEPS_RECORDS": RECORDS,
         "STEPS_LAYERS": str(plan.layers),
         "STEPS_FAULTS": str(plan.faults),
         "STEPS_FAULT_EVERY": str(plan.every),
         "JAX_PLATFORMS": "cpu",
-        **({"JAX_COMPILATION_CACHE_DIR": CACHE} if arm.own_cache else {}),
+        **environment,
     }
     shared = [(f"host-{number}", path) for number, path in enumerate(_host_paths(plan.python))]
     return {
-        "nodeName": node,
-        "restartPolicy": arm.restart_policy,
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -90,7 +153,7 @@ def pod_spec(arm: Arm, plan: Plan, *, node: str, records: Path) -> Json:
                 "name": "trainer",
                 "image": images.BUSYBOX,
                 "imagePullPolicy": "Never",
-                "command": ["/bin/sh", "-c", command],
+                "command": ["/bin/sh", "-c", program],
                 "env": [{"name": name, "value": value} for name, value in environment.items()],
                 "volumeMounts": [
                     {"name": "records", "mountPath": RECORDS},

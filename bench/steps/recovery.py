@@ -1,12 +1,13 @@
 """Read a trainer's records (``bench.steps.train``), and find what each fault has cost. Pure."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-STAGES: Final = ("restart", "imports", "device", "build", "compile", "load", "step")
-"""The stages in their order. ``restart`` is from the fault to the program's first line."""
+STAGES: Final = ("restart", "imports", "rendezvous", "device", "build", "compile", "load", "step")
+"""The stages in their order. ``restart`` is from the fault to the program's first line; one process alone has no
+``rendezvous``."""
 
 _FIRST_LINE: Final = "interpreter"
 
@@ -71,9 +72,13 @@ def _recovery(fault: Record, after: Sequence[Record]) -> Recovery | None:
     return None
 
 
-def figures(found: Iterable[Recovery]) -> dict[str, Any]:
-    """Return the printed figures: medians of seconds, and every recovery's time to the first and to the new step."""
-    each = list(found)
+def figures(records: Sequence[Record]) -> dict[str, Any]:
+    """Return the printed figures: medians of seconds, and every recovery's time to the first and to the new step.
+
+    ``total_s`` is from the first step of all to the last new one.
+    """
+    each = recoveries(records)
+    steps = [record.at for record in records if record.stage == "step"]
     return {
         "first_step_s": round(statistics.median(one.first_step for one in each), 2),
         "new_step_s": round(statistics.median(one.new_step for one in each), 2),
@@ -83,4 +88,5 @@ def figures(found: Iterable[Recovery]) -> dict[str, Any]:
         },
         "each_first_step_s": [round(one.first_step, 2) for one in each],
         "each_new_step_s": [round(one.new_step, 2) for one in each],
+        "total_s": round(steps[-1] - steps[0], 1),
     }

@@ -1,17 +1,27 @@
 """Train a small transformer on made-up data, and record when each stage on the way to a step is over.
 
-It imports nothing of kubemend: it runs in a container of its own. Each line of the file ``$STEPS_RECORDS`` is a moment
-(``time.monotonic_ns``), a stage and the number of the last finished step. The checkpoint is beside that file. Every
-``$STEPS_FAULT_EVERY`` steps it ends as if by an exception, without any cleanup, ``$STEPS_FAULTS`` times in all. The
-model has ``$STEPS_LAYERS`` layers: the compiler needs longer for more.
+It imports nothing of kubemend: it runs in a container of its own. Each line of the file ``RANK.records`` in the
+directory ``$STEPS_RECORDS`` is a moment (``time.monotonic_ns``), a stage and the number of the last finished step. The
+checkpoint is beside that file. Every ``$STEPS_FAULT_EVERY`` steps it ends as if by an exception, without any cleanup,
+``$STEPS_FAULTS`` times in all. The model has ``$STEPS_LAYERS`` layers: the compiler needs longer for more.
+
+``$STEPS_WORLD`` processes train together, each on a part of the batch, and add up their gradients in each step. The
+first one writes its address into a file beside the records. The last one has the faults.
 """
 
+import contextlib
+import io
 import os
+import socket
 import time
 
-RECORDS = os.environ["STEPS_RECORDS"]
-CHECKPOINT = RECORDS + ".npz"
+WORLD, RANK = int(os.environ.get("STEPS_WORLD", "1")), int(os.environ.get("JOB_COMPLETION_INDEX", "0"))
+RECORDS = f"{os.environ['STEPS_RECORDS']}/{RANK}.records"
+CHECKPOINT = f"{os.environ['STEPS_RECORDS']}/checkpoint.npz"
+COORDINATOR = f"{os.environ['STEPS_RECORDS']}/coordinator"
+PORT = 12345
 CHECKPOINT_EVERY = 10
+MISSING_SECONDS = 10  # after which the others notice that one is missing; JAX's default is 100 s
 
 
 def record(stage: str, step: int = 0) -> None:
@@ -29,6 +39,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 import orbax.checkpoint  # noqa: E402, F401
+from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 record("imports")
 
@@ -75,9 +86,36 @@ def loaded(weights: Weights) -> tuple[Weights, int]:
 
 def save(weights: Weights, step: int) -> None:
     """Replace the checkpoint."""
-    with open(CHECKPOINT + ".new", "wb") as file:  # noqa: PTH123
-        np.savez(file, step=step, **{str(each): leaf for each, leaf in enumerate(jax.tree.leaves(weights))})
-    os.replace(CHECKPOINT + ".new", CHECKPOINT)  # noqa: PTH105
+    content = io.BytesIO()
+    np.savez(content, step=step, **{str(each): leaf for each, leaf in enumerate(jax.tree.leaves(weights))})
+    replace_file(CHECKPOINT, content.getvalue())
+
+
+def meet() -> None:
+    """Wait for the other processes."""
+    if RANK == 0:
+        replace_file(COORDINATOR, f"{os.environ['POD_IP']}:{PORT}".encode())
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(coordinator(), WORLD, RANK, heartbeat_timeout_seconds=MISSING_SECONDS)
+    record("rendezvous")
+
+
+def coordinator() -> str:
+    """Return the address of the first process, once it listens there. Its pod may be another one than before."""
+    while True:
+        with contextlib.suppress(OSError), open(COORDINATOR) as file:  # noqa: PTH123
+            host = file.read().partition(":")[0]
+            if RANK:
+                socket.create_connection((host, PORT), timeout=0.5).close()
+            return f"{host}:{PORT}"
+        time.sleep(0.05)
+
+
+def replace_file(path: str, content: bytes) -> None:
+    """Replace a file as a whole."""
+    with open(path + ".new", "wb") as file:  # noqa: PTH123
+        file.write(content)
+    os.replace(path + ".new", path)  # noqa: PTH105
 
 
 def faults() -> int:
@@ -88,34 +126,46 @@ def faults() -> int:
 
 def main() -> None:
     """Train until the process is killed."""
-    jax.devices()
+    if WORLD > 1:
+        meet()
+    mesh = Mesh(jax.devices(), ("batch",))
+    whole, parts = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("batch"))
     record("device")
     optimizer = optax.sgd(1e-3)
-    weights = made()
-    random = np.random.default_rng(1)
-    given, wanted = (jnp.asarray(random.normal(size=(BATCH, LENGTH, WIDTH)), jnp.float32) for _ in range(2))
+    weights = jax.device_put(made(), whole)
+    random = np.random.default_rng(1 + RANK)
+    given, wanted = (
+        jax.make_array_from_process_local_data(
+            parts, random.normal(size=(BATCH // WORLD, LENGTH, WIDTH)).astype(np.float32)
+        )
+        for _ in range(2)
+    )
     record("build")
 
-    def update(weights: Weights, state: optax.OptState) -> tuple[Weights, optax.OptState, jax.Array]:
+    def update(
+        weights: Weights, state: optax.OptState, given: jax.Array, wanted: jax.Array
+    ) -> tuple[Weights, optax.OptState, jax.Array]:
         value, slopes = jax.value_and_grad(loss)(weights, given, wanted)
         changes, state = optimizer.update(slopes, state)
         return optax.apply_updates(weights, changes), state, value
 
     state = optimizer.init(weights)
-    compiled = jax.jit(update).lower(weights, state).compile()
+    compiled = jax.jit(update, out_shardings=whole).lower(weights, state, given, wanted).compile()
     record("compile")
     weights, step = loaded(weights)
+    weights = jax.device_put(weights, whole)
     record("load", step)
-    last = int(os.environ["STEPS_FAULT_EVERY"]) + step if faults() < int(os.environ["STEPS_FAULTS"]) else -1
+    fails = RANK == WORLD - 1 and faults() < int(os.environ["STEPS_FAULTS"])
+    last = int(os.environ["STEPS_FAULT_EVERY"]) + step if fails else -1
     while True:
-        weights, state, value = compiled(weights, state)
+        weights, state, value = compiled(weights, state, given, wanted)
         value.block_until_ready()
         step += 1
         record("step", step)
         if step == last:
             record("fault", step)
             os._exit(1)
-        if step % CHECKPOINT_EVERY == 0:
+        if RANK == 0 and step % CHECKPOINT_EVERY == 0:
             save(weights, step)
 
 

@@ -1,12 +1,16 @@
 """What a fault has cost is read from the trainer's own records, and each way to restart runs the same trainer."""
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.steps import arms, recovery
+from bench.steps import arms, records, recovery
+from hack.devnode.node import DevNode
 
 PLAN = arms.Plan(Path("/venv/bin/python"), layers=2, faults=1, every=5, spare_after="2s")
 STARTED = "0 interpreter 0\n"
@@ -58,11 +62,16 @@ def test_records_that_are_being_written_have_no_half_line(length: int) -> None:
 
 
 def test_figures_are_medians_with_all_single_recoveries() -> None:
-    found = [recovery.Recovery({"restart": seconds, "step": 1.0}, seconds + 3, lost=4) for seconds in (1.0, 2.0, 9.0)]
-    told = recovery.figures(found)
-    assert (told["first_step_s"], told["new_step_s"], told["steps_lost"]) == (3.0, 5.0, 4)
-    assert (told["stages_s"]["restart"], told["stages_s"]["imports"]) == (2.0, 0.0)
-    assert told["each_new_step_s"] == [4.0, 5.0, 12.0]
+    lines = ["0 step 1"]
+    for step, (at, restart) in enumerate([(10, 1), (20, 2), (30, 9)], start=1):
+        lines += [f"{at} fault {step}", f"{at + restart} interpreter 0", f"{at + restart} load {step}"]
+        lines += [f"{at + restart + 1} step {step + 1}"]
+    text = "".join(f"{line.replace(' ', '000000000 ', 1)}\n" for line in lines)
+    printed = recovery.figures(recovery.parse(text))
+    assert (printed["first_step_s"], printed["new_step_s"], printed["steps_lost"]) == (3.0, 3.0, 0)
+    assert (printed["stages_s"]["restart"], printed["stages_s"]["imports"]) == (2.0, 0.0)
+    assert printed["each_new_step_s"] == [2.0, 3.0, 10.0]
+    assert printed["total_s"] == 40.0, "from the first step to the last"
 
 
 @pytest.mark.parametrize("arm", arms.ARMS, ids=lambda arm: arm.name)
@@ -75,3 +84,42 @@ def test_each_way_runs_the_same_trainer_with_its_own_restart_policy(arm: arms.Ar
     assert pod["restartPolicy"] == ("Never" if arm.by_job else "OnFailure")
     names = {each["name"] for each in container["env"]}
     assert ("JAX_COMPILATION_CACHE_DIR" in names) == arm.own_cache
+
+
+@pytest.mark.parametrize("arm", arms.GANG_ARMS, ids=lambda arm: arm.name)
+def test_each_way_runs_the_same_gang_with_its_own_restarter(arm: arms.GangArm) -> None:
+    dev = cast("DevNode", SimpleNamespace(layout=SimpleNamespace(root=Path("/dev-node"))))
+    made = arms.gang(arm, PLAN, members=3, node=dev, records=Path("/records"))
+    ours = arm.restarter is arms.Restarter.KUBEMEND
+    assert ("managedBy" in made["spec"]) == ours
+    (workers,) = made["spec"]["replicatedJobs"]
+    job = workers["template"]["spec"]
+    assert (job["completions"], job["parallelism"], job["completionMode"]) == (3, 3, "Indexed")
+    pod = job["template"]["spec"]
+    container = next(each for each in pod["containers"] if each["name"] == "trainer")
+    assert "/bench/steps/train.py" in container["command"][-1]
+    assert container["command"][-1].startswith("until") == (arm.restarter is arms.Restarter.LOOPS)
+    recreated = arm.restarter is arms.Restarter.UPSTREAM_RECREATE
+    assert pod["restartPolicy"] == ("Never" if recreated else "OnFailure")
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    assert environment["STEPS_WORLD"] == "3"
+    assert environment["JAX_COMPILATION_CACHE_DIR"].startswith(f"{arms.RECORDS}/"), "shared by all members"
+
+
+async def test_records_are_returned_after_the_last_recovery(tmp_path: Path) -> None:
+    file = tmp_path / "0.records"
+    waiting = asyncio.create_task(records.with_recoveries(file, count=1, what="process"))
+    file.write_text(STARTED + FAILED + RECOVERED)
+    assert await asyncio.wait({waiting}, timeout=0.5) == (set(), {waiting}), "no step that is new yet"
+    file.write_text(STARTED + FAILED + RECOVERED + NEW_STEP)
+    assert recovery.recoveries(await waiting)
+
+
+async def test_trainer_that_does_not_recover_is_reported_with_its_last_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "_RECOVERY_SECONDS", 0.0)
+    file = tmp_path / "0.records"
+    file.write_text(STARTED + FAILED)
+    with pytest.raises(TimeoutError, match=r"process: no recovery 1; its last records: .*fault"):
+        await records.with_recoveries(file, count=1, what="process")

@@ -21,7 +21,7 @@ def way(what: str, seconds: float, ratio: float) -> Json:
         "each_first_step_s": [seconds, seconds],
         "each_new_step_s": [seconds + 0.5, seconds + 0.5],
         "total_s": 30.0,
-        "ratio_to_process": ratio,
+        "ratio": ratio,
     }
 
 
@@ -44,7 +44,25 @@ def test_page_and_readme_have_every_way_with_its_ratio(report: Json) -> None:
     for text in (steps_doc.render(report), steps_doc.block(report)):
         assert "| kubelet restarts the container | 90 s (90, 90) | 90.5 s | 30.00 | 30 s |" in text
         assert "| **kubemend's launcher** | 2 s (2, 2) | 2.5 s | 0.67 | 30 s |" in text
-    assert "| `spare` | 1 | 0 | 0 | 0 | 0 | 0 | 1 |" in steps_doc.render(report)
+    assert "| seconds | restart | step |" in steps_doc.render(report), "no column for a stage that takes no time"
+    assert "| `spare` | 1 | 1 |" in steps_doc.render(report)
+
+
+def test_page_and_readme_have_the_ways_of_gangs_where_they_were_measured(report: Json) -> None:
+    assert "rendezvous" not in steps_doc.render(report)
+    recreate = way("upstream's controller", 60.0, 20.0)
+    recreate["stages_s"] |= {"rendezvous": 0.25}
+    report["gang"] = {
+        "members": 4,
+        "layers": 8,
+        "ways": {"gang-recreate": recreate, "gang-kubemend": way("kubemend's round", 3.0, 1.0)},
+    }
+    for text in (steps_doc.render(report), steps_doc.block(report)):
+        assert "| upstream's controller | 60 s (60, 60) | 60.5 s | 20.00 | 30 s |" in text
+        assert "| **kubemend's round** | 3 s (3, 3) | 3.5 s | 1.00 | 30 s |" in text
+    assert "| seconds | restart | rendezvous | step |" in steps_doc.render(report)
+    assert "| `gang-recreate` | 59 | 0.25 | 1 |" in steps_doc.render(report)
+    assert "4 pods train" in steps_doc.render(report)
 
 
 def test_picture_has_the_seconds_of_every_way_and_cuts_long_bars(report: Json) -> None:

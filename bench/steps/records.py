@@ -1,0 +1,29 @@
+"""Await the records of a running trainer."""
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from bench.steps import recovery
+
+_RECOVERY_SECONDS: Final = 400.0  # the Job controller's backoff is 10 s, 20 s, 40 s, …
+_LOOK_AGAIN: Final = 0.2
+
+
+async def with_recoveries(file: Path, *, count: int, what: str) -> list[recovery.Record]:
+    """Return the records once the trainer has recovered ``count`` times. Raises TimeoutError with its last records."""
+    found = _read(file)
+    while len(recovery.recoveries(found)) < count:
+        before = len(recovery.recoveries(found))
+        try:
+            async with asyncio.timeout(_RECOVERY_SECONDS):
+                while len(recovery.recoveries(found)) == before:
+                    await asyncio.sleep(_LOOK_AGAIN)
+                    found = _read(file)
+        except TimeoutError as error:
+            raise TimeoutError(f"{what}: no recovery {before + 1}; its last records: {found[-3:]}") from error
+    return found
+
+
+def _read(file: Path) -> list[recovery.Record]:
+    return recovery.parse(file.read_text()) if file.exists() else []
