@@ -63,8 +63,9 @@ cache on a volume in every way, because only JAX's first process writes it.
 """
 
 _GANG_NOTES = """
-- `rendezvous`: until all members have met. With loops in the containers no one tells the others of the fault: they end
-  when JAX has missed the member's heartbeats for 10 s (its default is 100 s).
+- `rendezvous`: until all members have met. With loops in the containers the other trainers must notice the fault
+  themselves: here the member's connections end with its process. Where a node is lost, or a member hangs, they wait for
+  JAX's heartbeat timeout, 100 s by default.
 - All members share {cores} cores, so they import and build {members} times as much at once as one trainer alone.
 """
 
