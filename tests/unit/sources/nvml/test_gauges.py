@@ -1,5 +1,6 @@
 """The values read of a GPU, through the real pynvml on the fake library, in this process."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def known(vitals: Vitals) -> set[Vital]:
 def test_full_poll_reads_all_values_of_the_gpu(nvml: Nvml) -> None:
     vitals = nvml.vitals()
 
-    assert known(vitals) == set(Vital) - NVLINK_5 - {Vital.SLOWDOWN_MARGIN}
+    assert known(vitals) == set(Vital) - NVLINK_5
     assert vitals.errors == {}
     assert vitals.full
     assert vitals.by_link(Vital.NVLINK_ACTIVE) == dict.fromkeys(range(18), 1)
@@ -85,6 +86,18 @@ def test_cheap_poll_makes_few_calls_and_reports_constants(nvml: Nvml) -> None:
     assert {Vital.CLOCKS_EVENT_REASONS, Vital.SM_CLOCK_MAX, Vital.SLOWDOWN_TEMPERATURE} <= known(vitals)
     assert known(vitals).isdisjoint({Vital.ECC_CORRECTED, Vital.NVLINK_ACTIVE, Vital.FABRIC_STATE, Vital.PCIE_WIDTH})
     assert nvml.calls.made.total() <= 8 * 10 + 2
+
+
+def test_fake_calls_cost_processor_time_on_request(fake: FakeNvml, nvml: Nvml) -> None:
+    nvml.poll()
+    nvml.calls.made.clear()
+    fake.cost(microseconds=1000)
+    begin = time.thread_time()
+    nvml.poll(full=False)
+    used = time.thread_time() - begin
+
+    getters = nvml.calls.made.total() - 9  # the eight handles and their count are free
+    assert used >= getters / 1000
 
 
 FUNCTIONS = (
