@@ -13,8 +13,9 @@ _RECOVERY = {"none": 0, "reset": 1, "reboot": 2, "drain-p2p": 3, "drain-and-rese
 _FAULTS = {fault.name.lower().replace("_", "-"): fault for fault in Fault}
 _EVENTS = {
     "double-bit-ecc": 0x2,
-    "clock": 0x10,
-    "power-source": 0x80,
+    "clock": control.EVENT_CLOCK,
+    "power-source": control.EVENT_POWER_SOURCE,
+    "corrected-ecc-storm": control.EVENT_CORRECTED_ECC_STORM,
     "mig-config": 0x100,
     "dram-retirement": 0x400,
     "dram-retirement-failure": 0x800,
@@ -194,6 +195,14 @@ def event(fake: control.FakeNvml, gpu: int, what: str, times: int) -> None:
 def slow(fake: control.FakeNvml, group: str, milliseconds: int) -> None:
     """Delay calls by MILLISECONDS; 0 ends it."""
     fake.slow(_GROUPS[group], milliseconds=milliseconds)
+
+
+@ctl.command()
+@click.argument("microseconds", type=click.IntRange(0))
+@pass_fake
+def cost(fake: control.FakeNvml, microseconds: int) -> None:
+    """Have every getter use MICROSECONDS of the processor, as a real driver does; 0 ends it."""
+    fake.cost(microseconds=microseconds)
 
 
 @ctl.command()

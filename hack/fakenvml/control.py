@@ -26,6 +26,9 @@ STATE_VARIABLE = "KUBEMEND_FAKENVML_STATE"
 GIB = healthy.GIB
 RECOVERY_ACTION_FIELD = healthy.RECOVERY_ACTION_FIELD
 EVENT_XID = 0x8
+EVENT_CLOCK = 0x10
+EVENT_POWER_SOURCE = 0x80
+EVENT_CORRECTED_ECC_STORM = 0x200
 EVENT_GPU_UNAVAILABLE = 0x4000
 EVENT_RECOVERY_ACTION = 0x8000
 NO_INSTANCE = 0xFFFFFFFF
@@ -34,6 +37,7 @@ _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAKE = 1
 _EVERYONE = 0x7FFFFFFF
 _UNSIGNED_LONG_LONG = 3  # NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+_CLOCK_EVENT_MS = 200  # an H100 reports its clock changes several times a second
 
 
 class RecoveryAction(enum.IntEnum):
@@ -139,6 +143,7 @@ class FakeNvml:
             state.magic, state.version, state.size = layout.MAGIC, layout.VERSION, ctypes.sizeof(layout.State)
             state.driver, state.hang_groups, state.slow_groups, state.slow_ms = Driver.LOADED, 0, 0, 0
             state.driver_version, state.cuda_version = b"595.71.05", 13010
+            state.clock_event_ms, state.call_cost_us = _CLOCK_EVENT_MS, 0
             for number in range(layout.GPUS):
                 state.gpus[number] = healthy.gpu(number, uuid=gpu_uuid(number), bus=_bus(number), present=number < gpus)
 
@@ -166,6 +171,11 @@ class FakeNvml:
         """Delay every call of these groups; 0 ms ends it."""
         with self._change() as state:
             state.slow_groups, state.slow_ms = (groups if milliseconds else 0), milliseconds
+
+    def cost(self, *, microseconds: int) -> None:
+        """Have every getter use the processor so long, as the calls of a real driver do; 0 ends it."""
+        with self._change() as state:
+            state.call_cost_us = microseconds
 
     # ---- one GPU ----
 

@@ -35,6 +35,7 @@ def state(state: layout.State) -> dict[str, object]:
         "driver": Driver(state.driver).name.lower(),
         "hang": _group_names(state.hang_groups),
         "slow_ms": state.slow_ms,
+        "call_cost_us": state.call_cost_us,
         "events": state.event_head,
         "gpus": [_describe(number, gpu) for number, gpu in enumerate(state.gpus) if gpu.uuid],
     }

@@ -27,6 +27,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define SETS 16
+#define NO_INSTANCE 0xFFFFFFFFu
+#define SLOWDOWN_MARGIN (-2) /* the margin at which the hardware slows an H100 down */
 
 typedef enum {
 	SUCCESS = 0,
@@ -53,6 +55,7 @@ enum {
 	THRESHOLD_SLOWDOWN = 1,
 	THRESHOLD_MEMORY_MAX = 2,
 	TYPE_UNSIGNED_LONG_LONG = 3,
+	EVENT_CLOCK = 0x10,
 	SRAM_STATUS_V1 = 0x1000068,
 	FABRIC_V2 = 0x2000024,
 	FABRIC_V3 = 0x3000028,
@@ -71,6 +74,7 @@ typedef struct handle *device_t;
 struct event_set { /* what an nvmlEventSet_t points to */
 	bool used;
 	uint32_t cursor;
+	struct timespec clocks_change; /* when the next clock event comes */
 	uint64_t masks[FAKE_GPUS];
 };
 
@@ -162,6 +166,17 @@ static void sleep_ms(unsigned int ms)
 		;
 }
 
+/* Use the processor for so long, as a call that talks to a real driver does. */
+static void work_us(unsigned int us)
+{
+	struct timespec begin, now;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+	do
+		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	while ((now.tv_sec - begin.tv_sec) * 1000000 + (now.tv_nsec - begin.tv_nsec) / 1000 < (long)us);
+}
+
 /* Block for as long as `group` hangs, on the whole node or on this GPU (NULL: none in particular). */
 static void pass(unsigned int group, const struct fake_gpu *gpu)
 {
@@ -174,12 +189,14 @@ static void pass(unsigned int group, const struct fake_gpu *gpu)
 	}
 }
 
-/* The start of every call: hang, then dawdle, as the state says for this group of functions. */
+/* The start of every call: hang, dawdle and work, as the state says for this group of functions. */
 static void arrive(unsigned int group)
 {
 	pass(group, NULL);
 	if (state->slow_groups & group)
 		sleep_ms(state->slow_ms);
+	if (group == GROUP_GETTERS && state->call_cost_us)
+		work_us(state->call_cost_us);
 }
 
 static result_t driver_result(void)
@@ -621,7 +638,7 @@ EXPORT result_t nvmlDeviceGetMarginTemperature(device_t device, struct margin *o
 	result_t result = open_whole(device, &gpu, __func__);
 
 	if (result == SUCCESS)
-		out->margin = (int)gpu->slowdown_temperature - (int)gpu->temperature;
+		out->margin = (int)gpu->slowdown_temperature + SLOWDOWN_MARGIN - (int)gpu->temperature;
 	return result;
 }
 #endif
@@ -939,6 +956,17 @@ EXPORT result_t nvmlDeviceIsMigDeviceHandle(device_t device, unsigned int *is_mi
 
 /* ---- events ---- */
 
+static void in_ms(unsigned int ms, struct timespec *out)
+{
+	clock_gettime(CLOCK_MONOTONIC, out);
+	out->tv_sec += ms / 1000;
+	out->tv_nsec += (long)(ms % 1000) * 1000000;
+	if (out->tv_nsec >= 1000000000) {
+		out->tv_sec++;
+		out->tv_nsec -= 1000000000;
+	}
+}
+
 static bool is_set(const struct event_set *set)
 {
 	return set >= sets && set < sets + SETS && set->used;
@@ -987,6 +1015,8 @@ EXPORT result_t nvmlDeviceRegisterEvents(device_t device, unsigned long long typ
 		return INVALID_ARGUMENT;
 	if (types & ~gpu->supported_events)
 		return NOT_SUPPORTED;
+	if (types & EVENT_CLOCK)
+		in_ms(state->clock_event_ms, &set->clocks_change);
 	set->masks[device->gpu] |= types;
 	return SUCCESS;
 }
@@ -1040,17 +1070,31 @@ static bool time_left(const struct timespec *deadline, struct timespec *left)
 	return left->tv_sec >= 0;
 }
 
+/* True when it is time for a clock event; shortens `left` to the time until the next one. */
+static bool next_clock_event(struct event_set *set, struct event_data *out, struct timespec *left)
+{
+	struct timespec until;
+
+	for (unsigned int gpu = 0; state->clock_event_ms && gpu < FAKE_GPUS; gpu++) {
+		if (!(set->masks[gpu] & EVENT_CLOCK))
+			continue;
+		if (!time_left(&set->clocks_change, &until)) {
+			in_ms(state->clock_event_ms, &set->clocks_change);
+			*out = (struct event_data){&handles[gpu][0], EVENT_CLOCK, 0, NO_INSTANCE, NO_INSTANCE};
+			return true;
+		}
+		if (until.tv_sec < left->tv_sec || (until.tv_sec == left->tv_sec && until.tv_nsec < left->tv_nsec))
+			*left = until;
+		break;
+	}
+	return false;
+}
+
 EXPORT result_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned int timeout_ms)
 {
 	struct timespec deadline, left;
 
-	clock_gettime(CLOCK_MONOTONIC, &deadline);
-	deadline.tv_sec += timeout_ms / 1000;
-	deadline.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-	if (deadline.tv_nsec >= 1000000000) {
-		deadline.tv_sec++;
-		deadline.tv_nsec -= 1000000000;
-	}
+	in_ms(timeout_ms, &deadline);
 	for (;;) {
 		uint32_t seen = state ? generation() : 0;
 		result_t result = enter(GROUP_EVENTS);
@@ -1068,6 +1112,8 @@ EXPORT result_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *da
 			return GPU_IS_LOST;
 		if (!time_left(&deadline, &left))
 			return TIMEOUT;
+		if (next_clock_event(set, data, &left))
+			return SUCCESS;
 		wait_for_change(seen, &left);
 	}
 }

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #define FAKE_MAGIC 0x4c4d564eu /* "NVML" */
-#define FAKE_VERSION 2u
+#define FAKE_VERSION 3u
 #define FAKE_GPUS 16
 #define FAKE_MIGS 8
 #define FAKE_PROCESSES 16
@@ -137,6 +137,8 @@ struct fake_state {
 	uint32_t slow_ms;
 	uint32_t event_head; /* events ever queued; the ring holds the last FAKE_EVENTS */
 	uint32_t cuda_version;
+	uint32_t clock_event_ms; /* between two clock events of a GPU; 0: none */
+	uint32_t call_cost_us;   /* processor time that each getter uses */
 	char driver_version[FAKE_TEXT];
 	struct fake_event events[FAKE_EVENTS];
 	struct fake_gpu gpus[FAKE_GPUS];

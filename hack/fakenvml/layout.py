@@ -4,7 +4,7 @@ import ctypes
 import enum
 
 MAGIC = 0x4C4D564E
-VERSION = 2
+VERSION = 3
 GPUS = 16
 MIGS = 8
 PROCESSES = 16
@@ -189,6 +189,8 @@ class State(ctypes.Structure):
         ("slow_ms", ctypes.c_uint32),
         ("event_head", ctypes.c_uint32),
         ("cuda_version", ctypes.c_uint32),
+        ("clock_event_ms", ctypes.c_uint32),
+        ("call_cost_us", ctypes.c_uint32),
         ("driver_version", ctypes.c_char * TEXT),
         ("events", Event * EVENTS),
         ("gpus", Gpu * GPUS),

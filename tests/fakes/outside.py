@@ -167,11 +167,11 @@ class Events:
         view = self.views.pop(container_id)
         self._tell(ContainerEvent(EventKind.STOPPED, view, created_at=2))
 
-    def exit(self, container_id: ContainerId, *, code: int | None, reason: str = "Error") -> None:
-        """End a container that stays listed; ``code`` None: the stream does not report it."""
+    def exit(self, container_id: ContainerId, *, code: int | None, reason: str = "Error", at: int = 2) -> None:
+        """End a container that stays listed; ``code`` None: the stream does not report it. ``at`` is in nanoseconds."""
         view = replace(self.views[container_id], state=ContainerState.EXITED)
         self.views[container_id] = view
-        self._tell(ContainerEvent(EventKind.STOPPED, view, created_at=2, exit_code=code, reason=reason))
+        self._tell(ContainerEvent(EventKind.STOPPED, view, created_at=at, exit_code=code, reason=reason))
 
     def remove(self, container_id: ContainerId) -> None:
         """Remove a container that has ended."""

@@ -25,11 +25,12 @@ QUERIES = 50
 _TIMEOUT = 10  # NVML_ERROR_TIMEOUT
 _WAIT = """
 import json, time, pynvml as nvml
+from kubemend.agent.sources.nvml.events import WANTED
 nvml.nvmlInit()
 events = nvml.nvmlEventSetCreate()
 for index in range(nvml.nvmlDeviceGetCount()):
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlDeviceGetSupportedEventTypes(handle), events)
+    nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlDeviceGetSupportedEventTypes(handle) & WANTED, events)
 wall, work = time.perf_counter(), time.process_time()
 try:
     nvml.nvmlEventSetWait(events, 500)

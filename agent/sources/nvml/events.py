@@ -14,10 +14,7 @@ from kubemend.agent.sources.nvml.protocol import DeviceEvent, Happening, XidEven
 
 DOUBLE_BIT_ECC = 0x2  # nvmlEventTypeDoubleBitEccError
 XID = 0x8  # nvmlEventTypeXidCriticalError
-CLOCK = 0x10  # nvmlEventTypeClock, Kepler only
-POWER_SOURCE = 0x80  # nvmlEventTypePowerSourceChange
 MIG_CONFIG_CHANGE = 0x100  # nvmlEventMigConfigChange
-CORRECTED_ECC_STORM = 0x200  # nvmlEventTypeSingleBitEccErrorStorm
 DRAM_RETIREMENT = 0x400  # nvmlEventTypeDramRetirementEvent
 DRAM_RETIREMENT_FAILURE = 0x800  # nvmlEventTypeDramRetirementFailure
 NON_FATAL_POISON = 0x1000  # nvmlEventTypeNonFatalPoisonError
@@ -27,9 +24,6 @@ RECOVERY_ACTION = 0x8000  # nvmlEventTypeGpuRecoveryAction, R565 and later
 
 HAPPENINGS = {GPU_UNAVAILABLE: Happening.GPU_UNAVAILABLE, FATAL_POISON: Happening.MEMORY_POISONED}
 """Events with a meaning of their own, as Xids have. All others only mean that a poll would find a change."""
-
-MILD = CLOCK | POWER_SOURCE | CORRECTED_ECC_STORM
-"""Events that may be numerous on a healthy GPU: a poll triggered by them can be delayed a little."""
 
 WANTED = (
     DOUBLE_BIT_ECC
@@ -41,8 +35,12 @@ WANTED = (
     | FATAL_POISON
     | GPU_UNAVAILABLE
     | RECOVERY_ACTION
-    | MILD
 )
+"""The registered events. The others would only cost polls.
+
+On a healthy H100 the clocks change several times a second (0x10). No reading depends on the power source (0x80). The
+next full poll counts the corrected errors of a storm (0x200).
+"""
 
 WAIT_MS = 500  # limit of the time that a stop takes; an event itself ends the wait immediately
 NOT_ATTRIBUTED = 0xFFFFFFFF  # "no MIG instance", NVML's nvmlEventData_t
@@ -52,8 +50,8 @@ class EventPump:
     """One NVML event set and the thread that waits on it.
 
     The callbacks run on that thread. ``on_event``: an event describes what happened. ``on_change``: an event means that
-    a poll would find a change (True: it is a ``MILD`` one). ``on_broken``: the set can no longer be waited on, and the
-    thread has ended (GPU_IS_LOST of any of its GPUs returns immediately and repeatedly, without the GPU).
+    a poll would find a change. ``on_broken``: the set can no longer be waited on, and the thread has ended (GPU_IS_LOST
+    of any of its GPUs returns immediately and repeatedly, without the GPU).
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class EventPump:
         *,
         nvml: reader.Reader,
         on_event: Callable[[XidEvent | DeviceEvent], None],
-        on_change: Callable[[bool], None],
+        on_change: Callable[[], None],
         on_broken: Callable[[Failure], None],
     ) -> None:
         self._nvml = nvml
@@ -128,7 +126,7 @@ class EventPump:
         gpu = self._origins.get(_address(event.device))
         if gpu is not None and (converted := _converted(event, gpu)) is not None:
             self._on_event(converted)
-        self._on_change(bool(event.eventType & MILD))
+        self._on_change()
 
 
 def _converted(event: Any, gpu: Gpu) -> XidEvent | DeviceEvent | None:

@@ -67,12 +67,12 @@ _CALLS = (
         Vital.CLOCKS_EVENT_REASONS,
         ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
     ),
-    _Call(Vital.TEMPERATURE, ("nvmlDeviceGetTemperature",), (_GPU_SENSOR,)),
-    _Call(Vital.TEMPERATURE_MARGIN, ("nvmlDeviceGetMarginTemperature",)),
     _Call(Vital.SM_CLOCK, ("nvmlDeviceGetClockInfo",), (_SM,)),
-    _Call(Vital.PSTATE, ("nvmlDeviceGetPerformanceState",)),
 )
+_MARGIN = _Call(Vital.TEMPERATURE_MARGIN, ("nvmlDeviceGetMarginTemperature",))
+_TEMPERATURE = _Call(Vital.TEMPERATURE, ("nvmlDeviceGetTemperature",), (_GPU_SENSOR,))
 _MORE_CALLS = (
+    _Call(Vital.PSTATE, ("nvmlDeviceGetPerformanceState",)),
     _Call(Vital.RETIREMENT_PENDING, ("nvmlDeviceGetRetiredPagesPendingStatus",)),
     _Call(Vital.ECC_CORRECTED, ("nvmlDeviceGetTotalEccErrors",), (_CORRECTED, _VOLATILE)),
     _Call(Vital.ECC_UNCORRECTED, ("nvmlDeviceGetTotalEccErrors",), (_UNCORRECTED, _VOLATILE)),
@@ -94,9 +94,14 @@ _CONSTANT = frozenset(
         Vital.MEMORY_MAX_TEMPERATURE,
         Vital.SM_CLOCK_MAX,
         Vital.POWER_LIMIT,
+        Vital.PCIE_GENERATION_MAX,
+        Vital.PCIE_WIDTH_MAX,
     }
 )
-"""Values that full polls read and every poll reports: the references for the cheap values."""
+"""Values that full polls read and every poll reports: the references for the other values.
+
+Those that cost a call of their own are read once.
+"""
 
 
 class Gauges:
@@ -118,11 +123,11 @@ class Gauges:
         """Read the fields that show whether the GPU answers at all: one call."""
         return dict(self._numbered(handle, _FIELDS))
 
-    def others(self, handle: object, *, full: bool) -> dict[Key, Outcome[int]]:
-        """Read the rest of what every poll reads, and in a full poll everything."""
-        readings = dict(self._cheap(handle))
+    def others(self, index: int, handle: object, *, full: bool) -> dict[Key, Outcome[int]]:
+        """Read the rest of what every poll of the GPU at this index reads, and in a full poll everything."""
+        readings = dict(self._cheap(handle, full=full))
         if full:
-            readings |= self._costly(handle)
+            readings |= self._costly(handle, known=self._constants.get(index, {}))
         return readings
 
     def vitals(self, index: int, readings: Mapping[Key, Outcome[int]], *, full: bool) -> Vitals:
@@ -133,16 +138,20 @@ class Gauges:
         errors = {key: outcome.code for key, outcome in readings.items() if isinstance(outcome, ReadError)}
         return Vitals(values={**constants, **values}, errors=errors, full=full)
 
-    def _cheap(self, handle: object) -> Iterator[Reading]:
+    def _cheap(self, handle: object, *, full: bool) -> Iterator[Reading]:
         rows = self._ask("nvmlDeviceGetRemappedRows", handle)
         yield (Vital.REMAP_PENDING, 0), _picked(rows, lambda answer: int(answer[2]))
         yield (Vital.REMAP_FAILED, 0), _picked(rows, lambda answer: int(answer[3]))
         used = self._ask("nvmlDeviceGetUtilizationRates", handle)
         yield (Vital.UTILIZATION, 0), _picked(used, lambda answer: int(answer.gpu))
         yield from self._called(handle, _CALLS)
+        ((key, margin),) = self._called(handle, (_MARGIN,))
+        yield key, margin
+        if full or not isinstance(margin, Value):  # the rules use the temperature only without a margin
+            yield from self._called(handle, (_TEMPERATURE,))
 
-    def _costly(self, handle: object) -> Iterator[Reading]:
-        yield from self._called(handle, _MORE_CALLS)
+    def _costly(self, handle: object, *, known: Mapping[Key, int]) -> Iterator[Reading]:
+        yield from self._called(handle, [call for call in _MORE_CALLS if (call.vital, 0) not in known])
         yield from self._numbered(handle, _MORE_FIELDS)
         yield (Vital.SRAM_THRESHOLD, 0), self._sram_threshold(handle)
         yield from self._fabric(handle)

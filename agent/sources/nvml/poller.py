@@ -14,7 +14,6 @@ from kubemend.agent.sources.nvml.outcomes import Failure, ReadError, Value
 from kubemend.agent.sources.nvml.protocol import Condition, EndReason
 
 NUDGE_GAP = 0.1  # seconds between polls triggered by events, so that a storm of events costs little
-MILD_GAP = 2.0  # the same for events that may be numerous on a healthy GPU
 FULL_GAP = 1.0  # the same for full polls
 REARM_FIRST, REARM_LIMIT = 0.5, 60.0  # seconds before a failed event set is recreated
 
@@ -33,11 +32,8 @@ class Stop:
     """Inbox message: end."""
 
 
-@dataclass(frozen=True, slots=True)
 class Nudge:
-    """Inbox message: an event means that a poll would find a change; a ``mild`` one can wait a little."""
-
-    mild: bool = False
+    """Inbox message: an event means that a poll would find a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +124,6 @@ class Poller:
         match letter:
             case Stop():
                 self._stopping = True
-            case Nudge(mild=True):
-                self._next_poll = min(self._next_poll, self._last_poll + MILD_GAP)
             case Nudge():
                 self._next_full = min(self._next_full, self._last_full + FULL_GAP)
                 self._next_poll = min(self._next_poll, self._last_poll + NUDGE_GAP)
@@ -158,7 +152,7 @@ class Poller:
         pump = EventPump(
             nvml=self._nvml,
             on_event=self._send,
-            on_change=lambda mild: self._inbox.put(Nudge(mild=mild)),
+            on_change=lambda: self._inbox.put(Nudge()),
             on_broken=lambda failure: self._inbox.put(Broken(failure)),
         )
         pump.start(gpus)

@@ -155,7 +155,7 @@ class Reader:
         mode = self.ask("nvmlDeviceGetMigMode", handle.value)
         instances = mig.instances(handle.value, mode=mode, ask=self.ask)
         self._gpus[index] = mig.put_into(gpu.value, instances)
-        readings |= self._gauges.others(handle.value, full=full)
+        readings |= self._gauges.others(index, handle.value, full=full)
         if isinstance(mode, Value):
             readings[Vital.MIG_MODE, 0] = Value(int(mode.value[0]))
         proofs = (recovery, instances, readings[Vital.REMAP_PENDING, 0], *gauges.failures(readings))

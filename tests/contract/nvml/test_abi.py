@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+CLOCKS_CHANGED = 0x10
+
 PROBE = """
 import json, pynvml as nvml
+from kubemend.agent.sources.nvml.events import WANTED
 
 def ask(function, *args):
     try:
@@ -18,7 +21,7 @@ def ask(function, *args):
 
 nvml.nvmlInit()
 found = {"count": nvml.nvmlDeviceGetCount(), "driver": nvml.nvmlSystemGetDriverVersion(), "gpus": []}
-events = nvml.nvmlEventSetCreate()
+events, all_events = nvml.nvmlEventSetCreate(), nvml.nvmlEventSetCreate()
 for index in range(found["count"]):
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     uuid, pci = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetPciInfo(handle)
@@ -30,10 +33,13 @@ for index in range(found["count"]):
         "same_by_bus_id": nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByPciBusId(pci.busId)) == uuid,
         "index": nvml.nvmlDeviceGetIndex(handle), "memory": [memory.total, memory.used],
         "xid_events": bool(supported & nvml.nvmlEventTypeXidCriticalError),
-        "register": ask("nvmlDeviceRegisterEvents", handle, supported & nvml.nvmlEventTypeXidCriticalError, events),
+        "register": ask("nvmlDeviceRegisterEvents", handle, supported & WANTED, events),
+        "register_all": ask("nvmlDeviceRegisterEvents", handle, supported, all_events),
         "unknown_field": fields[1].nvmlReturn,
     })
-found["wait"] = ask("nvmlEventSetWait", events, 1)
+found["wait"] = ask("nvmlEventSetWait", events, 500)
+first = ask("nvmlEventSetWait", all_events, 500)
+found["wait_for_all"] = first if isinstance(first, str) else first.eventType
 found["free"] = ask("nvmlEventSetFree", events)
 found["no_such_uuid"] = ask("nvmlDeviceGetHandleByUUID", "GPU-00000000-0000-0000-0000-000000000000")
 found["no_such_index"] = ask("nvmlDeviceGetHandleByIndex", found["count"])
@@ -70,6 +76,11 @@ def test_waiting_for_events_on_a_quiet_node_times_out(found: dict[str, Any]) -> 
     assert all(gpu["xid_events"] and gpu["register"] is None for gpu in found["gpus"])
     assert found["wait"] == "error 10"
     assert found["free"] is None
+
+
+def test_quiet_node_has_no_events_but_changes_of_clocks(found: dict[str, Any]) -> None:
+    assert all(gpu["register_all"] is None for gpu in found["gpus"])
+    assert found["wait_for_all"] in (CLOCKS_CHANGED, "error 10")
 
 
 def test_errors_have_the_codes_that_the_reader_distinguishes(found: dict[str, Any]) -> None:

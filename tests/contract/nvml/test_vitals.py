@@ -1,5 +1,8 @@
 """kubemend's readings of a healthy GPU, on the fake and on the real NVML alike. Reads only."""
 
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -15,6 +18,28 @@ from tests.contract.nvml import probing
 
 FLAGS = (Vital.REMAP_PENDING, Vital.REMAP_FAILED, Vital.RETIREMENT_PENDING, Vital.SRAM_THRESHOLD, Vital.NVLINK_ACTIVE)
 COUNTERS = (Vital.ECC_CORRECTED, Vital.ECC_UNCORRECTED, Vital.PCIE_REPLAYS, Vital.PCIE_CORRECTABLE)
+PCIE_COUNTERS = (
+    Vital.PCIE_CORRECTABLE,
+    Vital.PCIE_NAKS_RECEIVED,
+    Vital.PCIE_RECEIVER,
+    Vital.PCIE_BAD_TLP,
+    Vital.PCIE_NAKS_SENT,
+    Vital.PCIE_BAD_DLLP,
+    Vital.PCIE_NON_FATAL,
+    Vital.PCIE_FATAL,
+    Vital.PCIE_UNSUPPORTED_REQUEST,
+    Vital.PCIE_LCRC,
+    Vital.PCIE_LANE,
+)
+"""NVML's fields from 173 to 183."""
+
+PCIE_PROBE = """
+import json, pynvml as nvml
+nvml.nvmlInit()
+handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+print(json.dumps([[x.nvmlReturn for x in nvml.nvmlDeviceGetFieldValues(h, list(range(173, 184)))] for h in handles]))
+"""
+SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 2, 3
 ALWAYS = (Vital.TEMPERATURE, Vital.SM_CLOCK, Vital.SM_CLOCK_MAX, Vital.PSTATE, Vital.CLOCKS_EVENT_REASONS)
 """Readings of every data centre GPU of the last ten years."""
 
@@ -62,6 +87,16 @@ def test_no_reading_of_a_healthy_gpu_is_an_error_of_its_board(full: Snapshot) ->
     for slot in full.slots:
         assert slot.vitals is not None
         assert BOARD_FAULTS.isdisjoint(slot.vitals.errors.values())
+
+
+def test_pcie_counters_are_read_only_where_they_are_supported(nvml_env: dict[str, str], full: Snapshot) -> None:
+    """A virtual machine lacks some of them."""
+    results = json.loads(subprocess.check_output([sys.executable, "-c", PCIE_PROBE], env=nvml_env, timeout=60))
+    for slot, of_gpu in zip(full.slots, results, strict=True):
+        assert slot.vitals is not None
+        assert set(of_gpu) <= {SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED}
+        read = [slot.vitals.get(vital) is not None for vital in PCIE_COUNTERS]
+        assert read == [result == SUCCESS for result in of_gpu]
 
 
 def test_a_cheap_poll_reads_less_and_of_the_same(looked: dict[str, Any], full: Snapshot) -> None:

@@ -19,6 +19,7 @@ from kubemend.agent.faults.app_faults import AppFaultHandler, Patience
 from kubemend.agent.faults.lost_devices import LostDevices
 from kubemend.agent.faults.pipeline import FindingPipeline
 from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog import EMPTY, Catalog
 from kubemend.agent.health.state import evidence
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions
@@ -115,11 +116,14 @@ def make(
     *,
     patience: Patience = QUICK,
     monotonic: Callable[[], float] = lambda: 50.0,  # a storm is one moment, however slow the machine
+    now: Callable[[], float] = lambda: 200.0,
+    catalog: Catalog = EMPTY,
+    pods: outside.Pods | None = None,
 ) -> World:
-    pods = outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod))
+    pods = pods if pods is not None else outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod))
     devices, holders, events = outside.Devices(), outside.Holders(), outside.Events()
     said, processes, restarts = outside.Conditions(), outside.Processes(), Restarts()
-    ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1")
+    ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1", catalog=catalog)
     publisher = ConditionPublisher(ledger=ledger, pods=pods, devices=devices, holders=holders, reporter=said)
     access: aio.Promise[RuntimeAccess] = aio.Promise()
     faults = AppFaultHandler(
@@ -146,7 +150,7 @@ def make(
         processes=processes,  # type: ignore[arg-type]
         metrics=metrics,
         classify=lambda _, code: ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE,
-        now=lambda: 200.0,
+        now=now,
         monotonic=monotonic,
     )
     return World(

@@ -9,7 +9,7 @@ from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml
 from kubemend.agent.sources.nvml import events, poller, protocol, reader
 from kubemend.agent.sources.nvml.events import EventPump
-from kubemend.agent.sources.nvml.outcomes import Failure, Lost
+from kubemend.agent.sources.nvml.outcomes import Failure, Lost, ReadError, Value
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE
 from tests.unit.sources.nvml.in_process import Nvml
 
@@ -21,12 +21,12 @@ class Pumped:
 
     def __init__(self, nvml: Nvml) -> None:
         self.reported: queue.SimpleQueue[protocol.XidEvent | protocol.DeviceEvent] = queue.SimpleQueue()
-        self.changes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self.changes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.broken: queue.SimpleQueue[Failure] = queue.SimpleQueue()
         self.pump = EventPump(
             nvml=nvml.reader,
             on_event=self.reported.put,
-            on_change=self.changes.put,
+            on_change=lambda: self.changes.put(None),
             on_broken=self.broken.put,
         )
         self.pump.start([slot.gpu for slot in nvml.poll().slots if slot.gpu is not None])
@@ -90,28 +90,61 @@ def test_events_with_meaning_are_reported(
 
 
 @pytest.mark.parametrize(
-    ("event", "mild"),
+    "event",
     [
-        pytest.param(events.DOUBLE_BIT_ECC, False, id="double-bit-ecc"),
-        pytest.param(events.MIG_CONFIG_CHANGE, False, id="mig"),
-        pytest.param(events.DRAM_RETIREMENT, False, id="retirement"),
-        pytest.param(events.DRAM_RETIREMENT_FAILURE, False, id="retirement-failure"),
-        pytest.param(events.NON_FATAL_POISON, False, id="non-fatal-poison"),
-        pytest.param(events.RECOVERY_ACTION, False, id="recovery-action"),
-        pytest.param(events.CLOCK, True, id="clock"),
-        pytest.param(events.POWER_SOURCE, True, id="power-source"),
-        pytest.param(events.CORRECTED_ECC_STORM, True, id="corrected-ecc-storm"),
+        pytest.param(events.DOUBLE_BIT_ECC, id="double-bit-ecc"),
+        pytest.param(events.MIG_CONFIG_CHANGE, id="mig"),
+        pytest.param(events.DRAM_RETIREMENT, id="retirement"),
+        pytest.param(events.DRAM_RETIREMENT_FAILURE, id="retirement-failure"),
+        pytest.param(events.NON_FATAL_POISON, id="non-fatal-poison"),
+        pytest.param(events.RECOVERY_ACTION, id="recovery-action"),
     ],
 )
-def test_all_other_events_trigger_a_poll(fake: FakeNvml, nvml: Nvml, event: int, mild: bool) -> None:
+def test_all_other_events_trigger_a_poll(fake: FakeNvml, nvml: Nvml, event: int) -> None:
     pumped = Pumped(nvml)
 
     fake.event(event, gpu=2)
-    asked = pumped.changes.get(timeout=PATIENCE)
+    pumped.changes.get(timeout=PATIENCE)
     pumped.pump.stop()
 
-    assert asked is mild
     assert pumped.reported.empty()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(control.EVENT_CLOCK, id="clock"),
+        pytest.param(control.EVENT_POWER_SOURCE, id="power-source"),
+        pytest.param(control.EVENT_CORRECTED_ECC_STORM, id="corrected-ecc-storm"),
+    ],
+)
+def test_events_that_only_cost_polls_are_not_registered(fake: FakeNvml, nvml: Nvml, event: int) -> None:
+    pumped = Pumped(nvml)
+
+    fake.event(event, gpu=2)
+    fake.xid(gpu=2, code=48)  # events arrive in their order
+    reported = pumped.reported.get(timeout=PATIENCE)
+    pumped.changes.get(timeout=PATIENCE)
+    pumped.pump.stop()
+
+    assert isinstance(reported, protocol.XidEvent)
+    assert pumped.changes.empty()
+
+
+def test_fake_changes_clocks_only_for_those_that_registered_for_it(fake: FakeNvml, nvml: Nvml) -> None:
+    """An H100 reports it several times a second."""
+    handle, created = nvml.reader.ask("nvmlDeviceGetHandleByIndex", 0), nvml.reader.ask("nvmlEventSetCreate")
+    assert isinstance(handle, Value)
+    assert isinstance(created, Value)
+
+    nvml.reader.ask("nvmlDeviceRegisterEvents", handle.value, events.XID, created.value)
+    without = nvml.reader.ask(WAIT, created.value, events.WAIT_MS)
+    nvml.reader.ask("nvmlDeviceRegisterEvents", handle.value, control.EVENT_CLOCK, created.value)
+    with_them = [nvml.reader.ask(WAIT, created.value, events.WAIT_MS) for _ in range(3)]
+
+    assert isinstance(without, ReadError)
+    assert without.code == reader.TIMEOUT
+    assert [each.value.eventType for each in with_them if isinstance(each, Value)] == [control.EVENT_CLOCK] * 3
 
 
 def test_only_supported_events_are_registered(fake: FakeNvml, nvml: Nvml) -> None:

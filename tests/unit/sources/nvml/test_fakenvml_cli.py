@@ -113,6 +113,14 @@ def test_slow_calls_are_switched_on_and_off(state: Path) -> None:
     assert (slow, status(state)["slow_ms"]) == (50, 0)
 
 
+def test_costly_calls_are_switched_on_and_off(state: Path) -> None:
+    ctl(state, "cost", "1000")
+    costly = status(state)["call_cost_us"]
+    ctl(state, "cost", "0")
+
+    assert (costly, status(state)["call_cost_us"]) == (1000, 0)
+
+
 def test_field_value_is_set_with_its_result(state: Path) -> None:
     ctl(state, "field", "--gpu", "1", "--result", "3", "173", "9")
 

@@ -72,14 +72,3 @@ def test_first_poll_and_event_polls_are_full(polling: Polling) -> None:
 
     assert isinstance(first, protocol.Snapshot)
     assert all(slot.vitals is not None and slot.vitals.full for slot in first.slots)
-
-
-def test_mild_event_triggers_a_cheap_poll(polling: Polling) -> None:
-    polling.thread.start()
-    polling.next()
-    polling.inbox.put(Nudge(mild=True))
-
-    snapshot = polling.next()
-
-    assert isinstance(snapshot, protocol.Snapshot)
-    assert all(slot.vitals is not None and not slot.vitals.full for slot in snapshot.slots)

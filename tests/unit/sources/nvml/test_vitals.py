@@ -66,7 +66,7 @@ FAULTS: Mapping[FindingKind, tuple[Change, Change]] = {
         lambda fake: fake.set(gpu=GPU, pcie_generation=5),
     ),
     FindingKind.HOT: (
-        lambda fake: fake.set(gpu=GPU, temperature=88),
+        lambda fake: fake.set(gpu=GPU, temperature=90),
         lambda fake: fake.set(gpu=GPU, temperature=60),
     ),
     FindingKind.NVML_ERROR: (
@@ -193,7 +193,6 @@ async def test_event_fault_is_over_when_driver_recommends_nothing(
         pytest.param(events.DRAM_RETIREMENT, id="retirement"),
         pytest.param(events.DRAM_RETIREMENT_FAILURE, id="retirement-failure"),
         pytest.param(events.NON_FATAL_POISON, id="non-fatal-poison"),
-        pytest.param(events.POWER_SOURCE, id="power-source"),
     ],
 )
 async def test_event_without_its_own_kind_triggers_a_poll(fake: FakeNvml, start: Start, event: int) -> None:

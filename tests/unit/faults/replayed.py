@@ -1,0 +1,376 @@
+"""Replay faults that an H100 reported to everything from the sources to the decisions.
+
+The records in ``h100_faults.json`` were taken on one H100 80GB HBM3 with driver 580.159.04 (open kernel modules), in a
+virtual machine with Linux 6.18. Each has the kernel's lines, NVML's Xid events, and the moment at which CUDA reported
+the error to the program, in milliseconds after the kernel launch. The kernel log and NVML are independent: each keeps
+its own order, and every interleaving of the two can occur. The program can exit at any moment in between.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.faults.app_faults import Patience
+from kubemend.agent.faults.exits import Exits
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog import FaultKey
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.workloads import (
+    Allocation,
+    Allocations,
+    ContainerRef,
+    ContainerRole,
+    ContainerSpec,
+    ContainerState,
+    ContainerSummary,
+    PodView,
+)
+from kubemend.agent.restart import admission
+from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.rounds.order_resolver import DeviceFacts
+from kubemend.agent.sources import kernel_log, kmsg_readers
+from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter
+from kubemend.agent.sources.nvml.protocol import XidEvent
+from tests.fakes import outside
+from tests.unit.faults import test_exits
+from tests.unit.faults.test_pipeline import MONITOR, TRAINER, Restarts, make, running
+from tests.unit.restart import builders
+from tests.unit.sources import kernel_logs
+
+RECORDS: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("h100_faults.json").read_text())
+RECORDED_AT: Final = "PCI:0000:00:06"
+BOOT: Final = 1_000.0
+"""The moment of the node's start, in Unix time."""
+
+LAUNCH: Final = 1.0
+"""The moment of the kernel launch, in virtual time."""
+
+GAPS: Final = (1e-6, 0.004, 0.04)
+"""Seconds between two messages: read in one batch, as the driver prints them, and as on a busy node."""
+
+STOPPED, STARTED = 0.183, 0.141
+"""Seconds of a restart on the H100: until the old process was dead, and until its successor ran."""
+
+AFTERWARDS: Final = 10.0
+OTHER_GPU: Final = Gpu(uuid=GpuUuid("GPU-1"), pci=PciAddress.parse("0000:42:00.0"), index=1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The containers that hold the GPU, and the container of the faulty process (None: it is in no pod)."""
+
+    holders: tuple[ContainerRef, ...]
+    faulty: ContainerRef | None
+
+
+PLACES: Final = {
+    "sole-holder": Place((TRAINER,), TRAINER),
+    "one-of-two-holders": Place((MONITOR, TRAINER), TRAINER),
+    "not-a-holder": Place((MONITOR,), TRAINER),
+    "outside-pods": Place((TRAINER,), None),
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The program launches its faulty kernel; it has this process."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """A record of the kernel log."""
+
+    raw: bytes
+
+
+@dataclass(frozen=True)
+class Event:
+    """An Xid event of NVML."""
+
+    code: int
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The program ends by itself, with an error."""
+
+
+Message = Launch | Line | Event | Exit
+Timed = tuple[float, Message]
+"""A message, and when it arrives in seconds after the (first) launch."""
+
+
+def lines(record: dict[str, Any]) -> list[Line]:
+    return [Line(raw.replace(RECORDED_AT, "PCI:0000:41:00").encode()) for _, raw in record["kernel"]]
+
+
+def launched_at(record: dict[str, Any]) -> float:
+    """Return the moment of the kernel launch, in seconds after the boot."""
+    at: float
+    raw: str
+    at, raw = record["kernel"][0]
+    return int(raw.split(",")[2]) / 1e6 - at / 1e3
+
+
+def as_recorded(record: dict[str, Any], *, exits: bool = False) -> list[Timed]:
+    """Return the messages in their own time."""
+    timed: list[Timed] = [(at / 1e3, line) for (at, _), line in zip(record["kernel"], lines(record), strict=True)]
+    timed += [(at / 1e3, Event(code)) for at, code in record["nvml"]]
+    timed += [(record["cuda_error_ms"] / 1e3, Exit())] if exits else []
+    return [(0.0, Launch(record["pid"])), *sorted(timed, key=lambda each: each[0])]
+
+
+def in_every_order(record: dict[str, Any], *, exits: bool = False) -> Iterator[list[Timed]]:
+    """Return the messages in every order, and at every distance of ``GAPS``. None comes before it was recorded."""
+    begin = as_recorded(record, exits=exits)[-1][0]
+    events = [Event(code) for _, code in record["nvml"]]
+    for order in _interleaved(lines(record), events, [Exit()] if exits else []):
+        for gap in GAPS:
+            yield [
+                (0.0, Launch(record["pid"])),
+                *((begin + number * gap, message) for number, message in enumerate(order)),
+            ]
+
+
+def all_in_a_row() -> list[Timed]:
+    """Return the messages of all records, one after another as the H100 reported them."""
+    began = min(map(launched_at, RECORDS.values()))
+    return [
+        (launched_at(record) - began + at, message)
+        for record in RECORDS.values()
+        for at, message in as_recorded(record)
+    ]
+
+
+def _interleaved(*channels: Sequence[Message]) -> Iterator[list[Message]]:
+    """Return every interleaving of channels that each keep their own order."""
+    sources = [number for number, channel in enumerate(channels) for _ in channel]
+    for order in sorted(set(itertools.permutations(sources))):
+        following = [iter(channel) for channel in channels]
+        yield [next(following[source]) for source in order]
+
+
+class ReplayedLog:
+    """The kernel log: its records become readable when they are printed."""
+
+    def __init__(self, *, read_at: Callable[[], float]) -> None:
+        self._read_at = read_at
+        self._printed: list[bytes] = []
+        self._changed = asyncio.Event()
+
+    def print(self, raw: bytes) -> None:
+        self._printed.append(raw)
+        self._changed.set()
+
+    async def wait(self) -> None:
+        await self._changed.wait()
+
+    def read(self) -> kmsg_readers.Batch:
+        records, self._printed = self._printed, []
+        self._changed.clear()
+        return kmsg_readers.Batch(records=records, at_end=True, read_at=self._read_at(), awaited=True)
+
+    def close(self) -> None:
+        return
+
+
+class Documents:
+    """The agent's state, in memory."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[str, str] = {}
+
+    async def load(self, key: str) -> str | None:
+        return self._bodies.get(key)
+
+    async def save(self, key: str, body: str) -> None:
+        self._bodies[key] = body
+
+
+class Decisions(Restarts):
+    """Decides about each request as the agent does, one after another, and replaces what is to be restarted."""
+
+    def __init__(self, node: "Node") -> None:
+        super().__init__()
+        self.node = node
+        self.requested: list[ContainerRef] = []
+        self.admitted: list[ContainerRef] = []
+        self._turn = asyncio.Lock()
+
+    async def handle(self, request: Request) -> None:
+        self.requested.append(request.target)
+        async with self._turn:
+            decision = admission.decide(self.node.facts(request), now=self.node.now())
+            assert decision.verb is not admission.Verb.HOLD
+            if decision.verb is admission.Verb.ACT:
+                self.admitted.append(request.target)
+                await self.node.replace(request.target)
+
+
+class Node:
+    """A trainer and a monitor run, and the agent watches. ``launched`` is in seconds after the boot."""
+
+    def __init__(self, place: Place, *, launched: float) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._place = place
+        self._launched = launched
+        self._program: int | None = None
+        self.log = ReplayedLog(read_at=self.since_boot)
+        catalog = catalog_file.builtin()
+        self.world = make(
+            Documents(),  # type: ignore[arg-type]
+            Metrics(CollectorRegistry()),
+            patience=Patience(),
+            monotonic=self._clock,
+            now=self.now,
+            catalog=catalog,
+            pods=outside.Pods(*(_pod(ref) for ref in (TRAINER, MONITOR))),
+        )
+        self.decisions = self.world.restarts = Decisions(self)
+        self._runtime = test_exits.Runtime()
+        self._emitter = FindingEmitter(
+            emit=self.world.engine.submit,
+            classify=lambda kind, code: catalog.action(FaultKey(kind, code)),
+            known_before={},
+            on_inventory=lambda _: None,
+            limits=catalog.limits.gpu,
+        )
+        self._populate()
+
+    def _populate(self) -> None:
+        world, place = self.world, self._place
+        world.devices.inventory = Inventory(gpus=(outside.GPU, OTHER_GPU), complete=True)
+        elsewhere = {TRAINER, MONITOR} - set(place.holders) - {place.faulty}
+        world.holders.allocations = Allocations(
+            items=tuple(
+                Allocation(ref.pod.namespace, ref.pod.name, ref.name, frozenset({gpu.uuid}))
+                for gpu, refs in ((outside.GPU, place.holders), (OTHER_GPU, elsewhere))
+                for ref in refs
+            ),
+            known=True,
+        )
+        for ref in (TRAINER, MONITOR):
+            world.events.run(ref, name=f"{ref.name}-0", created_at=int(BOOT * 1e9))
+
+    def since_boot(self) -> float:
+        return self._launched + self._clock() - LAUNCH
+
+    def now(self) -> float:
+        return BOOT + self.since_boot()
+
+    def facts(self, request: Request) -> admission.Facts:
+        target = self._running(request.target)
+        return admission.Facts(
+            target=request.target,
+            cause=request.cause(),
+            pod=self.world.pods.pods()[request.target.pod.uid],
+            runtime=admission.RuntimeFacts(
+                state=target.state,
+                exit_code=None if target.state is ContainerState.RUNNING else 1,
+                started_at=target.created_at / 1e9,
+                sandbox_ready=True,
+            ),
+            owner=admission.OwnerFacts(),
+        )
+
+    def _running(self, ref: ContainerRef) -> ContainerSummary:
+        return next(view for view in self.world.events.containers() if view.ref == ref)
+
+    async def replace(self, ref: ContainerRef) -> None:
+        """Stop a container and start its successor, as long as that took on the H100."""
+        old = self._running(ref)
+        self._runtime.ended.add(old.id)
+        await asyncio.sleep(STOPPED)
+        if ref == self._place.faulty:
+            self._end_process()
+        self.world.events.stop(old.id)
+        await asyncio.sleep(STARTED)
+        attempt, now = old.attempt + 1, int(self.now() * 1e9)
+        self.world.events.run(ref, name=f"{ref.name}-{attempt}", created_at=now, attempt=attempt)
+
+    def receive(self, message: Message) -> None:
+        """Have the message arrive now."""
+        match message:
+            case Launch(pid):
+                self._program = pid
+                where = self._running(self._place.faulty).id if self._place.faulty is not None else None
+                self.world.processes.add(pid, container=where)
+            case Line(raw):
+                self.log.print(raw)
+            case Event(code):
+                self._emitter.xid(XidEvent(self.now(), code, outside.GPU.uuid, outside.GPU.pci))
+            case Exit():
+                self._exit()
+
+    def _exit(self) -> None:
+        """End the program and with it its container, unless the agent was faster."""
+        assert self._program is not None
+        process = self.world.processes.known.get(self._program)
+        if process is not None and process.container is not None:
+            self._end_process()
+            self.world.events.exit(process.container, code=1, at=int(self.now() * 1e9))
+
+    def _end_process(self) -> None:
+        if self._program is not None and self.world.processes.known.pop(self._program, None) is not None:
+            self.world.processes.ends[self._program].set()
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Run the agent's parts from the sources to the decisions."""
+        notes = kernel_logs.Notes()
+        source = kernel_log.KernelLogSource(
+            Path("/dev/kmsg"),
+            boot_id=kernel_logs.BOOT,
+            watched_since=0.0,
+            catalog=catalog_file.builtin(),
+            emit=self.world.engine.submit,
+            report=notes.report,
+            cursors=notes,
+            meter=notes,
+            sysfs=Path("/nonexistent"),
+            open_log=lambda _: self.log,
+            offset=lambda: BOOT,
+        )
+        exits = Exits(
+            restarts=self.decisions,  # type: ignore[arg-type]
+            pods=self.world.pods,
+            events=self.world.events,
+            runtime=self._runtime,
+            ends=test_exits.Ends(),
+            rounds=test_exits.Rounds(),
+            knowledge=DeviceFacts(holders=self.world.holders, ledger=self.world.ledger, devices=self.world.devices),
+            now=self.now,
+        )
+        async with running(self.world):
+            tasks = [asyncio.create_task(source.run()), asyncio.create_task(exits.run())]
+            yield
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _pod(ref: ContainerRef) -> PodView:
+    trainer = ContainerSpec(ref.name, ContainerRole.MAIN, running=True, holds_devices=True)
+    return builders.pod(ref=ref.pod, containers=(trainer,))
+
+
+async def replay(messages: Sequence[Timed], *, place: Place, launched: float) -> Decisions:
+    """Have the agent receive the messages; return its decisions, those of the seconds after included."""
+    node = Node(place, launched=launched)
+    async with node.watched():
+        for at, message in messages:
+            await asyncio.sleep(LAUNCH + at - asyncio.get_running_loop().time())
+            node.receive(message)
+        await asyncio.sleep(AFTERWARDS)
+        assert node.world.engine.idle
+    return node.decisions
