@@ -53,7 +53,8 @@ def place(source: str | None, *, container: ContainerRef) -> Place | NotOurs:
         return NotOurs(f"nothing is mounted at {INSIDE}")
     parts = ("pods", container.pod.uid, "volumes", "kubernetes.io~empty-dir", VOLUME)
     tail = "/" + "/".join(parts)
-    if not source.endswith(tail) or posixpath.normpath(source) != source or not container.pod.uid:
+    is_clean = source.startswith("/") and posixpath.normpath(source) == source
+    if not (is_clean and source.endswith(tail) and container.pod.uid):
         return NotOurs(f"{source} is not the pod's emptyDir {VOLUME}")
     pods = f"{source.removesuffix(tail)}/{parts[0]}"
     return Place(Volume(pods, posixpath.join(*parts[1:])), container=container.name)
