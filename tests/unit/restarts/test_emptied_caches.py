@@ -1,14 +1,17 @@
 """The plan of a restart empties the cache of a container that died young twice in a row, and so does its replay."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kubemend.agent.actuator.cache_cleanup import Emptying, Result
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.restart import cache
+from kubemend.agent.restart import admission, cache
 from kubemend.agent.restart.counts import Begun
+from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restarts import planning, restart_plan
+from kubemend.agent.restarts.scheduler import Request
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.unit.actuator.conftest import POD, TARGET, rig
 from tests.unit.restarts.test_scheduler import NOW, World, world
@@ -16,6 +19,8 @@ from tests.unit.restarts.test_scheduler import NOW, World, world
 __all__ = ["rig", "world"]
 
 PATH = f"{POD.uid}/volumes/kubernetes.io~empty-dir/{cache.VOLUME}"
+OPTED_IN = {"kubemend.io/restart": "InPlace"}
+BOTH = frozenset({"trainer", "logger"})
 EMPTIED = "cache of trainer emptied after 2 young deaths (7 files removed)"
 
 
@@ -41,10 +46,10 @@ def cleaner(world: World, monkeypatch: pytest.MonkeyPatch) -> FakeCleaner:
     return fake
 
 
-async def died_young(world: World, *, times: int, name: str = TARGET.name) -> None:
+async def died_young(world: World, *, times: int, names: frozenset[str] = frozenset({TARGET.name})) -> None:
     for number in range(times):
         at = NOW - 10.0 * (times - number)
-        counted = Begun(POD.uid, frozenset({name}), at=at, fault_at=at - 0.1)
+        counted = Begun(POD.uid, names, at=at, fault_at=at - 0.1)
         intent = world.pod.rig.intent(id=f"earlier-{number}", created_at=at)
         await world.store.begin(intent, counted=counted)
         await world.store.finish(intent.id, outcome="Swapped", now=at)
@@ -72,6 +77,29 @@ async def test_cache_is_kept_otherwise(
     assert condition.status is ConditionStatus.TRUE
     assert "cache" not in condition.message
     assert cleaner.used == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "containers"),
+    [(RestartOverrides(), set()), (RestartOverrides(by_round=True, containers=frozenset({"trainer", "logger"})), BOTH)],
+    ids=["a person", "a round"],
+)
+async def test_requested_restart_keeps_the_cache_and_a_rounds_restart_empties_all_that_died(
+    world: World, cleaner: FakeCleaner, asked: RestartOverrides, containers: set[str]
+) -> None:
+    """A round does not know which container was at fault."""
+    await died_young(world, times=2, names=BOTH)
+    await world.pod.pods.put(replace(world.pod.pods.pods()[POD.uid], annotations=OPTED_IN))
+    cause = admission.Cause(code="Round", message="a round", happened_at=NOW)
+    async with world.kubelet():
+        await world.restarts.handle(Request(target=TARGET, cause=lambda: cause, devices=frozenset(), asked=asked))
+    assert {place.container for place in cleaner.used} == containers
+
+
+async def test_container_that_is_swapped_along_keeps_its_cache(world: World, cleaner: FakeCleaner) -> None:
+    await died_young(world, times=2, names=BOTH)
+    await world.ask(strategy="swap", containers="trainer,logger")
+    assert {place.container for place in cleaner.used} == {"trainer"}
 
 
 @pytest.mark.parametrize("after", [0, 2])
