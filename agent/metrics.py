@@ -52,6 +52,12 @@ class Metrics:
             buckets=_FAST,
             registry=registry,
         )
+        self.caches = Counter(
+            "kubemend_cache_emptyings",
+            "Compile caches to empty because their containers died young twice in a row, by result.",
+            ["result"],
+            registry=registry,
+        )
         self.round_members = Counter(
             "kubemend_round_members",
             "Final phases of members of gang rounds on this node, by phase.",

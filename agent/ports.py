@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
 from kubemend.agent.actuator import context
+from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold import hold_set
 from kubemend.agent.actuator.rerun import RerunActuator
@@ -116,7 +117,7 @@ class Conditions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Actuators:
-    """Hold one actuator per strategy, the device release gates that all share, and the cleanup before a start."""
+    """Hold one actuator per strategy, the device release gates that all share, and the cleanups before a start."""
 
     swap: SwapActuator
     rerun: RerunActuator
@@ -124,6 +125,7 @@ class Actuators:
     rules: RulesActuator
     gates: ReleaseGates
     broom: ShmCleaner
+    caches: CacheCleaner
 
     @classmethod
     def of(cls, using: context.ActuatorContext, *, pods: Pods) -> Self:
@@ -135,6 +137,7 @@ class Actuators:
             rules=RulesActuator(using),
             gates=using.gates,
             broom=using.broom,
+            caches=using.caches,
         )
 
 

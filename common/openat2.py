@@ -5,7 +5,7 @@ import errno
 import os
 
 _OPENAT2 = 437  # the same on x86-64 and arm64
-_NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10  # linux/openat2.h
+_NO_XDEV, _NO_MAGIC_LINKS, _NO_SYMLINKS, _BENEATH, _IN_ROOT = 0x01, 0x02, 0x04, 0x08, 0x10  # linux/openat2.h
 _TRIES = 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -23,11 +23,24 @@ def open_in_root(root: int, path: str, *, flags: int) -> int:
 
     Raises OSError; ENOSYS where the kernel is too old.
     """
-    how = _OpenHow(flags | os.O_CLOEXEC, 0, _IN_ROOT | _NO_MAGIC_LINKS)
+    return _open(root, path, flags=flags, resolve=_IN_ROOT | _NO_MAGIC_LINKS)
+
+
+def open_beneath(directory: int, path: str, *, flags: int) -> int:
+    """Open ``path`` below the directory, through no link and onto no mount; return the file descriptor.
+
+    Unlike the device of a file, this also recognises a bind mount of the same file system. Raises OSError: ELOOP for a
+    link, EXDEV for a mount or a path that leads out; ENOSYS where the kernel is too old.
+    """
+    return _open(directory, path, flags=flags, resolve=_NO_XDEV | _NO_MAGIC_LINKS | _NO_SYMLINKS | _BENEATH)
+
+
+def _open(directory: int, path: str, *, flags: int, resolve: int) -> int:
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
     for _ in range(_TRIES):
         opened = _libc.syscall(
             ctypes.c_long(_OPENAT2),
-            ctypes.c_int(root),
+            ctypes.c_int(directory),
             ctypes.c_char_p(os.fsencode(path)),
             ctypes.byref(how),
             ctypes.c_size_t(ctypes.sizeof(how)),

@@ -10,7 +10,7 @@ from typing import Final
 
 from kubemend.agent.model import conditions
 from kubemend.agent.reporters import restart_counts, taint_rules
-from kubemend.agent.restart import budget, clone, intents, options
+from kubemend.agent.restart import budget, cache, clone, intents, options
 from kubemend.common import gangs
 from kubemend.controller.gangs import gang_options
 from kubemend.controller.jobset import conditions as jobset_conditions
@@ -25,7 +25,6 @@ _STRATEGIES: Final = ", ".join(f"`{each.value}`" for each in intents.Strategy)
 _HOLD: Final = f"{states.Limits().hold_for_recreated:g}s"
 
 AGENT_LABEL: Final = "kubemend.io/agent"
-CACHE: Final = "kubemend.io/cache"
 """Used only by the manifests: daemonset/base/daemonset.yaml."""
 
 
@@ -138,12 +137,20 @@ WRITTEN_BY_PEOPLE: Final = (
         "nothing",
     ),
     Name(
-        CACHE,
+        options.CACHE,
         Kind.ANNOTATION,
         "Pod",
         "`On`, `Off`",
         "With the component `caches`: `Off`: no cache volume; `On`: its variables also for containers with `envFrom`.",
         "the volume, and its variables in containers without `envFrom`",
+    ),
+    Name(
+        options.KEEP_CACHE,
+        Kind.ANNOTATION,
+        "Pod",
+        "`true`, `false`",
+        f"`true`: a container's cache on the cache volume stays after {cache.YOUNG_DEATHS} young deaths in a row.",
+        "`false`: it is emptied",
     ),
     Name(
         options.RESTART,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kubemend.agent.actuator import dying, hooks
+from kubemend.agent.actuator.cache_cleanup import CacheCleaner, CacheCleanup
 from kubemend.agent.actuator.device_release import ReleaseGates, open_gates
 from kubemend.agent.actuator.hold.standby import Standby
 from kubemend.agent.actuator.host_files import HostFiles
@@ -15,7 +16,7 @@ from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, Hook, PodUid, SandboxId
-from kubemend.agent.restart import clone, host_files, shm
+from kubemend.agent.restart import cache, clone, host_files, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 TIME_LIMIT = 150.0
@@ -76,8 +77,8 @@ class ActuatorContext:
     kill without effect counts as proof that they are not.
 
     ``standbys`` is None on a node that cannot hold containers. ``gates`` delay the start of successors, ``broom``
-    cleans before it. ``ending`` returns why a pod (its sandbox is an argument, too) is terminating; empty if there is
-    no sign of that.
+    and ``caches`` clean before it. ``ending`` returns why a pod (its sandbox is an argument, too) is terminating; empty
+    if there is no sign of that.
     """
 
     runtime: Runtime
@@ -90,6 +91,7 @@ class ActuatorContext:
     standbys: Standbys | None = None
     gates: ReleaseGates = field(default_factory=open_gates)
     broom: ShmCleaner = field(default_factory=ShmCleaner)
+    caches: CacheCleaner = field(default_factory=CacheCleaner)
     ending: Callable[[PodUid, SandboxId], str] = lambda *_: ""
 
 
@@ -105,7 +107,8 @@ class PreStopHook:
 class SuccessorSpec:
     """The inputs for creating one successor, and for ending its predecessor as the pod specifies.
 
-    ``shared_memory`` is the container's /dev/shm, ``sweep`` the cleanup before its start.
+    ``shared_memory`` is the container's /dev/shm, ``compile_cache`` its part of the cache volume; ``sweep`` and
+    ``emptying`` are their cleanups before its start.
     """
 
     successor: clone.Successor
@@ -115,6 +118,8 @@ class SuccessorSpec:
     pod_ip: str | None = None
     shared_memory: shm.Place | shm.NotOurs = shm.NotOurs("it was not examined")  # noqa: RUF009 - frozen
     sweep: ShmCleanup | None = None
+    compile_cache: cache.Place | cache.NotOurs = cache.NotOurs("it was not examined")  # noqa: RUF009 - frozen
+    emptying: CacheCleanup | None = None
 
     @property
     def log_file(self) -> Path:

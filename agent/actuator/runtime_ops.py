@@ -76,13 +76,16 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
         """Handle the stop of a container."""
 
     async def clean_before_start(self, container_id: ContainerId) -> None:
-        """Clean up as the pod requests. No old container may run any more, and this one not yet."""
+        """Clean up as the pod requests, or its deaths. No old container may run any more, and this one not yet."""
         name = self.name_of(container_id)
         material = self.material(name)
-        if material is None or material.sweep is None:
+        if material is None or (material.sweep is None and material.emptying is None):
             return
         begun = asyncio.get_running_loop().time()
-        await material.sweep.before_start(name, is_first=self.is_first)
+        if material.sweep is not None:
+            await material.sweep.before_start(name, is_first=self.is_first)
+        if material.emptying is not None:
+            await material.emptying.before_start()
         self.add_phase_time(_CLEAN_PHASE, since=begun)
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from kubemend.agent import ports
+from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
@@ -253,6 +254,14 @@ class RuntimeServices:
         broom = ShmCleaner(
             socket_path, calls=self._sweeping, proc=self._processes.root, cgroup_root=self._processes.cgroup_root
         )
+        caches = CacheCleaner(
+            socket_path,
+            calls=self._sweeping,
+            documents=self._store,
+            proc=self._processes.root,
+            count=lambda result: self._metrics.caches.labels(result.value).inc(),
+        )
+        aio.spawn_eternal(tasks, caches.run(), name="cache-remains")
         patience = Patience(leave=self._settings.device_release_timeout)
         gates = ReleaseGates(driver=self._driver, processes=self._processes, patience=patience)
         outside = ports.Dependencies(
@@ -272,6 +281,7 @@ class RuntimeServices:
                     processes=self._processes,
                     standbys=standbys,
                     broom=broom,
+                    caches=caches,
                     gates=gates,
                     ending=ends.why,
                 ),

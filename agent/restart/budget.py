@@ -52,14 +52,18 @@ class Budget:
         """Return how many restarts are allowed of all containers of its pod together."""
         return Window(2 * self.limit, self.window)
 
+    @property
+    def backoff(self) -> Backoff:
+        """Return the waits after early failures."""
+        return Backoff(self.free, self.young, self.first_wait, self.longest_wait)
+
     def closed(self, past: Sequence[Begun], *, now: float, died_at: float) -> Closed | None:
         """Return until when the next restart is not allowed, None if it is allowed now.
 
         ``past`` are earlier restarts of the same container, oldest first; ``died_at`` (Unix seconds) is the time of the
         fault that the next one is for.
         """
-        backoff = Backoff(self.free, self.young, self.first_wait, self.longest_wait)
-        return budgets.later(self.restarts.closed(past, now=now), backoff.closed(past, now=now, died_at=died_at))
+        return budgets.later(self.restarts.closed(past, now=now), self.backoff.closed(past, now=now, died_at=died_at))
 
 
 STORM = Window(limit=80, seconds=300.0)

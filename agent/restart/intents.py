@@ -85,7 +85,8 @@ class Intent:
     """One container's swap: the container, how it is replaced, and the cause.
 
     ``id`` marks the successor (annotation ``kubemend.io/restart-id``), so that it is recognised after a crash.
-    ``created_at`` is Unix time in seconds. ``grace_seconds`` 0 is SIGKILL at once.
+    ``created_at`` is Unix time in seconds. ``grace_seconds`` 0 is SIGKILL at once. ``empty_cache_after`` is the number
+    of young deaths because of which the container's compile cache is emptied; 0: it is kept.
     """
 
     id: str
@@ -98,6 +99,7 @@ class Intent:
     created_at: float
     grace_seconds: float = 0.0
     strategy: Strategy = Strategy.SWAP
+    empty_cache_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)

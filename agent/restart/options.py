@@ -19,6 +19,9 @@ MAX_RESTARTS = PREFIX + "max-restarts"
 HEARTBEAT_FILE = PREFIX + "heartbeat-file"
 HEARTBEAT_TIMEOUT = PREFIX + "heartbeat-timeout"
 CLEAN = PREFIX + "clean"
+CACHE = PREFIX + "cache"
+"""Read by the component ``caches`` when the pod is created; ``Off`` counts here as well."""
+KEEP_CACHE = PREFIX + "keep-cache"
 FATAL_EXIT_CODES = exit_codes.FATAL
 RESTARTS = PREFIX + "restarts"
 """Written, not read: how often the containers were restarted (``agent.reporters.restart_counts``)."""
@@ -40,6 +43,7 @@ _ALL = (
     HEARTBEAT_FILE,
     HEARTBEAT_TIMEOUT,
     CLEAN,
+    KEEP_CACHE,
     FATAL_EXIT_CODES,
     OWNER_COUNTS,
 )
@@ -75,6 +79,7 @@ class Options:
     together when a fault hits one of them, and no others are; if empty, the hit container is swapped alone, if it is
     one of the pod's targets (``agent.restart.members.targets``). ``fatal_exit_codes``: a container that exits with one
     of them is left to kubelet. ``owner_counts`` False: the pod's owner, of an unknown kind, does not count restarts.
+    ``keep_cache``: the compile cache is never emptied (``agent.restart.cache``).
     """
 
     opted_in: bool = False
@@ -86,6 +91,7 @@ class Options:
     clean: frozenset[Clean] = frozenset()
     fatal_exit_codes: frozenset[int] = frozenset()
     owner_counts: bool = True
+    keep_cache: bool = False
 
     def budget(self) -> Budget:
         """Return the budget of each of the pod's containers."""
@@ -108,6 +114,7 @@ def parse(annotations: Mapping[str, str]) -> Options:
         clean=clean(annotations),
         fatal_exit_codes=_exit_codes(annotations.get(FATAL_EXIT_CODES, "")),
         owner_counts=_flag(OWNER_COUNTS, annotations.get(OWNER_COUNTS, "true")),
+        keep_cache=_flag(KEEP_CACHE, annotations.get(KEEP_CACHE, "false")) or annotations.get(CACHE) == "Off",
     )
 
 

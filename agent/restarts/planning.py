@@ -7,10 +7,11 @@ from dataclasses import replace
 import structlog
 
 from kubemend.agent import ports
+from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.shm_cleanup import ShmCleanup
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission, clone, intents, members, options, rules
+from kubemend.agent.restart import admission, cache, clone, intents, members, options, rules
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts import restart_plan, runtime_state
 
@@ -26,14 +27,16 @@ async def prepare(
     reason: str,
     now: float,
     ended_too: bool = False,
+    crashes: cache.Crashes = cache.Crashes(),  # noqa: B008 - frozen
 ) -> restart_plan.RestartPlan:
     """Build the plan for a decision. Raises CriError, or CloneRefusedError.
 
-    ``ended_too``: also swap containers of the group that have exited, instead of leaving them to kubelet.
+    ``ended_too``: also swap containers of the group that have exited, instead of leaving them to kubelet. ``crashes``
+    are what has led to the restart.
     """
     if decision.strategy is Strategy.SWAP:
         return await _prepare_swap(
-            outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too
+            outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
         )
     assert decision.strategy is not None
     ref = target.view.ref
@@ -58,7 +61,14 @@ async def prepare(
     count = spec.restart_count + 1 if spec is not None else 1
     if materials is not None:
         count = materials[ref.name].successor.restart_count
-        materials = {name: replace(material, sweep=sweep) for name, material in materials.items()}
+        materials = {
+            name: replace(
+                material,
+                sweep=sweep,
+                emptying=_emptying(outside, material, after=_young_deaths(crashes, material, pod=pod, container=name)),
+            )
+            for name, material in materials.items()
+        }
     return restart_plan.PodRestartPlan(
         outside=outside, target=ref, restart_count=count, intent=intent, pod=pod, materials=materials, sweep=sweep
     )
@@ -78,7 +88,11 @@ async def resume(outside: ports.Dependencies, intent: intents.AnyIntent) -> rest
         material = await runtime_state.material(
             outside.runtime, info, intent=intent, pod=pod, processes=outside.processes
         )
-        material = replace(material, sweep=_sweep_again(outside, material, pod=pod))
+        material = replace(
+            material,
+            sweep=_sweep_again(outside, material, pod=pod),
+            emptying=_emptying(outside, material, after=intent.empty_cache_after),
+        )
     return restart_plan.SwapPlan(
         outside=outside, target=intent.target, restart_count=0, swaps=(restart_plan.Swap(intent, material),)
     )
@@ -130,6 +144,7 @@ async def _prepare_swap(
     reason: str,
     now: float,
     ended_too: bool,
+    crashes: cache.Crashes,
 ) -> restart_plan.RestartPlan:
     made: list[tuple[intents.Intent, SuccessorSpec, Sequence[ContainerSummary]]] = []
     count = 1
@@ -157,6 +172,9 @@ async def _prepare_swap(
         material = await runtime_state.material(
             outside.runtime, found.info, intent=intent, pod=pod, processes=outside.processes
         )
+        after = _young_deaths(crashes, material, pod=pod, container=name)
+        intent = replace(intent, empty_cache_after=after)
+        material = replace(material, emptying=_emptying(outside, material, after=after))
         made.append((intent, material, found.siblings))
         if found is target:
             count = material.successor.restart_count
@@ -198,6 +216,21 @@ def _sweep_again(outside: ports.Dependencies, material: SuccessorSpec, *, pod: P
     except options.BadAnnotationError:
         return None  # the annotations have changed since the start
     return None if several else _sweep(outside, annotations, materials=[material])
+
+
+def _young_deaths(crashes: cache.Crashes, material: SuccessorSpec, *, pod: PodView, container: str) -> int:
+    """Return the number of young deaths because of which a container's cache is emptied; 0: it is kept."""
+    decision = cache.decide(
+        crashes, container=container, found=material.compile_cache, pod_options=options.parse(pod.annotations)
+    )
+    log.debug("cache.decided", pod=str(pod.ref), container=container, reason=decision.reason.value)
+    return decision.young_deaths if decision.empties else 0
+
+
+def _emptying(outside: ports.Dependencies, material: SuccessorSpec, *, after: int) -> CacheCleanup | None:
+    if not after or isinstance(material.compile_cache, cache.NotOurs):
+        return None
+    return CacheCleanup(outside.actuators.caches, material.compile_cache, young_deaths=after)
 
 
 def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import outcomes, progress, turns
+from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome, Result
@@ -58,6 +59,11 @@ class RestartPlan(abc.ABC):
         """Return older containers that ran next to the newest one of a name: an earlier restart was not finished."""
         return frozenset()
 
+    @property
+    @abc.abstractmethod
+    def emptyings(self) -> tuple[CacheCleanup, ...]:
+        """Return the compile caches to empty."""
+
     @abc.abstractmethod
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         """Run the restart to its end."""
@@ -91,10 +97,12 @@ class RestartPlan(abc.ABC):
         return self.names - outcome.survivors.keys()
 
     def noted(self, outcome: Outcome) -> Outcome:
-        """Return the outcome with a note about the cleanup that the pod's annotations request."""
-        if self.sweep is None or not outcome.result.restarted:
+        """Return the outcome with notes about the cleanups before the start."""
+        if not outcome.result.restarted:
             return outcome
-        return replace(outcome, notes=(*outcome.notes, self.sweep.note))
+        notes = [self.sweep.note] if self.sweep is not None else []
+        notes += [emptying.note for emptying in self.emptyings if emptying.note]
+        return replace(outcome, notes=(*outcome.notes, *notes))
 
     @property
     def id(self) -> str:
@@ -142,6 +150,11 @@ class SwapPlan(RestartPlan):
             view.id for swap in self.swaps for view in swap.seen or () if view.state is ContainerState.RUNNING
         )
         return seen - {swap.intent.old for swap in self.swaps}
+
+    @property
+    def emptyings(self) -> tuple[CacheCleanup, ...]:
+        materials = (swap.material for swap in self.swaps)
+        return tuple(each.emptying for each in materials if each is not None and each.emptying is not None)
 
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         swapper = self.outside.actuators.swap
@@ -211,6 +224,10 @@ class PodRestartPlan(RestartPlan):
     @property
     def old(self) -> frozenset[ContainerId]:
         return self.intent.old
+
+    @property
+    def emptyings(self) -> tuple[CacheCleanup, ...]:
+        return tuple(each.emptying for each in (self.materials or {}).values() if each.emptying is not None)
 
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
         lasting = {planned.name for planned in self.intent.plan if planned.role is not ContainerRole.INIT}

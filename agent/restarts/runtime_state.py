@@ -9,7 +9,7 @@ from kubemend.agent.actuator import device_processes
 from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission, clone, intents, runtimes, shm
+from kubemend.agent.restart import admission, cache, clone, intents, runtimes, shm
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import root_mounts
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -138,6 +138,7 @@ async def material(
             cgroup_parent=sandbox.linux.cgroup_parent,
             shares_node_ipc=sandbox.linux.security_context.namespace_options.ipc == api_pb2.NODE,
         ),
+        compile_cache=cache.place(info.cache_source, container=intent.target),
     )
 
 

@@ -18,7 +18,7 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import ContainerRef
-from kubemend.agent.restart import admission, budget, clone, overrides
+from kubemend.agent.restart import admission, budget, cache, clone, overrides
 from kubemend.agent.restarts import planning, runtime_state
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
@@ -332,6 +332,7 @@ class RestartScheduler:
                 reason=facts.cause.code,
                 now=self._now(),
                 ended_too=request.part is not None,
+                crashes=_crashes(facts),
             )
         except clone.CloneRefusedError as error:
             return await self._without_clone(request, facts, target=target, why=str(error))
@@ -422,6 +423,16 @@ _KUBELETS = frozenset(
     }
 )
 """After an exit these mean that kubelet was faster, or ends the pod: kubelet's conditions and Events report it."""
+
+
+def _crashes(facts: admission.Facts) -> cache.Crashes:
+    by_round = facts.asked is not None and facts.asked.by_round
+    return cache.Crashes(
+        facts.history.pod,
+        died_at=facts.cause.happened_at,
+        died=None if by_round else facts.target.name,
+        requested=facts.asked is not None and not by_round,
+    )
 
 
 def _withdrawn(request: Request, why: str) -> admission.Decision:

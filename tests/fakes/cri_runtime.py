@@ -107,10 +107,15 @@ class Container:
     def verbose(self, *, with_config: bool, runtime_type: str | None) -> str:
         """Return the JSON of its verbose status."""
         env = [IMAGE_PATH, *(f"{item.key}={item.value.decode()}" for item in self.config.envs)]
+        mounts = self.config.mounts
         info: dict[str, Any] = {
             "sandboxID": self.sandbox.id,
             "pid": 4242 if self.state == pb.CONTAINER_RUNNING else 0,
-            "runtimeSpec": {"process": {"env": env}, "linux": {"cgroupsPath": f"/k8s.io/{self.id}"}},
+            "runtimeSpec": {
+                "process": {"env": env},
+                "mounts": [{"destination": each.container_path, "source": each.host_path} for each in mounts],
+                "linux": {"cgroupsPath": f"/k8s.io/{self.id}"},
+            },
         }
         if runtime_type is not None:
             info["runtimeType"] = runtime_type

@@ -17,7 +17,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
     SandboxView,
 )
-from kubemend.agent.restart import clone, shm
+from kubemend.agent.restart import cache, clone, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 # kubelet's labels: staging/src/k8s.io/kubelet/pkg/types/labels.go
@@ -73,9 +73,10 @@ class ContainerStatus:
     """The result of ContainerStatus(verbose). Times are Unix nanoseconds, 0 is "not yet".
 
     ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``pid``, ``cgroups_path``,
-    ``shm_source`` (the host's directory that is mounted at /dev/shm) and ``runtime_type`` (containerd's name of the
-    low-level runtime) come from the verbose part, which is not specified: None means that this runtime does not report
-    them. ``config`` and ``runtime_env`` may contain secrets and are kept out of ``repr``.
+    ``shm_source`` and ``cache_source`` (the host's directories that are mounted at /dev/shm and for compile caches) and
+    ``runtime_type`` (containerd's name of the low-level runtime) come from the verbose part, which is not specified:
+    None means that this runtime does not report them. ``config`` and ``runtime_env`` may contain secrets and are kept
+    out of ``repr``.
     """
 
     id: ContainerId
@@ -94,6 +95,7 @@ class ContainerStatus:
     pid: int | None = None
     cgroups_path: str | None = None
     shm_source: str | None = None
+    cache_source: str | None = None
     runtime_type: str | None = None
     config: Mapping[str, Any] | None = field(default=None, repr=False)
     runtime_env: tuple[str, ...] | None = field(default=None, repr=False)
@@ -193,7 +195,8 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         sandbox_id=_sandbox_id(verbose),
         pid=_pid(verbose),
         cgroups_path=_cgroups_path(spec),
-        shm_source=_shm_source(spec),
+        shm_source=_mount_source(spec, at=shm.INSIDE),
+        cache_source=_mount_source(spec, at=cache.INSIDE),
         runtime_type=_runtime_type(verbose),
         config=_object(verbose.get("config")) or None,
         runtime_env=_environment(spec),
@@ -235,15 +238,15 @@ def _cgroups_path(spec: Mapping[str, Any]) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _shm_source(spec: Mapping[str, Any]) -> str | None:
-    """Return the source of the last mount at /dev/shm: later mounts cover earlier ones."""
+def _mount_source(spec: Mapping[str, Any], *, at: str) -> str | None:
+    """Return the source of the last mount at a path: later mounts cover earlier ones."""
     mounts = spec.get("mounts")
-    at_shm = [
+    there = [
         mount
         for mount in (mounts if isinstance(mounts, list) else ())
-        if isinstance(mount, dict) and posixpath.normpath(str(mount.get("destination"))) == shm.INSIDE
+        if isinstance(mount, dict) and posixpath.normpath(str(mount.get("destination"))) == at
     ]
-    value = at_shm[-1].get("source") if at_shm else None
+    value = there[-1].get("source") if there else None
     return value if isinstance(value, str) and value.startswith("/") else None
 
 

@@ -36,7 +36,8 @@ def intent_to_json(intent: intents.AnyIntent) -> str:
     }
     if isinstance(intent, intents.PodIntent):
         return json.dumps(raw | {"plan": [_planned_to_raw(item) for item in intent.plan], "trigger": intent.trigger})
-    return json.dumps(raw | {"old": intent.old, "oldAttempt": intent.old_attempt, "order": intent.order.value})
+    swap = {"old": intent.old, "oldAttempt": intent.old_attempt, "order": intent.order.value}
+    return json.dumps(raw | swap | {"emptyCacheAfter": intent.empty_cache_after})
 
 
 def intent_from_json(text: str) -> intents.AnyIntent:
@@ -62,7 +63,8 @@ def intent_from_json(text: str) -> intents.AnyIntent:
         trigger = ContainerId(raw["trigger"]) if raw["trigger"] else None
         return intents.PodIntent(**common, plan=tuple(map(_planned_from_raw, raw["plan"])), trigger=trigger)
     old, order = ContainerId(raw["old"]), intents.SwapOrder(raw["order"])
-    return intents.Intent(**common, old=old, old_attempt=raw["oldAttempt"], order=order)
+    after = raw.get("emptyCacheAfter", 0)  # missing in the intents of older agents
+    return intents.Intent(**common, old=old, old_attempt=raw["oldAttempt"], order=order, empty_cache_after=after)
 
 
 def _planned_to_raw(planned: intents.Planned) -> dict[str, Any]:

@@ -74,3 +74,31 @@ def test_a_program_does_not_inherit_what_was_opened(tree: int) -> None:
         assert not os.get_inheritable(opened)
     finally:
         os.close(opened)
+
+
+def opened_beneath(tree: int, path: str) -> int:
+    return openat2.open_beneath(tree, path, flags=os.O_RDONLY)
+
+
+def test_beneath_opens_what_is_below(tree: int) -> None:
+    opened = opened_beneath(tree, "tmp")
+    assert not os.get_inheritable(opened)
+    os.close(opened)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"), [("link", "symbolic links"), ("/tmp", "cross-device"), ("..", "cross-device")]
+)
+def test_beneath_follows_no_link_and_leads_nowhere_else(tree: int, tmp_path: Path, path: str, why: str) -> None:
+    (tmp_path / "root" / "link").symlink_to("tmp")
+    with pytest.raises(OSError, match=why):
+        opened_beneath(tree, path)
+
+
+def test_beneath_does_not_cross_a_mount() -> None:
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    try:
+        with pytest.raises(OSError, match="cross-device"):
+            opened_beneath(root, "proc")
+    finally:
+        os.close(root)

@@ -17,10 +17,14 @@ LABELS = {
 
 
 def source(*mounts: Any) -> str | None:
+    return answered(*mounts).shm_source
+
+
+def answered(*mounts: Any) -> convert.ContainerStatus:
     status = api_pb2.ContainerStatus(id="c1", labels=LABELS)
     info = {"info": json.dumps({"runtimeSpec": {"mounts": list(mounts)}})}
     answer = api_pb2.ContainerStatusResponse(status=status, info=info)
-    return convert.container_status(answer, endpoint="/run/x.sock").shm_source
+    return convert.container_status(answer, endpoint="/run/x.sock")
 
 
 def mount(destination: str, where: str) -> dict[str, Any]:
@@ -38,3 +42,9 @@ def test_later_mount_covers_an_earlier_one() -> None:
 @pytest.mark.parametrize("mounts", [(), (mount("/dev", "tmpfs"),), (mount("/dev/shm", "shm"),), ("?",)])
 def test_invalid_host_path_is_not_reported(mounts: tuple[Any, ...]) -> None:
     assert source(*mounts) is None
+
+
+def test_cache_source_is_the_mount_source() -> None:
+    below = mount("/var/cache/kubemend/trainer", "/elsewhere")
+    status = answered(mount("/var/cache/kubemend", "/var/lib/kubelet/volume"), below)
+    assert (status.cache_source, status.shm_source) == ("/var/lib/kubelet/volume", None)

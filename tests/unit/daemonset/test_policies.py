@@ -4,9 +4,9 @@ from typing import Final
 
 import pytest
 
-from hack import api_names
 from kubemend.agent.model import conditions
 from kubemend.agent.reporters import event_objects, restart_counts, taint_rules
+from kubemend.agent.restart import options
 from kubemend.common import conditions as common_conditions
 from kubemend.controller.certificates import keeper
 from kubemend.controller.gangs import members
@@ -56,7 +56,7 @@ def test_names_are_those_of_the_code(policy: str, named: list[str]) -> None:
 def test_the_caches_are_for_pods_that_opted_in() -> None:
     (policy,) = [obj for obj in manifests.render(("caches",)) if obj["kind"] == "MutatingAdmissionPolicy"]
     matched = "\n".join(each["expression"] for each in policy["spec"]["matchConditions"])
-    for name in (members.RESTART, members.IN_PLACE, api_names.CACHE):
+    for name in (members.RESTART, members.IN_PLACE, options.CACHE):
         assert f"'{name}'" in matched
 
 

@@ -117,6 +117,11 @@ def test_pod_intent_survives_a_round_trip() -> None:
     assert codec.intent_from_json(codec.intent_to_json(intent)) == intent
 
 
+def test_swap_intent_remembers_that_the_cache_is_emptied() -> None:
+    swap = builders.intent(empty_cache_after=2)
+    assert codec.intent_from_json(codec.intent_to_json(swap)) == swap
+
+
 def test_intents_of_version_1_load() -> None:
     body = {
         "id": "r1",

@@ -1,0 +1,117 @@
+"""Decide whether a container's compile cache is emptied before its successor runs, and find it on the node. Pure.
+
+A restart keeps the cache (component ``caches``). A file in it that breaks the program would therefore break every
+successor as well: after two short lives in a row the next container starts with an empty cache.
+"""
+
+import enum
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kubemend.agent.model.workloads import ContainerRef
+from kubemend.agent.restart import options
+from kubemend.agent.restart.counts import Begun, of_container
+
+VOLUME = "kubemend-cache"
+"""The name of the volume (daemonset/components/caches)."""
+INSIDE = "/var/cache/kubemend"
+"""Where it is mounted. Each container has a directory of its own name in it."""
+YOUNG_DEATHS = 2
+"""Short lives in a row after which the cache is emptied: before the backoff begins (``Budget.free``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A pod's cache volume on the node. ``pods`` is kubelet's directory of all pods, ``path`` leads on from there."""
+
+    pods: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One container's part of the cache: the directory ``container`` in the volume."""
+
+    volume: Volume
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotOurs:
+    """Why a container has no cache that may be emptied."""
+
+    why: str
+
+
+def place(source: str | None, *, container: ContainerRef) -> Place | NotOurs:
+    """Classify the mount at the container's ``INSIDE``: ``source`` is its host path as reported by the runtime.
+
+    Only the pod's own emptyDir named ``VOLUME`` qualifies, as a whole, at kubelet's path for it.
+    """
+    if source is None:
+        return NotOurs(f"nothing is mounted at {INSIDE}")
+    parts = ("pods", container.pod.uid, "volumes", "kubernetes.io~empty-dir", VOLUME)
+    tail = "/" + "/".join(parts)
+    is_clean = source.startswith("/") and posixpath.normpath(source) == source
+    if not (is_clean and source.endswith(tail) and container.pod.uid):
+        return NotOurs(f"{source} is not the pod's emptyDir {VOLUME}")
+    pods = f"{source.removesuffix(tail)}/{parts[0]}"
+    return Place(Volume(pods, posixpath.join(*parts[1:])), container=container.name)
+
+
+class Reason(enum.Enum):
+    """Why a cache is emptied (``YOUNG_DEATHS``), or kept."""
+
+    YOUNG_DEATHS = "YoungDeaths"
+    FEW_YOUNG_DEATHS = "FewYoungDeaths"
+    REQUESTED = "Requested"
+    NOT_THE_CAUSE = "NotTheCause"
+    OPTED_OUT = "OptedOut"
+    NO_CACHE = "NoCache"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether to empty a container's cache. ``young_deaths`` is how many in a row have led to the restart."""
+
+    reason: Reason
+    young_deaths: int = 0
+
+    @property
+    def empties(self) -> bool:
+        """Return whether the cache is emptied."""
+        return self.reason is Reason.YOUNG_DEATHS
+
+
+@dataclass(frozen=True, slots=True)
+class Crashes:
+    """What led to a restart. ``of_pod`` are the pod's earlier restarts, oldest first.
+
+    ``died_at`` (Unix seconds) is the time of the fault, ``died`` the container that it hit; None: any of those that are
+    restarted, because a gang's round does not know. ``requested``: a person asked for the restart.
+    """
+
+    of_pod: Sequence[Begun] = ()
+    died_at: float = 0.0
+    died: str | None = None
+    requested: bool = False
+
+
+def decide(crashes: Crashes, *, container: str, found: Place | NotOurs, pod_options: options.Options) -> Decision:
+    """Decide about one of the containers that are restarted.
+
+    A young death is one that counts for the backoff: of a container that kubemend restarted, less than ``Budget.young``
+    seconds later. A person's request is no death.
+    """
+    if isinstance(found, NotOurs):
+        return Decision(Reason.NO_CACHE)
+    if pod_options.keep_cache:
+        return Decision(Reason.OPTED_OUT)
+    if crashes.requested:
+        return Decision(Reason.REQUESTED)
+    if crashes.died not in (None, container):
+        return Decision(Reason.NOT_THE_CAUSE)
+    past = of_container(crashes.of_pod, container)
+    streak = len(pod_options.budget().backoff.streak(past, died_at=crashes.died_at))
+    return Decision(Reason.YOUNG_DEATHS if streak >= YOUNG_DEATHS else Reason.FEW_YOUNG_DEATHS, streak)

@@ -1,0 +1,80 @@
+"""A file in its compile cache crashes a trainer: the restart after the second young death in a row removes it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.devnode import node, trainer
+from hack.devnode.observer import Observer, Seen
+from kubemend.agent.restart import cache
+from tests.scenarios import training
+
+pytestmark = pytest.mark.devnode
+
+_KERNEL = "triton/kernel"
+COMPILES = f"""
+kernel={cache.INSIDE}/trainer/{_KERNEL}
+if grep -qs broken $kernel; then exit 7; fi
+mkdir -p $(dirname $kernel) && echo compiled >> $kernel
+step=$(cat {trainer.CHECKPOINTS}/step 2>/dev/null || echo 0)
+while ! grep -qs broken $kernel; do
+  step=$((step + 1))
+  echo $step > {trainer.CHECKPOINTS}/step.new && mv {trainer.CHECKPOINTS}/step.new {trainer.CHECKPOINTS}/step
+  sleep 0.02
+done
+exit 7
+"""
+"""A trainer that compiles a kernel into its cache, and exits with an error once the kernel is broken."""
+
+
+@pytest.fixture
+def own_state(tmp_path: Path) -> str:
+    return f"--state-dir={tmp_path / 'state'}"
+
+
+def with_cache(dev: node.DevNode, name: str, **annotations: str) -> dict[str, Any]:
+    """Return the pod as the component caches would create it."""
+    wishes = {"kubemend.io/restart": "InPlace"} | {f"kubemend.io/{key}": text for key, text in annotations.items()}
+    made = trainer.manifest(name, node=dev.name, annotations=wishes, script=COMPILES)
+    made["spec"]["volumes"].append({"name": cache.VOLUME, "emptyDir": {}})
+    made["spec"]["containers"][0]["volumeMounts"].append({"name": cache.VOLUME, "mountPath": cache.INSIDE})
+    return made
+
+
+def volume(observer: Observer, seen: Seen) -> Path:
+    """Return the pod's cache volume on the host."""
+    return observer.volume(seen.uid).with_name(cache.VOLUME)
+
+
+def restarts(seen: Seen) -> int:
+    return seen.restart_counts["trainer"]
+
+
+@pytest.mark.parametrize("strategy", ["swap", "rerun"])
+async def test_trainer_with_a_broken_cache_recovers_after_two_young_deaths(
+    dev: node.DevNode, observer: Observer, own_state: str, strategy: str
+) -> None:
+    name = f"broken-cache-{strategy}"
+    async with (
+        dev.agent(own_state) as agent,
+        training.made(observer, with_cache(dev, name, strategy=strategy)) as before,
+    ):
+        await training.until_ready(agent)
+        there = volume(observer, before)
+        (there / "shipper").mkdir()
+        (there / "shipper" / "log").touch()
+        (there / "trainer" / _KERNEL).write_text("broken")
+        after = await observer.until(
+            name,
+            lambda seen: restarts(seen) >= 3 and "emptied after" in seen.condition("InPlaceRestart").get("message", ""),
+            timeout=training.DEADLINE,
+            what="restarted with an empty cache",
+        )
+        message = after.condition("InPlaceRestart")["message"]
+        assert "cache of trainer emptied after 2 young deaths (3 files removed)" in message
+        assert "cache of shipper" not in message
+        await observer.until(name, training.is_training, timeout=training.DEADLINE, what="training again")
+        assert (there / "trainer" / _KERNEL).read_text() == "compiled\n"
+        assert sorted(path.name for path in there.iterdir()) == ["shipper", "trainer"]
+        assert (there / "shipper" / "log").exists()
