@@ -1,4 +1,4 @@
-"""Keep members' faults that are to be reported to the hub, again after each Hello, until they are settled."""
+"""Keep the members' faults that must be reported to the hub, again after each Hello, until they are settled."""
 
 import asyncio
 import time

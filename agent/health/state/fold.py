@@ -261,7 +261,7 @@ def _worse(one: ActionClass, other: ActionClass) -> ActionClass:
 
 
 def _after_evidence(latch: ActiveFault, finding: Finding, *, now: float) -> ActiveFault | None:
-    """Return what is left of an active fault after a finding that may be evidence against it.
+    """Return an active fault after a finding that may be evidence against it; None if that ends the fault.
 
     Evidence older than the fault does not count, because sources overtake each other. But an end is emitted only once,
     so a clock that was set back must not make it look old. A fault in ``STANDING`` has one source, whose last report is
