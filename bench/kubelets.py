@@ -1,6 +1,6 @@
 """Measure restarts that kubelet carries out, resets and the pod's own rules: the time until everything runs again.
 
-They are made in a row on one pod, without a backoff of ours: kubelet's own would double with each.
+They are made in a row on one pod, without kubemend's backoff: kubelet's own would double with each.
 """
 
 import asyncio

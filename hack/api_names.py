@@ -134,7 +134,7 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.ANNOTATION,
         "Pod",
         ", ".join(f"`{each.value}`" for each in options.Clean),
-        "What is emptied before the successor runs: the pod's `/dev/shm`.",
+        "Resources that are emptied before the successor runs: the pod's `/dev/shm`.",
         "nothing",
     ),
     Name(

@@ -31,8 +31,8 @@ _LEFT: Final = "left"
 _BEGUN: Final = "begun"
 """The file on the volume in which each trainer records which container it is.
 
-Where kubelet has started one of its own next to our successor, on a busy machine, that one may have left files in
-/dev/shm that ours finds after it was emptied.
+On a busy machine kubelet may have started a container next to kubemend's successor. That container may have written
+files to /dev/shm after it was emptied, which the successor then finds.
 """
 _OF_KUBELET: Final = "kubelet"
 

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Describe one fault. ``tried`` tries it and records what was lost. A ``slow`` one is omitted from a short run."""
+    """Describe one fault. ``tried`` tries it and records the losses. A ``slow`` one is omitted from a short run."""
 
     name: str
     promise: str
