@@ -40,7 +40,7 @@ class Limits:
 
 
 class Connection:
-    """The stream to whichever replica leads. While there is none, ``report`` receives the problem and a hint."""
+    """The stream to the leading replica. Without a stream, ``report`` receives the problem and a hint."""
 
     def __init__(
         self,

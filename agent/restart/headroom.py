@@ -36,5 +36,5 @@ def why_no_room(memory: PodMemory | None) -> str:
         return ""
     return (
         f"the pod is {max(free, 0) // _MEBI} MiB below its memory limit of {memory.limit // _MEBI} MiB, and a "
-        f"successor that is held beside the old container may take {HELD_SUCCESSOR_BYTES // _MEBI} MiB; raise the limit"
+        f"successor held next to the old container may take {HELD_SUCCESSOR_BYTES // _MEBI} MiB; raise the limit"
     )

@@ -50,7 +50,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         """Create it; ``clock`` returns Unix seconds, for the Lease's times and as the upper limit of epochs.
 
         ``predecessors``: common prefix of the identities of earlier processes of this container, which are dead; "" if
-        none are known. ``hub`` is the address of our hub as ``IP:PORT``; "" if it is not published.
+        none are known. ``hub`` is the address of this replica's hub as ``IP:PORT``; "" if it is not published.
         """
         super().__init__(name, namespace, identity)
         self._api = api

@@ -41,7 +41,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RestartSpec:
-    """What a request asks for; None and empty values leave it to the pods or to the controller.
+    """The options of a request; None and empty values leave them to the pods or to the controller.
 
     Times are in seconds.
     """

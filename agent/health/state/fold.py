@@ -241,7 +241,7 @@ def _raises(finding: Finding) -> bool:
 def _raised(held: tuple[ActiveFault, ...], finding: Finding) -> tuple[ActiveFault, ...]:
     kind, code = finding.kind, finding.code
     if is_driver_verdict(finding):
-        # One active fault for the driver's recommendation, whatever its source: a later one replaces an earlier one.
+        # One active fault for the driver's recommendation, from any source: a later one replaces an earlier one.
         kind, held = FindingKind.RECOVERY_ACTION, tuple(x for x in held if x.kind is not FindingKind.RECOVERY_ACTION)
     earlier = next((latch for latch in held if (latch.kind, latch.code) == (kind, code)), None)
     latch = ActiveFault(
