@@ -130,7 +130,7 @@ GOALS: Final = (
     Goal(_REST, "memory (RSS of the agent)", "health", lambda told: _agent(told["at_rest"]["rss_mib"]), 90.0, "MiB"),
     Goal(
         _JOBSET,
-        "a look at 1000 child Jobs, the slowest",
+        "a reconcile of 1000 child Jobs, the slowest",
         "jobset",
         lambda told: told["by_jobs"]["1000"]["look_ms"]["max"],
         1000.0,

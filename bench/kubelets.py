@@ -23,7 +23,7 @@ from kubemend.agent.restarts import runtime_state
 
 @dataclass
 class Samples:
-    """Hold durations in seconds: ``acted`` until our own part was done, ``running`` until everything ran again."""
+    """Hold durations in seconds: ``acted`` until kubemend's part was done, ``running`` until everything ran again."""
 
     acted: list[float] = field(default_factory=list)
     running: list[float] = field(default_factory=list)

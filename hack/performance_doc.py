@@ -62,7 +62,7 @@ def render(report: Json) -> str:
     """Return the page as Markdown."""
     head = _HEAD.format(**report["machine"], parts=_parts(report))
     picture = f"\n{_IMAGE.format(path='recovery.svg')}\n" if recovery_picture.series(report) else ""
-    peers = "\n## Beside others\n\n" + "\n".join(_beside_others(report)) + "\n"
+    peers = "\n## Comparison with other projects\n\n" + "\n".join(_beside_others(report)) + "\n"
     return head + picture + "\n".join(_rows(report)) + "\n" + peers + _TAIL.format(kills=_kills(report))
 
 
@@ -96,13 +96,13 @@ def _beside_others(report: Json) -> Iterator[str]:
         return
     machine, versions = report["machine"], peers["versions"]
     if gang := peers.get("gang"):
-        yield f"| what restarts a gang of {gang['members']}, failure after failure | until all run again |"
+        yield f"| restarts of a gang of {gang['members']}, failure after failure | until all run again |"
         yield "|---|---|"
         yield f"| upstream JobSet {versions['JobSet']}, `InPlaceRestart` | {_row_of(gang['upstream_jobset'])} |"
         yield f"| **kubemend** | **{_row_of(gang['kubemend'])}** |"
         yield ""
     if one := peers.get("container"):
-        yield "| what restarts one container that exits with an error, again and again | until the next process runs |"
+        yield "| restarts of a container that exits with an error repeatedly | until the next process runs |"
         yield "|---|---|"
         yield f"| kubelet | {figures.shown(one['kubelet_ms'])} |"
         yield f"| kubelet, by the rule `RestartAllContainers` | {figures.shown(one['restart_all_containers_ms'])} |"
@@ -116,7 +116,7 @@ def _beside_others(report: Json) -> Iterator[str]:
         yield f"| **kubemend** | **{_spread(line['kubemend_ms'])}** |"
         yield ""
     yield (
-        f"All in one run on one node of {machine['cores']} cores, with the whole control plane beside it (Kubernetes "
+        f"All in one run on one node of {machine['cores']} cores, with the whole control plane on it (Kubernetes "
         f"{versions['Kubernetes']}, containerd), small containers, all with their defaults: `python -m bench.peers`."
     )
 

@@ -165,7 +165,7 @@ async def _attacked(stage: Stage, told: Told, *, attacks: Sequence[Attack], good
 
 
 def _found_by_ours(volume: Path) -> bool:
-    """Return whether our successor found its predecessor's files, and no container of kubelet's ran between."""
+    """Return whether kubemend's successor found its predecessor's files, and no kubelet's container ran between."""
     left, begun = volume / _LEFT, volume / _BEGUN
     if not left.exists() or not set(left.read_text().split()) - {_OF_KUBELET}:
         return False

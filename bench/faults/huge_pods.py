@@ -68,7 +68,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 await trainer.replaced(old)
                 seen = await refused.until(_is_refused, what="the condition that the restart is refused")
                 told.measures("refused_with", seen.condition("InPlaceRestart")["message"])
-                await stage.keeps_round(gang, told, number=1, since=fault, what="the round amid them")
+                await stage.keeps_round(gang, told, number=1, since=fault, what="the round among them")
         finally:
             await dev.kubelet.start()
         told.keeps(Kind.UNASKED, "the refused pod was restarted", holds=await refused.is_untouched())

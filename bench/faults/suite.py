@@ -95,7 +95,7 @@ async def _told(stage: Stage, fault: Fault, scale: Scale) -> Told:
         await fault.tried(stage, scale, told)
     except NotTriedError as error:
         told.not_tried = str(error)
-    except Exception as error:  # an error of a trial is a loss, and the other faults are tried all the same
+    except Exception as error:  # an error of a trial is a loss; the other faults are tried nevertheless
         log.exception("fault.not_withstood", fault=fault.name)
         told.lost.append(Loss(Kind.UNTOLD, f"{type(error).__name__}: {error}"))
     told.seconds = time.monotonic() - began

@@ -189,8 +189,8 @@ class Kubelet:
 
     @property
     def _var_lib(self) -> Path:
-        """Return the directory that it sees as /var/lib/kubelet: device plugins register there, whatever its root
-        directory is.
+        """Return the directory that it sees as /var/lib/kubelet. Device plugins register there with any root
+        directory.
         """
         return self._where.root / "var-lib-kubelet"
 
