@@ -1,4 +1,4 @@
-"""Members of rounds on the real containerd: no successor runs before its release, whatever happens to the agent."""
+"""Members of rounds on the real containerd: no successor runs before its release, even if the agent dies."""
 
 import asyncio
 from collections.abc import AsyncIterator
