@@ -125,7 +125,7 @@ CASES = (
          REACHES),
     Case("a Job where the cluster lives", "controller",
          makes("jobs", job("x", **owned()), group="batch", where="kube-system"), "no JobSets in namespace kube-system"),
-    Case("a Job beside itself", "controller",
+    Case("a Job in its own namespace", "controller",
          makes("jobs", job("x", **owned()), group="batch", where="kubemend"), "no JobSets in namespace kubemend"),
     Case("a Job of no JobSet", "controller", removes("jobs", "somebodys", group="batch"), OF_A_JOBSET.format("jobs")),
     Case("a Service without an owner", "controller",

@@ -108,7 +108,7 @@ async def test_container_is_thawed_despite_unwritable_mark(group: Path, monkeypa
 
 @pytest.mark.parametrize("keep", [{}, {"uid-1": 100.0}])
 async def test_one_that_was_marked_but_not_frozen_is_not_taken_for_frozen(group: Path, keep: dict[str, float]) -> None:
-    """The agent was killed in between. To report it as frozen would be to let it run."""
+    """The agent was killed in between. If it were reported as frozen, it would run."""
     (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
     (group / "cgroup.freeze").write_text("0")
     found = await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep=keep)
