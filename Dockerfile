@@ -1,6 +1,6 @@
 # The image of the node agent and of the controller (and of the kubemend command): docker build -t REGISTRY/kubemend:0.1.0 .
-# Without Docker and without a registry: make image, which passes a base made of Debian's packages as PYTHON.
-# For an image that can be made again, name the base by its digest:
+# Without Docker and without a registry: make image, which passes a base built from Debian's packages as PYTHON.
+# For a reproducible image, name the base by its digest:
 #   docker build --build-arg PYTHON=python:3.11-slim-bookworm@sha256:… --build-arg REVISION=$(git rev-parse HEAD) …
 ARG PYTHON=python:3.11-slim-bookworm
 
@@ -13,7 +13,7 @@ COPY common common
 COPY controller controller
 COPY kubemend kubemend
 RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
-# Everything that it needs, in the versions and with the hashes of requirements.lock (`make lock`), and nothing else.
+# All dependencies, in the versions and with the hashes of requirements.lock (`make lock`), and nothing else.
 RUN python -m venv --without-pip /opt/kubemend \
     && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir --require-hashes -r requirements.lock \
     && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir --no-deps --no-index /wheels/*.whl \
@@ -24,10 +24,10 @@ FROM ${PYTHON}
 RUN python -m pip uninstall --yes --quiet --root-user-action=ignore wheel setuptools pip
 COPY --from=build /opt/kubemend /opt/kubemend
 
-# libnvidia-ml.so.1 belongs to the driver and stays on the host; the DaemonSet mounts where drivers are installed below
-# /host. Found there it is the right one also after an upgrade of the driver, and while the NVIDIA container toolkit
-# starts nothing (a GPU is lost). One folder per place, each with one link: the host's own folders hold its libc, too.
-# Links that lead nowhere are passed over.
+# libnvidia-ml.so.1 belongs to the driver and stays on the host. The DaemonSet mounts the usual driver directories below
+# /host. The library found there is the right one also after an upgrade of the driver, and while the NVIDIA container
+# toolkit starts nothing (a GPU is lost). Each directory gets a folder with one link, because the host's directories also
+# contain its libc. The loader ignores dangling links.
 RUN set -eu; arch="$(uname -m)"; number=0; for place in \
         /run/nvidia/driver/usr/lib/$arch-linux-gnu \
         /run/nvidia/driver/usr/lib64 \
@@ -42,10 +42,10 @@ RUN set -eu; arch="$(uname -m)"; number=0; for place in \
     done
 ENV LD_LIBRARY_PATH=/opt/nvml/1:/opt/nvml/2:/opt/nvml/3:/opt/nvml/4:/opt/nvml/5:/opt/nvml/6
 
-# Nothing is written into the image while it runs: root file systems are read-only, and what Python compiles is there.
+# Nothing is written to the root file system at run time: it is read-only, and Python's bytecode is compiled already.
 ENV PATH=/opt/kubemend/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 
-# What scanners and registries ask for. What is inside they read from dpkg's list and the *.dist-info of /opt/kubemend.
+# Labels for scanners and registries, which read the content from dpkg's list and the *.dist-info of /opt/kubemend.
 ARG PYTHON
 ARG VERSION=0.1.0
 ARG REVISION=
@@ -58,7 +58,7 @@ LABEL org.opencontainers.image.title="kubemend" \
       org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.base.name="${PYTHON}"
 
-# The controller and the command need no root. The agent does, and its DaemonSet says so.
+# The controller and the command need no root. The agent's DaemonSet sets root for the agent, which needs it.
 USER 65532:65532
 ENTRYPOINT ["kubemend"]
 CMD ["agent"]

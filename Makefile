@@ -1,15 +1,15 @@
-# kubemend: `make demo` shows it, `make test` proves it. Both set up what they need, on Debian, as root:
+# kubemend: `make demo` shows it, `make test` tests it. Both set up their requirements, on Debian, as root:
 # a virtual environment in .venv, and a private containerd with its tools in .dev (nothing on the host is replaced).
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
-# The tests start hundreds of Python processes. Without a cache each compiles the product again, half a second of CPU.
+# The tests start hundreds of Python processes. Without a cache each compiles the product again: half a second of CPU.
 export PYTHONDONTWRITEBYTECODE :=
-# The Go programs of the dev cluster and their build collect garbage less often: a fifth less CPU, some more memory.
+# The Go programs of the dev cluster and their build collect garbage less often: a fifth less CPU, but more memory.
 export GOGC ?= 400
 
-# What writes files that are kept beside their sources; each checks with --check that they are current.
+# Generators of files that are committed with their sources; with --check each checks that they are current.
 GENERATORS := protogen catalog_doc monitoring api_doc performance_doc steps_doc
 
 .DEFAULT_GOAL := help
@@ -26,7 +26,7 @@ $(VENV)/.installed: pyproject.toml
 
 venv: $(VENV)/.installed  ## create .venv and install kubemend with its test tools
 
-devnode: venv  ## fetch what the dev node needs: containerd, runc, CNI, busybox, a C compiler
+devnode: venv  ## fetch the dev node's programs: containerd, runc, CNI, busybox, a C compiler
 	python -m hack.devnode setup
 
 kubernetes: venv  ## build etcd, the Kubernetes programs and kubectl from their Go modules, once (ten minutes on two cores)
@@ -41,7 +41,7 @@ demo: devnode kubernetes  ## GPU faults restart a container and a gang of four i
 test: lint devnode kubernetes  ## everything that CI runs
 	python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-test-long: devnode kubernetes image  ## what takes longer: the tests marked long, the whole matrix, kill runs, fault suite, an installation (hours)
+test-long: devnode kubernetes image  ## the slower checks: the tests marked long, the whole matrix, kill runs, fault suite, an installation (hours)
 	python -m pytest -m long -n 3 --dist loadscope --no-loadscope-reorder
 	python -m pytest -m "" tests/scenarios/matrix --matrix=full
 	python -m bench.crash --runs 500
@@ -61,11 +61,11 @@ unit: venv  ## the tests that need neither root nor a runtime nor an API server
 test-gpu: venv  ## the NVML tests on this machine's real GPU and driver
 	python -m pytest -m gpu tests/gpu tests/contract/nvml
 
-format: venv  ## put the code into its form
+format: venv  ## format the code and fix simple lint errors
 	ruff format .
 	ruff check --fix .
 
-bench: devnode kubernetes  ## every strategy against the bare calls, device trouble to pod condition, gangs, the hub, others beside us, as JSON
+bench: devnode kubernetes  ## every strategy against the bare calls, device fault to pod condition, gangs, the hub, other projects, as JSON
 	python -m bench.restart
 	python -m bench.reruns
 	python -m bench.health
@@ -81,17 +81,17 @@ bench-steps: devnode kubernetes  ## from a fault to the next training step, for 
 bench-crash: devnode kubernetes  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
 	python -m bench.crash --runs 500
 
-generate: venv  ## write what is made of something else: stubs, pages, alerts, dashboard, the picture
+generate: venv  ## write the generated files: stubs, pages, alerts, dashboard, the picture
 	for generator in $(GENERATORS); do python -m hack.$$generator || exit 1; done
 
-lock: venv  ## choose anew what the image is made of: requirements.lock
+lock: venv  ## update the locked packages of the image: requirements.lock
 	$(BIN)/python -m pip install --quiet uv
 	uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
 	    --python-version 3.11 --extra traces --output-file requirements.lock pyproject.toml
 
-bench-faults: devnode kubernetes  ## break what surrounds the product, one thing after another, as JSON (a quarter of an hour)
+bench-faults: devnode kubernetes  ## break the product's dependencies, one after another, as JSON (a quarter of an hour)
 	python -m bench.faults
 
-clean:  ## remove everything that the other targets made
+clean:  ## remove everything that the other targets created
 	-test ! -x $(BIN)/python || $(BIN)/python -m hack.devnode stop --name dev
 	rm -rf $(VENV) .dev build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

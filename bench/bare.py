@@ -68,7 +68,7 @@ class BareGang(Gang):
         start.
 
         Everything is gathered before the first call. Containers that kubelet creates in the meantime are left to it,
-        and one that kubelet started next to ours is kept. Returns when the API shows the new workers.
+        and one that kubelet started next to the benchmark's is kept. Returns when the API shows the new workers.
         """
         places = asyncio.Semaphore(at_once)
         async with CriClient(str(self.nodes[0].layout.containerd_socket)) as cri:

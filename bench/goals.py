@@ -65,7 +65,7 @@ _SWAP: Final = "Restart of a container in place (swap)"
 _RERUN: Final = "Rerun of a whole pod: init, sidecar, main"
 _GANG: Final = "Gang of 20 on one node"
 _HUB: Final = "5000 agents on one hub"
-_HEALTH: Final = "From trouble to the API"
+_HEALTH: Final = "From a fault to the API"
 _REST: Final = "Agent at rest, 8 GPUs"
 _CRASH: Final = "Agent killed at random steps"
 _JOBSET: Final = "JobSets"
@@ -130,7 +130,7 @@ GOALS: Final = (
     Goal(_REST, "memory (RSS of the agent)", "health", lambda told: _agent(told["at_rest"]["rss_mib"]), 90.0, "MiB"),
     Goal(
         _JOBSET,
-        "a look at 1000 child Jobs, the slowest",
+        "a reconcile of 1000 child Jobs, the slowest",
         "jobset",
         lambda told: told["by_jobs"]["1000"]["look_ms"]["max"],
         1000.0,

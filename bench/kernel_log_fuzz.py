@@ -31,7 +31,7 @@ _HEX = re.compile(r"0x([0-9a-f]{1,8})", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
 _DERIVED = frozenset({evidence.SEVERITY, evidence.SUBCODE, evidence.SUBCODE_NAME, evidence.OOM_SCOPE})
-"""Evidence in our own wording."""
+"""Evidence in kubemend's own wording."""
 
 _REMEMBERED = frozenset({evidence.GPU_UUID})
 """Evidence from an earlier record."""

@@ -1,6 +1,6 @@
 """Measure restarts that kubelet carries out, resets and the pod's own rules: the time until everything runs again.
 
-They are made in a row on one pod, without a backoff of ours: kubelet's own would double with each.
+They are made in a row on one pod, without kubemend's backoff: kubelet's own would double with each.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from kubemend.agent.restarts import runtime_state
 
 @dataclass
 class Samples:
-    """Hold durations in seconds: ``acted`` until our own part was done, ``running`` until everything ran again."""
+    """Hold durations in seconds: ``acted`` until kubemend's part was done, ``running`` until everything ran again."""
 
     acted: list[float] = field(default_factory=list)
     running: list[float] = field(default_factory=list)

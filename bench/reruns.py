@@ -2,7 +2,7 @@
 
 Pods of an init container, a sidecar and a main container are rerun by the product, each at a random moment relative to
 kubelet's listing of the runtime once a second. In turns, as many others are restarted by the bare calls of a rerun.
-Runs are counted by the runtime's events and by the init container itself, not by our own reports.
+Runs are counted by the runtime's events and by the init container itself, not by kubemend's reports.
 
 Prints JSON. A round is the rerun of one pod; all that is not milliseconds is a number of rounds. ``rerun_ms`` is from
 the first call to the confirmed new processes, ``reserve_ms`` its part before the kill, ``prepare_ms`` the time before

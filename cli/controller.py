@@ -14,7 +14,7 @@ EXIT_CANNOT_START = 3
 @click.command()
 @settings_module.options
 def controller(settings: Settings) -> None:
-    """Run the central controller (what the Deployment runs): gang rounds, and the hub of the agents.
+    """Run the central controller (the command of the Deployment): gang rounds, and the hub of the agents.
 
     Several replicas elect a leader; the others stand by. Every setting can be given as a flag, as a variable, or in the
     file named by --config. Missing components are reported on /readyz and used when they appear.

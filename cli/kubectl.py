@@ -19,8 +19,8 @@ _DEFAULT: Final = 0
 def complete(arguments: Sequence[str] | None = None) -> None:
     """Print completions as kubectl expects them of a plugin's ``kubectl_complete-NAME`` (kubectl 1.26 and later).
 
-    Its arguments are the command line so far; the last one (perhaps empty) is to be completed. The output has cobra's
-    form: a line for each value, a tab before its description, and at last a colon and the directive.
+    Its arguments are the command line so far; it completes the last one, which may be empty. The output has cobra's
+    form: a line for each value, with a tab before its description, and finally a colon and the directive.
     """
     words = list(sys.argv[1:] if arguments is None else arguments) or [""]
     items = shell_completion.ShellComplete(main, {}, PROGRAM, VARIABLE).get_completions(words[:-1], words[-1])

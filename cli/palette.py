@@ -41,7 +41,7 @@ _MEANINGS: Final = {
     timeline.ORDER: "order in transit",
     timeline.RECREATE: "pod recreated",
     timeline.HELD: "successor held until all old are dead",
-    timeline.RELEASE: "let run",
+    timeline.RELEASE: "released",
 }
 
 

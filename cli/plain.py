@@ -1,6 +1,6 @@
 """Make untrusted texts harmless for a terminal and a picture. Pure.
 
-Users who may write an object can put control characters into its messages: colours, titles, a cursor that moves up and
+Any writer of an object can put control characters into its messages: colours, titles, a cursor that moves up and
 overwrites earlier output.
 """
 

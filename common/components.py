@@ -23,7 +23,7 @@ class ComponentState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ComponentStatus:
-    """Report the state of one component. ``message`` names in one line what is missing and where, ``hint`` the fix."""
+    """Report the state of one component. ``message`` names the problem and its place in one line, ``hint`` the fix."""
 
     state: ComponentState
     message: str = ""

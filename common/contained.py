@@ -1,7 +1,7 @@
 """Contain an unexpected error in the work on one pod, container, device or gang: count and log it, and continue.
 
 A task of the process that ends takes the process with it (``common.aio``). That is right for faults that concern
-everything. It would be wrong for one object of many: a user who can trigger the error, for example by a name or an
+everything. It would be wrong for one object of many: a user able to trigger the error, for example by a name or an
 annotation, could end the process as often as it starts. So code that handles many objects runs the work on each of them
 ``within`` a block of its own.
 """
@@ -29,7 +29,7 @@ _LONGEST_NAME: Final = 256
 _LOGGED_PER_MINUTE: Final = 60
 """Log at most this many failures each minute; further ones are only counted.
 
-A user who can trigger one failure can trigger many.
+A user able to trigger one failure can trigger many.
 """
 
 

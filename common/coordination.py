@@ -1,7 +1,7 @@
-"""Define the words of the protocol between agents and hub, for both sides (coordination/v1). Pure.
+"""Define the enums of the protocol between agents and hub, for both sides (coordination/v1). Pure.
 
-A word and the value of protobuf's enum have the same name (``common.coordination_codes``). The words' own values are in
-journals, Restart objects, metrics and logs.
+A member has the same name as the value of protobuf's enum (``common.coordination_codes``). The members' values appear
+in journals, Restart objects, metrics and logs.
 """
 
 import enum

@@ -1,6 +1,6 @@
-"""Map the words of ``common.coordination`` to the enum values of protobuf's messages, and back, by their names. Pure.
+"""Map the enums of ``common.coordination`` to those of protobuf's messages, and back, by their names. Pure.
 
-A value without a word is not set (``NONE``), or of a newer peer.
+A protobuf value without a counterpart is not set (``NONE``), or from a newer peer.
 """
 
 from collections.abc import Mapping

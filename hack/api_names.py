@@ -133,7 +133,7 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.ANNOTATION,
         "Pod",
         ", ".join(f"`{each.value}`" for each in options.Clean),
-        "What is emptied before the successor runs: the pod's `/dev/shm`.",
+        "Resources that are emptied before the successor runs: the pod's `/dev/shm`.",
         "nothing",
     ),
     Name(
@@ -264,7 +264,7 @@ WRITTEN_BY_US: Final = (
         "UID of the gang's JobSet or Job: rounds of an earlier one of the same name do not count.",
     ),
     Name(names.EPOCH, Kind.ANNOTATION, "Restart", "a number", "The epoch of the leader that owns the round."),
-    Name(names.ROUND, Kind.ANNOTATION, "Restart", "JSON", "The status with which it began. Internal."),
+    Name(names.ROUND, Kind.ANNOTATION, "Restart", "JSON", "The first status of the round. Internal."),
     Name(lease.EPOCH, Kind.ANNOTATION, "Lease", "a number", "The epoch of the leader: agents reject lower ones."),
     Name(
         lease.HUB,
@@ -318,8 +318,8 @@ VARIABLES: Final[Mapping[str, str]] = {
 RESTART_CONDITIONS: Final[Mapping[str, str]] = {
     objects.COMPLETE: "True at its end, with the phase as reason. `kubectl wait --for=condition=Complete`.",
     status.HELD_TOGETHER: (
-        "False: something new ran, or may have, before everything old was dead (`RanUnheld`, `OldMayRun`, `Rolling`), "
-        "or before it was held (`HeldAfterMilliseconds`: for how long at most, and the worst member)."
+        "False: a new container ran, or may have run, before all old ones were dead (`RanUnheld`, `OldMayRun`, "
+        "`Rolling`), or before it was held (`HeldAfterMilliseconds`: for how long at most, and the worst member)."
     ),
     status.CANCELLED: "True: the Restart was deleted, or its JobSet was closed.",
 }

@@ -92,7 +92,7 @@ def _subcodes(entry: Entry) -> Iterator[str]:
 def _meaning(entry: Entry) -> str:
     often = f"{entry.repeats}." if entry.repeats is not None else ""
     over = f"Over when not seen for {repeats.span(entry.over_after)}." if entry.over_after is not None else ""
-    lost = "No program can go on with it: members of gangs are recreated at once." if entry.ends_programs else ""
+    lost = "No program can continue after it: members of gangs are recreated at once." if entry.ends_programs else ""
     return " ".join(filter(None, (entry.meaning, entry.note, entry.does, often, over, lost)))
 
 

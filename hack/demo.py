@@ -63,8 +63,8 @@ def _print_real_parts(report: Report) -> None:
         "real     containerd and runc, which run every container, and the kernel's cgroups, namespaces and freezer"
     )
     report.say("real     kubemend's agents and controller, as processes next to the nodes")
-    report.say("made up  the GPUs: NVML is a library that the demo controls, a device plugin offers them to kubelet")
-    report.say("made up  the kernel log: a file in the kernel's format, so that your own log stays free of Xids")
+    report.say("fake     the GPUs: NVML is a library that the demo controls, a device plugin offers them to kubelet")
+    report.say("fake     the kernel log: a file in the kernel's format, so that your own log stays free of Xids")
 
 
 async def _product(cluster: Cluster, report: Report, stack: contextlib.AsyncExitStack) -> Mapping[str, node.Agent]:

@@ -32,7 +32,7 @@ async def play(cluster: Cluster, report: Report, *, api: kube.KubeClient, pictur
     report.section("5. A JobSet of four workers, which train together")
     async with JobSetGang.on(cluster.nodes, "llm", timeout=_SECONDS) as gang:
         where = ", ".join(sorted({node.name for node in gang.nodes}))
-        report.check("kube-controller-manager has made four pods, kube-scheduler has placed them", True, f"on {where}")
+        report.check("kube-controller-manager created four pods, kube-scheduler placed them", True, f"on {where}")
         steps = await _trains(gang)
         report.check("four workers train, each on a GPU of its own", True, f"steps {', '.join(map(str, steps))}")
         await _one_is_hit(cluster, gang, report, api=api, picture=picture)
@@ -51,7 +51,7 @@ async def _one_is_hit(
     cluster: Cluster, gang: JobSetGang, report: Report, *, api: kube.KubeClient, picture: Path
 ) -> None:
     node = gang.nodes[_HIT]
-    report.section(f"6. Xid 31 on {node.name}: one worker is hit, all four start over together")
+    report.section(f"6. Xid 31 on {node.name}: one worker is hit, all four are restarted together")
     before = await gang.identities()
     steps = [gang.step(index) for index in range(gang.size)]
     gpu = min(node.gpu_uuids.index(uuid) for uuid in await gang.devices(_HIT))
@@ -64,7 +64,7 @@ async def _one_is_hit(
     _report(gang, report, restart=restart, fault=fault)
     report.check("UIDs, IPs and nodes kept", await gang.identities() == before, f"{len(before)} pods")
     on = [gang.step(index) for index in range(gang.size)]
-    report.check("all resumed where they were", all(map(int.__ge__, on, steps)), f"steps {', '.join(map(str, on))}")
+    report.check("all resumed from their steps", all(map(int.__ge__, on, steps)), f"steps {', '.join(map(str, on))}")
     await asyncio.to_thread(_draw, cluster, report, restart=restart, picture=picture)
 
 

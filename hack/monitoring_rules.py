@@ -68,7 +68,7 @@ ALERTS: Final[Sequence[Alert]] = (
         WARNING,
         f'kubemend_component_ready{{component="agent",part=~"{_AGENT_PARTS}"}} == 0',
         "The agent's {{ $labels.part }} does not work on {{ $labels.node }}.",
-        "The other components work. The agent's /readyz shows what is missing and a hint.",
+        "The other components work. The agent's /readyz shows the problem and a hint.",
         "10m",
     ),
     Alert(
@@ -184,7 +184,7 @@ ALERTS: Final[Sequence[Alert]] = (
         WARNING,
         f'kubemend_component_ready{{component="controller",part=~"{_CONTROLLER_PARTS}"}} == 0',
         "The controller's {{ $labels.part }} does not work in {{ $labels.pod }}.",
-        "Its /readyz and the events part of its log show what is missing and a hint.",
+        "Its /readyz and the events part of its log show the problem and a hint.",
         "10m",
     ),
     Alert(

@@ -2,37 +2,37 @@
 
     kubemend_run.py --max-restarts 10 -- python train.py --lr 0.1
 
-The launcher starts the program (the *trainer*), passes signals to it, reaps orphans, and ends as the trainer ended. A
-trainer that failed is started again, up to ``--max-restarts`` times in an hour; all that the old one had started is
-dead before. Beside a Python trainer the launcher keeps a *spare*: an interpreter with the trainer's own command line
-that has imported what the trainer has imported, and waits before its program.
+The launcher starts the program (the *trainer*), passes signals to it, reaps orphans, and ends as the trainer ended. It
+restarts a trainer that failed, up to ``--max-restarts`` times in an hour. Before that, it kills every process that the
+old trainer has started, and waits until all are dead. Next to a Python trainer the launcher keeps a *spare*: an
+interpreter with the trainer's own command line. The spare imports the trainer's modules, and waits before its program.
 
-The interpreter runs the program itself, by its real command line, in a first run and in a restart alike. What the
-launcher adds runs before that, in ``site``'s import of ``sitecustomize`` (see ``_start_up``): no part of it is on the
-stack, in ``sys.argv`` or among the open files of a running program.
+The interpreter runs the program by its real command line, in the first run and in each restart. The launcher's own code
+runs before that, in ``site``'s import of ``sitecustomize`` (see ``_start_up``). A running program finds no part of it
+on the stack, in ``sys.argv`` or among its open files.
 
-One file without dependencies, for Python 3.8 to 3.14 on Linux.
+This is one file without dependencies, for Python 3.8 to 3.14 on Linux.
 """
 
 from __future__ import annotations
 
-# The part between these marks, below the line above, is also the module sitecustomize of trainers and spares. It
-# imports only what each interpreter has loaded itself: a program would find a module that it has not imported.
+# The code between these marks, after the line above, is also the module sitecustomize of trainers and spares. It
+# imports only modules that each interpreter loads anyway: a program must not find a module that it has not imported.
 # --- begin of the bootstrap
 import _weakref
 import os
 import sys
 
 _PREFIX = "_KUBEMEND_RUN_"
-"""Of the variables that the launcher gives to its bootstrap, which removes them."""
+"""Prefix of the variables that the launcher passes to its bootstrap, which removes them."""
 _STARTUP = "sitecustomize"
 
 
 class Changes:
-    """Notice changes of ``os.environ`` and ``sys.path``, and make the same changes again."""
+    """Detect changes of ``os.environ`` and ``sys.path``, and make the same changes again."""
 
     def __init__(self) -> None:
-        """Begin with what is now."""
+        """Start from the present values."""
         self._environ, self._path = _environ(), _path()
         self._made: dict[bytes, bytes | None] = {}
         self._appended: list[str] = []
@@ -53,7 +53,7 @@ class Changes:
         return lines
 
     def make(self, wanted: dict[bytes, bytes | None], path: list[str] | None) -> None:
-        """Give the variables in ``wanted`` and ``sys.path`` these values, unless an import has done so."""
+        """Set the variables in ``wanted`` and ``sys.path``, unless an import has set them already."""
         now = _environ()
         for key, value in wanted.items():
             if now.get(key) != value:
@@ -63,17 +63,17 @@ class Changes:
             sys.path[:] = path
 
     def load(self, name: str) -> bool:
-        """Import a module, whether that fails or not. Return whether it changed ``sys.path`` other than at its end."""
+        """Import a module and ignore a failure. Return whether it changed ``sys.path`` other than by appending."""
         before = list(sys.path)
         try:  # noqa: SIM105 - contextlib is not imported here
             __import__(name)
-        except BaseException:  # noqa: BLE001, S110 - it failed in the trainer as well, or fails in the program's own import
+        except BaseException:  # noqa: BLE001, S110 - it failed in the trainer, too, or fails in the program's import
             pass
         self._appended += [each for each in sys.path[len(before) :] if each not in self._appended]
         return sys.path[: len(before)] != before
 
     def undo(self) -> None:
-        """Take back what ``make`` did, because the program does it itself. What modules did stays."""
+        """Undo the changes of ``make``, because the program makes them itself. Changes by modules stay."""
         for key, value in self._made.items():
             _set(key, value)
         sys.path[:] = self._first_path + [each for each in self._appended if each not in self._first_path]
@@ -83,12 +83,12 @@ class Recorder:
     """Record the begin and the end of each module's import, with the changes of environment and path before it.
 
     It is a finder that finds nothing. An import has ended when the interpreter frees the module's lock. The log is
-    opened for each record: a file that stayed open could be closed by the program, and its number used again. Forked
+    opened for each record, because the program could close a file that stays open, and reuse its number. Forked
     children record nothing.
     """
 
     def __init__(self, log: str) -> None:
-        """Record into the file ``log``."""
+        """Write the records to the file ``log``."""
         self._log, self._pid = log, os.getpid()
         self._seen: set[str] = set()
         self._locks: dict[str, object] = {}
@@ -96,7 +96,7 @@ class Recorder:
         self._write("h " + str(self._pid) + "\n")
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
-        """Record a module that is being imported; a program that only asks whether one exists imports nothing."""
+        """Record a module that is being imported, but not a mere check whether a module exists."""
         if name in self._seen or os.getpid() != self._pid:
             return
         if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":  # noqa: SLF001
@@ -122,15 +122,15 @@ class Recorder:
                 os.write(log, lines.encode("utf-8", "surrogateescape"))
             finally:
                 os.close(log)
-        except Exception:  # noqa: BLE001, S110 - the program has another user or root directory, or the interpreter ends
+        except Exception:  # noqa: BLE001, S110 - the program has changed its user or root, or the interpreter ends
             pass
 
 
 class Warm:
-    """The spare's side: import, wait, go. It ends this process unless the launcher releases it."""
+    """The code in the spare: import, wait for the release, start. Without a release it ends this process."""
 
     def __init__(self, given: dict[str, str]) -> None:
-        """Take what the launcher has given."""
+        """Read the launcher's variables, without their prefix, from ``given``."""
         self._given = given
         self._status, self._release = int(given["STATUS"]), int(given["RELEASE"])
         self._devices = tuple(each for each in given["DEVICES"].split(":") if each)
@@ -140,7 +140,7 @@ class Warm:
         self._stamped = 0
 
     def run(self) -> None:
-        """Return when the program may begin, with the variables of this restart set."""
+        """Return when the program may start; the variables of this restart are set then."""
         os.set_blocking(self._release, False)
         order = self._import_all(_read(self._given["NAMES"]).decode("utf-8", "surrogateescape").split("\n"))
         self._changes.undo()
@@ -161,7 +161,7 @@ class Warm:
         os.close(self._release)
 
     def _import_all(self, records: list[str]) -> str:
-        """Import what the records say, and return the launcher's order if that came before the end."""
+        """Import the recorded modules; stop at the launcher's order and return it. Empty: all are imported."""
         wanted: dict[bytes, bytes | None] = {}
         path: list[str] | None = None
         for record in records:
@@ -188,11 +188,11 @@ class Warm:
         device = _device(self._devices)
         if device:
             self._refuse("device " + device)
-        if self._main in sys.modules and not self._main.startswith(name + "."):  # as its parent does without a spare
+        if self._main in sys.modules and not self._main.startswith(name + "."):  # its parent does so anyway
             self._refuse("main " + name)
 
     def _stamp_new(self) -> None:
-        """Note the source files of the modules that have been added to ``sys.modules``, which keeps their order."""
+        """Record the source files of the modules added to ``sys.modules``, which keeps the order of insertion."""
         for module in list(sys.modules.values())[self._stamped :]:
             path = getattr(module, "__file__", None)
             if isinstance(path, str):
@@ -200,13 +200,13 @@ class Warm:
         self._stamped = len(sys.modules)
 
     def _order(self) -> str:
-        """Return the launcher's order; empty: none yet."""
+        """Return the launcher's order; empty if none has arrived."""
         try:
             order = os.read(self._release, 65536)
         except BlockingIOError:
             return ""
         if not order:
-            os._exit(1)  # the launcher is gone, or has dropped this spare
+            os._exit(1)  # the launcher has ended, or has dropped this spare
         return order.decode("utf-8", "surrogateescape")
 
     def _say(self, text: str) -> None:
@@ -238,7 +238,7 @@ def _read(path: str) -> bytes:
 
 
 def _device(prefixes: tuple[str, ...]) -> str:
-    """Return the first of this process's open files that is one of these devices."""
+    """Return the first open file of this process whose path has one of these prefixes; empty if none has."""
     for number in os.listdir("/proc/self/fd"):
         try:
             path = os.readlink("/proc/self/fd/" + number)
@@ -260,8 +260,8 @@ def _stamp(path: str) -> tuple[int, int]:
 def _start_up() -> None:
     """Prepare this interpreter before its program begins; in a spare, wait for the launcher's release.
 
-    ``site`` imports ``sitecustomize`` before the interpreter looks at its program. This module steps aside for a real
-    one of that name. If there is none it raises the ImportError that ``site`` expects, so that no trace remains.
+    ``site`` imports ``sitecustomize`` before the interpreter reads its program. This module imports a real one of that
+    name in its place. Without a real one it raises the ImportError that ``site`` expects, so that no trace remains.
     """
     given = {key[len(_PREFIX) :]: os.environ.pop(key) for key in list(os.environ) if key.startswith(_PREFIX)}
     if "PYTHONPATH" in given:
@@ -284,7 +284,7 @@ def _start_up() -> None:
 
 
 def _warm_up(given: dict[str, str]) -> None:
-    """Return when the launcher releases this spare; whatever else happens, it runs no program."""
+    """Return when the launcher releases this spare; in all other cases, end the process before its program."""
     try:
         Warm(given).run()
     except BaseException:  # noqa: BLE001
@@ -312,7 +312,7 @@ FORWARDED = tuple(
     signal.Signals[each] for each in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 )
 STOPS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
-"""Signals by which a container is stopped: after one of them nothing is started."""
+"""Signals that stop a container: after one of them, the launcher starts nothing."""
 
 _FREE, _LONGEST_WAIT = 3, 300.0  # the agent's backoff: agent/restart/budget.py
 _PERIOD = 0.1  # of the spare's duty cycle
@@ -330,22 +330,22 @@ _Value = TypeVar("_Value")
 
 
 class LauncherError(Exception):
-    """The launcher cannot do what it was asked; the text is for people. ``code`` is its exit code."""
+    """The launcher cannot run the command; the text is for people. ``code`` is the launcher's exit code."""
 
     def __init__(self, text: str, code: int = 2) -> None:
-        """Say what failed and why."""
+        """Create it; ``text`` has what failed and why."""
         super().__init__(text)
         self.code = code
 
 
-# Pure: what to do about a trainer that ended.
+# Pure: whether to restart a trainer that has ended.
 
 
 class Policy(NamedTuple):
-    """Which failures are followed by a restart: ``limit`` within ``window`` seconds, and not after ``fatal`` codes.
+    """Which failures cause a restart: at most ``limit`` within ``window`` seconds, and none with a ``fatal`` code.
 
-    A trainer that lived ``young`` seconds or longer is restarted at once; after several in a row that did not come
-    waits, of which the first has ``first_wait`` seconds.
+    A trainer that ran for ``young`` seconds or longer is restarted at once. After several shorter runs in a row a
+    restart waits, the first time for ``first_wait`` seconds.
     """
 
     limit: int = 0
@@ -356,14 +356,14 @@ class Policy(NamedTuple):
 
 
 class Past(NamedTuple):
-    """Earlier restarts: their times, and how many trainers in a row have died young."""
+    """Earlier restarts: their times, and how many trainers in a row ended early."""
 
     restarts: tuple[float, ...] = ()
     early: int = 0
 
 
 class Decision(NamedTuple):
-    """``wait`` seconds until the restart; None: none, because of ``why`` (empty where there is nothing to explain)."""
+    """Restart after ``wait`` seconds; None: do not restart. ``why`` is then the reason, if it needs an explanation."""
 
     wait: float | None
     why: str
@@ -371,10 +371,10 @@ class Decision(NamedTuple):
 
 
 def decide(policy: Policy, past: Past, code: int, ran: float, now: float, *, stopping: bool) -> Decision:
-    """Return whether a trainer that ended with ``code`` (128 + n after signal n) is started again.
+    """Decide whether to restart a trainer that ended with ``code`` (128 + n after signal n).
 
-    The first restarts are immediate. From the fourth trainer in a row on that died young come waits, each twice as long
-    as the one before, of 300 s at most.
+    The first three trainers in a row that end early are restarted at once. From the fourth on, restarts wait: each time
+    twice as long as before, 300 s at most.
     """
     if code == 0 or stopping or policy.limit == 0:
         return Decision(None, "", past)
@@ -398,7 +398,7 @@ def exit_code(status: int) -> int:
 
 
 class Program(NamedTuple):
-    """How a Python command runs its program. ``cold``: why its interpreter cannot be warmed (empty: it can)."""
+    """How a Python command runs its program. ``cold`` is why no spare is possible; empty if one is."""
 
     key: tuple[str, ...]
     main: str = ""
@@ -410,7 +410,7 @@ _WITH_VALUE = frozenset("WX")
 
 
 def program_of(command: Sequence[str]) -> Program | None:
-    """Return the program of a Python command line; None: the command is not Python."""
+    """Return the program of a Python command line; None for any other command."""
     if not _INTERPRETER.fullmatch(os.path.basename(command[0])):
         return None
     words = list(command[1:])
@@ -445,7 +445,7 @@ def program_of(command: Sequence[str]) -> Program | None:
 
 
 class Known(NamedTuple):
-    """What is known of a program's modules: the ``names`` of an earlier trainer in order, and those ``left_out``."""
+    """The modules of a program: the ``names`` that an earlier trainer imported, in order, and those ``left_out``."""
 
     names: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -460,8 +460,8 @@ def names_of(records: Iterable[str]) -> tuple[str, ...]:
 def _imports(records: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the modules whose import began, and those of them whose import has not succeeded.
 
-    One that has not ended may be the program itself, as in ``python -c 'import train'``: what is below it cannot be
-    imported without it.
+    An import that has not ended may be the program itself, as in ``python -c 'import train'``. The submodules of such a
+    module cannot be imported without it.
     """
     lines = list(records)
     begun = list(dict.fromkeys(each[2:] for each in lines if each.startswith("m ")))
@@ -470,9 +470,9 @@ def _imports(records: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def plan(records: Sequence[str], known: Known, main: str, skipped: Sequence[str] = ()) -> list[str]:
-    """Return what a spare does, in order: the trainer's records, and after them what an earlier trainer imported.
+    """Return a spare's records in order: the trainer's own, then the modules that only an earlier trainer imported.
 
-    Not among them: the program itself, and with all below them the modules left out and those being imported.
+    The program itself is excluded, and with their submodules the modules that are left out or still being imported.
     """
     valid = [each for each in records if _RECORD.fullmatch(each)]
     names = set(names_of(valid))
@@ -495,7 +495,7 @@ def stored(known: Known) -> str:
 
 
 def read_stored(text: str) -> Known:
-    """Return the modules of a file's text; what is no module's name is passed over."""
+    """Return the modules of a file's text; lines that are not a module's name are ignored."""
     left_out: list[str] = []
     names: list[str] = []
     for line in text.splitlines()[:_MOST_NAMES]:
@@ -547,7 +547,7 @@ def _code(text: str) -> int:
 
 
 def memory_limit(asked: int, cgroup_limit: int | None) -> int | None:
-    """Return the most bytes that a spare may have: as asked, or a quarter of the cgroup's limit. None: no bound."""
+    """Return the most bytes that a spare may have: ``asked``, or a quarter of the cgroup's limit. None: no limit."""
     if asked:
         return asked
     return cgroup_limit // 4 if cgroup_limit else None
@@ -557,7 +557,7 @@ def memory_limit(asked: int, cgroup_limit: int | None) -> int | None:
 
 
 class Process(NamedTuple):
-    """A process. ``started`` (clock ticks since boot) tells it from a later one with the same number."""
+    """A process. ``started`` (clock ticks since boot) distinguishes it from a later one with the same PID."""
 
     pid: int
     parent: int
@@ -566,7 +566,7 @@ class Process(NamedTuple):
 
 
 def processes(proc: str = "/proc") -> dict[int, Process]:
-    """Return all processes in sight."""
+    """Return all visible processes by PID."""
     found = {}
     for name in os.listdir(proc):
         if name.isdecimal():
@@ -577,7 +577,7 @@ def processes(proc: str = "/proc") -> dict[int, Process]:
 
 
 def process_of(pid: int, proc: str = "/proc") -> Process | None:
-    """Return this process; None: there is none."""
+    """Return the process with this PID; None if it does not exist."""
     try:
         fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
@@ -586,7 +586,7 @@ def process_of(pid: int, proc: str = "/proc") -> Process | None:
 
 
 def descendants(found: dict[int, Process], root: int, without: int | None = None) -> list[Process]:
-    """Return the living descendants of ``root``, parents first, except for ``without`` and those below it."""
+    """Return the living descendants of ``root``, parents first, except for ``without`` and its descendants."""
     children: dict[int, list[Process]] = {}
     for process in found.values():
         children.setdefault(process.parent, []).append(process)
@@ -600,7 +600,7 @@ def descendants(found: dict[int, Process], root: int, without: int | None = None
 
 
 def kill(process: Process) -> None:
-    """Kill exactly this process, not a later one with its number."""
+    """Kill this process, but never a later one with the same PID."""
     with contextlib.suppress(ProcessLookupError):
         try:
             handle = os.pidfd_open(process.pid)
@@ -621,7 +621,7 @@ def _is_same(process: Process) -> bool:
 
 
 def resident(pid: int) -> int:
-    """Return the resident bytes of a process; 0: it has ended."""
+    """Return the resident bytes of a process; 0 if it has ended."""
     try:
         return int(_read(f"/proc/{pid}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -629,7 +629,7 @@ def resident(pid: int) -> int:
 
 
 def device_of(pid: int, prefixes: tuple[str, ...]) -> str:
-    """Return a device of these that a process has open or mapped; empty: none."""
+    """Return a device that a process has open or mapped, by path prefix; empty if it has none."""
     paths = []
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
@@ -641,7 +641,7 @@ def device_of(pid: int, prefixes: tuple[str, ...]) -> str:
 
 
 def cgroup_limit(groups: str, root: str = "/sys/fs/cgroup") -> int | None:
-    """Return the lowest memory limit of the cgroups in the text ``groups`` of /proc/self/cgroup, and of those above."""
+    """Return the lowest memory limit of the cgroups in ``groups`` (/proc/self/cgroup) and of their parents."""
     limits = []
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -653,7 +653,7 @@ def cgroup_limit(groups: str, root: str = "/sys/fs/cgroup") -> int | None:
             with contextlib.suppress(OSError, ValueError):
                 limits.append(int(_read("/".join([folder, *parts[:depth], name]))))
     lowest = min(limits, default=0)
-    return lowest if 0 < lowest < 1 << 60 else None  # without a limit v1 has the highest multiple of a page
+    return lowest if 0 < lowest < 1 << 60 else None  # v1 reports "no limit" as the highest multiple of a page
 
 
 # Starting processes.
@@ -670,9 +670,11 @@ def prctl(option: int, value: int) -> bool:
 
 
 class Start(NamedTuple):
-    """How to start a program: the files that it inherits beside the standard ones, the signals that it ignores.
+    """How to start a program.
 
-    ``foreground``: it gets the terminal.
+    - ``ignored``: signals that it ignores
+    - ``inherited``: files that it inherits in addition to the standard ones
+    - ``foreground``: whether it gets the terminal
     """
 
     command: Sequence[str]
@@ -695,20 +697,20 @@ def spawn(start: Start) -> int:
     if pid == 0:
         _become(start, launcher, errors=writer)
     os.close(writer)
-    with contextlib.suppress(OSError):  # it has done so itself
+    with contextlib.suppress(OSError):  # the child does this, too, and may have been faster
         os.setpgid(pid, pid)
     failed = os.read(reader, 16)
     os.close(reader)
     if failed:
         os.waitpid(pid, 0)
         why = int(failed)
-        code = 127 if why == errno.ENOENT else 126  # as a shell's
+        code = 127 if why == errno.ENOENT else 126  # as in shells
         raise LauncherError(f"cannot run {start.command[0]}: {os.strerror(why)}", code)
     return pid
 
 
 def _become(start: Start, launcher: int, errors: int) -> NoReturn:
-    """Be the program, in a child of the launcher; write a failure's errno to ``errors``."""
+    """Turn this child of the launcher into the program; write the errno of a failure to ``errors``."""
     try:
         signal.set_wakeup_fd(-1)
         os.setpgid(0, 0)
@@ -731,7 +733,7 @@ def _become(start: Start, launcher: int, errors: int) -> NoReturn:
 
 
 def memory_file(name: str, content: bytes = b"") -> int:
-    """Return a file in memory. Raises OSError, and AttributeError where Python has none."""
+    """Return a file in memory. Raises OSError, and AttributeError where Python does not support it."""
     file = os.memfd_create(name)
     os.write(file, content)
     return file
@@ -757,7 +759,7 @@ def say(text: str) -> None:
 
 
 def _note(_number: int, _frame: object) -> None:
-    """Handle a signal by nothing: its number is in the wakeup pipe."""
+    """Do nothing: the signal's number is in the wakeup pipe, where the launcher reads it."""
 
 
 def _file_path(file: int) -> str:
@@ -765,7 +767,7 @@ def _file_path(file: int) -> str:
 
 
 def _set_oom(pid: int, adjustment: bytes) -> None:
-    """Set how readily the kernel kills a process for memory; it may have ended."""
+    """Set how likely the kernel kills a process when memory is short; the process may have ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "wb") as file:
         file.write(adjustment)
 
@@ -785,16 +787,16 @@ def _give_terminal(group: int) -> None:
 
 
 def _program_key(program: Program) -> tuple[str, ...]:
-    """Return what tells a program from others in the same cache: its command, folder, and script's time and size."""
+    """Return the key of a program in the cache: its command, its folder, and its script's time and size."""
     stamp = () if program.main else _stamp(program.key[-1])
     return (*program.key, os.getcwd(), *(str(each) for each in stamp))
 
 
 class Store:
-    """The module lists of programs, in the cache folder where that is writable, and in memory."""
+    """The module list of a program, in memory, and in the cache folder where that is writable."""
 
     def __init__(self, key: Sequence[str], folder: str) -> None:
-        """Keep the list of the program with this ``key`` below ``folder``."""
+        """Store the list of the program with this ``key`` below ``folder``."""
         import hashlib
 
         name = hashlib.sha256("\0".join(key).encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -802,10 +804,10 @@ class Store:
         self.known = self._load()
 
     def keep(self, known: Known) -> None:
-        """Keep these modules. A reader, or the next launcher, finds the old list or the new one."""
+        """Store these modules. Readers and the next launcher see either the old list or the new one."""
         self.known = known
         new = f"{self._path}.{os.getpid()}"
-        # Without such a volume, or where it is read-only or full, the list stays in this launcher's memory.
+        # Without such a volume, or if it is read-only or full, only this launcher has the list, in memory.
         with contextlib.suppress(OSError, ValueError):
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -821,7 +823,7 @@ class Store:
         except OSError:
             return Known()
         try:
-            if os.fstat(file).st_uid != os.geteuid():  # another user's list: its imports would run as us
+            if os.fstat(file).st_uid != os.geteuid():  # another user's list: its imports would run as this user
                 return Known()
             return read_stored(os.read(file, _LONGEST_STORE).decode("utf-8", "replace"))
         except OSError:
@@ -831,14 +833,14 @@ class Store:
 
 
 class Spare:
-    """The launcher's side of a spare. ``ready``: its imports are done. ``released``: its program runs.
+    """The launcher's view of a spare. ``ready``: its imports are done. ``released``: its program runs.
 
-    ``why`` it has to be dropped (empty: it is good); ``guilty``: because of the import of ``module``; ``hopeless``: the
-    next one would share its fate.
+    ``why`` is the reason to drop it, empty if there is none. ``guilty``: the reason is the import of ``module``.
+    ``hopeless``: the next spare would fail in the same way.
     """
 
     def __init__(self, pid: int, status: int, release: int, log: int, names: int) -> None:
-        """Watch the process ``pid``, which writes to ``status`` and reads from ``release``, ``log`` and ``names``."""
+        """Follow the process ``pid``, which writes to ``status`` and reads from ``release``, ``log`` and ``names``."""
         self.pid, self.status, self.release, self.log, self._names = pid, status, release, log, names
         self.module, self.why = "", ""
         self.guilty = self.hopeless = False
@@ -850,12 +852,12 @@ class Spare:
         self._text = b""
 
     def read(self) -> None:
-        """Take what it has written."""
+        """Read and handle its messages."""
         try:
             text = os.read(self.status, 65536)
         except BlockingIOError:
             return
-        if not text and not self.closed:  # it has ended, or an import has closed all files: then nothing can release it
+        if not text and not self.closed:  # it has ended, or an import has closed its files, so it cannot be released
             self.closed = True
             if not self.released:
                 self.send(signal.SIGKILL)
@@ -880,51 +882,51 @@ class Spare:
             self.fail("the module imports the program itself", guilty=True)
 
     def end(self, status: int) -> None:
-        """Note that it has ended with this status of wait."""
+        """Record its end with this status of wait."""
         self.read()
         self.ended = status
-        if os.WIFSIGNALED(status):  # the kernel's OOM killer, for instance: no import is to blame
+        if os.WIFSIGNALED(status):  # SIGKILL may come from the kernel's OOM killer: no import is the cause
             number = os.WTERMSIG(status)
             self.fail(f"signal {number} killed it", guilty=number != signal.SIGKILL, hopeless=number == signal.SIGKILL)
         else:
             self.fail(f"it ended with exit code {exit_code(status)}", guilty=True)
 
     def fail(self, why: str, *, guilty: bool = False, hopeless: bool = False) -> None:
-        """Note the first reason for which it has to be dropped."""
+        """Record why it must be dropped; the first reason counts."""
         if not self.why:
             self.why, self.guilty, self.hopeless = why, guilty and not self.ready and self.module != "", hopeless
 
     def send(self, number: int) -> None:
-        """Send a signal to it and what it has started."""
+        """Send a signal to it and the processes in its group."""
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 
     def pause(self, *, paused: bool) -> None:
-        """Stop it, or let it run on."""
+        """Pause it, or resume it."""
         if paused != self.paused:
             self.send(signal.SIGSTOP if paused else signal.SIGCONT)
             self.paused = paused
 
     def run_freely(self) -> None:
-        """Let it run without pauses from now on."""
+        """Resume it, and pause it no more."""
         self.free = True
         self.pause(paused=False)
 
     def toggle(self, now: float, share: float) -> None:
-        """Let it run for its share of the next period, or hold it for the rest."""
+        """Resume it for its share of the next period, or pause it for the rest."""
         runs = self.paused or self.free or share >= 1.0
         self.pause(paused=not runs)
         self.toggle_at = now + _PERIOD * (share if runs else 1.0 - share)
         self.periods += 1
 
     def close(self) -> None:
-        """Close the launcher's ends of its pipes, and what it has read."""
+        """Close the launcher's ends of its pipes, and the file with its module names."""
         for file in (self.status, self.release, self._names):
             os.close(file)
 
 
 class Launcher:
-    """One trainer after another, and the spare beside it."""
+    """Runs one trainer after the other, each with a spare next to it."""
 
     def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
         """Prepare to run ``command``."""
@@ -948,7 +950,7 @@ class Launcher:
         self._program = self._prepare_spares()
 
     def run(self) -> int:
-        """Run the trainer, and again as long as it is restarted; return the status with which the last one ended."""
+        """Run the trainer, restart it after failures, and return the wait status of the last one."""
         self._start_cold()
         while True:
             while self._status is None:
@@ -973,7 +975,7 @@ class Launcher:
                 return self._end(self._stopping)
 
     def _decide(self, status: int, now: float) -> Decision:
-        keys = (signal.SIGINT, signal.SIGQUIT)  # the trainer alone gets these of a terminal
+        keys = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends these to the trainer only
         stopped = self._has_terminal and os.WIFSIGNALED(status) and os.WTERMSIG(status) in keys
         ran = now - self._began
         return decide(self._policy, self._past, exit_code(status), ran, now, stopping=bool(self._stopping) or stopped)
@@ -992,10 +994,10 @@ class Launcher:
             _give_terminal(os.getpgrp())
         return status
 
-    # What it needs.
+    # Preparation.
 
     def _catch_signals(self) -> int:
-        """Have signals written into a pipe, and return its end. Signals that are ignored stay so, as without us."""
+        """Have signals written into a pipe, and return its reading end. Ignored signals stay ignored."""
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
@@ -1006,18 +1008,18 @@ class Launcher:
             else:
                 signal.signal(number, _note)
         signal.signal(signal.SIGCHLD, _note)
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it gives the terminal away
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # sent to a background process that gives away the terminal
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*FORWARDED, signal.SIGCHLD})
         return reader
 
     def _adopt_orphans(self) -> None:
-        """Have orphans of the trainer become children of this process: else it could miss them before a restart."""
+        """Make orphans of the trainer children of this process: otherwise a restart could leave some of them alive."""
         if self._policy.limit and not prctl(_PR_SET_CHILD_SUBREAPER, 1) and os.getpid() != 1:
-            say("no restarts: neither is this process 1, nor can it adopt the orphans of the program")
+            say("no restarts: this is not process 1, and cannot adopt the orphans of the program")
             self._policy = self._policy._replace(limit=0)
 
     def _prepare_spares(self) -> Program | None:
-        """Prepare what spares need; return the program of which one can be kept, if any."""
+        """Prepare for spares; return the program that they run, or None if spares are not possible."""
         program = program_of(self._command)
         if program is None or self._policy.limit == 0 or self._options.no_spare:
             return None
@@ -1038,7 +1040,7 @@ class Launcher:
     # Signals, children, time.
 
     def _turn(self, until: float | None) -> None:
-        """Wait for a signal, a word of the spare or the time ``until``, and act on it."""
+        """Wait for a signal, a message of the spare, or the time ``until``, and handle it."""
         began = time.monotonic()
         deadline = min(each for each in (until, self._spare_due(), began + _LONGEST_POLL) if each is not None)
         waiting = select.poll()
@@ -1059,7 +1061,7 @@ class Launcher:
     def _signalled(self, number: int) -> None:
         if number in STOPS:
             self._stopping = number
-        if self._status is None:  # not reaped yet: the number is still its own
+        if self._status is None:  # not reaped yet: no other process has its PID
             with contextlib.suppress(PermissionError):
                 os.kill(self._trainer, number)
 
@@ -1117,7 +1119,7 @@ class Launcher:
         return True
 
     def _release(self, variables: dict[str, str]) -> bool:
-        """Let the spare go; return whether it is the trainer now. If not, it is dead."""
+        """Release the spare; return whether it is the trainer now. If not, it is dead."""
         spare, limit = self._spare, self._options.spare_timeout
         if spare is None:
             return False
@@ -1131,7 +1133,7 @@ class Launcher:
             self._turn(until)
         if not spare.released:
             if self._spare is spare:
-                spare.fail(f"it did not go within {limit:g} s", guilty=not self._stopping)
+                spare.fail(f"it did not start the program within {limit:g} s", guilty=not self._stopping)
                 self._drop()
             self._clear()
             return False
@@ -1146,12 +1148,12 @@ class Launcher:
         return True
 
     def _clear(self) -> None:
-        """Kill everything that the trainer has left; return when it is dead, or a stop comes. Raises PermissionError.
+        """Kill all remaining processes of the trainer; return when they are dead, or at a stop. Raises PermissionError.
 
-        A scan that finds nothing is complete only if no child ended meanwhile: its children could be passed over.
+        A scan without results proves this only if no child ended during it: the scan could have missed its children.
         """
         if self._spare:
-            self._spare.run_freely()  # no trainer needs the processor now
+            self._spare.run_freely()  # no trainer runs that it could slow down
         began, said = time.monotonic(), False
         while not self._stopping:
             spare = self._spare.pid if self._spare else None
@@ -1173,14 +1175,14 @@ class Launcher:
         return os.pread(self._log, length, 0).decode("utf-8", "surrogateescape").split("\n")
 
     def _learn(self, more: Iterable[str]) -> None:
-        """Keep the names of the modules that the trainer has imported, and ``more``."""
+        """Store the names of the modules that the trainer has imported, and ``more``."""
         if self._program:
             names = tuple(dict.fromkeys((*names_of(self._records()), *more)))
             if names != self._store.known.names:
                 self._store.keep(self._store.known._replace(names=names))
 
     def _spare_due(self) -> float | None:
-        """Return when the spare needs attention; None: only when something happens."""
+        """Return the time of the next action for the spare; None if only an event can require one."""
         if self._spare:
             return None if self._spare.ready else self._spare.toggle_at
         if self._program and self._status is None and self._tries < _TRIES and not self._stopping:
@@ -1204,14 +1206,14 @@ class Launcher:
                 self._drop()
 
     def _watch(self, spare: Spare) -> None:
-        """Look at a spare that is importing."""
+        """Check the time and the memory of a spare that is importing."""
         if spare.ran > self._options.spare_timeout:
-            spare.fail(f"it has not ended within {self._options.spare_timeout:g} s", guilty=True)
+            spare.fail(f"the import has not ended within {self._options.spare_timeout:g} s", guilty=True)
         counts_children = spare.periods % _COUNT_CHILDREN_EVERY == 0
         self._check_memory(spare, descendants(processes(), spare.pid) if counts_children else ())
 
     def _examine(self, spare: Spare) -> None:
-        """Look at a spare whose imports are done, and at what it has started."""
+        """Check devices and memory of a spare whose imports are done, and of its child processes."""
         spare.examined = True
         below = descendants(processes(), spare.pid)
         prefixes = tuple(each for each in self._options.spare_devices.split(":") if each)
@@ -1233,7 +1235,7 @@ class Launcher:
         if 0.0 <= age < settled:  # below 0 the clock was set back
             self._spare_at = time.monotonic() + settled - age
             return
-        if f"h {self._trainer}" not in records:  # its interpreter could run the program at once in a spare, too
+        if f"h {self._trainer}" not in records:  # without the bootstrap, a spare could run the program at once
             self._await_interpreter()
             return
         self._tries += 1
@@ -1244,15 +1246,15 @@ class Launcher:
             self._give_up(str(error))
 
     def _settled_after(self, records: Sequence[str]) -> float:
-        """Return the seconds without a record after which the trainer seems to have imported what it needs.
+        """Return the seconds without a record after which the trainer's imports count as done.
 
-        An import that goes on for as long as ``--spare-after`` is the program itself.
+        An import that takes as long as ``--spare-after`` is the program itself.
         """
         after = float(self._options.spare_after)
         return after if _imports(records)[1] else min(_SETTLED, after)
 
     def _await_interpreter(self) -> None:
-        """Look again later whether the trainer's interpreter has loaded the bootstrap."""
+        """Check again later whether the trainer's interpreter has loaded the bootstrap."""
         self._tries += 1
         self._spare_at = time.monotonic() + max(_SETTLED, self._options.spare_after)
         if self._tries == _TRIES:
@@ -1283,12 +1285,12 @@ class Launcher:
         return Spare(pid, status, release, log, names)
 
     def _give_up(self, why: str) -> None:
-        """Start no spare any more beside this trainer."""
+        """Log why, and start no further spare for this trainer."""
         self._tries = _TRIES
         say(f"no spare: {why}")
 
     def _drop(self) -> None:
-        """Kill the spare and say why. The next one leaves out the import that was the reason."""
+        """Kill the spare and log why. The next spare leaves out the import that caused it."""
         spare, self._spare = self._spare, None
         if spare is None:
             return
@@ -1311,8 +1313,7 @@ _EXAMPLE = """
 example:
   kubemend_run.py --max-restarts 10 --fatal-exit-codes 42 -- python train.py --lr 0.1
 
-The exit code is that of the last trainer, 128 + n after signal n; 2: the options are wrong; 126, 127: the program could
-not be started.
+Exit code: that of the last trainer, 128 + n after signal n; 2: usage; 126, 127: the program could not be started.
 """
 
 
@@ -1355,14 +1356,14 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         type=_of(seconds),
         default=60.0,
         metavar="TIME",
-        help="a trainer that lived this long is restarted at once (default 60s); of others only three in a row",
+        help="a trainer that ran this long is restarted at once (default 60s), others only three times in a row",
     )
     add(
         "--first-wait",
         type=_of(seconds),
         default=10.0,
         metavar="TIME",
-        help="the first wait after that (default 10s); each next one is twice as long, up to 300 s",
+        help="the first wait after that (default 10s); each further wait is twice as long, up to 300 s",
     )
 
 
@@ -1381,7 +1382,7 @@ def _add_spares(group: argparse._ArgumentGroup) -> None:
         type=_of(seconds),
         default=60.0,
         metavar="TIME",
-        help="begin a spare when the trainer has run this long (default 60s)",
+        help="start a spare when the trainer has run this long (default 60s)",
     )
     add(
         "--spare-cpu",
@@ -1395,14 +1396,14 @@ def _add_spares(group: argparse._ArgumentGroup) -> None:
         type=_of(seconds),
         default=60.0,
         metavar="TIME",
-        help="drop a spare of which one import takes longer, or that does not go within this time (default 60s)",
+        help="drop a spare if one import takes longer, or if the program does not start in this time (default 60s)",
     )
     add(
         "--spare-skip",
         action="append",
         default=[],
         metavar="MODULE",
-        help="a module that a spare does not import, nor those below it (may be repeated)",
+        help="a module that a spare must not import, nor its submodules (may be repeated)",
     )
     add(
         "--spare-devices",
@@ -1413,7 +1414,7 @@ def _add_spares(group: argparse._ArgumentGroup) -> None:
 
 
 def _of(read: Callable[[str], _Value]) -> Callable[[str], _Value]:
-    """Return a type of argparse whose errors are those of ``read``."""
+    """Return an argparse type that parses with ``read`` and reports its errors."""
 
     def of(text: str) -> _Value:
         try:
@@ -1438,7 +1439,7 @@ def _percent(text: str) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program of the command line; return the exit code for it."""
+    """Run the program of the command line; return the launcher's exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     options = parser().parse_args(own)

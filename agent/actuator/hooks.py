@@ -1,6 +1,6 @@
 """Run a container's lifecycle hooks, as kubelet does (pkg/kubelet/lifecycle/handlers.go).
 
-Hooks are written by the pod's author: a hook that cannot be run, for whatever reason, has failed.
+Hooks are written by the pod's author: a hook that cannot be run, for any reason, has failed.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ async def run_pre_stop(
 async def _run(
     hook: Hook, *, runtime: Execs, container_id: ContainerId, pod_ip: str | None, exec_seconds: float
 ) -> None:
-    """Run the hook to its end. Raises HookFailedError, whatever prevents it from being run."""
+    """Run the hook to its end. Raises HookFailedError, also when anything prevents it from being run."""
     try:
         await _handle(hook, runtime=runtime, container_id=container_id, pod_ip=pod_ip, exec_seconds=exec_seconds)
     except HookFailedError as error:

@@ -158,9 +158,9 @@ class PlanRunner(RuntimeOps[_Intent]):
     async def _really_failed(
         self, errors: Sequence[tuple[steps.Step, cri_errors.CriError]]
     ) -> list[tuple[steps.Step, cri_errors.CriError]]:
-        """Return the steps that have really failed: the answer of a call that took effect may be lost or late.
+        """Return the steps without effect: the answer of a call that took effect may be lost or late.
 
-        The actions that belong to such a step are made up for.
+        For a step that took effect after all, the actions that belong to it are carried out now.
         """
         left = []
         for step, error in errors:

@@ -28,7 +28,7 @@ _READABLE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEVICE, _INODE = 3, 4  # of the fields of maps, counted from 0
 _NUMBER = re.compile(rb"\d{1,20}")
 _TIME_UP = "it ran out of time"
-_BLOCK = 512  # the unit of st_blocks, whatever the file system's own are
+_BLOCK = 512  # the unit of st_blocks on every file system
 
 
 class NotEmptiedError(Exception):
@@ -207,7 +207,7 @@ class _Removal:
 
 
 def _open(directory: str, *, runtime: Path) -> int:
-    """Open the directory. Whatever its path, it must not be the node's own."""
+    """Open the directory. It must not be the node's own, by any path."""
     root = os.open(runtime / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         opened = openat2.open_in_root(root, directory, flags=_READABLE)

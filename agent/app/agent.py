@@ -290,7 +290,7 @@ async def _run_parts(
 async def _wind_down(
     runtime: RuntimeServices, *, reporter: PodConditionReporter, watching: DeviceSources, grace: float
 ) -> None:
-    """Wait for restarts in progress, publish what is pending, and save the state."""
+    """Wait for restarts in progress, publish pending conditions, save the state, and leave the hub."""
     log.info("agent.stopping")
     with contextlib.suppress(TimeoutError):  # the journal completes it at the next start
         async with asyncio.timeout(grace):

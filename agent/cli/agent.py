@@ -14,7 +14,7 @@ EXIT_CANNOT_START = 3
 @click.command()
 @settings_module.options
 def agent(settings: Settings) -> None:
-    """Run the node agent (what the DaemonSet runs).
+    """Run the node agent (the command of the DaemonSet).
 
     Every setting can be given as a flag, as a variable, or in the file named by --config; flags win over variables,
     variables over the file. Components of the node that are missing are reported on /readyz and used as

@@ -22,13 +22,13 @@ _Answer = TypeVar("_Answer")
 
 @click.command()
 @click.argument("device")
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @settings_module.some_options("state_dir")
 def clear(*, device: str, as_json: bool, state_dir: Path) -> None:
     """Clear the faults recorded for DEVICE; run it on the node, as root.
 
-    DEVICE is a GPU's UUID, a PCI address, or NVML's index. Faults that the agent still observes (a link that is down, a
-    that wants a reset) stays until it sees the end of it.
+    DEVICE is a GPU's UUID, a PCI address, or NVML's index. A fault that the agent still observes (a link that is down,
+    a GPU that needs a reset) stays until the agent observes its end.
 
     Exit code 0: no fault is left; 1: a fault is left, or no such device; 2: usage; 3: no agent answers.
     """
@@ -47,9 +47,7 @@ def clear(*, device: str, as_json: bool, state_dir: Path) -> None:
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--for", "time", default="10m", show_default=True, help="Reopen the driver after this time.")
 @click.option("--resume", is_flag=True, help="Reopen the driver now.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print what was done as JSON; the output of COMMAND is unchanged."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; the output of COMMAND is unchanged.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @settings_module.some_options("state_dir")
 def release_devices(*, time: str, resume: bool, as_json: bool, command: tuple[str, ...], state_dir: Path) -> None:

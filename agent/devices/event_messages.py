@@ -1,4 +1,4 @@
-"""Build the messages of Kubernetes Events. Pure, except for the memory of what was recorded."""
+"""Build the messages of Kubernetes Events. Pure, except that it remembers the recorded messages."""
 
 from collections.abc import Collection
 from typing import Final

@@ -68,7 +68,7 @@ def for_restart(
     checks: Sequence[verification.Check],
     settled: bool,
 ) -> Condition:
-    """Return ``InPlaceRestart`` after a restart: the attempt, how, why, how long, and what was verified.
+    """Return ``InPlaceRestart`` after a restart: its number, strategy, cause, duration and verification.
 
     ``settled`` is False until kubelet agrees.
     """

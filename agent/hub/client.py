@@ -99,7 +99,7 @@ class Hub:
         return await self._desk.device_lost(target, cause)
 
     async def leave(self, *, timeout: float) -> None:
-        """Send what is queued, such as results of rounds, and end the stream."""
+        """Send the queued messages, such as results of rounds, and end the stream."""
         if self._connection is not None:
             await self._connection.leave(timeout=timeout)
 

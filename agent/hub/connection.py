@@ -40,7 +40,7 @@ class Limits:
 
 
 class Connection:
-    """The stream to whichever replica leads. While there is none, ``report`` receives the problem and a hint."""
+    """The stream to the leading replica. Without a stream, ``report`` receives the problem and a hint."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Connection:
             self._dialer.close()
 
     async def leave(self, *, timeout: float) -> None:
-        """Send what is queued and end the stream; after ``timeout`` seconds end it in any case."""
+        """Send the queued messages and end the stream; after ``timeout`` seconds end it in any case."""
         self._leaving = True
         self._outbox.leave()
         if self._outbox.is_open:

@@ -1,4 +1,4 @@
-"""Keep members' faults that are to be reported to the hub, again after each Hello, until they are settled."""
+"""Keep the members' faults that must be reported to the hub, again after each Hello, until they are settled."""
 
 import asyncio
 import time
@@ -87,7 +87,7 @@ class OpenFaults:
     def leave_alone(self, fault_id: str) -> None:
         """Mark that the answer is no longer awaited because the member is restarted alone.
 
-        Its gang is informed all the same, because it may wait for a rank that knows nothing of it.
+        Its gang is informed nevertheless, because it may wait for a rank that does not know of the restart.
         """
         if (each := self._open.get(fault_id)) is not None:
             each.alone = True

@@ -109,7 +109,7 @@ class Outbox:
         return self._next_samples()
 
     def _hello(self) -> pb.AgentMessage:
-        """Return a Hello. It includes what was queued."""
+        """Return a Hello, and drop the queued messages that it includes."""
         self._hello_due = False
         about = self._introduction
         self._forget()

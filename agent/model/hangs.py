@@ -37,7 +37,7 @@ class Hang:
     """A container whose heartbeat timed out.
 
     ``silent`` and ``timeout`` are seconds, ``observed_at`` is Unix time. ``threads`` are the most informative threads;
-    ``doing`` summarizes all of them in a few words.
+    ``doing`` is a short summary of all of them.
     """
 
     target: ContainerRef

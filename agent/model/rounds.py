@@ -32,10 +32,10 @@ class Order:
 
 
 AGENT_AWAY_SECONDS: Final = 60.0
-"""After an agent's end until what it holds for rounds is let run, where no agent comes after it."""
+"""Seconds from an agent's end until the containers that it held for rounds are released, if no agent follows."""
 
 FIRST_CONTACT_SECONDS: Final = 20.0
-"""Seconds for which a restarted agent holds in any case, because the hub renews the hold only once it is connected."""
+"""Seconds for which a restarted agent continues a hold in any case: the hub renews it only once it is connected."""
 
 
 def hold_ends_at(*, heard_at: float, hold_seconds: float, resumed_at: float | None = None) -> float:

@@ -184,7 +184,7 @@ class ContainerSpec:
     restart_count: int = 0
     running: bool = False
     started: bool = False
-    holds_devices: bool = False  # by its spec, whatever kubelet has allocated
+    holds_devices: bool = False  # by its spec, independent of kubelet's allocations
 
     def rule_for(self, exit_code: int) -> RestartRule | None:
         """Return the rule that kubelet applies to this exit code, or None."""

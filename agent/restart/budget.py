@@ -58,7 +58,7 @@ class Budget:
         return Backoff(self.free, self.young, self.first_wait, self.longest_wait)
 
     def closed(self, past: Sequence[Begun], *, now: float, died_at: float) -> Closed | None:
-        """Return until when the next restart is not allowed, None if it is allowed now.
+        """Return the time before which the next restart is not allowed; None if it is allowed now.
 
         ``past`` are earlier restarts of the same container, oldest first; ``died_at`` (Unix seconds) is the time of the
         fault that the next one is for.

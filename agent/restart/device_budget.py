@@ -21,9 +21,9 @@ class DeviceBudget:
     same_fault: float = 2.0
 
     def closed(self, past: Sequence[counts.Begun], *, now: float, died_at: float) -> budgets.Closed | None:
-        """Return until when nothing is restarted on the device, None if it may be now. See ``Budget.closed``.
+        """Return the time before which nothing is restarted on the device; None: allowed now. See ``Budget.closed``.
 
-        A fault that the last restarts were for did not follow them: other containers that it hit are restarted, too.
+        The fault that caused the last restarts did not follow them. Other containers that it hit are restarted, too.
         """
         waves = self._waves(past)
         if waves and died_at - waves[-1].fault_at <= self.same_fault:

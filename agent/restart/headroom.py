@@ -1,16 +1,16 @@
-"""Whether a pod's memory limit leaves room for a held successor beside the old container. Pure.
+"""Decide whether a pod's memory limit leaves room for a held successor next to the old container. Pure.
 
-A held successor has executed nothing of its image: it costs what the runtime's init process takes before its execve.
-Measured with runc 1.1.5 on Linux 6.18: 2.5 MB in its container's cgroup, of which 0.4 MB are the kernel's. Near the
-limit that alone could wake the OOM killer, which would end the frozen old container while kubelet sees no newer one.
+A held successor has executed nothing of its image. It takes only the memory of the runtime's init process before its
+execve. Measured with runc 1.1.5 on Linux 6.18: 2.5 MB in its container's cgroup, 0.4 MB of it for the kernel. Near the
+limit even this could wake the OOM killer, which would end the frozen old container while kubelet sees no newer one.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 HELD_SUCCESSOR_BYTES: Final = 16 << 20
-"""What a held successor may take. Well above what was measured: runtimes that copy their own program into memory
-(runc's protection against CVE-2019-5736) take some 10 MB more."""
+"""Memory allowed for a held successor. Well above the measured amount, because runtimes that copy their own program
+into memory (runc's protection against CVE-2019-5736) take some 10 MB more."""
 
 _MEBI: Final = 1 << 20
 
@@ -25,9 +25,9 @@ class PodMemory:
 
 
 def why_no_room(memory: PodMemory | None) -> str:
-    """Return why a successor cannot be held beside the old container; empty where it can.
+    """Return why a successor cannot be held next to the old container; empty if it can.
 
-    ``memory`` None: the pod has no limit, or it cannot be read, and nothing is known against it.
+    ``memory`` None: the pod has no limit, or the limit cannot be read. Then the successor may be held.
     """
     if memory is None:
         return ""
@@ -36,5 +36,5 @@ def why_no_room(memory: PodMemory | None) -> str:
         return ""
     return (
         f"the pod is {max(free, 0) // _MEBI} MiB below its memory limit of {memory.limit // _MEBI} MiB, and a "
-        f"successor that is held beside the old container may take {HELD_SUCCESSOR_BYTES // _MEBI} MiB; raise the limit"
+        f"successor held next to the old container may take {HELD_SUCCESSOR_BYTES // _MEBI} MiB; raise the limit"
     )

@@ -46,5 +46,5 @@ def liveness_may_act_first(spec: ContainerSpec) -> bool:
 
 
 def _first_kill(probe: Probe) -> float:
-    """Return the earliest moment of a kill: an unanswered probe fails at once, whatever its timeout."""
+    """Return the earliest moment of a kill, which assumes that each probe fails at once, before its timeout."""
     return probe.initial_delay + (probe.failure_threshold - 1) * probe.period

@@ -62,8 +62,8 @@ def next_steps(
 ) -> tuple[Step, ...]:
     """Return the next steps, which may be taken concurrently, given every container of the pod; at least one.
 
-    A WAIT or a DONE comes alone. Invariant (property-tested): whatever is removed, and whenever the agent dies, kubelet
-    starts the pod because of what it sees, without its timer.
+    A WAIT or a DONE comes alone. Invariant (property-tested): after any removal, and any death of the agent, kubelet
+    starts the pod because of a change in its listings, without its timer.
     """
     seen = tuple(seen)
     if resolution is Resolution.UNDO and is_untouched(intent, seen):

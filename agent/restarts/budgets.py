@@ -89,7 +89,7 @@ class Counted:
 
 
 class BudgetGauges(Collector):
-    """Compute what is left of the budgets on each scrape.
+    """Compute the remaining restarts of the budgets on each scrape.
 
     Only budgets that were used, and only pods that are on the node, get a series. This keeps the number of series low.
     """

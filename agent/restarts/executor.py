@@ -63,17 +63,17 @@ class RoundHooks(Protocol):
     """Connect a restart to its gang's round (``agent.rounds.session.MemberSession``)."""
 
     def take_on(self, act: RestartPlan, *, pid: int | None) -> RestartPlan:
-        """Return the plan as the round runs it: what it starts is held. ``pid`` is the process that must end."""
+        """Return the plan as the round runs it: started containers are held. ``pid`` is the process that must end."""
 
     def record(self) -> rounds.Record:
         """Return the round's record to journal with the intents."""
 
     async def hold(self, act: RestartPlan, outcome: Outcome) -> Outcome:
-        """Hold what was started until the round releases it; return the outcome after that."""
+        """Hold the started containers until the round releases them; return the outcome after that."""
 
 
 class _Work:
-    """Reports whether an act is at work: +1 when it begins to be, -1 when it waits (``turns.Turn``) or has ended."""
+    """Reports whether a plan is at work: +1 when it starts or resumes, -1 when it waits (``turns.Turn``) or ends."""
 
     def __init__(self, changed: Callable[[int], None]) -> None:
         self._changed = changed
@@ -94,17 +94,17 @@ class _Work:
         self.count()
 
     def end(self) -> None:
-        """It has ended. What still runs of it does not count."""
+        """Mark the plan as ended; tasks of it that still run do not count."""
         if self._at_work > 0:
             self._changed(-1)
         self._over = True
 
 
 class RestartExecutor:
-    """Performs acts, many side by side. ``quiet`` is set while none is at work (``drained`` waits for it).
+    """Executes plans concurrently. ``quiet`` is set while none is at work (``drained`` waits for it).
 
-    An act of a round is not at work while it waits for a grace period, a hook or a device. The next agent finishes it
-    from the journal, and what it has started is held meanwhile, so an agent that stops need not wait for that.
+    A round's plan is not at work while it waits for a grace period, a hook or a device. An agent that stops need not
+    wait for it: the next agent finishes it from the journal, and the started containers stay held until then.
     """
 
     def __init__(

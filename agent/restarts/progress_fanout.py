@@ -20,7 +20,7 @@ class ProgressFanout:
 
     @property
     def acting(self) -> bool:
-        """Return whether the restart has started: then it replaces the container, whatever its cause."""
+        """Return whether the restart has started: then it replaces the container for any cause."""
         return self._begun is not None
 
     def settled(self, happened_at: float) -> bool:

@@ -1,4 +1,4 @@
-"""Describe one restart, whatever its strategy: how to run it, and which containers must result."""
+"""Describe one restart of any strategy: how to run it, and which containers must result."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -207,7 +207,7 @@ class SwapPlan(RestartPlan):
 
 @dataclass(frozen=True, slots=True)
 class PodRestartPlan(RestartPlan):
-    """Restart a whole pod. ``materials`` None: kubelet starts what is missing (a replay, a reset, the rules)."""
+    """Restart a whole pod. ``materials`` None: kubelet starts the missing containers (a replay, a reset, the rules)."""
 
     intent: intents.PodIntent
     pod: PodView | None = None

@@ -118,7 +118,7 @@ class RoundParticipant:
 
     @contextlib.asynccontextmanager
     async def guarding(self, failed: ContainerSummary) -> AsyncIterator[asyncio.Event]:
-        """Hold what kubelet starts in place of a member's container that has ended.
+        """Hold the container that kubelet starts in place of a member's container that has ended.
 
         The hold lasts for the block, or until a round takes it over; then the yielded event is set. A container that
         must not be held is not held.
@@ -178,12 +178,12 @@ class RoundParticipant:
     def _load(self, record: Record, *, frozen: Mapping[ContainerId, bool], newest: bool, held: bool) -> None:
         let_go = not all(frozen.values())
         if not newest:
-            self._records.forget_one(record)  # a later round has had the pod, and what is frozen there
+            self._records.forget_one(record)  # a later round took over the pod, with its frozen containers
         elif held and not let_go:
             self._resume_member(record, frozen=frozen)
         else:
             for container_id in frozen:
-                self._freezer.thaw(container_id)  # the rest of a release that was not finished
+                self._freezer.thaw(container_id)  # completes an unfinished release
             self._records.note(_final_record(record, let_go=let_go))
 
     async def run(self) -> None:

@@ -35,7 +35,7 @@ class PreemptiveHolds:
 
     @contextlib.asynccontextmanager
     async def over(self, failed: ContainerSummary) -> AsyncIterator[asyncio.Event]:
-        """Hold what kubelet starts in place of a failed container, during the block.
+        """Hold the container that kubelet starts in place of a failed one, during the block.
 
         Yields the event that is set when a round takes the hold over (``transfer_to``). Otherwise the container is
         released at the end of the block.

@@ -261,7 +261,7 @@ class MemberSession:
         return self.holding.spared | (self.holding.ever_held - self._runs)
 
     def take_on(self, act: restart_plan.RestartPlan, *, pid: int | None) -> restart_plan.RestartPlan:
-        """Return the plan as the round runs it: what it starts is held, what it ends is not."""
+        """Return the plan as the round runs it: started containers are held, those that it ends are not."""
         self._seconds["prepare"] = self._loop.time() - self._since
         self.begins_anew = False
         self.holding.spare(act.old, near=pid)
@@ -273,7 +273,7 @@ class MemberSession:
         return replace(act, holding=self.holding)
 
     async def hold(self, act: restart_plan.RestartPlan, outcome: Outcome) -> Outcome:
-        """Hold what was started until the round releases it; return the outcome after that."""
+        """Hold the started containers until the round releases them; return the outcome after that."""
         self._seconds.update(outcome.phases)
         if outcome.result is Result.SUCCESSOR_EXITED and not self.tried_again and self._end_reason is None:
             self.tried_again = True  # the caller restarts it; it is still held

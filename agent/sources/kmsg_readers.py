@@ -166,7 +166,7 @@ class FileReader:
         return 0
 
     def _replaced(self) -> bool:
-        """Return whether the path leads to another file or to none, or the file is shorter than what was read."""
+        """Return whether the path leads to another or no file, or the file is shorter than the part already read."""
         followed = os.fstat(self._fd)
         if followed.st_size < os.lseek(self._fd, 0, os.SEEK_CUR):
             return True

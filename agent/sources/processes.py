@@ -43,7 +43,7 @@ class Entrance:
 
 @dataclass(frozen=True, slots=True)
 class _Lineage:
-    """``ids`` are its pids from our PID namespace down to its own (``NSpid``, Linux 4.1)."""
+    """``ids`` are its pids from the agent's PID namespace down to its own (``NSpid``, Linux 4.1)."""
 
     parent: int
     ids: tuple[int, ...]

@@ -1,5 +1,5 @@
 """Break the product's dependencies, one after another, and check what it loses.
 
 ``suite`` has the faults with their promises, ``stage`` the nodes, ``product`` its processes, ``trainers`` the pods that
-are hit, ``telling`` records what was tried, measured and lost. Each fault is a module of its own.
+are hit, ``telling`` records actions, figures and losses. Each fault is a module of its own.
 """

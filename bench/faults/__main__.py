@@ -1,8 +1,8 @@
 """Check what the product loses when its dependencies fail, on real processes.
 
 Agents and controllers run as processes, on two nodes with a real API server, kubelets and containerds. Faults are tried
-one after another. For each the output has the promise of docs/operations.md ("What it withstands"), what was tried,
-what was measured, and what was lost: verdicts, restarts, rounds, conditions, decisions, or restarts without a cause.
+one after another. For each the output has the promise of docs/operations.md ("What it withstands"), the actions, the
+figures, and the losses: verdicts, restarts, rounds, conditions, decisions, or restarts without a cause.
 
 Prints JSON (and each fault on stderr when it has been tried), and exits with 1 when anything was lost.
 """

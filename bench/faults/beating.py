@@ -1,4 +1,4 @@
-"""A pod without a GPU that writes heartbeats (``kubemend.io/heartbeat-file``) until told to stop."""
+"""Run a pod without a GPU that writes heartbeats (``kubemend.io/heartbeat-file``) until a test stops it."""
 
 import asyncio
 import contextlib

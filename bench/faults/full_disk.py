@@ -15,7 +15,7 @@ from hack.devnode.observer import Seen
 
 PROMISE: Final = (
     "With a full disk faults are still detected and reported, restarts are held with `JournalUnavailable`, and "
-    "they are made up for when there is space again."
+    "they are carried out when there is space again."
 )
 
 _OFF_THE_BUS: Final = 79

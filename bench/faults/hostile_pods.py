@@ -31,8 +31,8 @@ _LEFT: Final = "left"
 _BEGUN: Final = "begun"
 """The file on the volume in which each trainer records which container it is.
 
-Where kubelet has started one of its own next to our successor, on a busy machine, that one may have left files in
-/dev/shm that ours finds after it was emptied.
+On a busy machine kubelet may have started a container next to kubemend's successor. That container may have written
+files to /dev/shm after it was emptied, which the successor then finds.
 """
 _OF_KUBELET: Final = "kubelet"
 
@@ -165,7 +165,7 @@ async def _attacked(stage: Stage, told: Told, *, attacks: Sequence[Attack], good
 
 
 def _found_by_ours(volume: Path) -> bool:
-    """Return whether our successor found its predecessor's files, and no container of kubelet's ran between."""
+    """Return whether kubemend's successor found its predecessor's files, and no kubelet's container ran between."""
     left, begun = volume / _LEFT, volume / _BEGUN
     if not left.exists() or not set(left.read_text().split()) - {_OF_KUBELET}:
         return False

@@ -68,10 +68,10 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 await trainer.replaced(old)
                 seen = await refused.until(_is_refused, what="the condition that the restart is refused")
                 told.measures("refused_with", seen.condition("InPlaceRestart")["message"])
-                await stage.keeps_round(gang, told, number=1, since=fault, what="the round amid them")
+                await stage.keeps_round(gang, told, number=1, since=fault, what="the round among them")
         finally:
             await dev.kubelet.start()
-        told.keeps(Kind.UNASKED, "what was refused was restarted", holds=await refused.is_untouched())
+        told.keeps(Kind.UNASKED, "the refused pod was restarted", holds=await refused.is_untouched())
         told.keeps(Kind.RESTART, "it was not restarted in place", holds=await trainer.comes_back_in_place())
         children = {"agent": product.agents[1].child, "controller": product.controllers[1].child}
         for role, cgroup in cgroups.items():

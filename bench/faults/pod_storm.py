@@ -47,7 +47,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             stage.gang("amid-gang", nodes=(0,)) as gang,
         ):
             before = {name: _resident(pid) for name, pid in watched.items()}
-            told.tries(f"{pods} pods come, change and go, {_AT_ONCE} at a time, and faults come amid them")
+            told.tries(f"{pods} pods come, change and go, {_AT_ONCE} at a time, and faults come among them")
             await second.kubelet.stop()
             try:
                 began = time.monotonic()
@@ -57,7 +57,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                     old = await trainer.fails()
                     told.measures("restart_seen_after_ms", round(await trainer.replaced(old) * 1000))
                     fault = await gang.end(1, exit_code=1)
-                    await stage.keeps_round(gang, told, number=1, since=fault, what="the round amid them")
+                    await stage.keeps_round(gang, told, number=1, since=fault, what="the round among them")
                     await storm
                 told.measures("changes_per_second", round(pods * CHANGES_OF_A_POD / (time.monotonic() - began)))
             finally:

@@ -122,7 +122,7 @@ class Product:
 
 @contextlib.contextmanager
 def _in(surroundings: Mapping[str, str]) -> Iterator[None]:
-    """Set these variables in our environment temporarily: processes of the dev node inherit it when they start."""
+    """Set these variables in this process temporarily: processes of the dev node inherit them when they start."""
     before = {name: os.environ.get(name) for name in surroundings}
     os.environ.update(surroundings)
     try:

@@ -60,7 +60,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 async with _half_requests(controller), _crowding(there, wanted, told):
                     await _keeps_bounds(controller, scale, told)
                     fault = await gang.end(1, exit_code=1)
-                    await stage.keeps_round(gang, told, number=1, since=fault, what="the round amid them")
+                    await stage.keeps_round(gang, told, number=1, since=fault, what="the round among them")
                     answered = [bool(await looking.parts(probes)) for _ in range(_PROBES)]
                     told.keeps(Kind.OTHERS, f"{sum(answered)} of {_PROBES} probes answered", holds=all(answered))
                     await _keeps_bounds(controller, scale, told, silent=scale.whole)

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Describe one fault. ``tried`` tries it and records what was lost. A ``slow`` one is omitted from a short run."""
+    """Describe one fault. ``tried`` tries it and records the losses. A ``slow`` one is omitted from a short run."""
 
     name: str
     promise: str
@@ -95,7 +95,7 @@ async def _told(stage: Stage, fault: Fault, scale: Scale) -> Told:
         await fault.tried(stage, scale, told)
     except NotTriedError as error:
         told.not_tried = str(error)
-    except Exception as error:  # an error of a trial is a loss, and the other faults are tried all the same
+    except Exception as error:  # an error of a trial is a loss; the other faults are tried nevertheless
         log.exception("fault.not_withstood", fault=fault.name)
         told.lost.append(Loss(Kind.UNTOLD, f"{type(error).__name__}: {error}"))
     told.seconds = time.monotonic() - began

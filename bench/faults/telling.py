@@ -1,4 +1,4 @@
-"""Record one fault: what was tried, what was measured, what was lost."""
+"""Record one fault: the actions, the figures, and the losses."""
 
 import enum
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Kind(enum.Enum):
-    """Name what can be lost."""
+    """Name the kinds of losses."""
 
     VERDICT = "verdict"
     RESTART = "restart"
@@ -18,7 +18,7 @@ class Kind(enum.Enum):
     PROCESS = "process"
     DATA = "data"
     OTHERS = "others"
-    """The promises to others while one client misbehaves."""
+    """A promise to other clients while one misbehaves."""
     UNTOLD = "untold"
     """The trial itself did not finish: an expected event did not come."""
 

@@ -115,7 +115,7 @@ class DeafAgent(Agent):
 
 
 class SlowAgent(Agent):
-    """Grant the hub some bytes now and then, and answer the messages that are complete."""
+    """Grant the hub some bytes from time to time, and answer the messages that are complete."""
 
     def _window(self) -> int:
         return 16

@@ -4,7 +4,7 @@ For JobSets of 10, 100 and 1000 child Jobs, the real controller runs as a proces
 and Job controller. ``look_ms`` are reconciles that find nothing to do, by the controller's own metrics; ``creation`` is
 from the JobSet to its last Job. Then simulated agents connect, one for each Job's pod, and one member after another
 fails: ``api_calls_per_restart`` counts every request, reads too, from the fault until the JobSet's status shows the
-restart (not watches, nor the Lease). ``growth`` is the cost of 1000 Jobs over that of 10.
+restart (except watches and the Lease). ``growth`` is the cost of 1000 Jobs over that of 10.
 
 Then, with real containers: twenty workers of one JobSet on one node, five failures in a row, another worker each time,
 restarted in place by controller and agent. All times are the workers' own, from the fault to the last new worker

@@ -45,9 +45,9 @@ class Trial:
 TRIALS: Final = (
     Trial("agent", "110 pods with 1 MB of environment", Crowd(110, _MB, pods.environment)),
     Trial("agent", "800 pods with 250 KB of others' annotations", Crowd(800, 250_000, pods.annotations_of_others)),
-    Trial("agent", "800 pods with 250 KB of annotations of ours", Crowd(800, 250_000, pods.our_annotations)),
+    Trial("agent", "800 pods with 250 KB of kubemend's annotations", Crowd(800, 250_000, pods.our_annotations)),
     Trial("controller", "500 pods with 1 MB of environment", Crowd(500, _MB, pods.environment)),
-    Trial("controller", "2000 pods with 250 KB of annotations of ours", Crowd(2000, 250_000, pods.our_annotations)),
+    Trial("controller", "2000 pods with 250 KB of kubemend's annotations", Crowd(2000, 250_000, pods.our_annotations)),
 )
 
 

@@ -17,7 +17,7 @@ _VERSION = 1_000_000
 
 
 class PodServer:
-    """List all pods, then change all of them once more, and at last let the first one fail."""
+    """List all pods, then change all of them once more, and finally let the first one fail."""
 
     def __init__(self, crowd: Crowd) -> None:
         self._crowd = crowd

@@ -5,8 +5,8 @@ The lines are the driver's verdicts on a GPU (Xid 154): that it must be reset, a
 line to the node's condition in the API is taken by one watch for both. They come at random moments, as
 node-problem-detector writes once a second.
 
-node-problem-detector reads /dev/kmsg, so it runs where that is a pipe of ours, into which each record is written as the
-kernel shows it. It never clears a permanent problem by itself: the line that ends one is a problem of its own, with
+node-problem-detector reads /dev/kmsg. It runs where that path is the benchmark's pipe, which gets each record in the
+kernel's format. It never clears a permanent problem by itself: the line that ends one is a problem of its own, with
 another reason for the same condition.
 """
 

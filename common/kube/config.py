@@ -53,7 +53,7 @@ async def credentials(configuration: lightly.Configuration) -> dict[str, str]:
 
 
 def default_kubeconfig(environ: Mapping[str, str]) -> Path:
-    """Return the kubeconfig that ``kubectl`` would read first; raises NotConfiguredError when there is none."""
+    """Return the kubeconfig that ``kubectl`` would read first. Raises NotConfiguredError without one."""
     candidates = [Path(item) for item in environ.get("KUBECONFIG", "").split(os.pathsep) if item]
     if not candidates and "HOME" in environ:
         candidates.append(Path(environ["HOME"]) / ".kube" / "config")

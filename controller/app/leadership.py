@@ -102,7 +102,7 @@ class LeadershipTerms:
     async def _follow_epoch(self, term: Term, *, led: int) -> None:
         """Lead with each epoch that the term rises to.
 
-        Agents that follow a higher epoch than ``led`` rejected our messages.
+        Agents that follow a higher epoch than ``led`` rejected this leader's messages.
         """
         while True:
             led = await term.risen(above=led)

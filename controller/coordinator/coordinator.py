@@ -98,7 +98,7 @@ class GangCoordinator:
 
     def hello(self, session: Session, hello: pb.Hello) -> None:
         """Record the states in rounds of a node's members when it connects."""
-        if hello.epoch > self._term.epoch:  # it may have our own epoch from us
+        if hello.epoch > self._term.epoch:  # this leader may itself have set that epoch
             self._term.raise_above(hello.epoch)
         for result in hello.results:
             with contained.within(Part.ROUND, f"{result.round} {result.pod.name}"):

@@ -93,7 +93,7 @@ class EventRecorder(Protocol):
 
 
 class JobSets(Protocol):
-    """What a gang's JobSet asks for, if it is managed by kubemend (``coordinator.jobset_rounds.OurJobSets``)."""
+    """The policies of gangs' JobSets that kubemend manages (``coordinator.jobset_rounds.OurJobSets``)."""
 
     async def run(self) -> None: ...
     async def wait_known(self) -> None: ...

@@ -165,7 +165,7 @@ class GangWorker:
         self._wake_up()
 
     def _wake_up(self) -> None:
-        """Decide about what is queued. While a round is under way, it waits for the round's end."""
+        """Decide about queued causes. While a round is in progress, they wait for its end."""
         self._awake.set()
         if self._queue and self._runner is None and not self._deciding:
             self._deciding = True

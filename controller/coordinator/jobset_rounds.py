@@ -123,12 +123,12 @@ class OurJobSets:
         await self._jobsets.wait_known()
 
     def policy(self, gang: GangKey) -> "GangPolicy | None":
-        """Return what a gang's JobSet allows for its rounds; None if kubemend manages no such JobSet."""
+        """Return the limits of a gang's JobSet for its rounds; None if kubemend manages no such JobSet."""
         jobset = self._of(gang)
         if jobset is None:
             return None
         from kubemend.controller.jobset.policy import (
-            in_place,  # where there is no JobSet of ours, it need not be in memory
+            in_place,  # imported only once there is a JobSet managed by kubemend
         )
 
         return in_place.policy(self._jobsets.world(jobset))

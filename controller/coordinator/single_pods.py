@@ -107,7 +107,7 @@ class SinglePods:
                 self._outside.restarts.set_status(restart.id, failed)
 
     async def _follow(self, key: GangKey, waiting: list[Restart]) -> None:
-        """Handle everything queued for one pod, including what is added on the way, while the pod is watched."""
+        """Handle all requests queued for one pod, including later ones, while the pod is watched."""
         if not _is_name(key.name):
             self._refuse_all(waiting, Reason.MEMBER_GONE, f"{key.name!r} is not the name of a pod")
             return

@@ -15,7 +15,7 @@ class Case:
     """A gang as the rules see it.
 
     ``present`` has the pod that counts for each slot, ``hit`` is the one at fault, ``recreate`` are the slots whose
-    pods must be replaced. ``unclear`` is what is invalid in the gang's annotations.
+    pods must be replaced. ``unclear`` describes what the gang's annotations have wrong.
     """
 
     facts: Facts

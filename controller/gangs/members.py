@@ -25,7 +25,7 @@ _TOO_MUCH: Final = (
 )
 
 _NODE = "Node"
-"""The kind that owns a mirror pod. The file on its node creates it again, whatever is deleted through the API."""
+"""The kind that owns a mirror pod. The file on its node creates it again after any deletion through the API."""
 
 
 class Bar(enum.Enum):
@@ -80,7 +80,7 @@ def _member(pod: Mapping[str, Any], gang: gangs.GangKey) -> Member:
 
 
 def bare(member: Member) -> Member:
-    """Return what is kept of a member that is too large: its identity, and that its gang cannot be restarted."""
+    """Return the reduced form of a member that is too large: its identity, and that its gang cannot be restarted."""
     return replace(member, annotations=MappingProxyType({RESTART: _TOO_MUCH}), owner=None)
 
 

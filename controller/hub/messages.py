@@ -46,7 +46,7 @@ _PHASES: Final = frozenset(pb.StepResult.Phase.values()) - {pb.StepResult.NONE}
 
 
 def parse(data: bytes, *, limits: Limits) -> pb.AgentMessage:
-    """Return the message in these bytes. Raises only RefusedError, whatever the bytes are."""
+    """Return the message in these bytes. For any bytes, it raises nothing but RefusedError."""
     if len(data) > limits.message_bytes:
         raise RefusedError(Reason.OVERSIZED, f"the message has {len(data)} bytes; the limit is {limits.message_bytes}")
     try:

@@ -15,7 +15,7 @@ GROUP: Final = "jobset.x-k8s.io"
 
 
 MOST_OF_A_JOBSET: Final = 32 * 2**20
-"""Bytes in memory. The API server accepts 1.5 MB for one JobSet, which take up to ten times as much here."""
+"""Bytes in memory. The API server accepts 1.5 MB for one JobSet, which needs up to ten times as much here."""
 MOST_OF_A_NAMESPACE: Final = 64 * 2**20
 MOST_OF_A_JOB: Final = 2**20
 """Of a suspended Job the parts of its template that a resume merges are kept: usually 6 KiB."""
@@ -71,7 +71,7 @@ def jobset(obj: Mapping[str, Any]) -> Seen:
 
 
 def bare(found: Seen) -> Seen:
-    """Return what is kept of a JobSet that is too large: its identity, and the problem."""
+    """Return the reduced form of a JobSet that is too large: its identity, and the problem."""
     if not isinstance(found, JobSet):
         return found
     why = (
@@ -82,7 +82,7 @@ def bare(found: Seen) -> Seen:
 
 
 def bare_job(found: Owned) -> Owned:
-    """Return what is kept of a Job that is too large. Suspended, it is not resumed (``children.resume``)."""
+    """Return the reduced form of a Job that is too large. While suspended, it is not resumed (``children.resume``)."""
     return replace(found, job=replace(found.job, template=None, made_of="", failed_indexes=""))
 
 

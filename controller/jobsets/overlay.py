@@ -1,4 +1,4 @@
-"""The newest known state of objects: from their Informer, or from answers to our own writes, whichever is newer.
+"""The newest known state of objects: the newer one of their Informer's and of the answers to the controller's writes.
 
 So no reconcile is older than the writes of the one before, however late the watch is.
 """
@@ -22,7 +22,7 @@ _UNSEEN_SECONDS: Final = 60.0
 
 
 class Overlay(Generic[T]):
-    """Combine an Informer with the results of our own writes."""
+    """Combine an Informer with the results of the controller's own writes."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class Overlay(Generic[T]):
         return MappingProxyType(self._items)
 
     def wrote(self, uid: str, value: T) -> None:
-        """Record an object as our own write has left it."""
+        """Record an object as the controller's own write has left it."""
         if uid in self._gone:
-            return  # the watch reported its deletion before our answer arrived
+            return  # the watch reported its deletion before the answer arrived
         if uid not in self._watch.items():
             self._unseen.setdefault(uid, asyncio.get_running_loop().time())
         self._put(uid, value)
 
     def removed(self, uid: str) -> None:
-        """Record that our own deletion has removed an object, or found it deleted."""
+        """Record that the controller's own deletion has removed an object, or found it deleted."""
         self._drop(uid)
 
     def forget_unseen(self) -> None:
@@ -65,7 +65,7 @@ class Overlay(Generic[T]):
             del self._gone[uid]  # that is a guess: if it is found again, it exists
 
     def clear(self) -> None:
-        """Forget what only our own writes have shown, and deletions: another leader was active since."""
+        """Forget deletions and what only the own writes have shown: another leader was active since."""
         self._gone.clear()
         self._unseen.clear()
         watched = self._watch.items()

@@ -70,7 +70,7 @@ class Reconciler:
             return None
         if jobset.spec.claim_policies:
             await self._views.read_claim_specs(jobset)
-        from kubemend.controller.jobset import decide  # where there is no JobSet of ours, it need not be in memory
+        from kubemend.controller.jobset import decide  # imported only once there is a JobSet
 
         began = time.perf_counter()
         decided = decide.decide(self.world(jobset))

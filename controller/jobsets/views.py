@@ -1,4 +1,4 @@
-"""The managed JobSets with their Jobs, Services and claims, from the API server and from our own writes.
+"""The managed JobSets with their Jobs, Services and claims, from the API server and from the controller's own writes.
 
 JobSets of other controllers are ignored, and their Jobs are not kept.
 """

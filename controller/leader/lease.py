@@ -28,11 +28,12 @@ _LONGEST_EPOCH: Final = 18
 
 
 class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no types
-    """The library's lock on our own client, whose calls have timeouts. Errors become False, and ``error``.
+    """The library's lock on kubemend's client, whose calls have timeouts. Errors become False, and ``error``.
 
-    ``epoch`` is ours once it is written. ``floor``: the lowest that may be written from now on. ``holder`` is the
-    Lease's last known holder, "" if it had none. ``regained``: our last write took the Lease over, or acquired a free
-    one. ``state`` changes with every write of the Lease; while it equals ``gone``, the holder counts as dead.
+    ``epoch`` is this replica's once it is written. ``floor``: the lowest that may be written from now on. ``holder`` is
+    the Lease's last known holder, "" if it had none. ``regained``: this replica's last write took the Lease over, or
+    acquired a free one. ``state`` changes with every write of the Lease; while it equals ``gone``, the holder counts as
+    dead.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class EpochLock(library.BaseLock):  # type: ignore[misc]  # the library has no t
         """Create it; ``clock`` returns Unix seconds, for the Lease's times and as the upper limit of epochs.
 
         ``predecessors``: common prefix of the identities of earlier processes of this container, which are dead; "" if
-        none are known. ``hub`` is the address of our hub as ``IP:PORT``; "" if it is not published.
+        none are known. ``hub`` is the address of this replica's hub as ``IP:PORT``; "" if it is not published.
         """
         super().__init__(name, namespace, identity)
         self._api = api

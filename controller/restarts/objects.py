@@ -41,7 +41,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RestartSpec:
-    """What a request asks for; None and empty values leave it to the pods or to the controller.
+    """The options of a request; None and empty values leave them to the pods or to the controller.
 
     Times are in seconds.
     """
@@ -71,9 +71,9 @@ class RestartSpec:
 class Restart:
     """One Restart object. ``created_at`` is Unix time by the API server's clock.
 
-    ``attempt`` 0 and ``epoch`` 0: it is no round (yet). ``status`` of an unfinished round combines the one that it
-    began with and what was written since. ``owner_uid`` is the UID of the JobSet that owns it, or empty; ``gang_uid``
-    that of the object that its gang is named after (``controller.model.members.Member``), or empty.
+    ``attempt`` 0 and ``epoch`` 0: it is not a round (yet). ``status`` of an unfinished round combines its first status
+    and all later writes. ``owner_uid`` is the UID of the JobSet that owns it, or empty. ``gang_uid`` is the UID of the
+    object that its gang is named after (``controller.model.members.Member``), or empty.
     """
 
     namespace: str
@@ -221,7 +221,7 @@ _LONGEST_KEPT: Final = 64
 
 
 def bare(restart: Restart) -> Restart:
-    """Return what is kept of a Restart that is too large: a round that a new leader fails instead of resuming it."""
+    """Return the reduced form of a Restart that is too large: its round is failed, not resumed, by a new leader."""
     texts = {name: str(restart.status.get(name) or "") for name in _KEPT_IN_ANY_CASE}
     short = {name: text for name, text in texts.items() if 0 < len(text) <= _LONGEST_KEPT}
     return replace(restart, status=MappingProxyType(short), gang_uid=restart.gang_uid[:_LONGEST_KEPT])

@@ -91,7 +91,7 @@ class PodReplacer:
             self._queue.put_nowait(uid)
 
     def is_wanted(self, uid: PodUid) -> bool:
-        """Return whether a pod is to be replaced, or was until lately."""
+        """Return whether a pod must be replaced, or had to be until recently."""
         return uid in self._wanted
 
     def forget(self, uid: PodUid) -> None:

@@ -1,7 +1,7 @@
 """Parse the annotations with a round's first status. Pure.
 
-Any user who may create Restarts may have written them, and the API server does not validate annotations. So only values
-that later code can handle are accepted.
+Any user with the right to create Restarts can write them, and the API server does not validate annotations. So only
+values that later code can handle are accepted.
 """
 
 import json

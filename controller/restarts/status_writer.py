@@ -1,7 +1,7 @@
 """Converge Restart objects to the requested state: no queue of writes, so an outage only costs time.
 
-Of each object only the newest status is written, after the write that makes it ours. Writes are serial for one object
-and concurrent for different ones.
+Only the newest status of each object is written, after the write that brings the object under kubemend's management.
+Writes are serial for one object and concurrent for different ones.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ _MOST_LEFT_OVER = 1000
 """Ends of rounds that are kept beyond a term."""
 
 First = Callable[[], Coroutine[Any, Any, writing.Written]]
-"""The write that makes an object ours: its creation, or taking over a request or an orphan."""
+"""The write that makes kubemend manage an object: its creation, or the takeover of a request or an orphan."""
 
 
 class _Pending:
-    """One object, and what has not been written of it yet."""
+    """One object, with its unwritten changes."""
 
     def __init__(self, restart_id: str, *, known: writing.Written | None, since: float) -> None:
         self.id = restart_id

@@ -100,9 +100,9 @@ def _new_from(one: MemberState | None, *, state: Round, stopped: float | None) -
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """What is kept of an ended round, to assign late faults to it. (A round itself is large.)
+    """The part of an ended round that is needed to assign late faults to it. (A whole round is large.)
 
-    ``by_pod``: Unix time since which running containers of a pod are new; of other pods, since the round ``began``.
+    ``by_pod``: the Unix time since which the running containers of a pod are new. For other pods, ``began`` applies.
     """
 
     round: str

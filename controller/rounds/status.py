@@ -52,7 +52,7 @@ class Trigger:
 class Kept:
     """A new leader's knowledge of a round.
 
-    ``created_at`` is Unix time by the API server's clock, other times by ours.
+    ``created_at`` is Unix time by the API server's clock, other times by this process's clock.
     """
 
     cause: Cause

@@ -220,7 +220,7 @@ class Members:
         elif self._is_watched(member.pod.uid):
             pass  # with other labels another watch has it now
         elif member.is_over or not member.node:
-            self._drop(member, MemberChangeKind.GONE)  # none of its containers runs, whatever happened to it
+            self._drop(member, MemberChangeKind.GONE)  # none of its containers runs, for any reason
         else:
             self._vanished_by_name[(member.pod.namespace, member.pod.name)] = member.pod.uid
             self._vanished.put_nowait(member.pod.uid)

@@ -104,7 +104,7 @@ class _Dns(asyncio.DatagramProtocol):
 
 
 async def addresses_of(api: client.KubeClient, service: str, namespace: str) -> list[str]:
-    """Return the addresses of a headless Service's ready endpoints, as CoreDNS answers with them."""
+    """Return the addresses of a headless Service's ready endpoints, as CoreDNS does."""
     slices = paths.collection("endpointslices", namespace=namespace, group="discovery.k8s.io")
     found = await api.list(slices, params={"labelSelector": f"kubernetes.io/service-name={service}"})
     endpoints = [endpoint for each in found.items for endpoint in each.get("endpoints") or ()]

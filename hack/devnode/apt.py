@@ -102,7 +102,7 @@ def _private_set_up(machine: Machine, *, suite: str, work: pathlib.Path) -> list
         "Dir::Cache": work / "cache",
         "Acquire::Languages": "none",
         "Acquire::Retries": "2",
-        "APT::Sandbox::User": "root",  # the _apt user cannot read our private folders
+        "APT::Sandbox::User": "root",  # the _apt user cannot read private folders
         "APT::Update::Error-Mode": "any",  # an unreachable mirror is an error, not a warning
     }
     return [option for key, value in settings.items() for option in ("-o", f"{key}={value}")]

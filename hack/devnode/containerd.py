@@ -67,7 +67,7 @@ class Containerd:
         return self._child.pid
 
     async def start(self) -> None:
-        """Set up the node's root and start containerd; it answers CRI and has our images when this returns.
+        """Set up the node's root and start containerd; it answers CRI and has the images when this returns.
 
         Raises ContainerdError, claims.NodeInUseError, network.NetworkError or images.ImagesError.
         """
@@ -173,9 +173,7 @@ class Containerd:
         images.load(self.binaries, archive=self.node.images_archive, socket=self.node.containerd_socket)
 
     async def _images_known(self) -> None:
-        """Wait until CRI lists our images: an internal event of containerd announces an import, which clients cannot
-        see.
-        """
+        """Wait until CRI lists the imported images: containerd announces an import by an internal event only."""
         async with grpcio.unix_channel(str(self.node.containerd_socket)) as channel, asyncio.timeout(self._deadline):
             service: api_pb2_grpc.ImageServiceAsyncStub = api_pb2_grpc.ImageServiceStub(channel)
             for name in (images.BUSYBOX, images.PAUSE):

@@ -51,7 +51,7 @@ class Template:
         """Return the Job."""
         labels = {gangs.JOBSET_NAME: self.name}
         spec = self._spec()
-        if self.shape.restart_policy == "Always":  # a Job may not say so; its pods, which we make, may
+        if self.shape.restart_policy == "Always":  # allowed in the pods, which are created here, but not in a Job
             spec["restartPolicy"] = "OnFailure"
         return {
             "apiVersion": "batch/v1",
@@ -61,7 +61,7 @@ class Template:
                 "completionMode": "Indexed",
                 "completions": self.shape.members,
                 "parallelism": self.shape.members,
-                "backoffLimit": 2**31 - 1,  # its controller never counts restarts; else each round asks whether it may
+                "backoffLimit": 2**31 - 1,  # else each round would have to query the Job's limit
                 "template": {"metadata": {"labels": labels}, "spec": spec},
             },
         }

@@ -228,7 +228,7 @@ class Gang:
     # --- its objects
 
     async def find_pods(self, *, timeout: float = 60.0) -> None:
-        """Find the current pods of its members: those that we have created. Raises TimeoutError when one has none."""
+        """Find the current pods of its members: those created here. Raises TimeoutError when one has none."""
 
     async def _create(self) -> None:
         self.template.lives.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Build programs once from Go modules of ours, which require other projects as any Go program does.
+"""Build programs once from this project's Go modules, which require other projects as any Go program does.
 
 A module (``hack/kubernetes``, ``hack/peers/*``) pins its versions in go.mod and go.sum. ``GoModule.ensure`` builds its
 programs into a directory that is named after the version and the build's inputs, so a change of either builds again and
@@ -36,7 +36,9 @@ _SOURCES: Final = frozenset({".go", ".mod", ".sum"})
 
 @dataclass(frozen=True, slots=True)
 class GoModule:
-    """Describe a Go module of ours. ``root`` has its go.mod; ``requires`` is the required module whose version counts.
+    """Describe a Go module of this project.
+
+    ``root`` has its go.mod; ``requires`` is the required module whose version counts.
 
     - ``name`` is for people
     - ``packages`` are the main packages to build (of the module itself or of one that it requires as a tool)

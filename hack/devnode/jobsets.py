@@ -67,7 +67,7 @@ def job(*, members: int, pod: Json, backoff_limit: int = MOST) -> Json:
 
 
 def jobset(name: str, *replicated_jobs: Json, max_restarts: int, **spec: Any) -> Json:
-    """Return a JobSet of ours that is restarted in place."""
+    """Return a JobSet managed by kubemend that is restarted in place."""
     return {
         "apiVersion": API_VERSION,
         "kind": "JobSet",
@@ -96,7 +96,7 @@ def of(name: str) -> dict[str, str]:
 
 
 class JobSetGang(Gang):
-    """Manage a gang of a JobSet of ours: one replicated Job ``workers``, of one Job. Create it with ``JobSetGang.on``.
+    """Run a gang of a JobSet managed by kubemend: one replicated Job ``workers``, of one Job. Use ``JobSetGang.on``.
 
     The real Job controller creates its pods and replaces them, and the real scheduler places them, spread over the
     nodes. Do not call ``replace``.

@@ -36,7 +36,7 @@ _BEGIN = f"""
 mine={_SHARED}/$(hostname)
 step=$(cat "$mine.step" 2>/dev/null || echo 0)
 echo "$step $NODE" >> "$mine.lives"
-echo "goes on from step $step on $NODE"
+echo "resumes from step $step on $NODE"
 """
 WORKER = f"""{_BEGIN}
 while true; do

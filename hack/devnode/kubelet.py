@@ -4,7 +4,7 @@ It gets a mount namespace of its own in which /var/lib and /var/log are empty (i
 /var/log/containers), and in which the kernel parameters that it would set on this machine appear to be set already. The
 node's root is a shared mount (``containerd``), so that the volumes that kubelet mounts reach the containers.
 
-Fake GPUs come from a device plugin of ours, a process of its own (``hack.devnode.deviceplugin``).
+Fake GPUs come from a device plugin in a process of its own (``hack.devnode.deviceplugin``).
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class Kubelet:
             raise
 
     async def stop(self) -> None:
-        """End it; its containers go on running."""
+        """End kubelet; its containers continue to run."""
         await self._end(grace=_STOP_SECONDS)
 
     async def kill(self) -> None:
@@ -189,8 +189,8 @@ class Kubelet:
 
     @property
     def _var_lib(self) -> Path:
-        """Return the directory that it sees as /var/lib/kubelet: device plugins register there, whatever its root
-        directory is.
+        """Return the directory that it sees as /var/lib/kubelet. Device plugins register there with any root
+        directory.
         """
         return self._where.root / "var-lib-kubelet"
 

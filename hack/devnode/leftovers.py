@@ -128,7 +128,7 @@ def _bundles(node: layout.NodeLayout) -> Iterator[pathlib.Path]:
 
 
 def _shim_sockets(node: layout.NodeLayout) -> Iterator[pathlib.Path]:
-    """Yield the sockets of the shims; they lie in containerd's default state directory, wherever ours is."""
+    """Yield the sockets of the shims; they lie in containerd's default state directory, not in the node's."""
     for bundle in _bundles(node):
         address = ""
         with contextlib.suppress(FileNotFoundError, ValueError):

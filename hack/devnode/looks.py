@@ -23,7 +23,7 @@ CHANGES = frozenset({"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"}) | {
 NO_COLLECTION: Final = ("--minimum-container-ttl-duration=1h",)
 """Kubelet's flags for a node without garbage collection of containers.
 
-It comes once a minute, whatever a test has placed, and removes reservations (``agent.restart.reservations``).
+It comes once a minute, independent of held relists, and removes reservations (``agent.restart.reservations``).
 """
 
 _SECONDS = 60.0

@@ -36,7 +36,7 @@ _LEGACY_SUITE = "bookworm"
 
 
 class PackagesError(RuntimeError):
-    """The programs cannot be fetched. The message is one line: what is missing, and the hint."""
+    """The programs cannot be fetched. The message is one line: the missing program, and the hint."""
 
 
 @dataclass(frozen=True, slots=True)

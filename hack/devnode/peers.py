@@ -1,6 +1,6 @@
 """Build programs of other projects with the same purpose as kubemend, once, from their Go modules.
 
-``python -m bench.peers`` compares them with ours. Each is its project's own main package, unchanged:
+``python -m bench.peers`` compares them with kubemend. Each is its project's own main package, unchanged:
 ``hack/peers/*/go.mod`` requires it as a tool.
 """
 

@@ -22,7 +22,7 @@ _CALL_SECONDS = 60.0
 
 
 def container(name: str, script: str, **fields: Any) -> spec.Json:
-    """Return a container of a pod's spec, as the API spells it, that runs a shell script in our busybox."""
+    """Return a container of a pod's spec, as the API spells it, that runs a shell script in the dev node's busybox."""
     return {"name": name, "image": images.BUSYBOX, "command": ["/bin/sh", "-c", script], **fields}
 
 

@@ -104,7 +104,7 @@ class Child:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=environment,
-                    start_new_session=True,  # Ctrl-C is for us: we stop the node in order
+                    start_new_session=True,  # Ctrl-C is for this program, which stops the node in order
                 )
         except OSError as error:
             raise ProcessError(f"cannot start {name} ({command[0]}): {error.strerror or error}") from error

@@ -1,6 +1,6 @@
 """Generate containerd's configuration file and the pod network's, for a dev node.
 
-Differences from containerd's defaults: every path lies under the node's root, our own image holds the sandboxes, and
+Differences from containerd's defaults: every path lies under the node's root, the sandboxes' image is imported, and
 plugins that the node does not use are off, which makes containerd start faster and touch less of the machine.
 """
 

@@ -1,7 +1,7 @@
 /* A wall clock that can be set for one process and its children: LD_PRELOAD this, see wallclock.py.
  *
- * What the process asks of CLOCK_REALTIME is moved by so many nanoseconds as the file that $KUBEMEND_DEV_CLOCK names
- * says at that moment. All other clocks, and the kernel's own, stay as they are. */
+ * The results of CLOCK_REALTIME are shifted for the process. The file named in $KUBEMEND_DEV_CLOCK has the current
+ * shift in nanoseconds. All other clocks, and the kernel's own, stay unchanged. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

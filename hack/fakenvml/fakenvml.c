@@ -1,11 +1,11 @@
 /*
- * A fake libnvidia-ml.so.1: the part of NVML's ABI that kubemend uses, over GPUs that a file describes.
+ * A fake libnvidia-ml.so.1: the part of NVML's ABI that kubemend uses, for GPUs that a file describes.
  *
  * The real pynvml loads it through LD_LIBRARY_PATH. Faults are switched from outside while a client runs, by
- * changing the file named in $KUBEMEND_FAKENVML_STATE; a futex in that file wakes whoever waits or hangs. What
- * NVML would not know without a new nvmlInit stays unknown here too: a GPU added later is not listed, one that
- * was lost stays lost. Functions that are not here make pynvml raise FunctionNotFound, as an old driver does; built
- * with -DOLD_DRIVER it lacks those that drivers before R535 lack.
+ * changing the file named in $KUBEMEND_FAKENVML_STATE; a futex in that file wakes waiting and hanging calls. As with
+ * the real NVML, some changes show only after a new nvmlInit: a GPU added later is not listed, and a lost GPU stays
+ * lost. For missing functions pynvml raises FunctionNotFound, as with an old driver; built with -DOLD_DRIVER it lacks
+ * those that drivers before R535 lack.
  */
 #define _GNU_SOURCE
 #include "fakenvml.h"
@@ -189,7 +189,7 @@ static void pass(unsigned int group, const struct fake_gpu *gpu)
 	}
 }
 
-/* The start of every call: hang, dawdle and work, as the state says for this group of functions. */
+/* The start of every call: hang, then delay and work, as the state requires for this group of functions. */
 static void arrive(unsigned int group)
 {
 	pass(group, NULL);

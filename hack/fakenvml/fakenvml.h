@@ -60,7 +60,7 @@ struct fake_error { /* what one function answers on one GPU; an empty name is an
 /* Which of NVML's three lists a process is in. */
 enum fake_kind { KIND_COMPUTE, KIND_GRAPHICS, KIND_MPS };
 
-struct fake_process { /* `used` is NVML_VALUE_NOT_AVAILABLE (all ones) where the driver does not say */
+struct fake_process { /* `used` is NVML_VALUE_NOT_AVAILABLE (all ones) where the driver does not report it */
 	uint64_t used;
 	uint32_t pid;
 	uint32_t gpu_instance;
@@ -130,7 +130,7 @@ struct fake_state {
 	uint32_t magic;
 	uint32_t version;
 	uint32_t size;
-	uint32_t generation; /* futex word: bumped after every change */
+	uint32_t generation; /* futex: incremented after every change */
 	uint32_t driver;
 	uint32_t hang_groups;
 	uint32_t slow_groups;

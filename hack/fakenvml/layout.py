@@ -88,7 +88,7 @@ class Link(ctypes.Structure):
 
 
 class Error(ctypes.Structure):
-    """The answer of one function on one GPU, whatever the GPU's state."""
+    """The answer of one function on one GPU, in any state of the GPU."""
 
     _fields_ = (("function", ctypes.c_char * TEXT), ("result", ctypes.c_uint32), ("reserved", ctypes.c_uint32))
 

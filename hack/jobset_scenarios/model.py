@@ -97,7 +97,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class FinishDeletions:
-    """Jobs that are being deleted are removed at last. Before this they stay (``holding``)."""
+    """Jobs that are being deleted are removed now. Until this step they stay (``holding``)."""
 
     jobs: tuple[str, ...]
 

@@ -80,7 +80,7 @@ class Controller:
         self.jobsets.refused(gang, refusal)
 
     async def catch_up(self) -> None:
-        """Return when it has processed all changes of JobSets until now, ours and others'.
+        """Return when it has processed all changes of JobSets until now, also those of other controllers' JobSets.
 
         Its view of others' cannot be queried, but it receives all in their order.
         """

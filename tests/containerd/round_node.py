@@ -261,7 +261,7 @@ class RoundNode:
             file.unlink()
 
     async def kubelet_starts(self, pod: PodView, *, attempt: int) -> ContainerId:
-        """Do what kubelet does before it has seen our successor: start the same container once more."""
+        """Do what kubelet does before it has seen kubemend's successor: start the same container once more."""
         made = self.running[pod.ref.uid]
         async with self._runtime() as cri:
             info = await cri.container_status(ContainerId(made.containers["main"]))

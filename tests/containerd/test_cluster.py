@@ -29,7 +29,7 @@ async def test_power_off_ends_only_the_nodes_own_pods() -> None:
         await other.until("b", trains, timeout=DEADLINE, what="b training")
         await power_off(cluster.nodes[1])
         dark = await other.until("b", lambda seen: not seen.running, timeout=DEADLINE, what="nothing running")
-        assert dark.phase == "Running", "nobody tells the API server"
+        assert dark.phase == "Running", "the API server is not notified"
         after = await one.until("a", lambda seen: seen.step > before.step, timeout=DEADLINE, what="more steps")
         assert after.running == before.running
     assert cluster.leftovers() == []

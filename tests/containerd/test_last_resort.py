@@ -94,7 +94,7 @@ async def test_only_kubelets_container_runs_if_there_is_one(node: RoundNode) -> 
     theirs = await node.kubelet_starts(pod, attempt=2)
     await resort(node).run()
     await node.only_runs(pod, theirs)
-    assert len(await node.has_run(pod, times=2)) == 2, "ours has run, too"
+    assert len(await node.has_run(pod, times=2)) == 2, "kubemend's has run, too"
 
 
 @pytest.mark.parametrize("policy", [RestartPolicy.ON_FAILURE, RestartPolicy.NEVER])

@@ -1,4 +1,4 @@
-"""Members of rounds on the real containerd: no successor runs before its release, whatever happens to the agent."""
+"""Members of rounds on the real containerd: no successor runs before its release, even if the agent dies."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -111,7 +111,7 @@ async def test_kubelets_container_is_frozen_and_survives(
         assert agent.rounds.held() >= {theirs}
         await node.comes_to_stand(theirs)
         lines = node.runs(pod)
-        assert len(lines) <= 2, "kubelet's may have run for some milliseconds, ours not at all"
+        assert len(lines) <= 2, "kubelet's may have run for some milliseconds, kubemend's not at all"
         agent.rounds.release("default/gang-1", [pod.ref.uid])
         await told.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
@@ -192,7 +192,7 @@ async def test_next_agent_finishes_the_order_of_a_killed_one_held(
         (successor,) = await node.running_in(pod)
         assert successor.id != old.id
         await node.comes_to_stand(successor.id)
-        assert len(node.runs(pod)) == 1 or stopped.slipped > 0.0, "what has run was told"
+        assert len(node.runs(pod)) == 1 or stopped.slipped > 0.0, "a container that has run unheld was reported"
         lines = len(node.runs(pod))
         await none_has_run(node, pod, times=lines)
         agent.rounds.release("default/gang-1", [])

@@ -1,4 +1,4 @@
-"""Run a JobSet of ours, with real containers, from its creation to its completion, through all kinds of faults.
+"""Run a JobSet under kubemend, with real containers, from its creation to its completion, through all kinds of faults.
 
 On a real control plane and real kubelets. One cluster and one JobSet for all of it: later steps must work after earlier
 ones.
@@ -57,7 +57,7 @@ class Story:
         await self.training.trains()
         after = await self.training.uids()
         assert {member for member in before if after[member] != before[member]} == recreated
-        await self.training.until(self._is_counted, what=f"a status that tells of {self.count} restarts")
+        await self.training.until(self._is_counted, what=f"a status with {self.count} restarts")
         told = await self.training.condition("kubemend.io/InPlaceRestart")
         assert (told["status"], told["reason"]) == ("False", "Restarted"), told
         assert f"attempt {self.count}:" in told["message"]
@@ -104,7 +104,7 @@ async def begins(story: Story) -> None:
         told = {each["name"]: each for each in (await training.jobset()).get("status", {})["replicatedJobsStatus"]}
         return [told["driver"]["ready"], told["workers"]["ready"]] == [1, 1]
 
-    await training.until(all_ready, what="replicatedJobsStatus that tells of all ready")
+    await training.until(all_ready, what="replicatedJobsStatus with all Jobs ready")
 
 
 async def a_worker_is_killed(story: Story) -> None:
@@ -122,7 +122,7 @@ async def a_worker_is_killed(story: Story) -> None:
         assert 1 <= len(others) <= 1 + a_moment, (member, held)
         assert first.step == 0
         for each in others:
-            assert each.step >= steps[member], f"{member} did not go on from its checkpoint"
+            assert each.step >= steps[member], f"{member} did not resume from its checkpoint"
             assert each.node == first.node
 
 

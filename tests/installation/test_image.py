@@ -67,7 +67,7 @@ def root(archive: Path, manifest: dict[str, Any], tmp_path_factory: pytest.TempP
 def run(root: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     """Run the image's command in its file system, as its user and with its variables."""
     variables = {"PATH": "/opt/kubemend/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
-    variables["HOME"] = "/"  # as runc has it for a user who is not in /etc/passwd
+    variables["HOME"] = "/"  # as runc sets it for a user without an entry in /etc/passwd
     return subprocess.run(
         (UNSHARE, "--mount", "--propagation=private", "sh", "-euc", SCRIPT, "sh", str(root), "kubemend", *words),
         env=variables,

@@ -1,6 +1,6 @@
 """Play JobSet scenarios in YAML, with the real API server, Job controller and garbage collector.
 
-All scenarios play at once, in a namespace each, because one controller of ours runs them all.
+All scenarios play at once, in a namespace each, because one controller runs them all.
 """
 
 import asyncio

@@ -102,7 +102,7 @@ async def test_frozen_or_failed_pod_would_be_noticed(dev: node.DevNode, tmp_path
 
 
 async def left(scene: Scene, *faults: Injected) -> set[Wrong]:
-    """Return what is left to do at this moment."""
+    """Return the violations that exist at this moment."""
     return {violation.wrong for violation in await scene.quiet(faults, timeout=0.0)}
 
 

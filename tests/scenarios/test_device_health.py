@@ -166,7 +166,7 @@ async def test_verdict_survives_a_killed_agent_until_an_operator_clears_it(
                 "outlives",
                 lambda s: s.condition("DevicesHealthy").get("status") == "True",
                 timeout=training.DEADLINE,
-                what="healthy by the operator's word",
+                what="healthy after the operator's command",
             )
             await node_condition(api, dev, lambda c: c["status"] == "True", what="a healthy node")
 

@@ -1,4 +1,4 @@
-"""An agent without its controller is ready, reports what is missing, and connects when the hub appears."""
+"""An agent without its controller is ready, reports the missing hub, and connects when the hub appears."""
 
 import signal
 from pathlib import Path

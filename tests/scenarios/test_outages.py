@@ -197,7 +197,7 @@ async def test_a_full_disk_holds_restarts_until_there_is_room_again(
                 "full-disk",
                 lambda seen: seen.condition("InPlaceRestart").get("reason") == "JournalUnavailable",
                 timeout=training.DEADLINE,
-                what="the word that it is held",
+                what="the condition that it is on hold",
             )
             later = await training.trains_on(observer, "full-disk", held)
             assert later.running == before.running

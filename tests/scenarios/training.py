@@ -79,7 +79,7 @@ async def restarted(observer: Observer, name: str, before: Seen) -> Seen:
 
 
 def is_ours(after: Seen) -> bool:
-    """Return whether the successor is ours, and not kubelet's own."""
+    """Return whether kubemend, and not kubelet, has created the successor."""
     return after.condition("InPlaceRestart")["reason"] == "Swapped"
 
 
@@ -89,7 +89,7 @@ def log_of(observer: Observer, name: str, after: Seen) -> str:
 
 
 async def fixed(observer: Observer, name: str, before: Seen, *, because: str) -> Seen:
-    """Wait for a verified restart for that cause. The successor is ours, or kubelet's own where that was faster."""
+    """Wait for a verified restart for that cause, by kubemend, or by kubelet if that was faster."""
     return await observer.until(
         name,
         lambda s: (

@@ -1,9 +1,8 @@
 """Check that a kernel log record comes from the kernel component that it appears to come from. Pure.
 
-Any user who may set up packet filters in the node's network namespace chooses the first words of the kernel's lines
-about packets (``iptables -j LOG --log-prefix``, ``nft … log prefix``, ebtables), for example those of an Xid. Their
-facility is the kernel's and the chosen words come first, so neither distinguishes them from a driver's lines. Two facts
-do:
+A user with the right to set up packet filters in the node's network namespace chooses the beginning of the kernel's
+lines about packets (``iptables -j LOG --log-prefix``, ``nft … log prefix``, ebtables), for example that of an Xid line.
+The facility of such a line is the kernel's, so it does not distinguish the line from a driver's. Two facts do:
 
 - such a line always contains the direction of the packet, right after the prefix (net/netfilter/nf_log_syslog.c; before
   5.13 nf_log_common.c; net/bridge/netfilter/ebt_log.c);
@@ -29,7 +28,7 @@ _SUBSYSTEMS = ("+pci:", "+pci_express:")
 
 
 def is_of_packet(text: str) -> bool:
-    """Return whether the line was printed about a network packet, whatever its first words are."""
+    """Return whether the line was printed about a network packet; its beginning does not matter."""
     return _PACKET.search(text) is not None
 
 

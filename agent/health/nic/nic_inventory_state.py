@@ -1,4 +1,4 @@
-"""Persist what was seen of the node's NICs on this boot.
+"""Persist the NICs and links that were seen on this boot.
 
 Without it, a restarted agent could not distinguish a lost link from one that was never cabled.
 """

@@ -1,7 +1,7 @@
 """The rules for all NICs of a node: a fold from readings to beginnings and ends of faults. Pure.
 
-Faults are judged per link and emitted per NIC: one kind of fault on a NIC is emitted once, whichever of its links have
-it.
+Faults are judged per link and emitted per NIC: one kind of fault on a NIC is emitted once, for any number of its
+links.
 """
 
 from collections import defaultdict

@@ -241,7 +241,7 @@ def _raises(finding: Finding) -> bool:
 def _raised(held: tuple[ActiveFault, ...], finding: Finding) -> tuple[ActiveFault, ...]:
     kind, code = finding.kind, finding.code
     if is_driver_verdict(finding):
-        # One active fault for the driver's recommendation, whatever its source: a later one replaces an earlier one.
+        # One active fault for the driver's recommendation, from any source: a later one replaces an earlier one.
         kind, held = FindingKind.RECOVERY_ACTION, tuple(x for x in held if x.kind is not FindingKind.RECOVERY_ACTION)
     earlier = next((latch for latch in held if (latch.kind, latch.code) == (kind, code)), None)
     latch = ActiveFault(
@@ -261,7 +261,7 @@ def _worse(one: ActionClass, other: ActionClass) -> ActionClass:
 
 
 def _after_evidence(latch: ActiveFault, finding: Finding, *, now: float) -> ActiveFault | None:
-    """Return what is left of an active fault after a finding that may be evidence against it.
+    """Return an active fault after a finding that may be evidence against it; None if that ends the fault.
 
     Evidence older than the fault does not count, because sources overtake each other. But an end is emitted only once,
     so a clock that was set back must not make it look old. A fault in ``STANDING`` has one source, whose last report is

@@ -27,7 +27,7 @@ class Task(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The results of one check: None for what was not requested."""
+    """The results of one check; None for a task that was not requested."""
 
     scan: Scan | None = None
     ports: Mapping[RdmaPort, PortState] | None = None

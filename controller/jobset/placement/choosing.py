@@ -1,7 +1,7 @@
 """Assign domains to Jobs. Pure.
 
-A domain is assigned to one Job only. It is free if no pod of another Job is in it or on its way there, whatever
-topology that Job was placed by. Of the free domains that are large enough a Job gets the one with the least room, so
+A domain is assigned to one Job only. It is free if no pod of another Job is in it or assigned to it, by any
+topology. Of the free domains that are large enough a Job gets the one with the least room, so
 that large ones are left for large Jobs. It keeps the domain as long as any of its pods does.
 """
 
@@ -67,7 +67,7 @@ def place(
 
 
 class _Board:
-    """Occupied domains during one run of ``place``. A chosen domain is occupied at once; none is given back."""
+    """Occupied domains during one run of ``place``. A chosen domain is occupied at once, and stays so."""
 
     def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], promised: Mapping[str, Domain]) -> None:
         self._nodes = nodes

@@ -44,7 +44,7 @@ def pod(obj: Json) -> Pod | None:
 
 
 def bare(pod: Pod) -> Pod:
-    """Return what is kept of a pod that is too large: where it is. It keeps waiting behind its gate."""
+    """Return the reduced form of a pod that is too large: its domain. The pod stays behind its scheduling gate."""
     domain = tuple(each for each in pod.needs.selector if each[0] == pod.topology)
     return replace(pod, gates=(), needs=Needs(selector=domain))
 

@@ -119,7 +119,7 @@ def _own(world: World) -> list[RoundView]:
 
 
 def _is_of(jobset: JobSet, one: RoundView) -> bool:
-    """Compare owners, or times if the owner is unknown: the round's by our clock, the JobSet's by the API server's."""
+    """Compare owners, or times if the owner is unknown: the round's by this clock, the JobSet's by the API server's."""
     if one.owner_uid:
         return one.owner_uid == jobset.uid
     return one.started_at >= jobset.created_at - _CLOCKS_APART_SECONDS

@@ -5,7 +5,7 @@ from kubemend.controller.jobset.spec.model import JobSet, Status
 
 
 def ends_at(jobset: JobSet, status: Status) -> float | None:
-    """Return the Unix time at which ``ttlSecondsAfterFinished`` is over; None if there is none.
+    """Return the Unix time at which ``ttlSecondsAfterFinished`` is over; None without one.
 
     A JobSet without the time at which it finished is kept: upstream's reconcile fails on it indefinitely.
     """

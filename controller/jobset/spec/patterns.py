@@ -1,6 +1,6 @@
 """Match users' patterns as upstream does: RE2, anywhere in the text (Go's ``regexp.MatchString``). Pure.
 
-RE2 takes linear time, and the cost of a pattern is limited, because any user who may create a JobSet supplies one.
+RE2 takes linear time, and the cost of a pattern is limited: any user with the right to create JobSets can supply one.
 """
 
 import functools

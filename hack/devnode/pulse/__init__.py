@@ -1,6 +1,6 @@
 """Record lives: a worker in C that records when it was alive, by a clock that all containers of the machine share.
 
-The containers themselves, not our logs, show whether a new one ran while an old one was still alive.
+The containers themselves, not kubemend's logs, show whether a new one ran while an old one was still alive.
 """
 
 import struct

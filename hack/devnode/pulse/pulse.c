@@ -1,12 +1,12 @@
 /*
- * A worker of a gang that keeps proof of its life: pulse DIRECTORY
+ * A worker of a gang that records when it was alive: pulse DIRECTORY
  *
- * Its first act is to look at the clock. Then it writes a file into DIRECTORY, named after its host and that moment, and
- * keeps in it, through a shared mapping that outlives it, when it was last alive, how often it beat, and its longest
- * stand-still. All times are CLOCK_MONOTONIC nanoseconds, which all containers of a machine share.
+ * It reads the clock first. Then it creates a file in DIRECTORY, named after its host and that moment. Through a shared
+ * mapping, which outlives the process, it records there when it was last alive, how often it beat, and its longest
+ * pause. All times are CLOCK_MONOTONIC nanoseconds, which all containers of a machine share.
  *
- * Its training is a count of steps in DIRECTORY/HOST.step that goes on where the last run left off. SIGUSR1 ends it with
- * 0, SIGUSR2 with 1, SIGTERM with 143.
+ * Its training is a count of steps in DIRECTORY/HOST.step, which resumes from the last run's count. SIGUSR1 ends it with
+ * exit code 0, SIGUSR2 with 1, SIGTERM with 143.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -23,7 +23,7 @@ enum { BEAT_NANOSECONDS = 4000000, BEATS_PER_STEP = 12 };
 struct life {
     uint64_t began, last, beats;
     uint64_t still_since, still_for; /* the longest time without a beat */
-    uint64_t ours;                   /* whether kubemend has started it: kubelet's own have no such environment */
+    uint64_t ours;                   /* whether kubemend has started it: the others lack the environment variable */
 };
 
 static uint64_t now(void) {

@@ -1,4 +1,4 @@
-"""Create the objects of the admission cases: nodes, pods, Jobs and JobSets, some of them ours."""
+"""Create the objects of the admission cases: nodes, pods, Jobs and JobSets, some of them managed by kubemend."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 """Provide a client of the worker's API server.
 
-No admission policy of ours outlives the file of tests that applied it.
+Each file of tests removes the admission policies that it applied.
 """
 
 import time
@@ -19,7 +19,7 @@ _REFUSED = (
     (objects.pods("default"), objects.pod("x", annotations={"kubemend.io/restart": "InPlace"})),
     (jobsets.collection("default"), {"apiVersion": model.API_VERSION, **refused.BY_POLICY[0].refused}),
 )
-"""What a policy of ours may refuse to everyone."""
+"""Creations that an applied policy refuses to every account."""
 
 
 @pytest.fixture

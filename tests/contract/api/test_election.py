@@ -167,7 +167,7 @@ async def test_leader_rises_above_an_epoch_that_agents_accepted(api: client.Kube
             term.raise_above(obeyed)
         assert await risen(term, above=1) == 42
         assert (await api.get(path(namespace)))["metadata"]["annotations"][EPOCH] == "42"
-        term.raise_above(42)  # another leader's that was as high as ours is
+        term.raise_above(42)  # another leader had the same epoch
         assert await risen(term, above=42) == 43
         assert (await api.get(path(namespace)))["metadata"]["annotations"][EPOCH] == "43"
         assert replica.leads

@@ -71,9 +71,9 @@ async def test_requests_that_the_schema_forbids_are_refused(
     [
         ({}, "exactly one of gang and targetRef"),
         ({"gang": GANG, "targetRef": JOB}, "exactly one of gang and targetRef"),
-        ({"targetRef": {**JOB, "apiVersion": "v1"}}, "apiVersion does not go with kind"),
-        ({"targetRef": {**JOB, "kind": "JobSet"}}, "apiVersion does not go with kind"),
-        ({"targetRef": {**POD, "apiVersion": "batch/v1"}}, "apiVersion does not go with kind"),
+        ({"targetRef": {**JOB, "apiVersion": "v1"}}, "apiVersion does not match kind"),
+        ({"targetRef": {**JOB, "kind": "JobSet"}}, "apiVersion does not match kind"),
+        ({"targetRef": {**POD, "apiVersion": "batch/v1"}}, "apiVersion does not match kind"),
         ({"targetRef": {**POD, "name": "train-0,spec.nodeName=x"}}, "a pod's name is a DNS subdomain"),
         ({"targetRef": {**POD, "name": "../secrets"}}, "a pod's name is a DNS subdomain"),
         ({"targetRef": {**JOB, "kind": "Deployment"}}, "kind is Job, JobSet or Pod"),

@@ -168,7 +168,7 @@ def _record(release: str) -> None:
     }
     path = _DIRECTORY / f"{release}.json"
     if path.exists():
-        raise SystemExit(f"{path} is there: what a release has said is never changed")
+        raise SystemExit(f"{path} exists: the messages of a release are never changed")
     path.write_text(json.dumps(told, indent=1) + "\n")
 
 

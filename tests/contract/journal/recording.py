@@ -84,7 +84,7 @@ async def _leave(path: Path) -> None:
 def _record(release: str) -> None:
     target = DIRECTORY / f"{release}.sql"
     if target.exists():
-        raise SystemExit(f"{target} is there: what a release has left is never changed")
+        raise SystemExit(f"{target} exists: the state file of a release is never changed")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "state.db"
         asyncio.run(_leave(path))

@@ -21,7 +21,7 @@ def missing() -> str | None:
 
 @functools.cache
 def cuda_missing() -> str | None:
-    """Return why no process of ours is visible on the first GPU, or None when one is."""
+    """Return why no process of the tests is visible on the first GPU, or None when one is."""
     if str(Path("/proc/self/ns/pid").readlink()) != _HOSTS_PIDS:
         return "NVML lists processes by the host's pids: run the tests in its PID namespace"
     probe = "import ctypes; raise SystemExit(ctypes.CDLL('libcuda.so.1').cuInit(0))"

@@ -56,7 +56,7 @@ async def test_pod_evicted_in_mid_restart_goes_and_nothing_restarts(board: Board
     await board.api.create(paths.collection("pods", namespace="default"), board.manifest(name, DEAF, None, {}))
     seen = await board.until(name, lambda each: each.is_ready, what="Ready")
     ups = board.volume(seen) / "up"
-    await eventually.true(ups.exists)  # before that it would not hear SIGTERM
+    await eventually.true(ups.exists)  # before that it would not receive SIGTERM
     restart = asyncio.create_task(board.asked(name, strategy, grace=GRACE))
     await ends_slowly(board, seen, restart)
     assert len(ups.read_text().splitlines()) == 1

@@ -113,7 +113,7 @@ async def test_kubelet_reads_the_termination_message_of_a_restarted_container(bo
         seen = first
         for number in range(2):
             seen = await board.restarted("last-words", Strategy.SWAP, seen)
-            await board.until("last-words", lambda each: bool(last_words(each)), what="shown with last words")
+            await board.until("last-words", lambda each: bool(last_words(each)), what="its termination message")
             assert last_words(await board.see("last-words")) == f"{WORDS} {number}\n"
 
 

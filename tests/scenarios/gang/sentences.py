@@ -60,7 +60,7 @@ async def nothing_new_runs(gang: Gang, *, since: int, beside: int, agent: bool =
             while before != (before := new()):
                 await _lives_on(gang, beside)
     except TimeoutError as error:
-        raise AssertionError(f"new ones ran beside member {beside}, last {before} and {new()}") from error
+        raise AssertionError(f"new ones ran next to member {beside}, last {before} and {new()}") from error
 
 
 async def _lives_on(gang: Gang, index: int) -> None:

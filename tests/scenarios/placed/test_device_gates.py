@@ -27,7 +27,7 @@ def own_state(tmp_path: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def kubelet_looks_away(looks: Looks) -> AsyncIterator[None]:
-    """Kubelet does not wait for devices: it restarts an ended container at its next relist, and then ours gives way."""
+    """Kubelet restarts an ended container at its next relist, without a wait for devices; kubemend's then gives way."""
     await looks.hold()
     try:
         yield

@@ -77,7 +77,7 @@ class Rounds:
         for name in after.running:
             await self._has_said_something(name, after)
         left = await self.made.outside.runtime.list_containers(sandbox_id=SandboxId(after.sandbox))
-        assert not [view for view in left if reservations.reserves(view)], "all names are given back"
+        assert not [view for view in left if reservations.reserves(view)], "all names are released"
 
 
 @pytest_asyncio.fixture(loop_scope="package")

@@ -27,7 +27,7 @@ class Processes:
         return frozenset({pid, 77})
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
-        assert 77 in pids, "the processes beside the first one are looked at, too"
+        assert 77 in pids, "the processes other than the first one are checked, too"
         return (self._shows(next(self._looks)),)
 
 

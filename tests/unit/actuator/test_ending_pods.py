@@ -1,4 +1,4 @@
-"""A pod that begins to end in the middle of a restart: nothing is started in it, and nothing of ours is left there."""
+"""A pod that begins to end in the middle of a restart: nothing is started in it, and kubemend leaves nothing there."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ DELETED = "it is being deleted"
 
 
 def ends_at(rig: Rig, method: str) -> Callable[[PodUid, SandboxId], str]:
-    """Return what says that the pod is ending from the first call of a method on."""
+    """Return a function that reports the pod as ending from the first call of a method on."""
 
     def ending(pod: PodUid, sandbox: SandboxId) -> str:
         assert (pod, sandbox) == (POD.uid, rig.sandbox_id)

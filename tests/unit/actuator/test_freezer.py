@@ -108,7 +108,7 @@ async def test_container_is_thawed_despite_unwritable_mark(group: Path, monkeypa
 
 @pytest.mark.parametrize("keep", [{}, {"uid-1": 100.0}])
 async def test_one_that_was_marked_but_not_frozen_is_not_taken_for_frozen(group: Path, keep: dict[str, float]) -> None:
-    """The agent was killed in between. To report it as frozen would be to let it run."""
+    """The agent was killed in between. If it were reported as frozen, it would run."""
     (group / "mark").write_text("held uid-1 node-1 /run/c.sock")
     (group / "cgroup.freeze").write_text("0")
     found = await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep=keep)
@@ -131,7 +131,7 @@ async def test_one_that_an_earlier_round_let_go_says_nothing_about_the_one_that_
     (group / "cgroup.freeze").write_text("0")
     found = await freezer(group.parent, owner="node-1 /run/c.sock").take_over(keep={"uid-1": 100.0})
     assert found == ({"uid-1": {CONTAINER: False}} if is_reported else {})
-    assert (group / "mark").read_text() == mark, "the moment when it was let go stays"
+    assert (group / "mark").read_text() == mark, "the time of its release stays"
 
 
 async def test_when_a_container_was_let_go_is_written_on_it_once(group: Path) -> None:

@@ -1,4 +1,4 @@
-"""A member's holds: a container is frozen once, whatever reports it first, and never after its release."""
+"""A member's holds: a container is frozen once, by any first report, and never after its release."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The pod's own rules on the stand-in runtime: one kill, whatever fails."""
+"""The pod's own rules on the stand-in runtime: one kill, despite any failure."""
 
 from collections.abc import AsyncIterator
 

@@ -231,7 +231,7 @@ def test_unknown_pod_processes_leave_everything(node: Node) -> None:
 def test_unreadable_process_leaves_everything(node: Node) -> None:
     (node.directory / "old").touch()
     (node.tree.proc / str(PID) / "maps").unlink()
-    (node.tree.proc / str(PID) / "maps").mkdir()  # EISDIR stands for any error of the kernel
+    (node.tree.proc / str(PID) / "maps").mkdir()  # EISDIR represents any error of the kernel
     with pytest.raises(NotEmptiedError):
         node.empty()
     assert node.left() == {"old"}

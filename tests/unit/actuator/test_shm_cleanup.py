@@ -219,5 +219,5 @@ async def test_hanging_cleanup_is_abandoned(socket_path: str, tmp_path: Path) ->
             (tree.cgroups / "kubepods" / "pod2").mkdir()
             (tree.cgroups / "kubepods" / "pod2" / "cgroup.procs").touch()
             other = Place(str(tmp_path / "other"), "/kubepods/pod2")
-            assert await broom.empty(other) == "1 files removed (0.0 MiB)", "another pod's goes on"
+            assert await broom.empty(other) == "1 files removed (0.0 MiB)", "another pod's cleanup continues"
         assert (tmp_path / "shm" / "old").exists()

@@ -430,7 +430,7 @@ async def test_old_container_is_frozen_before_its_successor_is_created(rig: Rig,
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.FAILED
     assert standbys(rig).story[0] == "frozen"
-    assert "thawed" in standbys(rig).story, "nothing is left beside it"
+    assert "thawed" in standbys(rig).story, "nothing is left next to it"
 
 
 async def test_container_stopped_before_create_is_not_frozen(rig: Rig) -> None:

@@ -104,8 +104,8 @@ async def test_watch_leaves_the_agents_cgroup(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def watching(here: Path, *, frozen: bool, owner: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run the watch of node n's agent, whose command writes a word; its agent's end of the pipe is its stdin."""
-    command = [sys.executable, "-c", "print('let go', flush=True)"]
+    """Run the watch of node n's agent, whose command prints a line; its agent's end of the pipe is its stdin."""
+    command = [sys.executable, "-c", "print('released', flush=True)"]
     code = "from kubemend.agent.actuator.hold import cgroups\nfrom kubemend.agent.app import last_watch\n"
     code += f"group = type('Group', (), {{'frozen': {frozen}}})\n"
     code += f"cgroups.marked = lambda _: [('id', group, 'held uid-1 {owner}')]\nlast_watch.main()\n"
@@ -139,7 +139,7 @@ def test_what_stands_still_is_let_go_after_the_agents_end_and_not_before(
         watch.stdin.close()
         watch.stdin = None
         said, _ = watch.communicate(timeout=DEADLINE)
-        assert said == (b"let go\n" if acts else b"")
+        assert said == (b"released\n" if acts else b"")
         assert watch.returncode == 0
 
 

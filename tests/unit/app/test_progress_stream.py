@@ -1,4 +1,4 @@
-"""What a slow reader receives, without blocking the restart."""
+"""A slow reader receives the newest events, and does not block the restart."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The violations after a crash, and what is not one."""
+"""The violations after a crash, and similar states that are none."""
 
 from dataclasses import replace
 from typing import Any

@@ -40,8 +40,8 @@ def test_all_kinds_of_moments_are_drawn() -> None:
     assert {plan.event for plan in made} == {None, *EventKind}
     assert {plan.whole for plan in made} == {True, False}
     assert any(plan.again is not None for plan in made)
-    assert {plan.away > 1.0 for plan in made} == {True, False}, "kubelet must have its look without us, but not always"
-    assert any(plan.moment > 1.0 for plan in made), "also after what is usually the end"
+    assert {plan.away > 1.0 for plan in made} == {True, False}, "kubelet must relist without an agent, but not always"
+    assert any(plan.moment > 1.0 for plan in made), "also after the usual end"
     assert all(plan.moment >= 0.0 for plan in made)
 
 

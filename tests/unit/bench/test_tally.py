@@ -27,7 +27,7 @@ def test_kills_are_counted_by_stage() -> None:
     assert printed["kills_by_step"]["journalled"] == 1
     assert printed["kills_by_step"]["successor_started"] == 2
     assert printed["kills_by_pod"]["pair"] == {"successor_started": 1}
-    assert set(printed["kills_by_step"]) == {stage.value for stage in Stage}, "what was never hit shows as 0"
+    assert set(printed["kills_by_step"]) == {stage.value for stage in Stage}, "a step that was never hit shows as 0"
 
 
 def test_the_slowest_recoveries_come_first() -> None:

@@ -26,7 +26,7 @@ nothing new ran before everything old was dead
 ✖ train-2      ███▓▓▓▓▒▒▒░░░░░░░░░░▬▬▬▬▬         290 ms
   train-1      ███████████████░░░░░▬▬            260 ms
 
-· order in transit  █ stop  ▓ create  ▒ start  ░ successor held until all old are dead  ▬ let run  ✖ fault"""
+· order in transit  █ stop  ▓ create  ▒ start  ░ successor held until all old are dead  ▬ released  ✖ fault"""
 
 CHART = bars.chart(objects.parse(builders.restart()))
 WIDTH = 34 + len("train-0") + 14
@@ -111,7 +111,7 @@ class TestPicture:
         words = self.words(CHART)
         assert "train, attempt 3: Done in 340 ms" in words
         assert "all old dead: 240 ms" in [word.strip() for word in words]
-        assert {"order in transit", "stop", "create", "start", "let run", "fault"} <= set(words)
+        assert {"order in transit", "stop", "create", "start", "released", "fault"} <= set(words)
         assert {"train-0  node-a", "train-1  node-a", "train-2  node-b"} <= set(words)
         assert "GPU 3 has fallen off the bus" in words
 

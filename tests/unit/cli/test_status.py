@@ -23,7 +23,7 @@ async def test_gangs_with_members_and_rounds_are_listed(cluster: Cluster) -> Non
     assert header.split()[:5] == ["NAMESPACE", "GANG", "MEMBERS", "NODES", "DEVICES"]
     assert row.split()[:6] == ["team", "JobSet/train", "2/2", "1", "2", "healthy"]
     assert "3: Done in 340 ms, Xid79" in row
-    assert "\x1b" not in result.stdout, "no colours where nobody sees them"
+    assert "\x1b" not in result.stdout, "no colours without a terminal"
 
 
 @pytest.mark.parametrize("name", ["train", "JobSet/train", "jobset/train"])

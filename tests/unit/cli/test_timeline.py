@@ -21,7 +21,7 @@ async def test_a_round_is_drawn_as_text(cluster: Cluster) -> None:
     assert (result.exit_code, result.stderr) == (DRAWN, "")
     assert result.stdout.splitlines()[0] == "train, attempt 3: Done in 340 ms"
     assert "✖ train-2" in result.stdout
-    assert "\x1b" not in result.stdout, "no colours where nobody sees them"
+    assert "\x1b" not in result.stdout, "no colours without a terminal"
 
 
 @pytest.mark.parametrize("name", [f"team/{NAME}", f"restart/{NAME}", f"rst/{NAME}"])

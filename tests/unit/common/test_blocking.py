@@ -39,7 +39,7 @@ async def test_what_a_call_raises_is_raised(thread: DedicatedThread) -> None:
 async def test_hanging_call_times_out_and_further_ones_fail_at_once(
     thread: DedicatedThread, stuck: threading.Event
 ) -> None:
-    before = set(threading.enumerate())  # those of earlier tests may end meanwhile
+    before = set(threading.enumerate())  # those of earlier tests may end during this one
     with pytest.raises(TimeoutError):
         await thread.call(stuck.wait, timeout=0.01)
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Each word of the protocol has the value of protobuf's enum with its name, and each value but NONE has a word."""
+"""Each member of the protocol's enums has a value of protobuf's enum, by name; each value but NONE has a member."""
 
 import enum
 from collections.abc import Mapping

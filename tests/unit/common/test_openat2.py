@@ -12,7 +12,7 @@ from kubemend.common import openat2
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[int]:
-    """A root directory with a secret beside it."""
+    """A root directory with a secret next to it."""
     (tmp_path / "root" / "tmp").mkdir(parents=True)
     (tmp_path / "secret").write_text("the node's")
     descriptor = os.open(tmp_path / "root", os.O_PATH | os.O_DIRECTORY)

@@ -163,7 +163,7 @@ async def test_abandoned_processes_are_limited(tmp_path: Path, monkeypatch: pyte
             await asyncio.wait([hanging])
         (left,) = side_process._left_behind
         assert left.pid == pid
-        assert (tmp_path / "cgroup.procs").read_text() == str(pid), "it does not keep our cgroup from being removed"
+        assert (tmp_path / "cgroup.procs").read_text() == str(pid), "the parent's cgroup can be removed"
         async with SideProcess("the next", cgroup_root=tmp_path) as calls:
             with pytest.raises(ProcessEndedError, match="1 processes that read"):
                 await calls.call(getpid, who="me", timeout=PATIENCE)

@@ -132,7 +132,7 @@ async def test_client_that_does_not_read_is_closed() -> None:
 )
 async def test_any_request_gets_an_answer_and_its_end(rig: Rig, request_bytes: bytes, status: bytes) -> None:
     answer = await rig.said(request_bytes)
-    assert answer == b"" or answer.split(b" ")[1] == status, "what is not read to its end may be reset"
+    assert answer == b"" or answer.split(b" ")[1] == status, "a connection with unread data may be reset"
     assert await rig.get("/healthz") == (200, "ok\n")
 
 

@@ -41,7 +41,7 @@ CLUSTER_WIDE: Final = {
     *POLICIES,
     *(f"{each}Binding" for each in POLICIES),
 }
-"""Kinds of ours without a namespace."""
+"""Kinds in the manifests without a namespace."""
 
 
 def kustomization(directory: Path) -> Json:

@@ -107,7 +107,7 @@ def test_only_named_addresses_reach_the_hub_where_that_is_wanted() -> None:
     (policy,) = [obj["spec"] for obj in objects if obj["kind"] == "NetworkPolicy"]
     assert policy["podSelector"] == controller_manifests.one("NetworkPolicy")["spec"]["podSelector"]
     assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "hub"}], [{"port": "metrics"}]]
-    assert all(rule["from"] for rule in policy["ingress"]), "a rule without `from` lets everybody in"
+    assert all(rule["from"] for rule in policy["ingress"]), "a rule without `from` admits every address"
     agents = manifests.one("DaemonSet")["spec"]["template"]["metadata"]["labels"]
     (selected,) = [peer["podSelector"]["matchLabels"] for peer in policy["ingress"][0]["from"] if "podSelector" in peer]
     assert selected.items() <= agents.items()

@@ -61,7 +61,7 @@ def test_the_base_can_be_pinned_by_its_digest_and_is_of_no_registry() -> None:
     assert INSTRUCTIONS[0][0] == "ARG", "before the first FROM, else FROM does not see it"
     assert {words[0] for words in arguments("FROM")} == {"${PYTHON}"}
     name, _, tag = defaults()["PYTHON"].partition(":")
-    assert "/" not in name, "whoever builds chooses it"
+    assert "/" not in name, "the builder chooses the registry"
     assert re.fullmatch(r"\d+\.\d+-slim-\w+", tag), "a version, and Debian's, but never latest"
     assert f">={tag.partition('-')[0]}" == project()["requires-python"]
 

@@ -1,4 +1,4 @@
-"""Operators' additions to a kustomization of ours have the effect that docs/operations.md describes."""
+"""Operators' additions to the shipped kustomizations have the effect that docs/operations.md describes."""
 
 import os
 from pathlib import Path

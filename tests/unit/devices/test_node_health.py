@@ -60,7 +60,7 @@ class Recorder:
 
 
 class Node:
-    """A node with one GPU, and what is published about it."""
+    """A node with one GPU, and its published conditions, Events and taints."""
 
     def __init__(self, ledger: VerdictStore, *, patience: float = 3600.0) -> None:
         self.ledger = ledger

@@ -1,4 +1,4 @@
-"""End suspicions against devices by evidence from the device, whichever agent checks."""
+"""End suspicions against devices by evidence from the device, also in the next agent."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

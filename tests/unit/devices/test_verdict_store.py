@@ -1,4 +1,4 @@
-"""Store one verdict per device, by whatever name it is reported."""
+"""Store one verdict per device, for all names by which it is reported."""
 
 import dataclasses
 from collections.abc import AsyncIterator

@@ -77,7 +77,7 @@ async def test_rule_fails_a_number_of_requests_with_its_message(
     with pytest.raises(kind, match="not today") as caught:
         await api.create(maps, config_map("a"))
     assert (caught.value.status, caught.value.retry_after) == (status, 7.0)
-    assert (await api.list(maps)).items == [], "the server has heard nothing of it"
+    assert (await api.list(maps)).items == [], "the server has not received it"
     await api.create(maps, config_map("a"))
     assert tenant.server.hits == 1
 

@@ -1,4 +1,4 @@
-"""Commands are found wherever a reader would find them."""
+"""Commands are found in all places where a reader would find them."""
 
 import textwrap
 

@@ -47,7 +47,7 @@ each_command = pytest.mark.parametrize("said", SAID.values(), ids=SAID)
 
 @functools.cache
 def everything() -> list[manifests.Json]:
-    """Return what is installed."""
+    """Return the installed objects."""
     return manifests.build(manifests.DEFAULT)
 
 

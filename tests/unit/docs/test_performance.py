@@ -54,7 +54,7 @@ def test_page_shows_both_sides_of_comparisons(beside: Json) -> None:
 
 def test_page_without_peers_shows_no_figure_of_others(alone: Json) -> None:
     page = performance_doc.render(alone)
-    assert "Others have not been measured beside this release yet" in page
+    assert "Other projects have not been measured with this release yet" in page
     assert "upstream JobSet v" not in page
     assert "recovery.svg" not in page
 

@@ -34,7 +34,7 @@ def hint(path: Path, content: bytes) -> None:
 
 
 async def test_wrong_ca_is_reported_and_read_again_on_change(rig: Rig) -> None:
-    rig.ca.write_bytes(Authority.named("somebody else").pem)
+    rig.ca.write_bytes(Authority.named("another authority").pem)
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         status = await rig.reports.until(ComponentState.DEGRADED, saying="does not verify the certificate of the hub")
         assert one_line(status)

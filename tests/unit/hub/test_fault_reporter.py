@@ -1,4 +1,4 @@
-"""Report a member's own failure, whatever else is slow."""
+"""Report a member's own failure, even if other components are slow."""
 
 import asyncio
 import contextlib

@@ -63,7 +63,7 @@ async def test_fault_without_answer_is_left_to_agent(rig: Rig) -> None:
         await stream.say(answer=answer(late.id, pb.FaultAnswer.NOTHING))
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
-        await rig.caught_up(stream)  # what was answered, however late, is not reported again after the Hello
+        await rig.caught_up(stream)  # an answered fault, however late, is not reported again after the Hello
         assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 1
 
 

@@ -47,7 +47,7 @@ BY_POLICY: Final[tuple[Change, ...]] = (
         changed(jobset(), lambda spec: spec.update(ttlSecondsAfterFinished=9)),
         "spec.managedBy is fixed",
     ),
-    Change("ours from now on", jobset(managed_by=None), jobset(), jobset(managed_by="a.io/b"), "managedBy is fixed"),
+    Change("becomes kubemend's", jobset(managed_by=None), jobset(), jobset(managed_by="a.io/b"), "managedBy is fixed"),
     Change(
         "one more", jobset(replicated("a")), jobset(replicated("a"), replicated("b")), _image(jobset(replicated("a"))),
         "only templates can be changed",

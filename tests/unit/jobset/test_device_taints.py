@@ -154,7 +154,7 @@ def test_malformed_node_raises(odd: dict[str, Any]) -> None:
 def test_node_is_finally_tainted_unless_healthy_since_last_fault(
     reports: list[tuple[str, int]],
 ) -> None:
-    """Whatever happens in between: the leader may forget each fault once it is over, and only then."""
+    """After any events in between, the leader may forget each fault once it is over, and only then."""
     now, last, recovered = T, T, True
     faults: list[DeviceFault] = []
     taints: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Invariants of decisions about a JobSet, whatever happens in whatever order."""
+"""Invariants of decisions about a JobSet, after any events in any order."""
 
 import itertools
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What is kept of oversized JobSets and of pods to place."""
+"""Oversized JobSets and pods to place are kept in a reduced form."""
 
 from typing import Any
 

@@ -53,7 +53,7 @@ async def test_jobset_given_to_another_controller_is_left_alone(bench: Bench, le
 
 
 async def test_job_of_another_namespace_is_not_owned(bench: Bench, leader: Leader) -> None:
-    """Otherwise any user who knows its UID could make it fail, also with a Job that has failed already."""
+    """Otherwise any user with its UID could make it fail, also with a Job that has failed already."""
     other = await bench.api.create(paths.collection("namespaces"), {"metadata": {"generateName": "elsewhere-"}})
     elsewhere = rig.Bench(bench.server, bench.api, namespace=other["metadata"]["name"])
     async with leader.leading() as jobsets:

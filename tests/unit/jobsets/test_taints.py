@@ -1,4 +1,4 @@
-"""Tainted nodes, whatever else the API has of them, and however often it refuses."""
+"""Tainted nodes, with any other taints and labels, and any number of refusals."""
 
 import asyncio
 from collections import Counter

@@ -273,5 +273,5 @@ async def test_quarantined_intent_is_kept_with_its_reason(tmp_path: Path) -> Non
     assert await store.quarantined() == {"bad"}
     await store.begin(builders.intent(id="later"))
     await store.finish("later", outcome="Swapped", now=1000.0 + 30 * 24 * 3600.0)
-    assert await store.quarantined() == frozenset(), "not for ever"
+    assert await store.quarantined() == frozenset(), "not indefinitely"
     await store.close()

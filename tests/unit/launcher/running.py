@@ -150,7 +150,7 @@ class Running:
         os.kill(self.pid, number)
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill all remaining processes."""
         os.close(self._orders)
         if self._launcher and self._launcher.poll() is None:
             below = kubemend_run.descendants(kubemend_run.processes(), self._launcher.pid)

@@ -26,7 +26,7 @@ async def test_the_exit_code_is_the_programs(launcher: Running, code: str, expec
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 async def test_a_signal_reaches_the_program(launcher: Running, number: int) -> None:
-    # A test run below nohup ignores SIGHUP, and a launcher leaves what is ignored as it is.
+    # A test run below nohup ignores SIGHUP, and a launcher leaves ignored signals ignored.
     launcher.start(*NO_RESTARTS, under=["env", f"--default-signal={signal.Signals(number).name}"])
     trainer = await launcher.nth(1, "begin")
     launcher.order(f"signal.signal({number}, lambda *_: sys.exit(5)); events.say('ready')")

@@ -1,4 +1,4 @@
-"""The launcher is killed: the kernel kills trainer and spare, whatever the launcher was doing."""
+"""The launcher is killed at any moment: the kernel kills trainer and spare."""
 
 import os
 import signal

@@ -108,7 +108,7 @@ async def test_set_condition_is_in_the_api_and_others_stay(bench: Bench) -> None
 
 
 async def test_nothing_is_written_before_the_first_set(bench: Bench) -> None:
-    bench.reporter.set(condition("the first word"))
+    bench.reporter.set(condition("the first condition"))
     await bench.until(Outcome.WRITTEN)
     assert bench.reports[0].state is ComponentState.IDLE
     assert bench.outcomes == [Outcome.WRITTEN]

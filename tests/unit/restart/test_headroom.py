@@ -28,7 +28,7 @@ def test_why_no_room_only_near_the_limit(memory: PodMemory | None, has_room: boo
 
 def test_why_no_room_says_how_near_and_what_to_do() -> None:
     assert why_no_room(PodMemory(limit=64 * MIB, used=60 * MIB, page_cache=1 * MIB)) == (
-        "the pod is 5 MiB below its memory limit of 64 MiB, and a successor that is held beside the old container may "
+        "the pod is 5 MiB below its memory limit of 64 MiB, and a successor held next to the old container may "
         "take 16 MiB; raise the limit"
     )
 

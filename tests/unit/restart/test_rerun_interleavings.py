@@ -141,4 +141,4 @@ def test_garbage_collection_may_repeat_a_run_but_rerun_completes(moves: list[str
     play(world, moves)
     world.settle()
     check_end(world)
-    assert world.we_started.count("prepare") <= 1, "we run init at most once"
+    assert world.we_started.count("prepare") <= 1, "kubemend runs init at most once"

@@ -264,7 +264,7 @@ class World:
             case steps.StepKind.START:
                 old_runs = any(view.id == self.intent.old and view.state is RUNNING for view in self.containers)
                 held = step.why is steps.StepReason.HELD_BESIDE_OLD and self.intent.order.starts_first
-                assert held or not old_runs, "a successor was started beside the running old container"
+                assert held or not old_runs, "a successor was started next to the running old container"
                 if any(view.id == step.container and view.state is CREATED for view in self.containers):
                     self._set(step.container, RUNNING)
             case steps.StepKind.REMOVE:

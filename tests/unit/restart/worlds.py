@@ -204,8 +204,8 @@ class World:
         started = next((view for view in self.containers if view.id == step.container), None)
         if started is None:
             return  # gone in the meantime: the call fails
-        assert started.restart_id == self.intent.id, "only what is ours is started"
-        assert RESERVED not in started.ref.name, "what only holds a name is not started"
+        assert started.restart_id == self.intent.id, "only containers of this restart are started"
+        assert RESERVED not in started.ref.name, "a reservation is never started"
         assert not [view for view in self.containers if view.id in self.intent.old], "something old is left"
         self.we_started.append(started.ref.name)
 

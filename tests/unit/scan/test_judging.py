@@ -1,4 +1,4 @@
-"""From the results of a scan to verdicts: as an agent would judge, and never better than what was observed."""
+"""From the results of a scan to verdicts: as an agent would judge, and never better than observed."""
 
 from dataclasses import replace
 from random import Random

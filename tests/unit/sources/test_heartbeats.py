@@ -1,4 +1,4 @@
-"""Which heartbeats are watched, when a hang is reported, and what is reported when a file cannot be read."""
+"""Which heartbeats are watched, when a hang is reported, and the report about a file that cannot be read."""
 
 import asyncio
 import contextlib
@@ -206,7 +206,7 @@ async def test_hang_is_reported_once_with_thread_states(world: World) -> None:
     assert hang.threads[0].stack == ("nv_ioctl", "do_syscall_64")
     silences = await world.never_hangs()
     assert None not in silences
-    assert silences == sorted(filter(None, silences)), "its age goes on"
+    assert silences == sorted(filter(None, silences)), "its age grows"
 
 
 async def test_beating_container_is_not_reported(world: World) -> None:

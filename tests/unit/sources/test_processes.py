@@ -131,7 +131,7 @@ PAUSE_GROUP = "/kubepods.slice/cri-containerd-" + "b" * 64 + ".scope"
 
 
 def add_process(proc: ProcFs, pid: int, *, parent: int, ids: str, group: str = TRAINER_GROUP) -> None:
-    """``ids`` is the kernel's NSpid: the process's pids from our PID namespace down to its own."""
+    """``ids`` is the kernel's NSpid: the process's pids from the agent's PID namespace down to its own."""
     directory = proc.root / str(pid)
     directory.mkdir()
     (directory / "cgroup").write_text(f"0::{group}\n")

@@ -1,11 +1,11 @@
-"""A problem of a JobSet."""
+"""Define a problem of a JobSet."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem: the field's ``path`` (``spec.replicatedJobs[0].name``), what is wrong there, and the ``hint``."""
+    """One problem: the field's ``path`` (``spec.replicatedJobs[0].name``), the ``message`` and the ``hint``."""
 
     path: str
     message: str

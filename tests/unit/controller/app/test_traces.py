@@ -202,7 +202,7 @@ async def test_collector_receives_trace_by_otlp_http(monkeypatch: pytest.MonkeyP
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"},
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
     ],
-    ids=["unset", "empty", "disabled", "a protocol that we do not speak"],
+    ids=["unset", "empty", "disabled", "a protocol that is not supported"],
 )
 def test_traces_are_off_without_endpoint(environment: dict[str, Any]) -> None:
     assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None

@@ -227,7 +227,7 @@ async def test_internal_error_in_request_is_reported_and_next_is_handled(monkeyp
 
 
 def forged(number: int, *, gang: GangKey) -> Restart:
-    """Return a Restart object that looks like a round under way; any user who may create Restarts can write it."""
+    """Return a Restart object that looks like a round under way; any user able to create Restarts can write it."""
     name = f"forged-{number}"
     return replace(request(name), gang=gang, attempt=1, epoch=number, status={"phase": "Stopping"})
 

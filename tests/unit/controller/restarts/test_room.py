@@ -1,4 +1,4 @@
-"""What is kept of oversized Restart objects, which any author of Restarts can make."""
+"""Oversized Restart objects, which any author of Restarts can create, are kept in a reduced form."""
 
 import json
 from collections.abc import Mapping

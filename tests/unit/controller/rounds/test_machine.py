@@ -389,7 +389,7 @@ def test_repeated_report_is_no_progress() -> None:
 
 @given(silences=st.lists(st.integers(1, 30), min_size=1, max_size=30))
 def test_only_silence_counts(silences: list[int]) -> None:
-    """Whatever the rhythm of its reports, a member is lost after the first silence that is too long, and not before."""
+    """With any rhythm of reports, a member is lost after the first silence that is too long, and not before."""
     play = Play(builders.gang(2), limits=replace(LIMITS, slow=math.inf, whole=math.inf))
     play.told(StepPhase.STOPPED, 1)
     for silence in silences:

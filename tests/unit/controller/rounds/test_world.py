@@ -179,7 +179,7 @@ def test_healthy_gang_recovers_despite_lost_messages_and_leaders(lossy: bool) ->
         assert world.outcome.phase in (Phase.DONE, Phase.DEGRADED), f"seed {seed}: {world.outcome.detail}"
         late = world.outcome.phase is Phase.DEGRADED
         assert not late or world.decision.recreate, f"seed {seed}: no member had to be waited for"
-        assert lossy or not world.excused, f"seed {seed}: {world.excused} ran beside old ones"
+        assert lossy or not world.excused, f"seed {seed}: {world.excused} ran next to old ones"
         left = [pod.uid for pod in world.pods.values() if pod.old_runs or pod.new is New.HELD]
         assert late or not left, f"seed {seed}: {left} are not back"
         recreated += bool(world.decision.recreate) and not late

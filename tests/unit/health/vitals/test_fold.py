@@ -1,4 +1,4 @@
-"""Properties of every sequence of polls, whatever they read."""
+"""Properties of every sequence of polls, with any readings."""
 
 from dataclasses import replace
 
