@@ -217,7 +217,7 @@ async def test_pid_of_an_ended_process_is_not_attributed(env: Env) -> None:
             assert health_check_socket.container_of(connection, processes=processes) is None
 
 
-async def test_gRPC_behind_serves_only_connections_from_the_socket(env: Env) -> None:  # noqa: N802
+async def test_grpc_behind_serves_only_connections_from_the_socket(env: Env) -> None:
     behind = env.base / "private" / "grpc.sock"
     assert await env.refusal(behind) is grpc.StatusCode.PERMISSION_DENIED
     assert stat.S_IMODE(behind.parent.stat().st_mode) == 0o700
