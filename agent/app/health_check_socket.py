@@ -112,10 +112,9 @@ class _Visit:
         """The name by which gRPC knows it."""
         return f"unix-abstract:{self.name}"
 
-    def end(self) -> None:
-        """Close it."""
-        if self.task is not None:
-            self.task.cancel()
+    def end(self) -> bool:
+        """Close it; return False if it has ended before, and only keeps its place for a moment."""
+        return self.task is not None and self.task.cancel()
 
 
 class HealthCheckSocket:
@@ -218,9 +217,8 @@ class HealthCheckSocket:
         except fair_room.CrowdedError:
             self._refuse(connection, Result.CROWDED)
             return
-        if displaced is not None:
+        if displaced is not None and displaced.end():
             self._counted(Result.DISPLACED)
-            displaced.end()
         visit.task = loop.create_task(self._serve(visit), name="health-check")
         tasks.add(visit.task)
 
@@ -257,11 +255,8 @@ class HealthCheckSocket:
             try:
                 await loop.sock_connect(inner, str(self._behind))
                 async with _cancelled_at_exit() as pumps:
-                    pumps.add(
-                        loop.create_task(
-                            _pump(visit.outer, inner, most=self._limits.connection_bytes), name="health-check-in"
-                        )
-                    )
+                    inwards = _pump(visit.outer, inner, most=self._limits.connection_bytes)
+                    pumps.add(loop.create_task(inwards, name="health-check-in"))
                     pumps.add(loop.create_task(_pump(inner, visit.outer), name="health-check-out"))
                     done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
                     for pump in done:
@@ -279,9 +274,7 @@ class HealthCheckSocket:
         if visit.calls > self._limits.connection_calls:
             self._counted(Result.TOO_MUCH)
             visit.end()
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {self._limits.connection_calls} calls on one connection"
-            )
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls on one connection")
         found = await self._ask(visit.container)
         if isinstance(found, Undetermined):
             self._counted(Result.UNDETERMINED)

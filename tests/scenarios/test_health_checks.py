@@ -35,13 +35,15 @@ with grpc.insecure_channel(f"unix://{sys.argv[1]}") as channel:
 """
 
 
+def cgroups(pid: int) -> frozenset[Path]:
+    """Return the directories of a process's cgroups."""
+    paths = [line.split(":", 2)[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    return frozenset(group for path in paths for group in cgroupfs.directories(path, mounted_at=Path("/sys/fs/cgroup")))
+
+
 async def asked(observer: Observer, socket: Path, seen: Seen | None) -> Json:
     """Ask from a process in the pod's trainer; without a pod from one outside all containers."""
-    groups: set[Path] = set()
-    if seen is not None:
-        pid = await observer.pid(seen.running["trainer"][0])
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            groups |= {*cgroupfs.directories(line.split(":", 2)[2], mounted_at=Path("/sys/fs/cgroup"))}
+    groups = cgroups(await observer.pid(seen.running["trainer"][0])) if seen is not None else ()
     command = [sys.executable, "-c", CLIENT, str(socket), *map(str, groups)]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
     answer: Json = json.loads(done.stdout)
