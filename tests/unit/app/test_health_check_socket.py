@@ -297,6 +297,16 @@ async def test_connections_of_a_container_are_limited_and_others_are_served(env:
         writer.close()
 
 
+@pytest.mark.parametrize("limits", [Limits(room=fair_room.Room(each=4, all_together=4), slot_seconds=0.0)])
+async def test_container_with_most_connections_loses_one_to_another(env: Env) -> None:
+    open_ones = [await env.connect() for _ in range(4)]
+    assert await env.check_from(OTHER) == OTHER
+    assert {await env.result(), await env.result()} == {Result.DISPLACED, Result.PASSED}
+    await until_closed(open_ones[0][0])
+    for _, writer in open_ones:
+        writer.close()
+
+
 @pytest.mark.parametrize("limits", [Limits(room=fair_room.Room(each=2, all_together=8), slot_seconds=3600.0)])
 async def test_container_that_connects_again_and_again_is_refused(env: Env) -> None:
     for _ in range(2):
