@@ -8,7 +8,7 @@ worse: a socket for each pod needs a directory and a mount for each, and still d
 HTTP/2 server without gRPC would be far more code.
 
 All clients are untrusted. A client that exceeds the limits loses its own connections. One that connects without pause
-can delay others' checks but not the agent, because connections are accepted at a limited rate.
+does not slow the agent, because connections are accepted at a limited rate, but can keep others from connecting.
 """
 
 import asyncio

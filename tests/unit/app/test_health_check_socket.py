@@ -28,6 +28,7 @@ from tests.fakes import proc_tree
 
 SECONDS = 60
 MINE, OTHER = proc_tree.container_id(1), proc_tree.container_id(2)
+METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
 ARGS = ("--no-slurm", "--group", "prolog", "epilog", "logs", "gpu")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 """What a client sends first: the magic, and SETTINGS without a setting (RFC 9113, 3.4)."""
@@ -112,6 +113,12 @@ class Env:
             request = nvhcd_pb2.HealthCheckRequest(args=ARGS)
             answer: nvhcd_pb2.HealthCheckResponse = await stub.RunHealthCheck(request, timeout=SECONDS)
             return answer
+
+    async def call(self, method: str, request: bytes) -> bytes:
+        """Call a method with these bytes; return those of the answer. Raises AioRpcError."""
+        async with grpc.aio.insecure_channel(f"unix://{self.path}") as channel:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
+            return bytes(await call(request, timeout=SECONDS))
 
     async def check_from(self, container: ContainerId) -> str:
         """Ask from another process, in that container; return the answer's output."""
@@ -225,23 +232,18 @@ async def test_grpc_behind_serves_only_connections_from_the_socket(env: Env) -> 
 
 
 async def test_unknown_method_is_unimplemented(env: Env) -> None:
-    async with grpc.aio.insecure_channel(f"unix://{env.path}") as channel:
-        call = channel.unary_unary("/nvhcd.HealthCheckService/Other")
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call(b"", timeout=SECONDS)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await env.call("/nvhcd.HealthCheckService/Other", b"")
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_any_bytes_as_request_get_the_answer(env: Env) -> None:
-    async with grpc.aio.insecure_channel(f"unix://{env.path}") as channel:
-        raw = await channel.unary_unary("/nvhcd.HealthCheckService/RunHealthCheck")(b"\xff" * 100, timeout=SECONDS)
-    assert nvhcd_pb2.HealthCheckResponse.FromString(raw).success
+    assert nvhcd_pb2.HealthCheckResponse.FromString(await env.call(METHOD, b"\xff" * 100)).success
 
 
 async def test_large_request_is_refused(env: Env) -> None:
-    async with grpc.aio.insecure_channel(f"unix://{env.path}") as channel:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await channel.unary_unary("/nvhcd.HealthCheckService/RunHealthCheck")(bytes(32 * 1024), timeout=SECONDS)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await env.call(METHOD, bytes(32 * 1024))
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 

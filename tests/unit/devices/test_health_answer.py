@@ -33,7 +33,7 @@ def nvrx_joins(answer: Answer) -> bool:
         fails = json.loads(answer.output).get("fail_count")
     except json.JSONDecodeError:
         return False
-    return fails == 0
+    return bool(fails == 0)
 
 
 def determined(*own: Verdict, near: tuple[Verdict, ...] = ()) -> tuple[Answer, dict[str, Any]]:
