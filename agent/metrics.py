@@ -129,6 +129,12 @@ class Metrics:
             "Pods that are too large to keep: only their identity is known, and they cannot be restarted.",
             registry=registry,
         )
+        self.health_checks = Counter(
+            "kubemend_health_checks",
+            "Health checks that pods asked for (--health-check-socket), by result; also connections that were refused.",
+            ["result"],
+            registry=registry,
+        )
         self.announcements = Counter(
             "kubemend_events",
             "Kubernetes Events to record, by result.",

@@ -91,6 +91,11 @@ class Settings:
     hub_answer_timeout: float = duration(
         "How long a gang member's fault waits for the hub's answer; then the agent acts alone.", default=2.0
     )
+    health_check_socket: Path | None = setting(
+        "Unix socket on which pods can ask for the health of their devices (nvhcd.HealthCheckService, for NVIDIA's "
+        "resiliency extension); without it they cannot.",
+        default=None,
+    )
     shutdown_timeout: float = duration("How long restarts under way may take when the agent is stopped.", default=20.0)
     pod_uid: str | None = setting("UID of the agent's own pod, which it never restarts.", default=None, env="POD_UID")
     log_level: str = setting("debug, info, warning or error.", default="info")

@@ -16,7 +16,12 @@ from collections.abc import Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = pathlib.PurePath("kubemend/common/pb")
-PROTOS = ("runtime/v1/api.proto", "podresources/v1/api.proto", "coordination/v1/coordination.proto")
+PROTOS = (
+    "runtime/v1/api.proto",
+    "podresources/v1/api.proto",
+    "coordination/v1/coordination.proto",
+    "nvhcd/nvhcd.proto",
+)
 
 _TOOL_VERSIONS = (
     re.compile(r"^# Protobuf Python Version: .*$", re.MULTILINE),

@@ -11,7 +11,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from kubemend.agent import ports
-from kubemend.agent.app import hub_wiring, last_resort
+from kubemend.agent.app import health_checks, hub_wiring, last_resort
 from kubemend.agent.app.control import ControlServer
 from kubemend.agent.app.device_routes import DeviceRoutes
 from kubemend.agent.app.device_sources import DeviceSources, SourceCallbacks
@@ -249,6 +249,16 @@ async def _run_parts(
         report_heartbeats=parts.reporter("heartbeats"),
     )
 
+    health_check_works = health_checks.works(
+        settings,
+        parts=parts,
+        metrics=metrics,
+        processes=processes,
+        access=access,
+        holders=holders,
+        verdicts_of=publisher.verdicts_of,
+    )
+
     def on_pod(change: PodChange) -> None:
         if change.kind is PodChangeKind.GONE:
             reporting.pods.forget(change.pod.ref.uid)
@@ -276,6 +286,7 @@ async def _run_parts(
             **watching.works(),
             "container-runtime": runtime.run(),
             "control": control.run(),
+            **health_check_works,
         }
         for name, work in eternal.items():
             aio.spawn_eternal(tasks, work, name=name)

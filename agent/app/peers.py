@@ -1,20 +1,14 @@
-"""Identify the client on the control socket (unix(7), SO_PEERCRED)."""
-
-import socket
-import struct
-from typing import Final
+"""Identify the client on the control socket."""
 
 from aiohttp import web
 
-_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
+from kubemend.common import unix_sockets
 
 
 def uid(http: web.Request) -> int:
     """Return the user id of the client process."""
     assert http.transport is not None, "the request has just been read"
-    peer = http.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(peer)
-    return int(user)
+    return unix_sockets.credentials(http.transport.get_extra_info("socket")).uid
 
 
 def name(http: web.Request) -> str:

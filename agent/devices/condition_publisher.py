@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from kubemend.agent import ports
@@ -24,6 +25,14 @@ class Node(Protocol):
     """Publish the node's health (``agent.devices.node_health``)."""
 
     def publish(self, holders: Mapping[str, Collection[PodRef]] | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PodVerdicts:
+    """The verdicts of a pod's own devices, and of the NICs near its GPUs."""
+
+    own: Sequence[Verdict]
+    near: Sequence[Verdict]
 
 
 class ConditionPublisher:
@@ -94,10 +103,17 @@ class ConditionPublisher:
         if self._node is not None:
             self._node.publish(_by_device(concerned) if allocations.known else None)
 
+    def verdicts_of(self, pod: PodRef, allocations: Allocations) -> PodVerdicts:
+        """Return the verdicts on which the pod's conditions are based."""
+        return self._pod_verdicts(self._concerned(allocations).get(pod, set()))
+
     def _publish_of(self, pod: PodRef, names: set[str]) -> None:
-        near = self._nics.near(names) - names
-        for condition in pod_conditions.for_devices(self._verdicts(names), near=self._verdicts(near), now=self._now()):
+        verdicts = self._pod_verdicts(names)
+        for condition in pod_conditions.for_devices(verdicts.own, near=verdicts.near, now=self._now()):
             self._reporter.set(pod, condition)
+
+    def _pod_verdicts(self, names: set[str]) -> PodVerdicts:
+        return PodVerdicts(own=self._verdicts(names), near=self._verdicts(self._nics.near(names) - names))
 
     def _forget_named(self) -> None:
         """Drop deleted pods and pods whose device has recovered."""

@@ -38,7 +38,7 @@ def for_devices(
         Health.UNHEALTHY: ConditionStatus.FALSE,
     }[worst.health]
     message = f"{len(verdicts)} devices healthy" if worst.health is Health.HEALTHY else _about(worst)
-    moves = own.action in _MUST_MOVE and not (own.reason in _LINKS and now - own.since < LINK_PATIENCE)
+    moves = own.action in _MUST_MOVE and not may_come_back(own, now=now)
     return (
         Condition(conditions.DEVICES_HEALTHY, status, worst.reason, message),
         Condition(
@@ -48,6 +48,11 @@ def for_devices(
             f"{_about(own)}; the pod cannot be fixed in place" if moves else "",
         ),
     )
+
+
+def may_come_back(verdict: Verdict, *, now: float) -> bool:
+    """Return whether the verdict is only that of a link which has just gone down. ``now`` is Unix time."""
+    return verdict.reason in _LINKS and now - verdict.since < LINK_PATIENCE
 
 
 def _severity(verdict: Verdict) -> tuple[int, int]:

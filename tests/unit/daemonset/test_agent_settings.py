@@ -118,6 +118,17 @@ def test_the_directories_that_the_agent_uses_are_mounted(variant: Sequence[str],
     assert mounts[str(PurePosixPath(settings.pod_resources_socket).parent)] is True
 
 
+@every_variant
+def test_only_the_component_opens_a_socket_for_pods(variant: Sequence[str], given: Given) -> None:
+    socket = given(variant).health_check_socket
+    assert (socket is not None) == ("health-checks" in variant)
+    if socket is not None:
+        mounts = {
+            mount["mountPath"]: mount.get("readOnly", False) for mount in manifests.agent(variant)["volumeMounts"]
+        }
+        assert mounts[str(socket.parent)] is False
+
+
 @pytest.mark.parametrize(("variant", "runtime"), [((), "containerd"), (("cri-o",), "CRI-O")])
 def test_the_runtime_is_found_where_its_directory_is_mounted(variant: Sequence[str], runtime: str) -> None:
     mounted = {mount["mountPath"] for mount in manifests.agent(variant)["volumeMounts"]}
