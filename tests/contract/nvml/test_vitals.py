@@ -90,7 +90,7 @@ def test_no_reading_of_a_healthy_gpu_is_an_error_of_its_board(full: Snapshot) ->
 
 
 def test_pcie_counters_are_read_only_where_they_are_supported(nvml_env: dict[str, str], full: Snapshot) -> None:
-    """A virtual machine lacks some of them."""
+    """A GPU, its driver or a virtual machine can lack some of them."""
     results = json.loads(subprocess.check_output([sys.executable, "-c", PCIE_PROBE], env=nvml_env, timeout=60))
     for slot, of_gpu in zip(full.slots, results, strict=True):
         assert slot.vitals is not None
