@@ -1,5 +1,6 @@
 """A file in its compile cache crashes a trainer: the restart after the second young death in a row removes it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.scenarios import training
 pytestmark = pytest.mark.devnode
 
 _KERNEL = "triton/kernel"
+EMPTIED = re.compile(r"cache of trainer emptied after [2-9] young deaths \(3 files removed\)")
 COMPILES = f"""
 kernel={cache.INSIDE}/trainer/{_KERNEL}
 if grep -qs broken $kernel; then exit 7; fi
@@ -47,6 +49,10 @@ def volume(observer: Observer, seen: Seen) -> Path:
     return observer.volume(seen.uid).with_name(cache.VOLUME)
 
 
+def is_emptied(seen: Seen) -> bool:
+    return EMPTIED.search(seen.condition("InPlaceRestart").get("message", "")) is not None
+
+
 def restarts(seen: Seen) -> int:
     return seen.restart_counts["trainer"]
 
@@ -55,6 +61,7 @@ def restarts(seen: Seen) -> int:
 async def test_trainer_with_a_broken_cache_recovers_after_two_young_deaths(
     dev: node.DevNode, observer: Observer, own_state: str, strategy: str
 ) -> None:
+    """Or at the next one, where kubelet was faster: it keeps the cache."""
     name = f"broken-cache-{strategy}"
     async with (
         dev.agent(own_state) as agent,
@@ -67,13 +74,11 @@ async def test_trainer_with_a_broken_cache_recovers_after_two_young_deaths(
         (there / "trainer" / _KERNEL).write_text("broken")
         after = await observer.until(
             name,
-            lambda seen: restarts(seen) >= 3 and "emptied after" in seen.condition("InPlaceRestart").get("message", ""),
+            lambda seen: restarts(seen) >= 3 and is_emptied(seen),
             timeout=training.DEADLINE,
             what="restarted with an empty cache",
         )
-        message = after.condition("InPlaceRestart")["message"]
-        assert "cache of trainer emptied after 2 young deaths (3 files removed)" in message
-        assert "cache of shipper" not in message
+        assert "cache of shipper" not in after.condition("InPlaceRestart")["message"]
         await observer.until(name, training.is_training, timeout=training.DEADLINE, what="training again")
         assert (there / "trainer" / _KERNEL).read_text() == "compiled\n"
         assert sorted(path.name for path in there.iterdir()) == ["shipper", "trainer"]
