@@ -164,7 +164,7 @@ def _bar(member: str, timing: Mapping[str, Any], *, failure: Mapping[str, Any] |
 def _held(conditions: Iterable[Mapping[str, str]]) -> str:
     for each in conditions:
         if each["type"] == HELD_TOGETHER and each["status"] == "True":
-            return each.get("message") or "nothing new ran before everything old was dead"
+            return each.get("message") or "no new container ran before all old ones were dead"
         if each["type"] == HELD_TOGETHER:
             return f"not held together ({each['reason']}): {each.get('message', '')}"
     return ""

@@ -230,7 +230,7 @@ ROWS: Final[Sequence[Row]] = (
                 "Steps",
                 "timeseries",
                 _quantiles("rate(kubemend_round_step_seconds_bucket[$window])", by="step"),
-                "decide: fault to decision; stop: until everything old was dead; release: until the last member ran.",
+                "decide: fault to decision; stop: until all old containers died; release: until the last member ran.",
                 unit="s",
                 width=6,
             ),

@@ -144,7 +144,7 @@ def test_nothing_to_draw_gives_the_reason(status: dict[str, Any] | None, why: st
 @pytest.mark.parametrize(
     ("condition", "held"),
     [
-        ({"status": "True", "reason": "AllHeld"}, "nothing new ran before everything old was dead"),
+        ({"status": "True", "reason": "AllHeld"}, "no new container ran before all old ones were dead"),
         (
             {"status": "False", "reason": "HeldAfterMilliseconds", "message": "1 members ran"},
             "not held together (HeldAfterMilliseconds): 1 members ran",

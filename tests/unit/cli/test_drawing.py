@@ -16,7 +16,7 @@ TEXT = """\
 train, attempt 3: Done in 340 ms
 Xid79 in train-2 on node-b; InPlace (MemberFailed); 3 members
 GPU 3 has fallen off the bus
-nothing new ran before everything old was dead
+no new container ran before all old ones were dead
 
            ▼ fault
                ▼ decided 40 ms
