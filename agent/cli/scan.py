@@ -5,20 +5,26 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from kubemend.agent import settings as settings_module
-from kubemend.agent.cli import progress, undetermined
+from kubemend.agent.cli import progress, prove, undetermined
 
 if TYPE_CHECKING:
     from kubemend.agent.scan.report import Report
 
 
+_PROOF_SECONDS: Final = 60.0
+_SEVERITY: Final = (0, 3, 1, 2)
+"""Exit codes, the mildest first: a known fault ranks above an unknown state."""
+
+
 @click.command(cls=undetermined.Command)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--agent", "of_agent", is_flag=True, help="Print the verdicts of this node's agent; check no device.")
+@click.option("--active", is_flag=True, help="Prove the idle GPUs as well (kubemend prove), in a minute at most.")
 @click.option(
     "--timeout",
     default="15s",
@@ -31,6 +37,7 @@ def scan(
     *,
     as_json: bool,
     of_agent: bool,
+    active: bool,
     timeout: float,
     kernel_log: Path,
     proc: Path,
@@ -46,19 +53,29 @@ def scan(
     Exit code, as for monitoring plugins: 0: all are healthy, or there is no device; 1: one is degraded; 2: one is
     unhealthy; 3: no fault was found, but a check was inconclusive.
     """
+    from kubemend.agent.prove import rendering as rendering_proof
     from kubemend.agent.scan import rendering
     from kubemend.common import logs
+
+    if active and of_agent:
+        raise undetermined.UndeterminedError("--active proves GPUs, and --agent checks no device: give one of them")
 
     logs.configure(level="error", log_format="console")
     if of_agent:
         report = _held_by_agent(state_dir)
     else:
         report = _scanned(kernel_log=kernel_log, proc=proc, sysfs=sysfs, overrides=catalog, timeout=timeout)
+    proof = prove.proven(gpus=(), timeout=max(timeout, _PROOF_SECONDS), sysfs=sysfs) if active else None
+    colour = sys.stdout.isatty()
     if as_json:
-        click.echo(json.dumps(rendering.as_json(report), indent=2))
+        proven = {"proof": rendering_proof.as_json(proof)} if proof is not None else {}
+        click.echo(json.dumps({**rendering.as_json(report), **proven}, indent=2))
     else:
-        click.echo(rendering.text(report, colour=sys.stdout.isatty()))
-    sys.exit(report.exit_code)
+        click.echo(rendering.text(report, colour=colour))
+        if proof is not None:
+            click.echo(f"\n{rendering_proof.text(proof, colour=colour)}")
+    codes = [report.exit_code, *([proof.exit_code] if proof is not None else [])]
+    sys.exit(max(codes, key=_SEVERITY.index))
 
 
 def _scanned(*, kernel_log: Path, proc: Path, sysfs: Path, overrides: Path | None, timeout: float) -> "Report":

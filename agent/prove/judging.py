@@ -15,6 +15,9 @@ from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer
 SLOWEST_SHARE: Final = 0.1
 """Of the nominal memory bandwidth. A healthy GPU reaches 0.7 or more, and at the lowest clocks still more than this."""
 
+LEAST_PATIENCE: Final = 10.0
+"""Seconds. A call that has not returned for a shorter time may only be slow, as the start of a context can be."""
+
 _FEWEST_BYTES: Final = 64 << 20  # with less, the start of a kernel counts for too much
 
 _OF_HARDWARE: Final = frozenset({214, 220, 226, 700, 702, 714, 715, 716, 717, 718, 719, 999})
@@ -77,7 +80,8 @@ def pairs(measured: Measured) -> Iterator[tuple[tuple[str, str], Verdict]]:
     for step in measured.steps:
         if step.pair is not None:
             wrong = next(_differences([step]), None)
-            yield step.pair, wrong or Verdict(Outcome.PASSED, evidence=_speeds([step]))
+            passed = Verdict(Outcome.PASSED, evidence=_speeds([step]))
+            yield step.pair, wrong or (passed if step.planned else Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE))
     if measured.hanging is not None and measured.hanging.pair is not None:
         yield measured.hanging.pair, _did_not_answer(measured.hanging)
     elif measured.failure is not None and measured.failure.pair is not None:
@@ -103,7 +107,7 @@ def _differences(steps: Iterable[Step]) -> Iterator[Verdict]:
                 f"{where}: {step.wrong} of {step.planned} values are wrong, the first at offset {step.offset}: "
                 f"{step.got:#x} in place of {step.expected:#x}"
             )
-        elif step.compared != step.planned or not step.planned:
+        elif step.compared != step.planned:
             message = f"{where}: {step.compared} of {step.planned} values were compared"
         else:
             continue
@@ -131,7 +135,8 @@ def _stopped(uuid: GpuUuid, measured: Measured) -> Verdict | None:
 
 def _did_not_answer(hanging: Hanging) -> Verdict:
     """Return the verdict on a call that hangs. cuInit starts the whole driver, so it accuses no GPU."""
-    outcome = Outcome.UNKNOWN if hanging.call == "cuInit" else Outcome.FAILED
+    hangs = hanging.call != "cuInit" and hanging.seconds >= LEAST_PATIENCE
+    outcome = Outcome.FAILED if hangs else Outcome.UNKNOWN
     during = f" in {hanging.test.value}" if hanging.test is not None else ""
     message = f"{hanging.call} did not return within {hanging.seconds:g} s{during}"
     return Verdict(outcome, Reason.DID_NOT_ANSWER, message, {"call": hanging.call, "seconds": hanging.seconds})
@@ -153,7 +158,7 @@ def _cuda_error(failure: CudaFailure) -> Verdict:
 
 
 def _missing(steps: Sequence[Step]) -> list[Test]:
-    done = {step.test for step in steps}
+    done = {step.test for step in steps if step.planned}
     return [test for test in OF_ONE_GPU if test not in done]
 
 

@@ -2,9 +2,9 @@
 
 PTX 6.0 for sm_70 runs on Volta and all later GPUs. The CPU's form of the same arithmetic is in ``reference``.
 
-Results are compared bit by bit. That is justified because each of them is defined to the last bit: the pattern and the
-integer product are arithmetic modulo 2^64 and 2^32, and each element of the float product is one chain of ``fma.rn.f32``
-in ascending order of k, without subnormal numbers. IEEE 754 defines the result of each link of that chain.
+Results are compared bit by bit. That is justified because each of them is defined to the last bit: the pattern and
+the integer product are arithmetic modulo 2^64 and 2^32, and each element of the float product is one chain of
+``fma.rn.f32`` in ascending order of k, without subnormal numbers. IEEE 754 defines the result of each link.
 
 A kernel that compares writes a record of five 64-bit words: words compared, words that differ, and of the first
 difference found its index, the word found and the word expected. The first word proves that the kernel has run.

@@ -35,8 +35,8 @@ OF_ONE_GPU: Final = (
 class Facts:
     """A GPU as CUDA shows it. Memory in bytes; None until a context exists.
 
-    ``compute_mode``: CU_COMPUTEMODE_*; ``nominal_rate``: memory bandwidth in bytes per second, 0: unknown; ``needed``: the
-    least free memory for a proof, in bytes.
+    ``compute_mode``: CU_COMPUTEMODE_*; ``nominal_rate``: memory bandwidth in bytes per second, 0: unknown; ``needed``:
+    the least free memory for a proof, in bytes.
     """
 
     uuid: str

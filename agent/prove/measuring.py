@@ -15,19 +15,29 @@ MIB: Final = 1 << 20
 _SHARE: Final = 0.9
 """Of the free memory that is used: a driver needs some for itself, and so does a process that starts now."""
 _CHUNK: Final = 8 << 30
-_LEAST_CHUNK: Final = 16 * MIB
-_COPY_SIZE: Final = 16 * MIB
-_DEPTH: Final = 256  # k of the matrix products
 _LEAST_N: Final = 64
 _WAVES: Final = 16
 """Blocks of a matrix product per multiprocessor, at least: each of them gets work in each round."""
-_ROUNDS: Final = 8
-_SAMPLES: Final = 24
-"""Elements of each product that the CPU computes as well."""
-_SEED: Final = 0x6B75626D656E64  # any number
 _HEADER: Final = ("compared", "wrong", "index", "got", "expected")
 
 Emit = Callable[[Message], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sizes of a proof, which takes well under a second.
+
+    ``copy_size``, in bytes: of each copy. ``least_memory``, in bytes: with less free memory there is no proof.
+    ``depth``: k of the matrix products. ``rounds``: of each product, 2 at least. ``samples``: elements of each product
+    that the CPU computes as well. ``seed``: of all patterns.
+    """
+
+    copy_size: int = 16 * MIB
+    least_memory: int = 16 * MIB
+    depth: int = 256
+    rounds: int = 8
+    samples: int = 24
+    seed: int = 0x6B75626D656E64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,7 @@ _PRODUCTS: Final = (
 )
 
 
-def one_gpu(cuda: Cuda, emit: Emit) -> None:
+def one_gpu(cuda: Cuda, emit: Emit, *, plan: Plan) -> None:
     """Run all tests on the first visible GPU. Raises CudaError.
 
     Stops after the facts on a GPU whose compute mode admits no second process, or with too little free memory.
@@ -62,10 +72,10 @@ def one_gpu(cuda: Cuda, emit: Emit) -> None:
     context = Context(cuda, device, ptx=kernels.PTX)
     free, total = context.memory()
     n = _size(facts.multiprocessors)
-    facts = replace(facts, memory_free=free, memory_total=total, needed=_needed(n))
+    facts = replace(facts, memory_free=free, memory_total=total, needed=_needed(n, plan))
     emit(facts)
     if free >= facts.needed:
-        tester = _Tester(cuda, context)
+        tester = _Tester(cuda, context, plan=plan)
         for product in _PRODUCTS:
             cuda.test = product.test
             emit(tester.product(product, n=n))
@@ -79,13 +89,14 @@ def one_gpu(cuda: Cuda, emit: Emit) -> None:
     context.close()
 
 
-def peers(cuda: Cuda, emit: Emit, *, count: int) -> None:
+def peers(cuda: Cuda, emit: Emit, *, count: int, plan: Plan) -> None:
     """Copy between all pairs of the ``count`` visible GPUs that can access each other. Raises CudaError."""
     cuda.call("cuInit", 0)
     testers = []
     for index in range(count):
         device = cuda.device(index)
-        testers.append(_Tester(cuda, Context(cuda, device, ptx=kernels.PTX), uuid=cuda.uuid(device)))
+        context = Context(cuda, device, ptx=kernels.PTX)
+        testers.append(_Tester(cuda, context, plan=plan, uuid=cuda.uuid(device)))
     cuda.test = Test.PEER
     for target in testers:
         for source in testers:
@@ -106,37 +117,39 @@ def _size(multiprocessors: int) -> int:
     return n
 
 
-def _needed(n: int) -> int:
-    return int((3 * _COPY_SIZE + _LEAST_CHUNK + 4 * (2 * n * _DEPTH + 2 * n * n)) / _SHARE)
+def _needed(n: int, plan: Plan) -> int:
+    return int((2 * plan.copy_size + plan.least_memory + 4 * (2 * n * plan.depth + 2 * n * n)) / _SHARE)
 
 
 class _Tester:
     """The tests on one context."""
 
-    def __init__(self, cuda: Cuda, context: Context, *, uuid: str = "") -> None:
+    def __init__(self, cuda: Cuda, context: Context, *, plan: Plan, uuid: str = "") -> None:
         self._cuda = cuda
+        self._plan = plan
         self.context = context
         self.uuid = uuid
         self._record = context.alloc(kernels.RECORD_BYTES)
 
     def product(self, product: _Product, *, n: int) -> Step:
         """Multiply two matrices in several rounds; compare all rounds with the first, and samples with the CPU."""
-        context, seeds = self.context, (_SEED, _SEED + n * n)
-        a, b = (self._filled(4 * n * _DEPTH, seed=seed) for seed in seeds)
+        context, plan = self.context, self._plan
+        seeds = (plan.seed, plan.seed + (1 << 32))
+        a, b = (self._filled(4 * n * plan.depth, seed=seed) for seed in seeds)
         first, again = context.alloc(4 * n * n), context.alloc(4 * n * n)
         words, blocks = n * n // 2, n * n // kernels.THREADS
         context.zero(self._record, kernels.RECORD_BYTES)
         context.zero(first, 4 * n * n)
         context.begin()
-        for each in range(_ROUNDS):
+        for each in range(plan.rounds):
             target = again if each else first
-            numbers = (ctypes.c_uint32(number) for number in (n, _DEPTH, each * (blocks // _ROUNDS + 1)))
+            numbers = (ctypes.c_uint32(number) for number in (n, plan.depth, each * (blocks // plan.rounds + 1)))
             context.launch(product.kernel, *_addresses(a, b, target), *numbers, blocks=blocks, threads=kernels.THREADS)
             if each:
                 self._compare(again, first, words)
                 context.zero(again, 4 * n * n)
         seconds = context.seconds()
-        step = self._step(product.test, planned=(_ROUNDS - 1) * words, seconds=seconds, detail="between rounds")
+        step = self._step(product.test, planned=(plan.rounds - 1) * words, seconds=seconds, detail="between rounds")
         if not step.wrong:
             step = self._with_samples(step, product, first, n=n, seeds=seeds)
         for address in (a, b, first, again):
@@ -145,8 +158,8 @@ class _Tester:
 
     def copies(self) -> Iterator[Step]:
         """Copy from the host twice, compare the copies on the GPU; copy to the host, compare there."""
-        context, size = self.context, _COPY_SIZE
-        content = random.Random(_SEED).randbytes(size)  # noqa: S311 - a pattern
+        context, size = self.context, self._plan.copy_size
+        content = random.Random(self._plan.seed).randbytes(size)  # noqa: S311 - a pattern
         one, two = context.alloc(size), context.alloc(size)
         with context.host_memory(size) as source, context.host_memory(size) as back:
             ctypes.memmove(source, content, size)
@@ -178,9 +191,9 @@ class _Tester:
             context.zero(self._record, kernels.RECORD_BYTES)
             context.begin()
             for number, (address, length) in enumerate(chunks):
-                self._fill(address, length // 8, seed=_seed(number), flip=flip)
+                self._fill(address, length // 8, seed=self._seed(number), flip=flip)
             for number, (address, length) in enumerate(chunks):
-                self._check(address, length // 8, seed=_seed(number), flip=flip)
+                self._check(address, length // 8, seed=self._seed(number), flip=flip)
             seconds = context.seconds()
             detail = "inverted pattern" if flip else "pattern"
             yield self._step(Test.MEMORY, planned=total // 8, seconds=seconds, moved=2 * total, detail=detail)
@@ -189,19 +202,19 @@ class _Tester:
 
     def from_peer(self, source: "_Tester") -> Step:
         """Copy a pattern from another GPU and check it here."""
-        size = _COPY_SIZE
+        size, seed = self._plan.copy_size, self._plan.seed
         source.context.use()
-        there = source._filled(size, seed=_SEED)  # noqa: SLF001 - of the same class
+        there = source._filled(size, seed=seed)  # noqa: SLF001 - of the same class
         source.context.wait()
         self.context.use()
-        here = self._filled(size, seed=_SEED, flip=reference.ALL_BITS)
+        here = self._filled(size, seed=seed, flip=reference.ALL_BITS)
         self.context.wait()
         self.context.enable_peer(source.context)
         self.context.zero(self._record, kernels.RECORD_BYTES)
         self.context.begin()
         self.context.from_peer(here, peer=source.context, source=there, size=size)
         seconds = self.context.seconds()
-        self._check(here, size // 8, seed=_SEED, flip=0)
+        self._check(here, size // 8, seed=seed, flip=0)
         step = self._step(Test.PEER, planned=size // 8, seconds=seconds, moved=size)
         self.context.free(here)
         source.context.use()
@@ -211,20 +224,21 @@ class _Tester:
     def _with_samples(self, step: Step, product: _Product, address: int, *, n: int, seeds: tuple[int, int]) -> Step:
         found = (ctypes.c_uint32 * (n * n))()
         self.context.to_host(ctypes.addressof(found), address, 4 * n * n)
-        generator = random.Random(_SEED)  # noqa: S311 - a choice of samples
-        for element in generator.sample(range(n * n), _SAMPLES):
-            expected, got = product.element(element, n=n, k=_DEPTH, seeds=seeds), found[element]
+        plan = self._plan
+        generator = random.Random(plan.seed)  # noqa: S311 - a choice of samples
+        for element in generator.sample(range(n * n), plan.samples):
+            expected, got = product.element(element, n=n, k=plan.depth, seeds=seeds), found[element]
             if expected != got:
                 return replace(
                     step, wrong=1, offset=4 * element, expected=expected, got=got, detail="from the CPU's result"
                 )
-        return replace(step, planned=step.planned + _SAMPLES, compared=step.compared + _SAMPLES)
+        return replace(step, planned=step.planned + plan.samples, compared=step.compared + plan.samples)
 
     def _chunks(self, size: int) -> Sequence[tuple[int, int]]:
         """Allocate about ``size`` bytes in pieces; fewer if the driver has less, as other processes may start."""
         chunks: list[tuple[int, int]] = []
         length = min(_CHUNK, size) & ~7
-        while length >= _LEAST_CHUNK:
+        while length >= self._plan.least_memory:
             try:
                 chunks.append((self.context.alloc(length), length))
             except CudaError as error:
@@ -235,6 +249,10 @@ class _Tester:
                 size -= length
                 length = min(length, size & ~7)
         return chunks
+
+    def _seed(self, chunk: int) -> int:
+        """Return the seed of a piece of memory; no two pieces have a word in common."""
+        return self._plan.seed + (chunk << 40)
 
     def _filled(self, size: int, *, seed: int, flip: int = 0) -> int:
         address = self.context.alloc(size)
@@ -270,11 +288,6 @@ class _Tester:
             seconds=seconds,
             detail=detail,
         )
-
-
-def _seed(chunk: int) -> int:
-    """Return the seed of a piece of memory; no two pieces have a word in common."""
-    return _SEED + (chunk << 40)
 
 
 def _addresses(*values: int) -> list[ctypes.c_uint64]:

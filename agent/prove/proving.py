@@ -46,8 +46,8 @@ class Machine:
 async def prove(machine: Machine, *, catalog: Catalog, timeout: float, wanted: Sequence[str] = ()) -> Report:
     """Prove the GPUs once, in ``timeout`` seconds and a few more at most.
 
-    ``wanted``: indexes, UUIDs or PCI addresses of the GPUs; empty: all. A worker that hangs in the driver is left behind
-    to end by itself.
+    ``wanted``: indexes, UUIDs or PCI addresses of the GPUs; empty: all. A worker that hangs in the driver is left
+    behind to end by itself.
     """
     found = await scanned.check(machine.sysfs, catalog=catalog, timeout=_NVML_SHARE * timeout)
     gpus, missing = _chosen(found.inventory.gpus, wanted)

@@ -1,9 +1,9 @@
-"""Prove GPUs in a process of its own: ``python -m agent.prove.worker gpu|peers COUNT DEADLINE``, started by ``proving``.
+"""Prove GPUs in a process of its own: ``python -m agent.prove.worker gpu|peers COUNT DEADLINE``.
 
-It works like the NVML worker, for the same reasons: any call of the driver can block indefinitely, and killing a process
-in the middle of one can wedge a GPU. So the main thread never calls CUDA; it reports the hanging call, and ends the
-process when stdin is closed. Signals that a terminal sends to the whole group are ignored. CUDA_VISIBLE_DEVICES names the
-GPUs.
+``proving`` starts it; CUDA_VISIBLE_DEVICES names the GPUs. It works like the NVML worker, for the same reasons: any
+call of the driver can block indefinitely, and killing a process in the middle of one can wedge a GPU. So the main
+thread never calls CUDA; it reports the hanging call, and ends the process when stdin is closed. Signals that a terminal
+sends to the whole group are ignored.
 """
 
 import os
@@ -49,9 +49,9 @@ def main(what: str, count: int, deadline: float) -> None:
         running.append(cuda)
         try:
             if what == PEERS:
-                measuring.peers(cuda, emit, count=count)
+                measuring.peers(cuda, emit, count=count, plan=measuring.Plan())
             else:
-                measuring.one_gpu(cuda, emit)
+                measuring.one_gpu(cuda, emit, plan=measuring.Plan())
         except CudaError as error:
             emit(CudaFailure(call=error.call, code=error.code, name=error.name, test=cuda.test, pair=cuda.pair))
         os._exit(0)

@@ -115,14 +115,14 @@ static void uuid_text(const uint8_t *uuid, char *text)
 /* The visible devices, in the order of CUDA_VISIBLE_DEVICES, which names UUIDs; an unknown one ends the list. */
 static void see(void)
 {
-	char *named = getenv("CUDA_VISIBLE_DEVICES"), *list = named ? strdup(named) : NULL, *rest = list;
+	char *named = getenv("CUDA_VISIBLE_DEVICES"), *list = named ? strdup(named) : NULL, *rest;
 
 	visible_count = 0;
 	if (!named)
 		for (unsigned int gpu = 0; gpu < FAKE_GPUS; gpu++)
 			if (state->gpus[gpu].present)
 				contexts[visible_count++].gpu = gpu;
-	for (char *name = strtok_r(rest, ",", &rest); list && name; name = strtok_r(NULL, ",", &rest)) {
+	for (char *name = list ? strtok_r(list, ",", &rest) : NULL; name; name = strtok_r(NULL, ",", &rest)) {
 		unsigned int gpu;
 		char text[FAKE_TEXT];
 
@@ -322,6 +322,8 @@ EXPORT result_t cuDevicePrimaryCtxRetain(struct context **context, int device)
 
 EXPORT result_t cuDevicePrimaryCtxRelease_v2(int device)
 {
+	contexts[device].allocated = 0;
+	memset(contexts[device].linked, 0, sizeof(contexts[device].linked));
 	return enter_on(gpu_of(&contexts[device]), __func__);
 }
 

@@ -100,7 +100,7 @@ def test_it_is_understood(command: Command) -> None:
 
 
 def test_each_subcommand_is_run_by_a_test_of_this_module() -> None:
-    run = {"clear", "doctor", "explain", "release-devices", "restart", "scan", "status", "timeline"}
+    run = {"clear", "doctor", "explain", "prove", "release-devices", "restart", "scan", "status", "timeline"}
     only_understood = {
         "agent",
         "controller",
@@ -131,6 +131,14 @@ def test_doctor(words: tuple[str, ...], tmp_path: Path) -> None:
     assert result.exit_code == 1, "a machine that has nothing"
     assert "kernel-log" in result.stdout
     assert result.stderr == ""
+
+
+@of("prove")
+def test_prove(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    result = CliRunner().invoke(cli.main, [*words, f"--sysfs={tmp_path}"])
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith("this machine has no GPU\n")
 
 
 @of("scan")
