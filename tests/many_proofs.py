@@ -13,7 +13,7 @@ from kubemend.agent.prove.measurements import CudaFailure, Facts, Message
 from kubemend.agent.prove.report import Outcome, Verdict
 from kubemend.agent.sources.nvml.calls import Calls
 
-_CHEAP = {"copy_size": 4096, "least_memory": 65536, "depth": 8, "rounds": 3, "samples": 2}
+_CHEAP = {"copy_size": 4096, "least_memory": 65536, "depth": 16, "rounds": 3, "samples": 2}
 
 
 def once(cuda: Cuda, plan: measuring.Plan) -> Verdict:

@@ -32,6 +32,7 @@ _MODES: Final[Mapping[int, str]] = {1: "exclusive thread", 2: "prohibited", 3: "
 _WRONG: Final[Mapping[Test, Reason]] = {
     Test.INTEGER_PRODUCT: Reason.WRONG_RESULT,
     Test.FLOAT_PRODUCT: Reason.WRONG_RESULT,
+    Test.TENSOR_PRODUCT: Reason.WRONG_RESULT,
     Test.MEMORY: Reason.WRONG_MEMORY,
     Test.HOST_TO_DEVICE: Reason.WRONG_COPY,
     Test.DEVICE_TO_HOST: Reason.WRONG_COPY,

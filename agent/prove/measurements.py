@@ -15,6 +15,7 @@ class Test(enum.Enum):
 
     INTEGER_PRODUCT = "integer-product"
     FLOAT_PRODUCT = "float-product"
+    TENSOR_PRODUCT = "tensor-product"
     HOST_TO_DEVICE = "host-to-device"
     DEVICE_TO_HOST = "device-to-host"
     MEMORY = "memory"
@@ -24,6 +25,7 @@ class Test(enum.Enum):
 OF_ONE_GPU: Final = (
     Test.INTEGER_PRODUCT,
     Test.FLOAT_PRODUCT,
+    Test.TENSOR_PRODUCT,
     Test.HOST_TO_DEVICE,
     Test.DEVICE_TO_HOST,
     Test.MEMORY,

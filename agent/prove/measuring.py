@@ -28,8 +28,8 @@ class Plan:
     """The sizes of a proof, which takes well under a second.
 
     ``copy_size``, in bytes: of each copy. ``least_memory``, in bytes: with less free memory there is no proof.
-    ``depth``: k of the matrix products. ``rounds``: of each product, 2 at least. ``samples``: elements of each product
-    that the CPU computes as well. ``seed``: of all patterns.
+    ``depth``: k of the matrix products, a multiple of 16. ``rounds``: of each product, 2 at least. ``samples``:
+    elements of each product that the CPU computes as well. ``seed``: of all patterns.
     """
 
     copy_size: int = 16 * MIB
@@ -45,11 +45,13 @@ class _Product:
     test: Test
     kernel: str
     element: Callable[..., int]
+    tensor: bool = False
 
 
 _PRODUCTS: Final = (
     _Product(Test.INTEGER_PRODUCT, kernels.INTEGER_PRODUCT, reference.integer_element),
     _Product(Test.FLOAT_PRODUCT, kernels.FLOAT_PRODUCT, reference.float_element),
+    _Product(Test.TENSOR_PRODUCT, kernels.TENSOR_PRODUCT, reference.tensor_element, tensor=True),
 )
 
 
@@ -135,16 +137,17 @@ class _Tester:
         """Multiply two matrices in several rounds; compare all rounds with the first, and samples with the CPU."""
         context, plan = self.context, self._plan
         seeds = (plan.seed, plan.seed + (1 << 32))
-        a, b = (self._filled(4 * n * plan.depth, seed=seed) for seed in seeds)
+        a, b = (self._factor(n * plan.depth, seed=seed, tensor=product.tensor) for seed in seeds)
         first, again = context.alloc(4 * n * n), context.alloc(4 * n * n)
-        words, blocks = n * n // 2, n * n // kernels.THREADS
+        words, threads = n * n // 2, kernels.TENSOR_THREADS if product.tensor else kernels.THREADS
+        blocks = n * n // (kernels.TENSOR_ELEMENTS if product.tensor else kernels.THREADS)
         context.zero(self._record, kernels.RECORD_BYTES)
         context.zero(first, 4 * n * n)
         context.begin()
         for each in range(plan.rounds):
             target = again if each else first
             numbers = (ctypes.c_uint32(number) for number in (n, plan.depth, each * (blocks // plan.rounds + 1)))
-            context.launch(product.kernel, *_addresses(a, b, target), *numbers, blocks=blocks, threads=kernels.THREADS)
+            context.launch(product.kernel, *_addresses(a, b, target), *numbers, blocks=blocks, threads=threads)
             if each:
                 self._compare(again, first, words)
                 context.zero(again, 4 * n * n)
@@ -249,6 +252,14 @@ class _Tester:
                 size -= length
                 length = min(length, size & ~7)
         return chunks
+
+    def _factor(self, elements: int, *, seed: int, tensor: bool) -> int:
+        """Return the address of a matrix; one for the tensor cores has elements of 2 bytes in place of 4."""
+        if not tensor:
+            return self._filled(4 * elements, seed=seed)
+        address, words = self._filled(2 * elements, seed=seed), elements // 4
+        self._walk(kernels.TO_HALVES, address, words, words=words)
+        return address
 
     def _seed(self, chunk: int) -> int:
         """Return the seed of a piece of memory; no two pieces have a word in common."""

@@ -1,5 +1,6 @@
 """Compute on the CPU, exactly, what the kernels compute (``kernels``). Pure."""
 
+import struct
 from collections.abc import Iterator
 from typing import Final
 
@@ -38,6 +39,18 @@ def float_element(element: int, *, n: int, k: int, seeds: tuple[int, int]) -> in
     for x, y in _factors(element, n=n, k=k, seeds=seeds):
         total = _rounded(total + _signed(x) * _signed(y))
     return _bits(total)
+
+
+def tensor_element(element: int, *, n: int, k: int, seeds: tuple[int, int]) -> int:
+    """Return the bits of one element of the product on the tensor cores: a sum of integers, which is exact."""
+    row, column = divmod(element, n)
+    total = sum(small(row * k + each, seed=seeds[0]) * small(each * n + column, seed=seeds[1]) for each in range(k))
+    return int.from_bytes(struct.pack("<f", total), "little")
+
+
+def small(index: int, *, seed: int) -> int:
+    """Return the integer that the 16-bit number ``index`` of the pattern becomes for the tensor cores."""
+    return ((word(index // 4, seed=seed) >> 16 * (index % 4)) & 31) - 16
 
 
 def _factors(element: int, *, n: int, k: int, seeds: tuple[int, int]) -> Iterator[tuple[int, int]]:

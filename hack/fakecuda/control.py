@@ -32,7 +32,7 @@ _EVERYONE = 0x7FFFFFFF
 
 
 class Wrong(enum.IntEnum):
-    """What a GPU does wrong: one bit, or (IDLE) nothing at all although every call succeeds."""
+    """What a GPU does wrong: one bit, or (IDLE) nothing at all although every call succeeds; END ends the process."""
 
     NOTHING = 0
     MEMORY = 1
@@ -43,6 +43,8 @@ class Wrong(enum.IntEnum):
     TO_HOST = 6
     FROM_PEER = 7
     IDLE = 8
+    TENSOR = 9
+    END = 10
 
 
 class Gpu(ctypes.Structure):

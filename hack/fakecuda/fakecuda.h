@@ -19,6 +19,8 @@ enum fake_wrong {
 	WRONG_TO_HOST,
 	WRONG_FROM_PEER,
 	WRONG_IDLE,
+	WRONG_TENSOR,
+	WRONG_END, /* the process ends in the middle of a test */
 };
 
 struct fake_gpu {

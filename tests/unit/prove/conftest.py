@@ -34,11 +34,11 @@ class Machine:
         pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(self.mps_pipes)}
         return {**os.environ, **self.nvml.env(), **self.cuda.env(), **pipes}
 
-    def run(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, patience: float = PATIENCE, **more: str) -> subprocess.CompletedProcess[str]:
         """Run a Python module on the machine."""
         env = {**self.env(), **more}
         argv = [sys.executable, "-m", *command]
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=patience, check=False)
 
     def prove(self, *flags: str, timeout: str = "120s") -> subprocess.CompletedProcess[str]:
         """Run the command as a user does."""

@@ -55,6 +55,7 @@ def test_complete_proof_without_a_difference_passes_and_shows_rates() -> None:
     [
         (Test.INTEGER_PRODUCT, Reason.WRONG_RESULT),
         (Test.FLOAT_PRODUCT, Reason.WRONG_RESULT),
+        (Test.TENSOR_PRODUCT, Reason.WRONG_RESULT),
         (Test.MEMORY, Reason.WRONG_MEMORY),
         (Test.HOST_TO_DEVICE, Reason.WRONG_COPY),
         (Test.DEVICE_TO_HOST, Reason.WRONG_COPY),

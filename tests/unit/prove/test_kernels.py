@@ -8,7 +8,15 @@ import pytest
 
 from kubemend.agent.prove import kernels
 
-ALL = (kernels.FILL, kernels.CHECK, kernels.COMPARE, kernels.INTEGER_PRODUCT, kernels.FLOAT_PRODUCT)
+ALL = (
+    kernels.TO_HALVES,
+    kernels.TENSOR_PRODUCT,
+    kernels.FILL,
+    kernels.CHECK,
+    kernels.COMPARE,
+    kernels.INTEGER_PRODUCT,
+    kernels.FLOAT_PRODUCT,
+)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
@@ -27,4 +35,4 @@ def test_ptxas_assembles_the_kernels(target: str, tmp_path: Path) -> None:
 
 def test_module_has_each_kernel_once_and_runs_on_volta_and_later() -> None:
     assert [kernels.PTX.count(f".visible .entry {name}(") for name in ALL] == [1] * len(ALL)
-    assert kernels.PTX.startswith(".version 6.0\n.target sm_70\n")
+    assert kernels.PTX.startswith(".version 6.3\n.target sm_70\n")

@@ -44,6 +44,21 @@ def test_integer_element_wraps_after_each_step(seed: int, other: int, element: i
     assert reference.integer_element(element, n=n, k=k, seeds=(seed, other)) == total
 
 
+@given(seed=SEEDS, other=SEEDS, element=st.integers(0, 63))
+def test_tensor_element_is_an_exact_sum_of_small_integers(seed: int, other: int, element: int) -> None:
+    n, k = 8, 16
+    row, column = divmod(element, n)
+    pairs = [
+        (reference.small(row * k + each, seed=seed), reference.small(each * n + column, seed=other))
+        for each in range(k)
+    ]
+
+    found = reference.tensor_element(element, n=n, k=k, seeds=(seed, other))
+
+    assert struct.unpack("<f", struct.pack("<I", found))[0] == sum(x * y for x, y in pairs)
+    assert all(-16 <= each < 16 for pair in pairs for each in pair)
+
+
 @given(seed=SEEDS, indexes=st.sets(st.integers(0, 2**34), min_size=2, max_size=20))
 def test_no_two_words_of_a_pattern_are_equal(seed: int, indexes: set[int]) -> None:
     assert len({reference.word(index, seed=seed) for index in indexes}) == len(indexes)
