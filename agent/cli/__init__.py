@@ -9,6 +9,7 @@ _MODULES = {
     "clear": "kubemend.agent.cli.devices",
     "doctor": "kubemend.agent.cli.doctor",
     "explain": "kubemend.agent.cli.explain",
+    "prove": "kubemend.agent.cli.prove",
     "release-devices": "kubemend.agent.cli.devices",
     "restart": "kubemend.agent.cli.restart",
     "scan": "kubemend.agent.cli.scan",

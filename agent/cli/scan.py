@@ -5,55 +5,31 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from kubemend.agent import settings as settings_module
-from kubemend.agent.cli import progress
-from kubemend.common import durations
+from kubemend.agent.cli import progress, prove, undetermined
 
 if TYPE_CHECKING:
     from kubemend.agent.scan.report import Report
 
-EXIT_UNKNOWN = 3
+
+_PROOF_SECONDS: Final = 60.0
+_SEVERITY: Final = (0, 3, 1, 2)
+"""Exit codes, the mildest first: a known fault ranks above an unknown state."""
 
 
-class _UndeterminedError(click.ClickException):
-    """Nothing could be determined."""
-
-    exit_code = EXIT_UNKNOWN
-
-
-class _Command(click.Command):
-    """Exit with 3 on wrong usage. Click's own exit code 2 would mean an unhealthy device."""
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the arguments. Raises _UndeterminedError."""
-        try:
-            return super().make_context(*args, **kwargs)
-        except click.UsageError as error:
-            raise _UndeterminedError(error.format_message()) from error
-
-
-def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
-    try:
-        seconds = durations.seconds(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    if not seconds:
-        raise click.BadParameter("must be more than 0")
-    return seconds
-
-
-@click.command(cls=_Command)
+@click.command(cls=undetermined.Command)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--agent", "of_agent", is_flag=True, help="Print the verdicts of this node's agent; check no device.")
+@click.option("--active", is_flag=True, help="Prove the idle GPUs as well (kubemend prove), in a minute at most.")
 @click.option(
     "--timeout",
     default="15s",
     show_default=True,
-    callback=_seconds,
+    callback=undetermined.positive_seconds,
     help="Timeout of the whole scan. Without persistence mode NVML needs seconds for each GPU: give it 60s.",
 )
 @settings_module.some_options("kernel_log", "proc", "sysfs", "catalog", "state_dir")
@@ -61,6 +37,7 @@ def scan(
     *,
     as_json: bool,
     of_agent: bool,
+    active: bool,
     timeout: float,
     kernel_log: Path,
     proc: Path,
@@ -76,19 +53,29 @@ def scan(
     Exit code, as for monitoring plugins: 0: all are healthy, or there is no device; 1: one is degraded; 2: one is
     unhealthy; 3: no fault was found, but a check was inconclusive.
     """
+    from kubemend.agent.prove import rendering as rendering_proof
     from kubemend.agent.scan import rendering
     from kubemend.common import logs
+
+    if active and of_agent:
+        raise undetermined.UndeterminedError("--active proves GPUs, and --agent checks no device: give one of them")
 
     logs.configure(level="error", log_format="console")
     if of_agent:
         report = _held_by_agent(state_dir)
     else:
         report = _scanned(kernel_log=kernel_log, proc=proc, sysfs=sysfs, overrides=catalog, timeout=timeout)
+    proof = prove.proven(gpus=(), timeout=max(timeout, _PROOF_SECONDS), sysfs=sysfs) if active else None
+    colour = sys.stdout.isatty()
     if as_json:
-        click.echo(json.dumps(rendering.as_json(report), indent=2))
+        proven = {"proof": rendering_proof.as_json(proof)} if proof is not None else {}
+        click.echo(json.dumps({**rendering.as_json(report), **proven}, indent=2))
     else:
-        click.echo(rendering.text(report, colour=sys.stdout.isatty()))
-    sys.exit(report.exit_code)
+        click.echo(rendering.text(report, colour=colour))
+        if proof is not None:
+            click.echo(f"\n{rendering_proof.text(proof, colour=colour)}")
+    codes = [report.exit_code, *([proof.exit_code] if proof is not None else [])]
+    sys.exit(max(codes, key=_SEVERITY.index))
 
 
 def _scanned(*, kernel_log: Path, proc: Path, sysfs: Path, overrides: Path | None, timeout: float) -> "Report":
@@ -100,7 +87,7 @@ def _scanned(*, kernel_log: Path, proc: Path, sysfs: Path, overrides: Path | Non
         if overrides is not None:
             catalog = catalog_file.merged(catalog, overrides.read_text())
     except (catalog_file.CatalogError, OSError) as error:
-        raise _UndeterminedError(str(error)) from error
+        raise undetermined.UndeterminedError(str(error)) from error
     machine = checks.Machine(kernel_log=kernel_log, proc=proc, sysfs=sysfs)
     checking = checks.run(machine, catalog=catalog, timeout=timeout)
     found = progress.run(checking, what="checking GPUs and NICs")
@@ -114,6 +101,6 @@ def _held_by_agent(state_dir: Path) -> "Report":
     try:
         return judging.of_agent(asyncio.run(devices.listed(socket=state_dir / messages.SOCKET)))
     except (client.NotReachableError, client.NotAcceptedError, client.LostError) as error:
-        raise _UndeterminedError(str(error)) from error
+        raise undetermined.UndeterminedError(str(error)) from error
     except ValueError as error:
-        raise _UndeterminedError(f"the agent is of another version: {error}") from error
+        raise undetermined.UndeterminedError(f"the agent is of another version: {error}") from error

@@ -24,6 +24,12 @@ def cuda_missing() -> str | None:
     """Return why no process of the tests is visible on the first GPU, or None when one is."""
     if str(Path("/proc/self/ns/pid").readlink()) != _HOSTS_PIDS:
         return "NVML lists processes by the host's pids: run the tests in its PID namespace"
+    return cuda_unusable()
+
+
+@functools.cache
+def cuda_unusable() -> str | None:
+    """Return why the CUDA driver cannot be used here, or None when it can."""
     probe = "import ctypes; raise SystemExit(ctypes.CDLL('libcuda.so.1').cuInit(0))"
     try:
         done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=False)

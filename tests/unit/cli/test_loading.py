@@ -32,7 +32,9 @@ def loaded(*command: str, codes: frozenset[int] = frozenset({0})) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("command", [["scan", "--help"], ["explain", "79"], ["completion", "bash"]])
+@pytest.mark.parametrize(
+    "command", [["scan", "--help"], ["explain", "79"], ["prove", "--help"], ["completion", "bash"]]
+)
 def test_a_light_command_loads_nothing_heavy(command: list[str]) -> None:
     assert not loaded(*command)
 
@@ -60,6 +62,7 @@ def test_the_help_lists_every_command_with_its_first_line() -> None:
         "controller",
         "doctor",
         "explain",
+        "prove",
         "release-devices",
         "restart",
         "scan",

@@ -18,6 +18,7 @@ _COMMANDS = [
     ["controller", "--help"],
     ["doctor"],
     ["explain", "79"],
+    ["prove"],
     ["release-devices", "--help"],
     ["restart", "--help"],
     ["scan"],

@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from hack.fakenvml.layout import Driver
 from kubemend import cli
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.model.actions import ActionClass
@@ -100,7 +101,7 @@ def test_it_is_understood(command: Command) -> None:
 
 
 def test_each_subcommand_is_run_by_a_test_of_this_module() -> None:
-    run = {"clear", "doctor", "explain", "release-devices", "restart", "scan", "status", "timeline"}
+    run = {"clear", "doctor", "explain", "prove", "release-devices", "restart", "scan", "status", "timeline"}
     only_understood = {
         "agent",
         "controller",
@@ -133,11 +134,25 @@ def test_doctor(words: tuple[str, ...], tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
+@of("prove")
+def test_prove(words: tuple[str, ...], machine: Machine) -> None:
+    machine.nvml.driver(Driver.ABSENT)
+    command = [sys.executable, "-m", "kubemend.agent.cli", *words, f"--sysfs={machine.bus.root}"]
+    env = {**os.environ, **machine.nvml.env()}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    if "--gpu" in words:
+        assert done.returncode == 3, done.stdout + done.stderr
+        assert "NVML shows no such GPU" in done.stdout or "no GPU was seen" in done.stdout
+    else:
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.endswith("this machine has no GPU\n")
+
+
 @of("scan")
 def test_scan(words: tuple[str, ...], machine: Machine) -> None:
-    healthy, nobody_answers = 0, 3
+    healthy, undetermined = 0, 3  # no agent answers; no CUDA driver shows these GPUs
     scanned = machine.scan(*words[1:], f"--state-dir={machine.root}")
-    assert scanned.returncode == (nobody_answers if "--agent" in words else healthy), scanned.stderr
+    assert scanned.returncode == (undetermined if {"--agent", "--active"} & set(words) else healthy), scanned.stderr
     if "--agent" in words:
         assert "agent" in scanned.stderr
     else:

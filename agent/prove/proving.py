@@ -1,0 +1,168 @@
+"""Prove all idle GPUs of this machine: one worker process for each, then one for the copies between them.
+
+The worker of one GPU sees no other, so a GPU that hangs or breaks its process delays and spoils no other's proof.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kubemend.agent.health.catalog.catalog import Catalog
+from kubemend.agent.model.devices import Gpu, GpuUuid, PciAddress
+from kubemend.agent.prove import judging, measurements, worker
+from kubemend.agent.prove.measurements import Finished, Hanging, Measured, Message
+from kubemend.agent.prove.report import GpuRow, Outcome, PairRow, Reason, Report, Verdict
+from kubemend.agent.scan import gpus as scanned
+from kubemend.agent.scan.found import GpusFound
+from kubemend.agent.scan.report import Unseen
+from kubemend.agent.sources.nvml.child import Child
+from kubemend.common import process
+
+_NVML_SHARE, _WORKER_SHARE, _CALL_SHARE = 0.3, 0.35, 0.25
+"""Shares of the timeout: for NVML, for each of the two rounds of workers, and for one CUDA call in them."""
+
+_STOP_SECONDS: Final = 2.0
+_MPS_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - the default of nvidia-cuda-mps-control
+_PEERS: Final = "peers"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """How the machine's state is read. ``mps_pipes`` is the directory of an MPS control daemon, if one runs."""
+
+    sysfs: Path
+    mps_pipes: Path
+
+    @classmethod
+    def here(cls, sysfs: Path) -> "Machine":
+        """Return this machine."""
+        return cls(sysfs=sysfs, mps_pipes=Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_PIPES))
+
+
+async def prove(machine: Machine, *, catalog: Catalog, timeout: float, wanted: Sequence[str] = ()) -> Report:
+    """Prove the GPUs once, in ``timeout`` seconds and a few more at most.
+
+    ``wanted``: indexes, UUIDs or PCI addresses of the GPUs; empty: all. A worker that hangs in the driver is left
+    behind to end by itself.
+    """
+    found = await scanned.check(machine.sysfs, catalog=catalog, timeout=_NVML_SHARE * timeout)
+    gpus, missing = _chosen(found.inventory.gpus, wanted)
+    mps = (machine.mps_pipes / "control").exists()
+    verdicts = {gpu.uuid: judging.obstacle(gpu, found.answers.get(gpu.uuid), mps=mps) for gpu in gpus}
+    idle = [gpu for gpu in gpus if verdicts[gpu.uuid] is None]
+    measured = await _measured(idle, timeout=timeout)
+    judged = {uuid: judging.judge(uuid, each) for uuid, each in measured.items()}
+    if any(verdict.reason is Reason.SLOW_MEMORY for verdict in judged.values()):
+        again = await scanned.check(machine.sysfs, catalog=catalog, timeout=_NVML_SHARE * timeout)
+        judged = {uuid: judging.judge(uuid, each, alone=_alone(uuid, again)) for uuid, each in measured.items()}
+    rows = tuple(_row(gpu, verdicts[gpu.uuid] or judged[gpu.uuid]) for gpu in gpus)
+    pairs, not_paired = await _pairs([row for row in rows if row.verdict.outcome is Outcome.PASSED], timeout=timeout)
+    return Report(gpus=rows, pairs=pairs, unseen=(*found.unseen, *missing, *not_paired), notes=found.notes)
+
+
+def _chosen(gpus: Sequence[Gpu], wanted: Sequence[str]) -> tuple[list[Gpu], list[Unseen]]:
+    ordered = sorted(gpus, key=lambda gpu: gpu.index)
+    if not wanted:
+        return ordered, []
+    named = {name: [gpu for gpu in ordered if _is_named(gpu, name)] for name in wanted}
+    hint = "kubemend scan lists the GPUs"
+    missing = [Unseen("gpu", f"{name}: NVML shows no such GPU", hint) for name, found in named.items() if not found]
+    return [gpu for gpu in ordered if any(gpu in found for found in named.values())], missing
+
+
+def _is_named(gpu: Gpu, name: str) -> bool:
+    if name in (str(gpu.index), gpu.uuid):
+        return True
+    try:
+        return PciAddress.parse(name) == gpu.pci
+    except ValueError:
+        return False
+
+
+def _alone(uuid: GpuUuid, found: GpusFound) -> bool:
+    answer = found.answers.get(uuid)
+    return answer is not None and answer.processes == ()
+
+
+def _row(gpu: Gpu, verdict: Verdict) -> GpuRow:
+    return GpuRow(uuid=gpu.uuid, label=f"GPU {gpu.index}", name=gpu.name, pci=str(gpu.pci), verdict=verdict)
+
+
+async def _measured(gpus: Sequence[Gpu], *, timeout: float) -> Mapping[GpuUuid, Measured]:
+    async with asyncio.TaskGroup() as tasks:
+        running = {
+            gpu.uuid: tasks.create_task(_run(worker.ONE_GPU, [gpu.uuid], timeout=timeout), name=f"prove {gpu.uuid}")
+            for gpu in gpus
+        }
+    return {uuid: task.result() for uuid, task in running.items()}
+
+
+async def _pairs(rows: Sequence[GpuRow], *, timeout: float) -> tuple[tuple[PairRow, ...], tuple[Unseen, ...]]:
+    """Copy between the GPUs that have passed."""
+    if len(rows) < 2:
+        return (), ()
+    labels = {row.uuid.removeprefix("GPU-"): row.label for row in rows}
+    measured = await _run(worker.PEERS, [row.uuid for row in rows], timeout=timeout)
+
+    def label(uuid: str) -> str:
+        return labels.get(uuid.removeprefix("GPU-"), uuid)
+
+    pairs = [
+        PairRow(source=label(source), target=label(target), verdict=verdict)
+        for (source, target), verdict in judging.pairs(measured)
+    ]
+    problem = judging.unfinished_pairs(measured)
+    unseen = (Unseen(_PEERS, f"not all copies between GPUs were tried: {problem}", "run it again"),) if problem else ()
+    return tuple(pairs), unseen
+
+
+async def _run(what: str, uuids: Sequence[GpuUuid], *, timeout: float) -> Measured:
+    """Run one worker and return what it reports in its share of ``timeout``."""
+    argv = process.helper_command(worker.__name__, what, str(len(uuids)), str(_CALL_SHARE * timeout))
+    try:
+        child = Child(argv, env=_environment(uuids))
+    except OSError as error:
+        return Measured(ended=f"the worker cannot be started: {error.strerror}")
+    messages: list[Message] = []
+    try:
+        await child.connect()
+        try:
+            async with asyncio.timeout(_WORKER_SHARE * timeout):
+                await _receive(child, messages)
+                if messages and isinstance(messages[-1], Finished | Hanging):
+                    return measurements.gathered(messages)
+                return measurements.gathered(messages, ended=await _how_it_ended(child))
+        except TimeoutError:
+            ended = f"it did not finish within {_WORKER_SHARE * timeout:g} s"
+            return measurements.gathered(messages, ended=ended)
+        finally:
+            child.close_stdin()
+            with contextlib.suppress(TimeoutError):  # a hanging one is left behind: killing it could wedge its GPU
+                async with asyncio.timeout(_STOP_SECONDS):
+                    await child.ended()
+    finally:
+        child.close_pipes()
+
+
+async def _receive(child: Child, messages: list[Message]) -> None:
+    """Receive messages until the worker ends or reports a call that hangs."""
+    while (line := await child.stdout.readline()).endswith(b"\n"):
+        messages.append(measurements.decode(line))
+        if isinstance(messages[-1], Hanging):
+            return
+
+
+async def _how_it_ended(child: Child) -> str:
+    status, output = await child.ended(), await child.stderr.read()
+    how = f"by signal {-status}" if status < 0 else f"with status {status}"
+    last = output.decode(errors="replace").strip().rpartition("\n")[2]
+    return f"its process ended {how} ({last or 'no output'})"
+
+
+def _environment(uuids: Sequence[GpuUuid]) -> dict[str, str]:
+    """Return the worker's environment: these GPUs only, in this order, and no cache of compiled kernels on the disk."""
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_CACHE_DISABLE": "1"}

@@ -1,0 +1,76 @@
+"""Prove GPUs in a process of its own: ``python -m agent.prove.worker gpu|peers COUNT DEADLINE``.
+
+``proving`` starts it; CUDA_VISIBLE_DEVICES names the GPUs. It works like the NVML worker, for the same reasons: any
+call of the driver can block indefinitely, and killing a process in the middle of one can wedge a GPU. So the main
+thread never calls CUDA; it reports the hanging call, and ends the process when stdin is closed. Signals that a terminal
+sends to the whole group are ignored.
+"""
+
+import os
+import select
+import signal
+import sys
+import threading
+
+from kubemend.agent.prove import measurements, measuring
+from kubemend.agent.prove.cuda import Cuda, CudaError
+from kubemend.agent.prove.measurements import CudaFailure, Hanging, Message, NoLibrary
+from kubemend.agent.sources.nvml.calls import Calls
+
+PEERS = "peers"
+ONE_GPU = "gpu"
+
+
+def main(what: str, count: int, deadline: float) -> None:
+    """Prove once, on this process's stdin and stdout. ``deadline`` of one CUDA call is in seconds."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.excepthook = _die
+    out = os.dup(1)
+    os.dup2(2, 1)  # output printed by a library must not mix with messages
+    running: list[Cuda] = []
+
+    def emit(message: Message) -> None:
+        line = memoryview(measurements.encode(message))
+        while line:
+            line = line[os.write(out, line) :]
+
+    def announce(call: str | None) -> None:
+        if call is not None:
+            cuda = running[0]
+            emit(Hanging(call=call, seconds=deadline, test=cuda.test, pair=cuda.pair))
+
+    def prove() -> None:
+        try:
+            cuda = Cuda(calls)
+        except (OSError, AttributeError) as error:
+            emit(NoLibrary(str(error)))
+            os._exit(0)
+        running.append(cuda)
+        try:
+            if what == PEERS:
+                measuring.peers(cuda, emit, count=count, plan=measuring.Plan())
+            else:
+                measuring.one_gpu(cuda, emit, plan=measuring.Plan())
+        except CudaError as error:
+            emit(CudaFailure(call=error.call, code=error.code, name=error.name, test=cuda.test, pair=cuda.pair))
+        os._exit(0)
+
+    calls = Calls(deadline=deadline, announce=announce, came_back=lambda: None)
+    threading.Thread(target=prove, name="cuda", daemon=True).start()
+    while True:
+        ready, _, _ = select.select([0], [], [], min(deadline, calls.until_due()))
+        if not ready:
+            calls.check()
+        elif not os.read(0, 4096):
+            os._exit(0)  # skips a hanging call, which would block a normal exit indefinitely
+
+
+def _die(failed: threading.ExceptHookArgs) -> None:
+    """End the process when its thread fails: otherwise it would never end."""
+    threading.__excepthook__(failed)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
