@@ -46,9 +46,11 @@ NEEDED = (
     Right("list", "pods"),
     Right("watch", "pods"),
     Right("patch", "pods", subresource="status"),
+    Right("list", "nodes"),
+    Right("watch", "nodes"),
     Right("get", "jobs", group="batch"),
 )
-"""Permissions used by agent.sources.pods, agent.sources.owners and agent.reporters."""
+"""Permissions used by agent.sources.pods, agent.sources.nodes, agent.sources.owners and agent.reporters."""
 
 FOR_NODE = (
     Right("get", "nodes"),
