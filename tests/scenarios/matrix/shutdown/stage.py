@@ -34,6 +34,7 @@ _SHORT: Final = 2
 _OWN_ERROR: Final = 3
 _CRITICAL: Final = "system-node-critical"
 _GRACE: Final = 600.0
+_EVENTS: Final = paths.collection("events", namespace="default")
 _OVER: Final = ("Failed", "Succeeded")
 
 
@@ -165,16 +166,26 @@ class Stage:
 
     async def _end(self, scene: Scene) -> None:
         """Let the program end once kubelet has sent SIGTERM, and wait until the pod and the restart are over."""
-        cell, volume = scene.cell, self.board.volume(scene.before)
-        if cell.end is not End.DEAF and cell.moment not in (*METHODS, Moment.CRASHED):
-            await eventually.true((volume / "term").exists)
-            self._exits(scene, cell.end.code)
-        if cell.moment is Moment.CRASHED and cell.critical:  # kubelet has restarted it
-            await eventually.true((volume / "term").exists)
+        cell = scene.cell
+        runs = cell.critical or cell.moment is not Moment.CRASHED  # kubelet restarts what is not ending yet
+        if cell.end is not End.DEAF and cell.moment not in METHODS and runs:
+            await self._until_killed(scene)
             self._exits(scene, cell.end.code)
         await self.board.until(cell.name, lambda seen: seen.status.get("phase") in _OVER, what="over")
         if scene.restart is not None:
             scene.told = await scene.restart
+
+    async def _until_killed(self, scene: Scene) -> None:
+        """Wait until kubelet ends the pod. A container to which the agent has sent SIGTERM gets no second one."""
+        if scene.cell.moment is not Moment.IN_GRACE:
+            await eventually.true((self.board.volume(scene.before) / "term").exists)
+            return
+        selector = {"fieldSelector": f"involvedObject.uid={scene.before.uid},reason=Killing"}
+
+        async def is_recorded() -> bool:
+            return bool((await self.board.api.list(_EVENTS, params=selector)).items)
+
+        await eventually.true(is_recorded, look_again=0.1)
 
     def _exits(self, scene: Scene, code: int) -> None:
         file = self.board.volume(scene.before) / "end"
