@@ -91,14 +91,20 @@ class Board:
     @contextlib.asynccontextmanager
     async def on(cls, dev: node.DevNode, *extra: str, state: Path) -> AsyncIterator[Self]:
         """Run an agent on a node, with ``extra`` arguments, and yield once it is ready."""
+        async with cls.of(dev, state=state) as made, dev.agent(f"--state-dir={state}", *extra) as agent:
+            await training.until_ready(agent)
+            yield made
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def of(cls, dev: node.DevNode, *, state: Path) -> AsyncIterator[Self]:
+        """Connect to a node, whose agent has that state directory."""
         socket = str(dev.layout.containerd_socket)
         async with (
             kube.connect(kubeconfig=dev.kubeconfig) as api,
             CriClient(socket) as cri,
             grpcio.unix_channel(socket) as channel,
-            dev.agent(f"--state-dir={state}", *extra) as agent,
         ):
-            await training.until_ready(agent)
             yield cls(dev, api, cri, api_pb2_grpc.RuntimeServiceStub(channel), state)
 
     @contextlib.asynccontextmanager

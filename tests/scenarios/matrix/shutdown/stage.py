@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Self
 
 from hack.devnode.criproxy import CriProxy, Gate
@@ -28,10 +29,10 @@ done
 """
 """Ignores SIGTERM until it gets an exit code from the scenario."""
 
-_LONG: Final = 100
-_SHORT: Final = 2
+LONG: Final = 100
+SHORT: Final = 2
 """Grace periods in seconds: of pods whose end the scenario decides, and of those that are killed."""
-_OWN_ERROR: Final = 3
+OWN_ERROR: Final = 3
 _CRITICAL: Final = "system-node-critical"
 _GRACE: Final = 600.0
 _EVENTS: Final = paths.collection("events", namespace="default")
@@ -48,7 +49,7 @@ class Scene:
     gate: Gate | None = None
     told: Sequence[Json] = ()
     after: Json = field(default_factory=dict)
-    started: Sequence[ContainerEvent] = ()
+    started: Sequence[str] = ()
     alive: Sequence[str] = ()
 
 
@@ -58,51 +59,30 @@ class Stage:
 
     board: Board
     director: Director
-    events: list[ContainerEvent] = field(default_factory=list)
+    events: Sequence[ContainerEvent]
 
     @classmethod
     @contextlib.asynccontextmanager
     async def on(cls, board: Board, proxy: CriProxy) -> AsyncIterator[Self]:
         """Record the runtime's events during the block."""
-        made = cls(board, Director())
-        proxy.hooks.append(made.director)
-        watch = ContainerWatch(board.cri, report=lambda _: None)
-        async with watch.subscribe() as changes:
-            tasks = [asyncio.create_task(watch.run()), asyncio.create_task(made._record(changes))]
-            try:
-                await watch.until_listed()
-                yield made
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _record(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
-        while True:
-            self.events.append(await changes.get())
+        director = Director()
+        proxy.hooks.append(director)
+        async with recorded(board) as events:
+            yield cls(board, director, events)
 
     async def play(self, cells: Sequence[Cell]) -> list[Scene]:
         """Play them through one shutdown, which is cancelled once all of them have ended."""
-        bus = self.board.dev.system_bus
         await asyncio.gather(*(self._create(cell) for cell in cells))
         scenes = [await self._up(cell) for cell in cells]
         await asyncio.gather(*(self._before(scene) for scene in scenes))
-        log = self.board.dev.layout.log_file("agent")
-        seen = len(log.read_bytes())
-        await bus.shut_down()
-        try:
-            await self.until_logged("node.shutting_down", since=seen)
+        async with shutdown(self.board):
             begun = len(self.events)
             await asyncio.gather(*(self._during(scene) for scene in scenes))
             for critical in (False, True):
                 await asyncio.gather(*(self._end(scene) for scene in scenes if scene.cell.critical is critical))
-            await bus.until_kubelet_releases()
+            await self.board.dev.system_bus.until_kubelet_releases()
             for scene in scenes:
                 await self._look_after(scene, since=begun)
-        finally:
-            seen = len(log.read_bytes())
-            await bus.cancel_shutdown()
-            await self.until_logged("node.shutdown_cancelled", since=seen)
         return scenes
 
     async def clear(self, cells: Iterable[Cell]) -> None:
@@ -111,23 +91,9 @@ class Stage:
             with contextlib.suppress(errors.NotFoundError):
                 await self.board.api.delete(paths.pod("default", cell.name), options={"gracePeriodSeconds": 0})
 
-    async def until_logged(self, event: str, *, since: int) -> None:
-        """Wait until the agent has logged an event behind the first ``since`` bytes of its log."""
-        log = self.board.dev.layout.log_file("agent")
-
-        def logged() -> bool:
-            lines = log.read_bytes()[since:].decode(errors="replace").splitlines()
-            return any(json.loads(line)["event"] == event for line in lines if _is_whole(line))
-
-        await eventually.true(logged)
-
     async def _create(self, cell: Cell) -> None:
         killed = cell.end is End.DEAF or cell.moment in METHODS
-        spec: dict[str, Any] = {"terminationGracePeriodSeconds": _SHORT if killed else _LONG}
-        if cell.critical:
-            spec["priorityClassName"] = _CRITICAL
-        made = self.board.manifest(cell.name, PROGRAM, spec, {})
-        await self.board.api.create(paths.collection("pods", namespace="default"), made)
+        await create(self.board, cell.name, grace=SHORT if killed else LONG, critical=cell.critical)
 
     async def _up(self, cell: Cell) -> Scene:
         seen = await self.board.until(cell.name, lambda each: each.is_ready, what="Ready")
@@ -162,7 +128,7 @@ class Stage:
         if cell.moment is Moment.ASKED:
             scene.told = await self.board.asked(cell.name, cell.strategy, grace=0)
         elif cell.moment is Moment.CRASHED:
-            self._exits(scene, _OWN_ERROR)
+            exits(self.board, scene.before, OWN_ERROR)
 
     async def _end(self, scene: Scene) -> None:
         """Let the program end once kubelet has sent SIGTERM, and wait until the pod and the restart are over."""
@@ -170,7 +136,7 @@ class Stage:
         runs = cell.critical or cell.moment is not Moment.CRASHED  # kubelet restarts what is not ending yet
         if cell.end is not End.DEAF and cell.moment not in METHODS and runs:
             await self._until_killed(scene)
-            self._exits(scene, cell.end.code)
+            exits(self.board, scene.before, cell.end.code)
         await self.board.until(cell.name, lambda seen: seen.status.get("phase") in _OVER, what="over")
         if scene.restart is not None:
             scene.told = await scene.restart
@@ -187,20 +153,91 @@ class Stage:
 
         await eventually.true(is_recorded, look_again=0.1)
 
-    def _exits(self, scene: Scene, code: int) -> None:
-        file = self.board.volume(scene.before) / "end"
-        new = file.with_name("end.new")
-        new.write_text(str(code))
-        new.rename(file)
-
     async def _look_after(self, scene: Scene, *, since: int) -> None:
         uid = scene.before.uid
         scene.after = (await self.board.see(scene.cell.name)).pod
-        scene.started = [
-            each for each in self.events[since:] if each.kind is EventKind.STARTED and each.container.ref.pod.uid == uid
-        ]
+        scene.started = started_by_kubemend(self.events[since:], uid)
         views = await self.board.cri.list_containers(pod_uid=uid)
         scene.alive = [f"{each.id} {each.state.value}" for each in views if each.state is not ContainerState.EXITED]
+
+
+async def create(
+    board: Board, name: str, *, grace: int, critical: bool, gang: str = "", annotations: Mapping[str, str] | None = None
+) -> None:
+    """Create a pod that runs PROGRAM. ``critical``: kubelet ends it after the others."""
+    spec: dict[str, Any] = {"terminationGracePeriodSeconds": grace}
+    if critical:
+        spec["priorityClassName"] = _CRITICAL
+    made = board.manifest(name, PROGRAM, spec, {})
+    made["metadata"]["annotations"] = {**made["metadata"]["annotations"], **(annotations or {})}
+    if gang:
+        made["metadata"]["labels"] = {"kubemend.io/gang": gang}
+    await board.api.create(paths.collection("pods", namespace="default"), made)
+
+
+def exits(board: Board, seen: Seen, code: int) -> None:
+    """Let the pod's program exit."""
+    file = board.volume(seen) / "end"
+    new = file.with_name("end.new")
+    new.write_text(str(code))
+    new.rename(file)
+
+
+@contextlib.asynccontextmanager
+async def shutdown(board: Board) -> AsyncIterator[None]:
+    """Have the node shut down for the length of the block; it is cancelled then. The agent knows of either."""
+    bus, log = board.dev.system_bus, board.dev.layout.log_file("agent")
+    seen = len(log.read_bytes())
+    await bus.shut_down()
+    try:
+        await _until_logged(log, "node.shutting_down", since=seen)
+        yield
+    finally:
+        seen = len(log.read_bytes())
+        await bus.cancel_shutdown()
+        await _until_logged(log, "node.shutdown_cancelled", since=seen)
+
+
+@contextlib.asynccontextmanager
+async def recorded(board: Board) -> AsyncIterator[Sequence[ContainerEvent]]:
+    """Record the runtime's events during the block."""
+    watch = ContainerWatch(board.cri, report=lambda _: None)
+    events: list[ContainerEvent] = []
+
+    async def record(changes: "asyncio.Queue[ContainerEvent]") -> None:
+        while True:
+            events.append(await changes.get())
+
+    async with watch.subscribe() as changes:
+        tasks = [asyncio.create_task(watch.run()), asyncio.create_task(record(changes))]
+        try:
+            await watch.until_listed()
+            yield events
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def started_by_kubemend(events: Iterable[ContainerEvent], uid: str) -> list[str]:
+    """Return the containers of a pod that kubemend has started."""
+    return [
+        str(each.container.ref)
+        for each in events
+        if each.kind is EventKind.STARTED
+        and each.container.restart_id is not None
+        and each.container.ref.pod.uid == uid
+    ]
+
+
+async def _until_logged(log: Path, event: str, *, since: int) -> None:
+    """Wait until the agent has logged an event behind the first ``since`` bytes of its log."""
+
+    def logged() -> bool:
+        lines = log.read_bytes()[since:].decode(errors="replace").splitlines()
+        return any(json.loads(line)["event"] == event for line in lines if _is_whole(line))
+
+    await eventually.true(logged)
 
 
 def _is_whole(line: str) -> bool:

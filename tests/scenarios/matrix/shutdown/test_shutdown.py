@@ -42,8 +42,8 @@ def violations(scene: Scene) -> Iterator[str]:
         yield f"its phase is {phase}, not one of {phases_of(cell)}"
     if ("DisruptionTarget", "True", "TerminationByKubelet") not in conditions(scene):
         yield f"kubelet has not marked it: {conditions(scene)}"
-    if ours := [each for each in scene.started if each.container.restart_id is not None]:
-        yield f"kubemend has started {[str(each.container.ref) for each in ours]}"
+    if scene.started:
+        yield f"kubemend has started {scene.started}"
     if scene.alive:
         yield f"it has failed, and has {scene.alive}"
     if cell.moment in (Moment.ASKED, Moment.IN_GRACE, *cells.METHODS) and scene.told[-1]["ok"]:
