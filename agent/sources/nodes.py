@@ -76,5 +76,5 @@ class NodeWatch:
         if shutting_down is self._shutting_down:
             return
         self._shutting_down = shutting_down
-        log.warning("node.shutting_down" if shutting_down else "node.shutdown_cancelled")
+        log.info("node.shutting_down" if shutting_down else "node.shutdown_cancelled")
         self._shutdown(shutting_down)

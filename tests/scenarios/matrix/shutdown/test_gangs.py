@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from hack.devnode.rounds import Rounds
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import errors, paths
 from tests import eventually
@@ -44,6 +45,14 @@ def rounds(board: Board, name: str) -> Rounds:
     return Rounds(board.api, GangKey("default", "Gang", name))
 
 
+def has_successor(events: Sequence[ContainerEvent], seen: Seen) -> bool:
+    """Return whether a successor has been started in the pod."""
+    return any(
+        each.kind is EventKind.STARTED and each.container.attempt > 0 and each.container.ref.pod.uid == seen.uid
+        for each in events
+    )
+
+
 async def over(board: Board, seen: Seen) -> None:
     """Wait until kubelet has ended the pod."""
     name = seen.pod["metadata"]["name"]
@@ -72,6 +81,7 @@ async def test_round_that_is_under_way_starts_nothing_on_a_node_that_shuts_down(
     async with gang(board, "round", grace=SHORT) as (first, last), stage.recorded(board) as events:
         stage.exits(board, last, OWN_ERROR)
         await eventually.true((board.volume(first) / "term").exists)  # the round stops it, and it takes its time
+        await eventually.true(lambda: has_successor(events, last))  # held for the round, whoever has started it
         async with stage.shutdown(board):
             begun = len(events)
             await asyncio.gather(over(board, first), over(board, last))
