@@ -185,7 +185,11 @@ def exits(board: Board, seen: Seen, code: int) -> None:
 
 @contextlib.asynccontextmanager
 async def shutdown(board: Board) -> AsyncIterator[None]:
-    """Have the node shut down for the length of the block; it is cancelled then. The agent knows of either."""
+    """Have the node shut down for the length of the block; it is cancelled then. The agent knows of either.
+
+    Kubelet holds no delay lock after a cancellation, but hears of the next shutdown: it takes a new lock, and then
+    closes the old one's number, which the new one has been given (``acquireInhibitLock`` in pkg/kubelet/nodeshutdown).
+    """
     bus, log = board.dev.system_bus, board.dev.layout.log_file("agent")
     seen = len(log.read_bytes())
     await bus.shut_down()
