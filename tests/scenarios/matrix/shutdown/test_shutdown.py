@@ -46,7 +46,7 @@ def violations(scene: Scene) -> Iterator[str]:
         yield f"kubemend has started {scene.started}"
     if scene.alive:
         yield f"it has failed, and has {scene.alive}"
-    if cell.moment in (Moment.ASKED, Moment.IN_GRACE, *cells.METHODS) and scene.told[-1]["ok"]:
+    if (cell.moment.under_way or cell.moment is Moment.ASKED) and scene.told[-1]["ok"]:
         yield f"its restart has succeeded: {scene.told}"
     if cell.moment is Moment.ASKED and scene.told[-1]["reason"] != "PodDeleting":
         yield f"its restart was not refused for the shutdown: {scene.told}"
