@@ -45,6 +45,7 @@ from kubemend.agent.restarts.manual_requests import ManualRestarts
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.rounds.order_resolver import DeviceFacts
 from kubemend.agent.settings import Settings
+from kubemend.agent.sources.nodes import NodeWatch
 from kubemend.agent.sources.owners import OwnerLookup
 from kubemend.agent.sources.plugin_reports import PluginReports
 from kubemend.agent.sources.pods import PodChange, PodChangeKind, PodWatch
@@ -159,6 +160,9 @@ async def _run_parts(
         node_name=settings.node_name,
         report=parts.reporter("kubernetes-api", also=lambda status: _listed(status, plugins)),
         bare=metrics.bare_pods.set,
+    )
+    node = NodeWatch(
+        api=api, node_name=settings.node_name, shutdown=pods.node_shuts_down, report=parts.reporter("node")
     )
     reporting = Reporting.of(settings, api=api, pods=pods, metrics=metrics, parts=parts)
     holders = GpuHolders(cache=allocations, driver=driver)
@@ -278,6 +282,7 @@ async def _run_parts(
     ):
         eternal = {
             "pod-watch": pods.run(),
+            "node-watch": node.run(),
             **reporting.works(),
             "publisher": publisher.run(),
             "engine": engine.run(),

@@ -52,12 +52,14 @@ NEEDED = (
 
 FOR_NODE = (
     Right("get", "nodes"),
+    Right("list", "nodes"),
+    Right("watch", "nodes"),
     Right("patch", "nodes", subresource="status"),
     Right("create", "events"),
     Right("get", "events"),
     Right("patch", "events"),
 )
-"""Permissions used by agent.reporters.node_condition and agent.reporters.events."""
+"""Permissions used by agent.sources.nodes, agent.reporters.node_condition and agent.reporters.events."""
 
 FOR_GROUPS = Right("get", "leaderworkersets", group=_GROUPS_API)
 """Permission used by agent.sources.owners for pods of a LeaderWorkerSet only."""
@@ -79,14 +81,17 @@ async def needed(api: Api) -> Sequence[Check]:
 
 
 async def for_node(api: Api) -> Sequence[Check]:
-    """Check the permissions to write the node's condition and Events."""
+    """Check the permissions to follow the node, and to write its condition and Events."""
     try:
         refused = await _refused(api, FOR_NODE)
     except errors.KubeError as error:
         return (kubernetes_api.not_asked(NODE, error),)
     if not refused:
         return (Check(NODE, Result.OK, f"allowed: {', '.join(map(str, FOR_NODE))}"),)
-    what = f"not allowed: {', '.join(map(str, refused))}; the node's condition or Events are published incompletely"
+    what = (
+        f"not allowed: {', '.join(map(str, refused))}; the node's condition or Events are published incompletely, or "
+        "its shutdown is noticed late"
+    )
     return (Check(NODE, Result.WARN, what, _BIND),)
 
 

@@ -166,13 +166,14 @@ class PodHolder:
     async def _watch_pod(self) -> None:
         pods, uid = self._outside.pods, self._pod.uid
         while True:
-            ending = await pods.wait_for(uid, _is_ending, timeout=_POD_RECHECK_SECONDS)
+            ending = await pods.wait_for(uid, is_ending, timeout=_POD_RECHECK_SECONDS)
             if ending is not None or (pods.synced and uid not in pods.pods()):
                 self._on_deleted()
                 return
 
 
-def _is_ending(pod: PodView) -> bool:
+def is_ending(pod: PodView) -> bool:
+    """Return whether the pod is being deleted or ended, or is over."""
     return pod.deleting or bool(pod.leaving) or pod.is_over
 
 

@@ -20,7 +20,7 @@ from kubemend.agent.model import rounds
 from kubemend.agent.model.workloads import ContainerId, ContainerRole, PodRef
 from kubemend.agent.restart import admission, probes
 from kubemend.agent.restarts import restart_plan
-from kubemend.agent.rounds.pod_hold import PodHolder, wait_terminated
+from kubemend.agent.rounds.pod_hold import PodHolder, is_ending, wait_terminated
 from kubemend.common.coordination import OrderKind, StepPhase
 
 log = structlog.get_logger(__name__)
@@ -362,10 +362,16 @@ class MemberSession:
         self.stand(StepPhase.STOPPED)
 
     async def until_gone(self) -> None:
-        """Wait until a pod that is being deleted or ended is gone or over, and report that."""
+        """Wait until a pod that is being deleted or ended is gone or over, and report that.
+
+        A pod that stays, because the shutdown of its node was cancelled, has failed in this round.
+        """
         pods = self._outside.pods
-        while (pod := pods.pods().get(self.pod.uid)) is not None and not pod.is_over:
-            await pods.wait_for(self.pod.uid, lambda pod: pod.is_over, timeout=_RECHECK_SECONDS)
+        while (pod := pods.pods().get(self.pod.uid)) is not None and is_ending(pod) and not pod.is_over:
+            await pods.wait_for(self.pod.uid, lambda pod: pod.is_over or not is_ending(pod), timeout=_RECHECK_SECONDS)
+        if pod is not None and not pod.is_over:
+            self.stand(StepPhase.FAILED, reason=Result.UNFINISHED.value, detail="its node no longer shuts down")
+            return
         await wait_terminated(self.pod.uid, events=self._outside.events)
         if pod is None:
             self.stand(StepPhase.GONE)

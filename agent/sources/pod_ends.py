@@ -2,7 +2,8 @@
 
 A pod that is deleted, or evicted by the control plane, is marked before any of its containers is stopped. A pod that
 kubelet ends (under pressure, for a critical pod, for node shutdown) is marked only when its containers have ended
-(``mergePodStatus`` in pkg/kubelet/status/status_manager.go): until then the stop of its sandbox is the first sign.
+(``mergePodStatus`` in pkg/kubelet/status/status_manager.go): until then the stop of its sandbox is the first sign, or,
+in a shutdown, the state of the node (``agent.sources.nodes``).
 """
 
 import asyncio
@@ -11,8 +12,8 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from dataclasses import replace
+from typing import Final, Protocol
 
 import structlog
 
@@ -29,6 +30,7 @@ from kubemend.agent.model.workloads import (
     SandboxView,
 )
 from kubemend.agent.restart import exits
+from kubemend.agent.sources.nodes import NodeState, node_state
 from kubemend.agent.sources.pods import PodChange
 from kubemend.common.kube import client, errors, paths
 
@@ -38,9 +40,6 @@ _SANDBOXES: Final = 4096
 """Number of stopped sandboxes to remember; no id is ever used twice."""
 _ANSWER: Final = 0.5
 """Timeout in seconds for the API server; after it, the last known state counts."""
-_SHUTTING_DOWN: Final = "node is shutting down"
-"""Part of the message of the condition Ready (``ShutdownStatus`` in pkg/kubelet/nodeshutdown)."""
-_PRESSURES: Final = frozenset({"MemoryPressure", "DiskPressure", "PIDPressure"})
 _RECHECK: Final = 1.0
 _UNREAD: Final = 2.0
 """Seconds for which a request to the OCI runtime that could not be read counts as a stop that was missed: kubelet stops
@@ -72,28 +71,6 @@ class Runtime(Protocol):
     async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]: ...
     def has_ended(self, container_id: ContainerId) -> bool:
         """Return whether this agent has requested the container's end."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    """State of a node: whether it is shutting down, and whether kubelet may evict pods."""
-
-    shutting_down: bool = False
-    under_pressure: bool = False
-
-
-def node_state(obj: Mapping[str, Any]) -> NodeState:
-    """Return the state of a v1 Node. Pure."""
-    conditions = [each for each in (obj.get("status") or {}).get("conditions") or () if isinstance(each, Mapping)]
-    return NodeState(
-        shutting_down=any(
-            each.get("type") == "Ready"
-            and each.get("status") == "False"
-            and _SHUTTING_DOWN in str(each.get("message") or "")
-            for each in conditions
-        ),
-        under_pressure=any(each.get("type") in _PRESSURES and each.get("status") == "True" for each in conditions),
-    )
 
 
 class PodEnds:

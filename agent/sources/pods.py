@@ -6,14 +6,15 @@ container runtime, not the API server. Only ``PodView`` values are kept, never t
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, cast
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
 
 import structlog
 
 from kubemend.agent.model.workloads import PodRef, PodUid, PodView
 from kubemend.agent.sources import pod_objects
-from kubemend.common import aio
+from kubemend.common import aio, contained
 from kubemend.common.components import ComponentStatus
 from kubemend.common.kube import client, errors, informer, paths, shares
 
@@ -39,8 +40,16 @@ class PodChange:
     pod: PodView
 
 
+_SHUTDOWN: Final = "NodeShutdown"
+"""``PodView.leaving`` of every pod of a node that shuts down: kubelet's word for the pods that it no longer accepts."""
+
+
 class PodWatch:
-    """Keeps the view. ``run`` does the work; all other methods can be called at any time."""
+    """Keeps the view. ``run`` does the work; all other methods can be called at any time.
+
+    In a shutdown of the node kubelet ends all pods, by priority, and marks each only when its containers have ended.
+    ``node_shuts_down`` makes all of them leave at once.
+    """
 
     def __init__(
         self,
@@ -53,6 +62,9 @@ class PodWatch:
     ) -> None:
         """``bare`` receives the number of pods of which only the identity is kept (``pod_objects.bare``)."""
         self._api = api
+        self._views: dict[PodUid, PodView] = {}
+        self._node_shuts_down = False
+        self._listeners: list[Callable[[PodChange], None]] = []
         self._mirror: informer.Informer[PodView] = informer.Informer(
             api=api,
             path=paths.PODS,
@@ -68,6 +80,7 @@ class PodWatch:
                 told=bare,
             ),
         )
+        self._mirror.subscribe(self._process)
 
     @property
     def synced(self) -> bool:
@@ -80,7 +93,32 @@ class PodWatch:
 
     def pods(self) -> Mapping[PodUid, PodView]:
         """Return the pods by UID: a live, read-only view."""
-        return cast("Mapping[PodUid, PodView]", self._mirror.items())
+        return MappingProxyType(self._views)
+
+    def node_shuts_down(self, shuts_down: bool) -> None:  # noqa: FBT001 - NodeWatch calls it
+        """Have all pods leave, or take that back when the node's shutdown was cancelled."""
+        self._node_shuts_down = shuts_down
+        for pod in self._mirror.items().values():
+            view = self._seen_from_node(pod)
+            if view != self._views.get(view.ref.uid):
+                self._views[view.ref.uid] = view
+                self._notify(PodChange(PodChangeKind.CHANGED, view))
+
+    def _process(self, change: informer.Change[PodView]) -> None:
+        view = self._seen_from_node(change.value)
+        if change.kind is PodChangeKind.GONE:
+            self._views.pop(view.ref.uid, None)
+        else:
+            self._views[view.ref.uid] = view
+        self._notify(PodChange(change.kind, view))
+
+    def _seen_from_node(self, pod: PodView) -> PodView:
+        return replace(pod, leaving=_SHUTDOWN) if self._node_shuts_down and not pod.leaving else pod
+
+    def _notify(self, change: PodChange) -> None:
+        for listener in tuple(self._listeners):
+            with contained.within(contained.Part.LISTENER, change.pod.ref):
+                listener(change)
 
     def by_name(self, namespace: str, name: str) -> PodView | None:
         """Return the pod of that name; of two (one of them being deleted) the one that is not being deleted."""
@@ -89,7 +127,8 @@ class PodWatch:
 
     def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]:
         """Call ``listener`` at each change, in order; it must not block. Returns a function that unsubscribes."""
-        return self._mirror.subscribe(lambda change: listener(PodChange(change.kind, change.value)))
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     async def wait_for(self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float) -> PodView | None:
         """Return the pod as soon as ``predicate`` holds; None when the pod is deleted or after ``timeout`` s."""
@@ -127,7 +166,7 @@ class PodWatch:
         except informer.NOT_UNDERSTOOD as error:
             log.warning("pods.invalid", pod=str(pod), error=repr(error))
             return None
-        return view if view.ref.uid == pod.uid else None
+        return self._seen_from_node(view) if view.ref.uid == pod.uid else None
 
     async def run(self) -> None:
         """Keep the view current indefinitely; list again after every outage."""

@@ -68,6 +68,7 @@ def setup() -> None:
     logs.configure(log_format="console")
     node.setup()
     packages.ensure_promtool()
+    packages.ensure_dbus_daemon()
 
 
 @main.command("kubernetes")

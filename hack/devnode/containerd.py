@@ -4,17 +4,16 @@ import asyncio
 import contextlib
 import pathlib
 import signal
-import socket
 import subprocess
 import tempfile
 import types
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Self
 
 import grpc.aio
 import structlog
 
-from hack.devnode import claims, images, layout, leftovers, network, packages, processes, runtime_config
+from hack.devnode import claims, images, layout, leftovers, network, packages, processes, runtime_config, sockets
 from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
@@ -134,7 +133,7 @@ class Containerd:
 
     async def _launch(self) -> None:
         """Start the daemon and wait for its ready notification (sd_notify(3)), then for CRI's answer."""
-        with _notify_socket(self.node.notify_socket) as notified:
+        with sockets.notify_socket(self.node.notify_socket) as notified:
             self._child = processes.Child.start(
                 (str(self.binaries.containerd), "--config", str(self.node.containerd_config)),
                 name="containerd",
@@ -143,7 +142,7 @@ class Containerd:
                 environment={"PATH": self.binaries.search_path, "NOTIFY_SOCKET": str(self.node.notify_socket)},
                 dies_with_us=self._dies_with_us,
             )
-            ready = asyncio.create_task(_ready(notified), name="containerd-ready")
+            ready = asyncio.create_task(sockets.until_ready(notified), name="containerd-ready")
             ended = asyncio.create_task(self._child.wait(timeout=self._deadline), name="containerd-ended")
             try:
                 await asyncio.wait((ready, ended), timeout=self._deadline, return_when=asyncio.FIRST_COMPLETED)
@@ -200,24 +199,6 @@ class Containerd:
 async def _remove_pod(cri: "api_pb2_grpc.RuntimeServiceAsyncStub", sandbox_id: str) -> None:
     await cri.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS)
     await cri.RemovePodSandbox(api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id), timeout=_CALL_SECONDS)
-
-
-@contextlib.contextmanager
-def _notify_socket(path: pathlib.Path) -> Iterator[socket.socket]:
-    """Listen where systemd would, while the daemon starts."""
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.settimeout(0)
-        listener.bind(str(path))
-        yield listener
-    path.unlink()
-
-
-async def _ready(notified: socket.socket) -> None:
-    """Return once the daemon has sent READY=1; other messages (status, reloading) are ignored."""
-    loop = asyncio.get_running_loop()
-    while b"READY=1" not in (await loop.sock_recv(notified, 4096)).splitlines():
-        pass
 
 
 def _share_mounts(root: pathlib.Path) -> None:

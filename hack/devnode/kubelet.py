@@ -47,8 +47,10 @@ class Kubelet:
         devices: Sequence[str] = (),
         config: Mapping[str, Any] | None = None,
         flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
         dies_with_us: bool = True,
     ) -> None:
+        """``environment``: what it gets instead of this program's."""
         self.node_name = node_name
         self._dies_with_us = dies_with_us
         self._where = where
@@ -56,6 +58,7 @@ class Kubelet:
         self._devices = tuple(devices)
         self._config = dict(config or {})
         self._flags = tuple(flags)
+        self._environment = environment
         self._port = loopback.free_port()
         self._child: processes.Child | None = None
         self._plugin: processes.Child | None = None
@@ -84,6 +87,7 @@ class Kubelet:
             name="kubelet",
             log=log,
             pid_file=self._where.pid_file("kubelet"),
+            environment=self._environment,
             dies_with_us=self._dies_with_us,
         )
         try:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hack import kmsg
-from hack.devnode import apiserver, kubelet, kubernetes, layout, leftovers, loopback, packages, processes
+from hack.devnode import apiserver, kubelet, kubernetes, layout, leftovers, loopback, packages, processes, systembus
 from hack.devnode.containerd import Containerd
 from hack.fakenvml import control as nvml_control
 
@@ -33,13 +33,15 @@ class Options:
     ``kubelet_config`` is merged over kubelet's KubeletConfiguration, ``kubelet_flags`` are flags for what it has no
     field for. ``service_accounts`` has the API server give pods
     their service accounts and tokens, as it does by default; that needs a controller manager, which creates the
-    accounts.
+    accounts. ``system_bus`` gives kubelet a system bus with logind (``systembus``), which its graceful node shutdown
+    needs; ``kubelet_config`` turns that on.
     """
 
     gpus: int = 8
     kubelet_config: Mapping[str, Any] = field(default_factory=dict)
     kubelet_flags: Sequence[str] = ()
     service_accounts: bool = False
+    system_bus: bool = False
 
 
 class DevNode:
@@ -58,6 +60,7 @@ class DevNode:
         self.api = api or apiserver.KubeApiServer(
             where.root / "kube", kubeconfig=where.kubeconfig, service_accounts=self.options.service_accounts
         )
+        self._system_bus = systembus.SystemBus(where) if self.options.system_bus else None
         self.kubelet = kubelet.Kubelet(
             where,
             kubeconfig=where.kubeconfig,
@@ -65,6 +68,7 @@ class DevNode:
             devices=self.gpu_uuids,
             config=self.options.kubelet_config,
             flags=self.options.kubelet_flags,
+            environment=self._system_bus.environment if self._system_bus is not None else None,
         )
         self._has_own_api = api is None
         self._stack = contextlib.AsyncExitStack()
@@ -104,7 +108,11 @@ class DevNode:
                 await stack.enter_async_context(self.api)
             else:
                 self.layout.kubeconfig.symlink_to(self.api.kubeconfig)
+            if self._system_bus is not None:
+                await stack.enter_async_context(self._system_bus)
             await stack.enter_async_context(self.kubelet)
+            if self._system_bus is not None:
+                await self._system_bus.until_kubelet_delays()
             self._stack = stack.pop_all()
 
     async def stop(self) -> None:
@@ -121,6 +129,12 @@ class DevNode:
         """Return the control of the fake GPUs."""
         assert self._nvml is not None, "the node has not been started"
         return self._nvml
+
+    @property
+    def system_bus(self) -> systembus.SystemBus:
+        """Return the bus on which the machine's shutdown is announced."""
+        assert self._system_bus is not None, "the node has no system bus (Options)"
+        return self._system_bus
 
     @property
     def kernel_log(self) -> kmsg.KmsgWriter:

@@ -31,6 +31,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 DEFAULT_CACHE = CHECKOUT / ".dev" / "packages"
 
 _TOOLS = ("runc", "containernetworking-plugins", "busybox-static")
+_DBUS = ("dbus-daemon", "libdbus-1-3", "libapparmor1", "libexpat1")  # its other libraries are in every Debian
 _NEWEST_SUITES = ("unstable", "testing", "stable")
 _LEGACY_SUITE = "bookworm"
 
@@ -117,18 +118,48 @@ def ensure_promtool(cache: pathlib.Path = DEFAULT_CACHE) -> pathlib.Path:
 
     Raises PackagesError.
     """
+    return _ensure_unpacked("prometheus", packages=("prometheus",), cache=cache) / "usr/bin/promtool"
+
+
+@dataclass(frozen=True, slots=True)
+class DbusDaemon:
+    """Locate the unpacked message bus."""
+
+    directory: pathlib.Path
+
+    @property
+    def program(self) -> pathlib.Path:
+        """The daemon."""
+        return self.directory / "usr/bin/dbus-daemon"
+
+    @property
+    def library_path(self) -> str:
+        """``LD_LIBRARY_PATH`` of the libraries that came with it."""
+        return ":".join(sorted({str(path.parent) for path in self.directory.glob("**/lib*.so.*")}))
+
+
+def ensure_dbus_daemon(cache: pathlib.Path = DEFAULT_CACHE) -> DbusDaemon:
+    """Return the message bus of nodes whose kubelet follows the machine's shutdown, fetching it if it is not unpacked.
+
+    Raises PackagesError.
+    """
+    return DbusDaemon(_ensure_unpacked("dbus", packages=_DBUS, cache=cache))
+
+
+def _ensure_unpacked(name: str, *, packages: Sequence[str], cache: pathlib.Path) -> pathlib.Path:
+    """Return the folder of packages of this machine's suite, fetching them if they are not unpacked yet."""
     home = cache / platform.machine()
-    target = home / "prometheus"
+    target = home / name
     if not target.is_dir():
         with lock(home):
             try:
                 if not target.is_dir():
                     machine = apt.this_machine()
                     with staging(target) as folder:
-                        apt.unpack(machine, suite=machine.codename, packages=("prometheus",), into=folder)
+                        apt.unpack(machine, suite=machine.codename, packages=packages, into=folder)
             except apt.AptError as error:
                 raise PackagesError(str(error)) from error
-    return target / "usr/bin/promtool"
+    return target
 
 
 def _fetch_missing(*, containerd: pathlib.Path, tools: pathlib.Path, legacy: bool) -> None:

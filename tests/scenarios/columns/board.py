@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from hack.devnode import images, node
 from kubemend.agent.clients.cri.client import CriClient
@@ -13,9 +13,11 @@ from kubemend.agent.control import client, messages
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
 from kubemend.agent.restart import overrides
 from kubemend.agent.restart.intents import Strategy
+from kubemend.common import grpcio
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+from tests.scenarios import training
 
 Json = dict[str, Any]
 
@@ -84,6 +86,26 @@ class Board:
     """Probed containers that kubelet showed before they ran. Its probes fail them for that, and it restarts each once
     more ("What remains possible" in docs/architecture.md).
     """
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def on(cls, dev: node.DevNode, *extra: str, state: Path) -> AsyncIterator[Self]:
+        """Run an agent on a node, with ``extra`` arguments, and yield once it is ready."""
+        async with cls.of(dev, state=state) as made, dev.agent(f"--state-dir={state}", *extra) as agent:
+            await training.until_ready(agent)
+            yield made
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def of(cls, dev: node.DevNode, *, state: Path) -> AsyncIterator[Self]:
+        """Connect to a node, whose agent has that state directory."""
+        socket = str(dev.layout.containerd_socket)
+        async with (
+            kube.connect(kubeconfig=dev.kubeconfig) as api,
+            CriClient(socket) as cri,
+            grpcio.unix_channel(socket) as channel,
+        ):
+            yield cls(dev, api, cri, api_pb2_grpc.RuntimeServiceStub(channel), state)
 
     @contextlib.asynccontextmanager
     async def pod(self, name: str, script: str = LOOP, *, spec: Json | None = None, **main: Any) -> AsyncIterator[Seen]:
@@ -175,10 +197,10 @@ class Board:
         async with contextlib.aclosing(client.restart(request, socket=self.state / messages.SOCKET)) as events:
             return [event async for event in events]
 
-    async def restarted(self, name: str, strategy: Strategy, before: Seen) -> Seen:
+    async def restarted(self, name: str, strategy: Strategy, before: Seen, *, grace: float | None = None) -> Seen:
         """Restart a pod, check what must hold after every restart, and return its state."""
         early = set(self.early)
-        told = await self.asked(name, strategy)
+        told = await self.asked(name, strategy, grace=grace)
         assert told[-1].get("ok"), told
         assert [each["verified"] for each in told if each["event"] == "settled"] == [True], told
         after = await self.until(

@@ -465,6 +465,22 @@ async def test_held_pod_that_is_deleted_ends_and_reports_gone(world: World) -> N
     assert (await told_again.next()).phase is StepPhase.GONE
 
 
+async def test_held_pod_whose_node_shuts_down_has_failed_when_the_shutdown_is_cancelled(world: World) -> None:
+    told = world.order()
+    await told.next()
+    pod = world.pod.pods.pods()[POD.uid]
+    await world.pod.pods.put(replace(pod, leaving="NodeShutdown"))
+
+    async def no_main_runs() -> bool:
+        return not set(await world.pod.running()) & MAINS
+
+    await eventually.true(no_main_runs)
+    assert told.standings.empty()
+    await world.pod.pods.put(pod)
+    failed = await told.next()
+    assert (failed.phase, failed.detail) == (StepPhase.FAILED, "its node no longer shuts down")
+
+
 async def test_next_agent_continues_hold_until_release(world: World) -> None:
     await world.order().next()
     held = world.freezer.still()

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -270,14 +270,3 @@ async def test_kubelet_is_given_time_on_a_node_under_pressure(monkeypatch: pytes
     async with rig.doubting(ERROR, quick=0.0) as doubt:
         rig.ends.sandbox_stopped(SANDBOX)
         assert await doubt == "its sandbox has been stopped"
-
-
-@pytest.mark.parametrize("node", [{}, {"status": None}, {"status": {"conditions": ["x", {"type": 3}]}}])
-def test_node_without_such_conditions_ends_no_pods(node: dict[str, Any]) -> None:
-    assert pod_ends.node_state(node) == pod_ends.NodeState()
-
-
-def test_node_that_is_ready_again_ends_no_pods() -> None:
-    ready = condition("Ready", "True", "kubelet is posting ready status")
-    assert pod_ends.node_state(ready) == pod_ends.NodeState()
-    assert replace(pod_ends.NodeState(), under_pressure=True) == pod_ends.node_state(condition("PIDPressure", "True"))

@@ -316,3 +316,31 @@ async def test_oversized_pod_is_kept_by_its_identity_alone() -> None:
     assert shares.weight(view) < 5000
     with pytest.raises(options.BadAnnotationError, match="not kept"):
         options.parse(view.annotations)
+
+
+async def test_all_pods_leave_with_their_node_and_stay_if_its_shutdown_is_cancelled(bench: Bench) -> None:
+    await bench.create("old")
+    appeared = await bench.change(pods.PodChangeKind.APPEARED)
+    assert appeared.leaving == ""
+    bench.watch.node_shuts_down(True)
+    left = await bench.change(pods.PodChangeKind.CHANGED)
+    assert (left.ref, left.leaving) == (appeared.ref, "NodeShutdown")
+    assert bench.watch.pods()[left.ref.uid] == left
+    await bench.create("new")
+    assert (await bench.change(pods.PodChangeKind.APPEARED)).leaving == "NodeShutdown"
+    asked = await bench.watch.ask(left.ref, timeout=60.0)
+    assert asked is not None
+    assert asked.leaving == "NodeShutdown"
+    bench.watch.node_shuts_down(False)
+    back = [await bench.change(pods.PodChangeKind.CHANGED) for _ in range(2)]
+    assert {pod.ref.name: pod.leaving for pod in back} == {"old": "", "new": ""}
+    assert [pod.leaving for pod in bench.watch.pods().values()] == ["", ""]
+
+
+async def test_pod_that_leaves_for_a_reason_of_its_own_keeps_it_in_a_shutdown(bench: Bench) -> None:
+    await bench.create("evicted")
+    await bench.change(pods.PodChangeKind.APPEARED)
+    await bench.patch_status("evicted", {"status": {"phase": "Failed", "reason": "Evicted"}})
+    evicted = await bench.change(pods.PodChangeKind.CHANGED)
+    bench.watch.node_shuts_down(True)
+    assert bench.watch.pods()[evicted.ref.uid].leaving == "Evicted"

@@ -1,0 +1,58 @@
+"""Provide a node whose kubelet follows the machine's shutdown, with an agent whose calls can be held, or with a hub."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from hack.devnode import node
+from hack.devnode.cluster import Cluster
+from hack.devnode.criproxy import CriProxy
+from tests import clusters
+from tests.scenarios.columns.board import Board
+from tests.scenarios.gang.product import Product
+from tests.scenarios.matrix.shutdown.stage import Stage
+
+SHUTS_DOWN: Final[dict[str, Any]] = {
+    # Off by default (0 s). Long enough for each group that a scenario, not the time, decides when a pod ends.
+    "shutdownGracePeriod": "240s",
+    "shutdownGracePeriodCriticalPods": "120s",
+}
+"""KubeletConfiguration: kubelet ends pods in two groups before the machine goes down."""
+
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[Cluster]:
+    """The node. A scenario cancels the shutdown that it begins, and deletes its pods."""
+    options = node.Options(gpus=0, kubelet_config=SHUTS_DOWN, system_bus=True)
+    with clusters.running(f"shutdown-{os.getpid()}", nodes=1, options=options) as made:
+        yield made
+
+
+@pytest.fixture
+async def stage(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Stage]:
+    """The stage, with an agent that is ready."""
+    dev, socket = cluster.first, tmp_path / "cri.sock"
+    async with (
+        CriProxy(upstream=dev.layout.containerd_socket, socket=socket) as proxy,
+        Board.on(dev, f"--cri-endpoint={socket}", state=tmp_path / "state") as board,
+        Stage.on(board, proxy) as made,
+    ):
+        yield made
+
+
+@pytest.fixture
+async def product(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Product]:
+    """A controller, and the node's agent with its hub."""
+    async with Product.on(cluster, state=tmp_path) as made:
+        await made.start(nodes=1)
+        yield made
+
+
+@pytest.fixture
+async def board(cluster: Cluster, product: Product, tmp_path: Path) -> AsyncIterator[Board]:
+    """The node with that agent."""
+    async with Board.of(cluster.first, state=tmp_path / cluster.first.name) as made:
+        yield made

@@ -1,0 +1,92 @@
+"""On a node that shuts down no member of a gang causes a round, and a round that is under way starts nothing there."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import pytest
+
+from hack.devnode.rounds import Rounds
+from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import errors, paths
+from tests import eventually
+from tests.scenarios.columns.board import Board, Seen
+from tests.scenarios.matrix.shutdown import stage
+from tests.scenarios.matrix.shutdown.stage import LONG, OWN_ERROR, SHORT
+
+pytestmark = pytest.mark.devnode
+
+SLOWLY: Final = {"kubemend.io/grace-period": "10m"}
+
+
+@contextlib.asynccontextmanager
+async def gang(board: Board, name: str, *, grace: int = LONG) -> AsyncIterator[Sequence[Seen]]:
+    """Run two members, the second of which kubelet ends last, for the length of the block."""
+    names = [f"{name}-{number}" for number in range(2)]
+    try:
+        for number, each in enumerate(names):
+            await stage.create(
+                board, each, grace=grace, critical=number == 1, gang=name, annotations=SLOWLY if grace == SHORT else {}
+            )
+        seen = [await board.until(each, lambda pod: pod.is_ready, what="Ready") for each in names]
+        for pod in seen:
+            await eventually.true((board.volume(pod) / "up").exists)
+        yield seen
+    finally:
+        for each in names:
+            with contextlib.suppress(errors.NotFoundError):
+                await board.api.delete(paths.pod("default", each), options={"gracePeriodSeconds": 0})
+
+
+def rounds(board: Board, name: str) -> Rounds:
+    """Return the gang's rounds."""
+    return Rounds(board.api, GangKey("default", "Gang", name))
+
+
+def has_successor(events: Sequence[ContainerEvent], seen: Seen) -> bool:
+    """Return whether a successor has been started in the pod."""
+    return any(
+        each.kind is EventKind.STARTED and each.container.attempt > 0 and each.container.ref.pod.uid == seen.uid
+        for each in events
+    )
+
+
+async def over(board: Board, seen: Seen) -> None:
+    """Wait until kubelet has ended the pod."""
+    name = seen.pod["metadata"]["name"]
+    await board.until(name, lambda pod: pod.status.get("phase") in ("Failed", "Succeeded"), what="over")
+
+
+async def test_members_that_end_with_their_node_cause_no_round(board: Board) -> None:
+    async with gang(board, "ends") as (first, last), stage.shutdown(board):
+        ups = board.volume(last) / "up"
+        stage.exits(board, last, OWN_ERROR)
+        await eventually.true(lambda: len(ups.read_text().splitlines()) == 2)  # kubelet's: it is not ending yet
+        for member in (first, last):
+            await eventually.true((board.volume(member) / "term").exists)
+            stage.exits(board, member, 1)
+            await over(board, member)
+        await board.dev.system_bus.until_kubelet_releases()
+    async with gang(board, "lives") as (first, last):
+        stage.exits(board, first, OWN_ERROR)
+        # The controller has heard of everything before by then.
+        await rounds(board, "lives").until(bool, what="a round of the living")
+        assert await rounds(board, "ends").all() == []
+        stage.exits(board, last, 0)
+
+
+async def test_round_that_is_under_way_starts_nothing_on_a_node_that_shuts_down(board: Board) -> None:
+    async with gang(board, "round", grace=SHORT) as (first, last), stage.recorded(board) as events:
+        stage.exits(board, last, OWN_ERROR)
+        await eventually.true((board.volume(first) / "term").exists)  # the round stops it, and it takes its time
+        await eventually.true(lambda: has_successor(events, last))  # held for the round, whoever has started it
+        async with stage.shutdown(board):
+            begun = len(events)
+            await asyncio.gather(over(board, first), over(board, last))
+            await board.dev.system_bus.until_kubelet_releases()
+            for member in (first, last):
+                assert stage.started_by_kubemend(events[begun:], member.uid) == []
+        ended = await rounds(board, "round").finished(1)
+        assert ended["status"]["phase"] != "Succeeded", ended["status"]

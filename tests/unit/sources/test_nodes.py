@@ -1,0 +1,101 @@
+"""The state of the node, and its shutdown in a real API server."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pytest
+
+from kubemend.agent.sources import nodes
+from kubemend.common import aio
+from kubemend.common.kube import client, paths
+from tests.control_plane import Tenant
+
+SHUTS_DOWN: Final = "node is shutting down"
+
+
+def condition(kind: str, status: str, message: str = "") -> dict[str, Any]:
+    return {"status": {"conditions": [{"type": kind, "status": status, "message": message}]}}
+
+
+@pytest.mark.parametrize("node", [{}, {"status": None}, {"status": {"conditions": ["x", {"type": 3}]}}])
+def test_node_without_such_conditions_ends_no_pods(node: dict[str, Any]) -> None:
+    assert nodes.node_state(node) == nodes.NodeState()
+
+
+def test_node_that_is_ready_again_ends_no_pods() -> None:
+    ready = condition("Ready", "True", "kubelet is posting ready status")
+    assert nodes.node_state(ready) == nodes.NodeState()
+    assert replace(nodes.NodeState(), under_pressure=True) == nodes.node_state(condition("PIDPressure", "True"))
+
+
+@dataclass
+class Bench:
+    """A running NodeWatch and what it has called for."""
+
+    api: client.KubeClient
+    node: str
+    shutdowns: asyncio.Queue[bool] = field(default_factory=asyncio.Queue)
+
+    async def ready(self, status: str, message: str) -> None:
+        """Write the condition Ready as kubelet does."""
+        await self.api.patch_status(paths.one("nodes", self.node), condition("Ready", status, message))
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Follow the node during the block."""
+        watch = nodes.NodeWatch(
+            api=self.api,
+            node_name=self.node,
+            shutdown=self.shutdowns.put_nowait,
+            report=lambda _: None,
+            backoff=aio.Backoff(first=0.01, limit=0.05),
+        )
+        task = asyncio.create_task(watch.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+    async with asyncio.timeout(60), tenant.client() as api:
+        await api.create(paths.NODES, {"metadata": {"name": tenant.node}})
+        yield Bench(api, tenant.node)
+
+
+async def test_shutdown_and_its_cancellation_are_reported_once_each(bench: Bench) -> None:
+    async with bench.watching():
+        await bench.ready("True", "kubelet is posting ready status")
+        await bench.ready("False", SHUTS_DOWN)
+        assert await bench.shutdowns.get() is True
+        await bench.ready("False", f"[container runtime is down, {SHUTS_DOWN}]")
+        await bench.ready("True", "kubelet is posting ready status")
+        assert await bench.shutdowns.get() is False
+        assert bench.shutdowns.empty()
+
+
+async def test_agent_that_starts_on_a_node_that_shuts_down_hears_of_it(bench: Bench) -> None:
+    await bench.ready("False", SHUTS_DOWN)
+    async with bench.watching():
+        assert await bench.shutdowns.get() is True
+
+
+async def test_node_that_is_deleted_no_longer_shuts_down(bench: Bench) -> None:
+    await bench.ready("False", SHUTS_DOWN)
+    async with bench.watching():
+        assert await bench.shutdowns.get() is True
+        await bench.api.delete(paths.one("nodes", bench.node), options={})
+        assert await bench.shutdowns.get() is False
+
+
+async def test_node_that_is_not_ready_for_another_reason_does_not_shut_down(bench: Bench) -> None:
+    async with bench.watching():
+        await bench.ready("False", "container runtime is down")
+        await bench.ready("False", SHUTS_DOWN)
+        assert await bench.shutdowns.get() is True
+        assert bench.shutdowns.empty()
