@@ -155,8 +155,8 @@ class _SwapRun(PlanRunner[intents.Intent]):
     async def start(self, container_id: ContainerId) -> bool:
         """Start the successor; next to a running old container, on standby.
 
-        If it cannot be held, the swap continues in the other order; if there is none, it is undone. If the old container
-        has ended by itself, the successor needs no hold, and waits only for the devices.
+        If it cannot be held, the swap continues in the other order; if there is none, it is undone. If the old
+        container has ended by itself, the successor needs no hold, and waits only for the devices.
         """
         if not self._old_runs:
             return await super(_SwapRun, self).start(container_id)
