@@ -26,7 +26,7 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ import structlog
 from bench import figures
 from bench.crash import judging, subjects
 from bench.crash.blows import Blows
-from bench.crash.judging import Life, Now, Overlap
+from bench.crash.judging import Life, Now, Overlap, Violation
 from bench.crash.plans import Fault
 from bench.crash.scene import Scene
 from bench.crash.stages import Injected
@@ -61,6 +61,8 @@ _EARLIEST, _LATEST = -0.05, 0.4
 """Seconds from the kernel's line to the signal on which the trainer exits."""
 _TRAINER = "trainer"
 _LOOK_AGAIN = 0.05
+_FAILS_SECONDS = 5.0
+"""Seconds within which kubelet shows a pod as failed whose exit it has seen: it ends the other containers before."""
 _LOG_LINES = 30
 
 
@@ -294,7 +296,6 @@ class Deaths:
         left = await self._settled(fault)
         after = await scene.witness.look(subject)
         lives = scene.witness.lives(subject, _TRAINER)
-        old, died = f"({fault.old[:8]}, ", f"stopped with {subjects.DIED}"
         outcome = Outcome(
             plan=plan,
             line_at=fault.at,
@@ -305,13 +306,14 @@ class Deaths:
                 *sorted((lives[each] for each in lives if each != fault.old), key=lambda life: life.created),
             ),
             waited=self._waiting.of(subject),
-            died=any(old in line and line.endswith(died) for line in scene.witness.timeline(subject)),
-            left=left,
+            died=self._died(fault),
+            left=[f"{each.pod}: {each.wrong.value}: {each.detail}" for each in left],
         )
-        evidence = [*sorted(scene.witness.timeline(subject)), *left, *self._said(log_offset, subject)]
+        evidence = [*sorted(scene.witness.timeline(subject)), *outcome.left, *self._said(log_offset, subject)]
         self.tally.add(outcome, evidence=evidence)
         if left:
-            await scene.replace([subject])
+            spoilt = {subject.name, *(each.pod for each in left)}
+            await scene.replace(each for each in scene.subjects if each.name in spoilt)
 
     async def _strike(self, plan: Plan) -> Injected:
         """Write the line and have the trainer exit, in either order. Raises CriError."""
@@ -334,16 +336,35 @@ class Deaths:
             signal.pidfd_send_signal(pidfd, subjects.DIES_OF)
         self._scene.witness.note(subject, "the trainer is told to exit")
 
-    async def _settled(self, fault: Injected) -> Sequence[str]:
+    async def _settled(self, fault: Injected) -> Sequence[Violation]:
         """Wait until a successor runs and the node is quiet, or the pod has failed; return what is left."""
         scene, subject = self._scene, fault.subject
+        await self._until(
+            lambda: any(view.id != fault.old for view in scene.witness.now(subject).running.get(_TRAINER, ())),
+            subject,
+            timeout=SECONDS,
+        )
+        if not self._has_failed(subject):
+            left = await scene.quiet()
+            if left or subject.policy != "Never" or not self._died(fault):
+                return left
+            await self._until(lambda: False, subject, timeout=_FAILS_SECONDS)
+        return judging.unsettled(scene.witness.now(subject), [])
+
+    async def _until(self, holds: Callable[[], bool], subject: Subject, *, timeout: float) -> None:
+        """Wait until it holds or the pod has failed, at most ``timeout`` seconds."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SECONDS):
-                while all(view.id == fault.old for view in scene.witness.now(subject).running.get(_TRAINER, ())):
-                    if scene.witness.now(subject).phases[-1:] == ("Failed",):
-                        return ("the pod has failed",)
-                    await scene.witness.change(timeout=_LOOK_AGAIN)
-        return [f"{violation.wrong.value}: {violation.detail}" for violation in await scene.quiet()]
+            async with asyncio.timeout(timeout):
+                while not holds() and not self._has_failed(subject):
+                    await self._scene.witness.change(timeout=_LOOK_AGAIN)
+
+    def _has_failed(self, subject: Subject) -> bool:
+        return self._scene.witness.now(subject).phases[-1:] == ("Failed",)
+
+    def _died(self, fault: Injected) -> bool:
+        """Return whether the trainer has exited by itself."""
+        timeline = self._scene.witness.timeline(fault.subject)
+        return any(f"({fault.old[:8]}, " in line and line.endswith(f"with {subjects.DIED}") for line in timeline)
 
     def _said(self, offset: int, subject: Subject) -> Sequence[str]:
         with self._scene.agents_log.open() as log:
