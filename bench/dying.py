@@ -6,9 +6,9 @@ writes an Xid that names one trainer's process, and has the trainer exit with an
 Afterwards exactly one successor must have run, created by the agent, without a moment in which two trainers ran, and
 neither a failed pod nor CrashLoopBackOff may have been shown.
 
-What kubelet does because it sees the exit before a successor could prevent that is beyond reach: it creates its own
-container, which the agent adopts, shows CrashLoopBackOff in a pod with a backoff, and fails a ``Never`` pod. That is
-counted apart.
+Two things are beyond reach, and are counted apart. What kubelet does because it sees the exit before a successor could
+prevent that: it creates its own container, which the agent adopts, shows CrashLoopBackOff in a pod with a backoff, and
+fails a ``Never`` pod. And the agent leaves a ``Never`` container alone that has exited before it decides.
 
 Prints JSON: violations by kind and pod, those beyond reach, how often the trainer died by itself before it was killed,
 and the time from the line to the successor. Exits with 1 if there was a violation within reach. Past restarts are moved
@@ -111,7 +111,7 @@ class Outcome:
 
     @property
     def beyond_reach(self) -> frozenset[Wrong]:
-        """Return what kubelet may have done because it saw the exit before a successor could prevent that.
+        """Return what may follow from an exit before a successor could prevent that.
 
         The next name is the agent's if its container was created before kubelet's; a container that was created and has
         not run prevents nothing else.
