@@ -13,7 +13,7 @@ export GOGC ?= 400
 GENERATORS := protogen catalog_doc monitoring api_doc performance_doc steps_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode kubernetes image demo test test-long lint unit test-gpu format bench bench-crash bench-faults bench-steps generate lock clean
+.PHONY: help venv devnode kubernetes image demo test test-long lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-steps generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -45,6 +45,7 @@ test-long: devnode kubernetes image  ## the slower checks: the tests marked long
 	python -m pytest -m long -n 3 --dist loadscope --no-loadscope-reorder
 	python -m pytest -m "" tests/scenarios/matrix --matrix=full
 	python -m bench.crash --runs 500
+	python -m bench.dying --runs 200
 	python -m bench.faults
 	python -m pytest -m installation tests/installation
 
@@ -80,6 +81,9 @@ bench-steps: devnode kubernetes  ## from a fault to the next training step, for 
 
 bench-crash: devnode kubernetes  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
 	python -m bench.crash --runs 500
+
+bench-dying: devnode kubernetes  ## have trainers die of their fault by themselves while they are restarted, 200 times, as JSON (ten minutes)
+	python -m bench.dying --runs 200
 
 generate: venv  ## write the generated files: stubs, pages, alerts, dashboard, the picture
 	for generator in $(GENERATORS); do python -m hack.$$generator || exit 1; done

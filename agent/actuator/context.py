@@ -65,6 +65,9 @@ class Standbys(Protocol):
     def freeze(self, pid: int | None) -> None:
         """Freeze the old container. Raises HoldError."""
 
+    async def stands_still(self, pid: int | None) -> bool:
+        """Return whether a container that was frozen stands still: it ends by nothing but a kill."""
+
     def thaw(self, pid: int | None) -> None: ...
 
 

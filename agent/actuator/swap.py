@@ -11,16 +11,19 @@ from kubemend.agent.actuator import progress, turns
 from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
 from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.hold_set import HoldSet
-from kubemend.agent.actuator.hold.standby import Standby
+from kubemend.agent.actuator.hold.standby import EndedError, Standby
 from kubemend.agent.actuator.next_names import NextNames
 from kubemend.agent.actuator.outcomes import Outcome, Result
-from kubemend.agent.actuator.plan_runner import RELIST_SECONDS, PlanRunner
+from kubemend.agent.actuator.plan_runner import RELIST_SECONDS, PlanRunner, next_change
 from kubemend.agent.clients.cri.errors import CriError, NameReserved
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import intents, steps, swap
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
+
+_SHOWN_SECONDS = 2.0
+"""Seconds within which a runtime shows that a container's process is gone."""
 
 
 class SwapActuator:
@@ -126,15 +129,17 @@ class _SwapRun(PlanRunner[intents.Intent]):
         """Create the successor. A running old container is frozen first.
 
         Kubelet starts a copy next to it as soon as anything of the pod wakes it, and after an agent crash nothing else
-        would keep both from running. An end that kubemend did not cause has woken kubelet already, so the name of such
-        a copy is reserved.
+        would keep both from running. An end that kubemend did not cause wakes kubelet, so the name of such a copy is
+        reserved: the old container has ended, or may end by itself because it does not stand still. A program that dies
+        of the fault is listed as running, but its process cannot be frozen any more.
         """
-        if not self._old_runs and not self.stopped_old:
-            await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
         if not self._old_runs or self.intent.grace_seconds > 0:  # a frozen container cannot use its grace period
+            if not self._old_runs and not self.stopped_old:
+                await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
             await self._make(config, sandbox_config=sandbox_config)
             return
-        await self._freeze_old()
+        if not await self._freeze_old():
+            await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
         self.unanswered = True
         await self._make(config, sandbox_config=sandbox_config)
         self.unanswered = False
@@ -150,14 +155,16 @@ class _SwapRun(PlanRunner[intents.Intent]):
     async def start(self, container_id: ContainerId) -> bool:
         """Start the successor; next to a running old container, on standby.
 
-        If it cannot be held, the swap continues in the other order; if there is none, it is undone.
+        If it cannot be held, the swap continues in the other order; if there is none, it is undone. If the old
+        container has ended by itself, the successor needs no hold, and waits only for the devices.
         """
         if not self._old_runs:
             return await super(_SwapRun, self).start(container_id)
         try:
             await self._prepare_standby(container_id)
         except HoldError as error:
-            self._cannot_hold(error)
+            if not await self._has_ended(gone=isinstance(error, EndedError)):
+                self._cannot_hold(error)
             return False
         assert self.standby is not None
         self.unanswered = True
@@ -168,6 +175,17 @@ class _SwapRun(PlanRunner[intents.Intent]):
             raise
         self.unanswered = False
         return True
+
+    async def _has_ended(self, *, gone: bool) -> bool:
+        """Return whether the old container has ended. If its process is ``gone``, wait until the runtime shows that."""
+        async with turns.waiting(), self.tools.events.subscribe(self.intent.target.pod.uid) as changes:
+            await self.refresh()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SHOWN_SECONDS):
+                    while gone and self._old_runs:
+                        await next_change(changes, timeout=RELIST_SECONDS)
+                        await self.refresh()
+        return not self._old_runs
 
     def _cannot_hold(self, error: HoldError) -> None:
         self.last_error = str(error)
@@ -261,17 +279,21 @@ class _SwapRun(PlanRunner[intents.Intent]):
         else:
             standby.give_up()
 
-    async def _freeze_old(self) -> None:
-        """Freeze the old container. If that fails, it runs until it is stopped a moment later."""
+    async def _freeze_old(self) -> bool:
+        """Freeze the old container, and return whether it stands still.
+
+        If that fails, it runs until it is stopped a moment later, or ends by itself.
+        """
         if self.tools.standbys is None:
-            return
+            return False
         pid = (await self.tools.runtime.container_status(self.intent.old)).pid
         try:
             self.tools.standbys.freeze(pid)
         except HoldError as error:
             log.warning("restart.not_frozen", restart=self.intent.id, error=str(error))
-        else:
-            self.frozen = pid
+            return False
+        self.frozen = pid
+        return await self.tools.standbys.stands_still(pid)
 
     def _thaw_unless_replaced(self) -> None:
         """Thaw the old container unless a successor exists, or may exist: then it stays frozen until listed again."""

@@ -48,7 +48,7 @@ class Life:
     """Hold when a container was created, started and exited, in Unix seconds; None: not yet, or never.
 
     ``stood_still``: it was frozen when its agent was killed. Only an agent can thaw it: to kill it, or because no other
-    container of its name runs.
+    container of its name runs. ``ours``: an agent created it, not kubelet.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Life:
     began: float | None = None
     ended: float | None = None
     stood_still: bool = False
+    ours: bool = False
 
     def beside(self, other: "Life") -> bool:
         """Return whether both ran at the same time."""

@@ -1,5 +1,6 @@
 """Define the tested pods: every restart policy, several shapes, every strategy that the agent carries out itself."""
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,6 +14,9 @@ INIT: Final = "prepare"
 SIDECAR: Final = "shipper"
 _LEASE_PORTS: Final = MappingProxyType({"trainer": 7001, "worker": 7002, SIDECAR: 7003})
 _EXITS_ON_TERM = "trap 'exit 0' TERM\n"
+DIES_OF: Final = signal.SIGUSR1
+DIED: Final = 3
+_DIES = f"trap 'exit {DIED}' USR1\n"
 _MANY = 1_000_000
 
 
@@ -20,7 +24,8 @@ _MANY = 1_000_000
 class Subject:
     """Describe one kind of pod, with an init container.
 
-    ``mains`` are its main containers, which a swap replaces together; ``grace`` is in seconds.
+    ``mains`` are its main containers, which a swap replaces together; ``grace`` is in seconds. ``dies``: they exit by
+    themselves, with code ``DIED``, at most 50 ms after the signal ``DIES_OF``.
     """
 
     name: str
@@ -29,6 +34,7 @@ class Subject:
     mains: tuple[str, ...] = ("trainer",)
     sidecar: bool = True
     grace: int = 0
+    dies: bool = False
 
     @property
     def lasting(self) -> frozenset[str]:
@@ -65,7 +71,7 @@ class Subject:
 
     def _script(self, name: str) -> str:
         leased = trainer.leased(trainer.TRAIN, name=name, port=_LEASE_PORTS[name])
-        return _EXITS_ON_TERM + leased if self.grace else leased
+        return (_EXITS_ON_TERM if self.grace else "") + (_DIES if self.dies else "") + leased
 
     def _annotations(self) -> Mapping[str, str]:
         return {

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -48,7 +48,9 @@ class _Seen:
         self.timeline.append(
             f"{at:.4f} {view.ref.name} attempt {view.attempt} ({view.id[:8]}, {whose}) {event.kind.value}{exited}"
         )
-        life = self.lives.get(view.id) or Life(view.ref.name, created=view.created_at / 1e9)
+        life = self.lives.get(view.id) or Life(
+            view.ref.name, created=view.created_at / 1e9, ours=view.restart_id is not None
+        )
         if event.kind is EventKind.STARTED:
             life = replace(life, began=at)
         elif event.kind is not EventKind.CREATED and life.ended is None:
@@ -117,6 +119,10 @@ class Witness:
                 task = asyncio.create_task(self._freezing(subject, view.id, group), name=f"freezing {view.id[:8]}")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+
+    def lives(self, subject: Subject, name: str) -> Mapping[ContainerId, Life]:
+        """Return the lives of a pod's containers of that name that did not end before ``turn_page``."""
+        return {container: life for container, life in self._seen[subject.name].lives.items() if life.name == name}
 
     def timeline(self, subject: Subject) -> Sequence[str]:
         """Return a pod's events since ``turn_page``, one line each."""

@@ -17,7 +17,7 @@ from hack.devnode.pods import Pods, RunningPod, container
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError, Patience
 from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
-from kubemend.agent.actuator.hold.standby import Standbys
+from kubemend.agent.actuator.hold.standby import EndedError, Standbys
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, ContainerState, SandboxId
 from kubemend.agent.restart import headroom
@@ -127,6 +127,16 @@ async def test_a_held_container_is_running_and_has_not_run(bench: Bench) -> None
     await bench.runtime.stop_container(bench.old, grace=0)
     standby.release_successor(old_is_dead=True)
     await bench.has_run("old", "new")
+
+
+async def test_frozen_container_stands_still_until_it_is_killed(bench: Bench) -> None:
+    await bench.has_run("old")
+    standbys, pid = bench.standbys(), await bench.pid(bench.old)
+    assert not await standbys.stands_still(pid)
+    standbys.freeze(pid)
+    assert await standbys.stands_still(pid)
+    await bench.runtime.stop_container(bench.old, grace=0)
+    assert not await standbys.stands_still(pid)
 
 
 async def test_late_read_of_the_mounts_still_holds_the_container(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,5 +320,5 @@ async def test_runtime_with_invisible_mounts_is_reported(bench: Bench, tmp_path:
 
 
 async def test_a_container_that_is_gone_has_nothing_to_freeze(bench: Bench) -> None:
-    with pytest.raises(HoldError, match="cannot be found"):
+    with pytest.raises(EndedError, match="ended by itself"):
         await bench.standbys().prepare(ContainerId("x" * 64), old_pid=None)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from kubemend.agent.actuator.hold.exec_hold import HoldError
-from kubemend.agent.actuator.hold.standby import Standby
+from kubemend.agent.actuator.hold.standby import EndedError, Standby
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_runtime import Runtime
@@ -11,19 +11,23 @@ from tests.fakes.cri_runtime import Runtime
 
 @dataclass
 class Standbys:
-    """``story`` is the list of events, in order. ``refusal`` makes ``prepare`` and ``freeze`` fail."""
+    """``story`` is the list of events, in order. ``refusal`` makes ``prepare`` and ``freeze`` fail.
+
+    ``dying``: the old one is about to end by itself, and does not freeze any more; ``gone``: its process has ended.
+    """
 
     runtime: Runtime
     old: ContainerId
     refusal: str | None = None
     story: list[str] = field(default_factory=list)
     frozen: bool = False
+    dying: bool = False
+    gone: bool = False
     held: set[ContainerId] = field(default_factory=set)
 
     async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
         """Freeze the old one and hold the successor."""
-        if self.refusal is not None:
-            raise HoldError(self.refusal)
+        self._refuse()
         self.frozen = True
         self.held.add(successor)
         self.story.append("prepared")
@@ -31,15 +35,24 @@ class Standbys:
 
     def freeze(self, pid: int | None) -> None:
         """Freeze the old one."""
-        if self.refusal is not None:
-            raise HoldError(self.refusal)
+        self._refuse()
         self.frozen = True
         self.story.append("frozen")
+
+    async def stands_still(self, pid: int | None) -> bool:
+        """Return whether the old one is frozen."""
+        return self.frozen and not self.dying
 
     def thaw(self, pid: int | None) -> None:
         """Thaw the old one."""
         self.frozen = False
         self.story.append("thawed")
+
+    def _refuse(self) -> None:
+        if self.gone:
+            raise EndedError("it has ended by itself")
+        if self.refusal is not None:
+            raise HoldError(self.refusal)
 
     def old_runs(self) -> bool:
         """Return whether the runtime still has the old one running."""

@@ -1,5 +1,6 @@
 """Put a successor on standby: started next to its frozen predecessor, and held until that is dead."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from kubemend.agent.restart import headroom
 
 log = structlog.get_logger(__name__)
 
+_STILL_SECONDS = 0.05
+"""Seconds to wait for a container to stand still, which takes a millisecond unless a process hangs or ends."""
+
 
 class Held(Protocol):
     """The successor (``exec_hold.Hold``); ``asker`` is its process, once blocked at its first instruction."""
@@ -32,6 +36,10 @@ class Frozen(Protocol):
 
     def thaw(self) -> None: ...
     def kill(self) -> None: ...
+
+
+class EndedError(HoldError):
+    """The container to replace has no process any more: it has ended, though the runtime may still list it."""
 
 
 @dataclass(slots=True)
@@ -139,6 +147,22 @@ class Standbys:
         """Freeze a container. Raises HoldError."""
         self._freeze(pid)
 
+    async def stands_still(self, pid: int | None) -> bool:
+        """Return whether a container that was told to freeze has done so, this process of it included.
+
+        It ends by nothing but a kill then. A process that is about to end never freezes: the kernel takes down its
+        memory and its devices first, which takes long for a program on a GPU.
+        """
+        cgroup = self._cgroup(pid)
+        if cgroup is None:
+            return False
+        try:
+            frozen = await asyncio.to_thread(cgroup.wait_frozen, timeout=_STILL_SECONDS)
+            return frozen and pid in cgroup.pids()
+        except OSError as error:
+            log.error("standby.cgroup", error=str(error))
+            return False
+
     def thaw(self, pid: int | None) -> None:
         """Thaw a container that a previous agent may have frozen."""
         if (cgroup := self._cgroup(pid)) is not None:
@@ -147,6 +171,8 @@ class Standbys:
     def _freeze(self, pid: int | None) -> _Old:
         cgroup = self._cgroup(pid)
         if cgroup is None:
+            if not pid or not (self._proc / str(pid)).exists():
+                raise EndedError(f"the container to replace has ended by itself (pid {pid})")
             raise HoldError(f"the cgroup of the container to replace (pid {pid}) cannot be found")
         old = _Old(cgroup, self._owner)
         try:

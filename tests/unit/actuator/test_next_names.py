@@ -12,6 +12,7 @@ from kubemend.agent.restart import intents, reservations
 from tests.unit.actuator.conftest import TARGET, Rig
 
 ORDERS = pytest.mark.parametrize("order", intents.SwapOrder)
+CREATES_FIRST = pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each.value != "stop-first"])
 
 
 async def reserved(rig: Rig) -> list[ContainerSummary]:
@@ -38,6 +39,23 @@ async def test_name_is_reserved_before_the_successor_is_visible(rig: Rig) -> Non
     await rig.actuator().carry_out(intent, material=await rig.material(intent))
     made = [call.request for call in rig.server.calls if call.method == "CreateContainer"]
     assert [request.config.metadata.attempt for request in made] == [2, 1]  # type: ignore[attr-defined]
+
+
+@CREATES_FIRST
+@pytest.mark.parametrize("dying", [True, False], ids=["dying", "unfreezable"])
+async def test_name_is_reserved_if_the_old_container_may_end_by_itself(
+    rig: Rig, order: intents.SwapOrder, *, dying: bool
+) -> None:
+    """A program that dies of the fault is listed as running, and wakes kubelet while its successor is in CREATED."""
+    assert rig.standbys is not None
+    rig.standbys.dying = dying
+    rig.standbys.refusal = None if dying else "no cgroup version 2"
+    intent, actuator = rig.intent(order=order), rig.actuator()
+    await actuator.carry_out(intent, material=await rig.material(intent))
+    made = [call.request for call in rig.server.calls if call.method == "CreateContainer"]
+    assert [request.config.metadata.attempt for request in made][:2] == [2, 1]  # type: ignore[attr-defined]
+    await actuator.give_back(intent)
+    assert await reserved(rig) == []
 
 
 @ORDERS

@@ -11,13 +11,23 @@ import pytest
 from kubemend.agent.actuator.context import PreStopHook
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.events import EventKind
-from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook, Hook, SleepHook, UnsupportedHook
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerState,
+    ContainerSummary,
+    ExecHook,
+    Hook,
+    SleepHook,
+    UnsupportedHook,
+)
 from kubemend.agent.restart import intents, steps, swap
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.standbys import Standbys
 from tests.unit.actuator.conftest import LAST_WORDS, TARGET, Rig
 
 CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")
+RESERVES = "CreateContainer"
+"""The first call of a swap whose old container may end by itself: it reserves the name of kubelet's copy."""
 BOTH_ORDERS = pytest.mark.parametrize("order", intents.SwapOrder)
 
 
@@ -332,21 +342,13 @@ async def test_unholdable_successor_is_removed_and_the_old_container_continues(r
     assert [view.id for view in await rig.running()] == [rig.old]
 
 
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        (intents.SwapOrder.START_ELSE_STOP_FIRST, ["CreateContainer", "StopContainer", "StartContainer"]),
-        (intents.SwapOrder.START_ELSE_CREATE_FIRST, ["CreateContainer", "StopContainer", "StartContainer"]),
-    ],
-)
-async def test_unholdable_successor_falls_back_to_stop_first_if_safe(
-    rig: Rig, order: intents.SwapOrder, expected: list[str]
-) -> None:
+@pytest.mark.parametrize("order", [intents.SwapOrder.START_ELSE_STOP_FIRST, intents.SwapOrder.START_ELSE_CREATE_FIRST])
+async def test_unholdable_successor_falls_back_to_stop_first_if_safe(rig: Rig, order: intents.SwapOrder) -> None:
     standbys(rig).refusal = "no fanotify"
     intent = rig.intent(order=order)
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert outcome.result is Result.SWAPPED
-    assert changes(rig) == expected
+    assert changes(rig) == [RESERVES, "CreateContainer", "StopContainer", "StartContainer"]
     assert len(await rig.running()) == 1
 
 
@@ -444,6 +446,38 @@ async def test_unfreezable_container_gets_a_successor_while_running(rig: Rig) ->
     intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert outcome.result is Result.SWAPPED
+
+
+@STARTS_FIRST
+async def test_old_container_that_ends_during_the_swap_needs_no_hold(rig: Rig, order: intents.SwapOrder) -> None:
+    intent = rig.intent(order=order)
+    material, seen = await rig.material(intent), await rig.containers()
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    standbys(rig).gone = True
+    outcome = await rig.actuator().carry_out(intent, material=material, seen=seen)
+    assert outcome.result is Result.SWAPPED
+    assert changes(rig) == [RESERVES, "CreateContainer", "StartContainer"]
+
+
+@STARTS_FIRST
+async def test_swap_waits_for_the_runtime_to_show_that_the_old_process_is_gone(
+    rig: Rig, order: intents.SwapOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a lone Never container would lose the successor that is to replace it."""
+    intent = rig.intent(order=order)
+    material, list_containers = await rig.material(intent), rig.cri.list_containers
+    standbys(rig).gone = True
+
+    async def exits_after_the_listing(**of: Any) -> tuple[ContainerSummary, ...]:
+        views = await list_containers(**of)
+        if any(view.restart_id == intent.id for view in views):
+            rig.server.runtime.exit(rig.old, exit_code=1)
+        return views
+
+    monkeypatch.setattr(rig.cri, "list_containers", exits_after_the_listing)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.SWAPPED
+    assert changes(rig) == [RESERVES, "CreateContainer", "StartContainer"]
 
 
 @BOTH_ORDERS
