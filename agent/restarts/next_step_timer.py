@@ -62,9 +62,9 @@ class NextStepTimer:
         """
         now = time.monotonic()
         unix, slept = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME) - now
-        self._awaited = {
-            ref: each for ref, each in self._awaited.items() if now - each.restarted.at <= next_step.LONGEST_WAIT
-        }
+        for ref, each in list(self._awaited.items()):
+            if now - each.restarted.at > next_step.LONGEST_WAIT:
+                self._drop(ref, "not watched any more")
         for name in sorted(_with_heartbeat(pod) & successors.keys()):
             assert pod is not None
             ref = ContainerRef(pod.ref, name)

@@ -172,7 +172,7 @@ class HeartbeatSource:
             calls=self._calls,
             changed=self._changed,
             on_hang=self._listener.hung,
-            on_poll=self._polls.polled,
+            on_poll=self._polled,
         )
         log.info("heartbeat.watched", container=str(view.ref), file=config.file, timeout=config.timeout)
         self._watches[view.id] = watch, tasks.create_task(watch.run(), name=f"heartbeat of {view.ref}")
@@ -213,6 +213,12 @@ class HeartbeatSource:
         if heart.started is not (watch.view.id in self._saved):
             self._to_save.set()
         self._report_status()
+
+    def _polled(self, container: ContainerSummary, look: Look) -> None:
+        """Pass a check on. One that ``still_hung`` began may end after the container is no longer watched."""
+        if container.id in self._watches:
+            with contained.within(contained.Part.HEARTBEAT, container.ref):
+                self._polls.polled(container, look)
 
     async def _save(self) -> None:
         while True:

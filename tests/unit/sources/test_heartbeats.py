@@ -458,6 +458,36 @@ async def test_internal_error_on_options_of_a_pod_leaves_the_others(
         assert (await world.hangs()).target == TRAINER
 
 
+class Gated(OwnThreads):
+    """Inspects containers only while the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def call(self, work: Callable[[], Any], *, who: str, timeout: float) -> Any:
+        await self.gate.wait()
+        return await super().call(work, who=who, timeout=timeout)
+
+
+async def test_check_that_ends_after_its_container_is_not_passed_on(tmp_path: Path, short_timeouts: None) -> None:
+    calls = Gated()
+    async with running(make(tmp_path, annotated(), calls=calls)) as world:
+        world.begin()
+        await world.polled()
+        calls.gate.clear()
+        asked = asyncio.create_task(world.source.still_hung(ME))
+        await asyncio.sleep(0)  # it has found the watch
+        world.events.stop(ME)
+        async with asyncio.timeout(PATIENCE):
+            await world.recorded.forgotten.get()
+            looks = len(world.recorded.looks[ME])
+            calls.gate.set()
+            await asked
+        assert len(world.recorded.looks[ME]) == looks
+
+
 async def test_every_check_is_passed_on_with_the_containers_start(world: World) -> None:
     world.runtime.started_at = 1_790_000_000_500_000_000
     file = world.begin()
