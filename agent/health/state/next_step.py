@@ -90,7 +90,7 @@ def first_touch(restarted: Restarted, before: Look | None, look: Look) -> Step |
         return None
     touched = look.monotonic(poll.sight.changed / 1e9)
     if touched > poll.ended + _TICK or (before is not None and touched < before.poll.began - _TICK):
-        return Unknown("the file's clock is not the node's")
+        return Unknown("the file's time contradicts the checks")
     if before is None or before.poll.began < start:
         return Step(start, start, min(touched, poll.ended)) if touched > start else None
     earliest = before.poll.began

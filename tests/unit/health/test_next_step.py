@@ -87,7 +87,13 @@ def test_removed_file_is_no_step() -> None:
 @pytest.mark.parametrize("at", [AT + 60, AT - 60, AT - 1e9])
 def test_time_that_the_two_checks_contradict_is_unknown(at: float) -> None:
     answer = found(look(AT + 1, Blank.ABSENT), look(AT + 16, touched(at)))
-    assert answer == Unknown("the file's clock is not the node's")
+    assert answer == Unknown("the file's time contradicts the checks")
+
+
+def test_time_between_two_readings_of_the_clock_stays_within_the_checks() -> None:
+    assert_step(found(look(AT + 16, touched(AT + 16.02))), AT, AT, AT + 16)
+    assert_step(found(look(AT + 1, Blank.ABSENT), look(AT + 16, touched(AT + 16.02))), AT, AT + 1, AT + 16)
+    assert_step(found(look(AT + 1, Blank.ABSENT), look(AT + 16, touched(AT + 0.98))), AT, AT + 1, AT + 1)
 
 
 def test_untouched_file_is_given_up_after_an_hour() -> None:
@@ -109,6 +115,15 @@ def test_node_that_slept_is_unknown() -> None:
 def test_kubelets_container_counts_from_its_own_start() -> None:
     looks = look(AT + 5, touched(AT + 3), started=AT + 4), look(AT + 20, touched(AT + 11), started=AT + 4)
     assert_step(found(*looks, restarted=BY_KUBELET), AT + 4, AT + 5, AT + 11)
+
+
+def test_kubelets_container_that_is_older_counts_from_the_end_of_the_restart() -> None:
+    looks = look(AT + 1, touched(AT - 1), started=AT - 2), look(AT + 16, touched(AT + 9), started=AT - 2)
+    assert_step(found(*looks, restarted=BY_KUBELET), AT, AT + 1, AT + 9)
+
+
+def test_kubelets_container_that_starts_after_the_check_has_no_step_yet() -> None:
+    assert found(look(AT + 5, touched(AT + 5.02), started=AT + 5.01), restarted=BY_KUBELET) is None
 
 
 def test_kubelets_container_whose_start_is_unknown_has_no_step() -> None:
