@@ -9,6 +9,7 @@ from kubemend.agent.model.verdicts import Health
 from kubemend.common import contained, process_metrics
 from kubemend.common.components import ComponentState
 
+_STEPS = (0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0)
 _FAST = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -50,6 +51,13 @@ class Metrics:
             "Duration of each phase of a restart; fault_to_running is from the fault to the new process.",
             ["strategy", "phase"],
             buckets=_FAST,
+            registry=registry,
+        )
+        self.next_step = Histogram(
+            "kubemend_restart_next_step_seconds",
+            "Time to the first touch of the heartbeat file after a restart, from its cause (fault) or its end (start).",
+            ["strategy", "since"],
+            buckets=_STEPS,
             registry=registry,
         )
         self.caches = Counter(

@@ -191,6 +191,14 @@ ROWS: Final[Sequence[Row]] = (
                 unit="s",
             ),
             Panel(
+                "Next step",
+                "timeseries",
+                _quantiles(_over("since_le:kubemend_restart_next_step_seconds_bucket:rate5m"), by="since"),
+                "From the fault, and from the end of the restart, to the first touch of the heartbeat file. Only for "
+                "containers that have one (kubemend.io/heartbeat-file).",
+                unit="s",
+            ),
+            Panel(
                 "Refused and held",
                 "timeseries",
                 (

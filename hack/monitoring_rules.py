@@ -276,6 +276,10 @@ RECORDINGS: Final[Sequence[Recording]] = (
         "sum by (strategy, phase, le) (rate(kubemend_restart_phase_seconds_bucket[5m]))",
     ),
     Recording(
+        "since_le:kubemend_restart_next_step_seconds_bucket:rate5m",
+        "sum by (since, le) (rate(kubemend_restart_next_step_seconds_bucket[5m]))",
+    ),
+    Recording(
         "phase_le:kubemend_round_phase_seconds_bucket:rate5m",
         "sum by (phase, le) (rate(kubemend_round_phase_seconds_bucket[5m]))",
     ),

@@ -29,6 +29,7 @@ from kubemend.agent.faults.hangs import Hangs
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
 from kubemend.agent.restart.exits import Exit
+from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
@@ -107,6 +108,7 @@ class RuntimeServices:
         self._report = report
         self._report_heartbeats = report_heartbeats
         self._newcomers = DeviceReattachTimer(driver=driver, processes=processes, metrics=metrics)
+        self._next_steps = NextStepTimer(metrics=metrics)
         self._restarts: RestartScheduler | None = None
         self._owner = ""
         self._sweeping = SideProcess("shm", cgroup_root=processes.cgroup_root)
@@ -187,6 +189,7 @@ class RuntimeServices:
                 processes=self._processes,
                 memory=HeartbeatState(self._store),
                 listener=self._hangs,
+                polls=self._next_steps,
                 report=self._report_heartbeats,
                 calls=SideProcess("heartbeats", cgroup_root=self._processes.cgroup_root),
             )
@@ -300,6 +303,7 @@ class RuntimeServices:
             storm=budgets.Window(limit=self._settings.storm_restarts, seconds=self._settings.storm_window),
             suspects=self._suspects,
             newcomers=self._newcomers,
+            next_steps=self._next_steps,
             gangs=self._gangs,
         )
         self.rounds = RoundParticipant(

@@ -26,6 +26,7 @@ from kubemend.agent.restart import admission, steps, verification
 from kubemend.agent.restart.device_release import ReleaseState
 from kubemend.agent.restarts import verifier
 from kubemend.agent.restarts.budgets import Counted
+from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.recovery import STALE_AFTER, taken_back
 from kubemend.agent.restarts.restart_plan import RestartPlan
@@ -117,6 +118,7 @@ class RestartExecutor:
         held: float,
         suspects: SuspicionTracker | None = None,
         newcomers: DeviceReattachTimer | None = None,
+        next_steps: NextStepTimer | None = None,
     ) -> None:
         self._outside = outside
         self._aftermath = verifier.RestartVerifier(outside=outside)
@@ -126,6 +128,7 @@ class RestartExecutor:
         self._held = held
         self._suspects = suspects
         self._newcomers = newcomers
+        self._next_steps = next_steps
         self._hurried: dict[PodUid, asyncio.Event] = {}
         self._in_a_hurry: Counter[PodUid] = Counter()
         self._acting = 0
@@ -249,6 +252,7 @@ class RestartExecutor:
         if done.outcome.result.restarted:
             begun = asyncio.get_running_loop().time()
             self._expect(done, devices=devices, visit=visit)
+            self._expect_step(done)
             verified = None
             with contained.within(Kind.VERIFICATION, done.act.target):
                 async with turns.waiting():
@@ -304,6 +308,21 @@ class RestartExecutor:
                 devices=devices or frozenset(),
                 containers=done.outcome.survivors.values(),
             )
+
+    def _expect_step(self, done: _Done) -> None:
+        """Start timing until the new containers touch their heartbeat files."""
+        if self._next_steps is None:
+            return
+        act = done.act
+        new = {name: container for name, container in done.outcome.survivors.items() if container not in act.old}
+        self._next_steps.expect(
+            act.id,
+            strategy=act.strategy,
+            pod=self._outside.pods.pods().get(act.target.pod.uid),
+            old=act.old,
+            successors={name: new.get(name) for name in act.names},
+            fault_age=self._now() - done.cause.happened_at,
+        )
 
     def _suspect(self, done: _Done, *, visit: GateSession) -> None:
         """Mark the devices of a process that cannot be killed as suspect."""

@@ -22,6 +22,7 @@ from kubemend.agent.restart import admission, budget, cache, clone, overrides
 from kubemend.agent.restarts import planning, runtime_state
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
+from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.pod_locks import PodLocks
 from kubemend.agent.restarts.progress_fanout import ProgressFanout
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
@@ -106,6 +107,7 @@ class RestartScheduler:
         storm: budgets.Window = budget.STORM,
         suspects: SuspicionTracker | None = None,
         newcomers: DeviceReattachTimer | None = None,
+        next_steps: NextStepTimer | None = None,
         gangs: ports.Gangs = ports.NO_GANGS,
         since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
@@ -134,6 +136,7 @@ class RestartScheduler:
             held=self._limits.held,
             suspects=suspects,
             newcomers=newcomers,
+            next_steps=next_steps,
         )
 
     @property

@@ -18,6 +18,7 @@ from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.health.state import heartbeat
 from kubemend.agent.health.state.heartbeat import Blank, Heart, Mark, Poll, Pulse
+from kubemend.agent.health.state.next_step import Look
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary
 from kubemend.agent.restart import options
@@ -56,6 +57,7 @@ class Watch:
         calls: Calls,
         changed: Callable[["Watch"], None],
         on_hang: Callable[[Hang], None],
+        on_poll: Callable[[ContainerSummary, Look], None],
     ) -> None:
         self.view = view
         self.config = config
@@ -65,8 +67,10 @@ class Watch:
         self._processes = processes
         self._changed = changed
         self._on_hang = on_hang
+        self._on_poll = on_poll
         self._calls = calls
         self._where: Where | None = None
+        self._started_at: float | None = None
         self._one_poll = asyncio.Lock()
         self._unknown_reason = ""
         self._reported_at: float | None = None
@@ -85,6 +89,7 @@ class Watch:
             slept = time.clock_gettime(time.CLOCK_BOOTTIME) - began
             sight = await self._sight()
             poll = Poll(began=began, ended=time.monotonic(), slept=slept, sight=sight)
+            self._on_poll(self.view, Look(poll, unix=time.time(), started_at=self._started_at))
             heart = heartbeat.after(before, poll, timeout=self.config.timeout)
             if heart.pulse is Pulse.HUNG and self._must_report(began):
                 hang = await self._examine(heart)
@@ -125,6 +130,7 @@ class Watch:
             info = await self._runtime.container_status(self.view.id)
             if info.pid is None:
                 raise ProcessLookupError("the runtime does not return the container's main process")
+            self._started_at = info.started_at / 1e9 if info.started_at > 0 else None
             self._where = Where(pid=info.pid, container_id=self.view.id, processes=self._processes)
         try:
             return await self._call(functools.partial(container_inside.heartbeat_mark, self._where, self.config.file))

@@ -10,6 +10,7 @@ import structlog
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.health.state import heartbeat
 from kubemend.agent.health.state.heartbeat import Heart, Pulse
+from kubemend.agent.health.state.next_step import Look
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -68,6 +69,16 @@ class Listener(Protocol):
         """A pod's heartbeat annotations are invalid; ``why`` is empty when they no longer are."""
 
 
+class Polls(Protocol):
+    """Receives every check of a file (``agent.restarts.next_step_timer.NextStepTimer``)."""
+
+    def polled(self, container: ContainerSummary, look: Look) -> None:
+        """A container's file has been checked."""
+
+    def unwatched(self, container: ContainerSummary) -> None:
+        """A container's file is no longer checked."""
+
+
 class HeartbeatSource:
     """Watches the containers. One counts as hung only after its first heartbeat, and only while it is able to beat."""
 
@@ -80,6 +91,7 @@ class HeartbeatSource:
         processes: ProcFs,
         memory: Memory,
         listener: Listener,
+        polls: Polls,
         report: Callable[[ComponentStatus], None],
         calls: Calls,
     ) -> None:
@@ -90,6 +102,7 @@ class HeartbeatSource:
         self._processes = processes
         self._memory = memory
         self._listener = listener
+        self._polls = polls
         self._report = report
         self._calls = calls
         self._watches: dict[ContainerId, tuple[Watch, asyncio.Task[None]]] = {}
@@ -141,6 +154,7 @@ class HeartbeatSource:
                 task.cancel()
                 del self._watches[container]
                 self._listener.silent_for(watch.view.ref, None)
+                self._polls.unwatched(watch.view)
                 self._to_save.set()
         for container, (view, config) in wanted.items():
             if container not in self._watches:
@@ -158,6 +172,7 @@ class HeartbeatSource:
             calls=self._calls,
             changed=self._changed,
             on_hang=self._listener.hung,
+            on_poll=self._polled,
         )
         log.info("heartbeat.watched", container=str(view.ref), file=config.file, timeout=config.timeout)
         self._watches[view.id] = watch, tasks.create_task(watch.run(), name=f"heartbeat of {view.ref}")
@@ -198,6 +213,12 @@ class HeartbeatSource:
         if heart.started is not (watch.view.id in self._saved):
             self._to_save.set()
         self._report_status()
+
+    def _polled(self, container: ContainerSummary, look: Look) -> None:
+        """Pass a check on. One that ``still_hung`` began may end after the container is no longer watched."""
+        if container.id in self._watches:
+            with contained.within(contained.Part.HEARTBEAT, container.ref):
+                self._polls.polled(container, look)
 
     async def _save(self) -> None:
         while True:

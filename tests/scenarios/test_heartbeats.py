@@ -5,6 +5,7 @@ import contextlib
 import functools
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -32,12 +33,15 @@ def own_state(tmp_path: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def beating(dev: node.DevNode, observer: Observer, name: str, *, file: str = "/beat") -> AsyncIterator[Seen]:
+async def beating(
+    dev: node.DevNode, observer: Observer, name: str, *, file: str = "/beat", strategy: str = "auto"
+) -> AsyncIterator[Seen]:
     """Run a pod whose trainer beats with every step; a second without is too long."""
     annotations = {
         "kubemend.io/restart": "InPlace",
         "kubemend.io/heartbeat-file": file,
         "kubemend.io/heartbeat-timeout": "1s",
+        "kubemend.io/strategy": strategy,
     }
     script = f"BEAT={file}\n{BEATING}"
     async with training.pod(dev, observer, name, annotations=annotations, gpus=0, script=script) as seen:
@@ -89,6 +93,34 @@ async def test_a_trainer_that_stops_beating_is_restarted_and_watched_again(
             agent, "kubemend_findings_total", source="heartbeat", kind="Heartbeat", code="Hung"
         )
         assert counted == 2.0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "file"),
+    [("swap", "/beat"), ("swap", f"{trainer.CHECKPOINTS}/beat"), ("reset", "/beat")],
+    ids=["in-its-root", "on-a-volume", "started-by-kubelet"],
+)
+async def test_next_step_of_a_restarted_trainer_is_measured(
+    dev: node.DevNode, observer: Observer, own_state: str, strategy: str, file: str
+) -> None:
+    name = f"steps-again-{strategy}-{Path(file).parent.name or 'root'}"
+    metric = "kubemend_restart_next_step_seconds"
+    async with (
+        dev.agent(own_state) as agent,
+        beating(dev, observer, name, file=file, strategy=strategy) as before,
+    ):
+        await training.until_ready(agent)
+        await watched(agent, name)
+        begun = time.monotonic()
+        await hung(observer, name, before)
+        async with asyncio.timeout(training.DEADLINE):
+            while not await training.metric(agent, f"{metric}_count", strategy=strategy, since="start"):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        most = time.monotonic() - begun
+        assert await training.metric(agent, f"{metric}_count", strategy=strategy, since="fault") == 1.0
+        since_start = await training.metric(agent, f"{metric}_sum", strategy=strategy, since="start")
+        since_fault = await training.metric(agent, f"{metric}_sum", strategy=strategy, since="fault")
+        assert 0.0 < since_start < since_fault < most
 
 
 async def test_a_trainer_that_has_never_beaten_is_left_alone(

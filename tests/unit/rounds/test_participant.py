@@ -1,6 +1,7 @@
 """Run round members on the stand-in runtime: reports, holds, and resuming by the next agent."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from kubemend.agent import ports
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.state.heartbeat import Mark, Poll
+from kubemend.agent.health.state.next_step import Look
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import (
@@ -21,6 +24,7 @@ from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
     ContainerState,
+    ContainerSummary,
     ExecHook,
     OwnerRef,
     PodUid,
@@ -28,6 +32,7 @@ from kubemend.agent.model.workloads import (
     RestartPolicy,
 )
 from kubemend.agent.restart import admission, probes
+from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.agent.restarts.verifier import Patience
@@ -106,12 +111,14 @@ class World:
         )
         self.registry = CollectorRegistry()
         metrics = Metrics(self.registry)
+        self.next_steps = NextStepTimer(metrics=metrics)
         self.restarts = RestartScheduler(
             outside=everything,
             store=self.store,
             metrics=metrics,
             now=lambda: NOW,
             can_hold=True,
+            next_steps=self.next_steps,
             gangs=self.gangs,
         )
         ledger = VerdictStore(store=self.store, metrics=metrics, boot_id="b", catalog=catalog_file.builtin())
@@ -167,6 +174,15 @@ class World:
         """Return whether the record on disk shows that nothing is held."""
         return all(record.released for record in await self.store.records())
 
+    def touches(self, container: ContainerSummary) -> float | None:
+        """Touch a container's heartbeat file, and check it; return how many next steps have been observed."""
+        at, unix = time.monotonic(), time.time()
+        mark = Mark(device=1, inode=1, modified=0, changed=int(unix * 1e9))
+        poll = Poll(began=at, ended=at, slept=time.clock_gettime(time.CLOCK_BOOTTIME) - at, sight=mark)
+        self.next_steps.polled(container, Look(poll, unix=unix, started_at=unix))
+        labels = {"strategy": "swap", "since": "start"}
+        return self.registry.get_sample_value("kubemend_restart_next_step_seconds_count", labels)
+
     async def newest(self) -> dict[str, ContainerId]:
         return {view.ref.name: view.id for view in await self.pod.containers()}
 
@@ -212,6 +228,18 @@ async def test_round_replaces_holds_and_releases_all_main_containers(world: Worl
     assert (await told.next()).phase is StepPhase.RUNNING
     assert world.freezer.still() == set()
     assert not world.rounds.busy(POD.uid)
+
+
+async def test_next_step_of_member_counts_from_its_release(world: World) -> None:
+    await world.annotate(**{"restart": "InPlace", "heartbeat-file": "/beat", "heartbeat-timeout": "60s"})
+    told = world.order()
+    await told.next()
+    successor = (await world.newest())["trainer"]
+    (trainer,) = [view for view in await world.pod.containers() if view.id == successor]
+    assert world.touches(trainer) is None, "it is held"
+    world.rounds.release("default/gang-1", [POD.uid])
+    await told.next()
+    await eventually.true(lambda: world.touches(trainer) == 1.0)
 
 
 async def test_expects_end_covers_only_containers_ended_by_round(world: World) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import RuntimeUnavailable
-from kubemend.agent.health.state.heartbeat import Pulse
+from kubemend.agent.health.state.heartbeat import Blank, Mark, Pulse
+from kubemend.agent.health.state.next_step import Look
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -19,6 +20,7 @@ from kubemend.agent.model.workloads import (
     ContainerRole,
     ContainerSpec,
     ContainerState,
+    ContainerSummary,
     PodRef,
     PodUid,
     PodView,
@@ -47,6 +49,7 @@ class Runtime:
 
     pids: dict[ContainerId, int | None] = field(default_factory=dict)
     away: bool = False
+    started_at: int = 0
 
     async def container_status(self, container: ContainerId) -> ContainerStatus:
         if self.away:
@@ -57,7 +60,7 @@ class Runtime:
             attempt=0,
             state=ContainerState.RUNNING,
             created_at=0,
-            started_at=0,
+            started_at=self.started_at,
             finished_at=0,
             exit_code=0,
             reason="",
@@ -89,6 +92,8 @@ class Recorded:
     hangs: "asyncio.Queue[Hang]" = field(default_factory=asyncio.Queue)
     silent: "asyncio.Queue[tuple[ContainerRef, float | None]]" = field(default_factory=asyncio.Queue)
     refusals: "asyncio.Queue[tuple[PodRef, str]]" = field(default_factory=asyncio.Queue)
+    looks: dict[ContainerId, list[Look]] = field(default_factory=dict)
+    forgotten: "asyncio.Queue[ContainerId]" = field(default_factory=asyncio.Queue)
 
     def hung(self, hang: Hang) -> None:
         self.hangs.put_nowait(hang)
@@ -98,6 +103,12 @@ class Recorded:
 
     def refused(self, pod: PodRef, why: str) -> None:
         self.refusals.put_nowait((pod, why))
+
+    def polled(self, container: ContainerSummary, look: Look) -> None:
+        self.looks.setdefault(container.id, []).append(look)
+
+    def unwatched(self, container: ContainerSummary) -> None:
+        self.forgotten.put_nowait(container.id)
 
 
 @dataclass
@@ -168,6 +179,7 @@ def make(
         processes=ProcFs(root=tree.proc, cgroup_root=tree.cgroups),
         memory=memory,
         listener=recorded,
+        polls=recorded,
         report=statuses.append,
         calls=calls if calls is not None else OwnThreads(),
     )
@@ -444,3 +456,49 @@ async def test_internal_error_on_options_of_a_pod_leaves_the_others(
     async with running(make(tmp_path, other, annotated())) as world:
         await world.beats(world.begin())
         assert (await world.hangs()).target == TRAINER
+
+
+class Gated(OwnThreads):
+    """Inspects containers only while the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def call(self, work: Callable[[], Any], *, who: str, timeout: float) -> Any:
+        await self.gate.wait()
+        return await super().call(work, who=who, timeout=timeout)
+
+
+async def test_check_that_ends_after_its_container_is_not_passed_on(tmp_path: Path, short_timeouts: None) -> None:
+    calls = Gated()
+    async with running(make(tmp_path, annotated(), calls=calls)) as world:
+        world.begin()
+        await world.polled()
+        calls.gate.clear()
+        asked = asyncio.create_task(world.source.still_hung(ME))
+        await asyncio.sleep(0)  # it has found the watch
+        world.events.stop(ME)
+        async with asyncio.timeout(PATIENCE):
+            await world.recorded.forgotten.get()
+            looks = len(world.recorded.looks[ME])
+            calls.gate.set()
+            await asked
+        assert len(world.recorded.looks[ME]) == looks
+
+
+async def test_every_check_is_passed_on_with_the_containers_start(world: World) -> None:
+    world.runtime.started_at = 1_790_000_000_500_000_000
+    file = world.begin()
+    await world.polled()
+    touch(file)
+    await world.polled(2)
+    first, *_, last = world.recorded.looks[ME]
+    assert first.poll.sight is Blank.ABSENT
+    assert isinstance(last.poll.sight, Mark)
+    assert last.poll.sight.modified == file.stat().st_mtime_ns
+    assert last.started_at == 1_790_000_000.5
+    world.events.stop(ME)
+    async with asyncio.timeout(PATIENCE):
+        assert await world.recorded.forgotten.get() == ME

@@ -1,0 +1,189 @@
+"""Which restarted containers are timed until their next step, and what is observed."""
+
+import time
+from dataclasses import dataclass, field, replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from kubemend.agent.health.state.heartbeat import Blank, Mark, Poll
+from kubemend.agent.health.state.next_step import LONGEST_WAIT, Look
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodUid, PodView
+from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restarts import next_step_timer
+from kubemend.agent.restarts.next_step_timer import NextStepTimer
+from tests.unit.restart import builders
+
+OLD, NEW = builders.view("old"), builders.view("new", attempt=1)
+POD = builders.pod(
+    annotations={"kubemend.io/heartbeat-file": "/beat", "kubemend.io/heartbeat-timeout": "60s"},
+)
+AGE = 2.0
+"""Seconds from the fault to the end of the restart."""
+
+
+@dataclass
+class Bench:
+    """The timer, and clocks that the test sets."""
+
+    timer: NextStepTimer
+    registry: CollectorRegistry
+    now: float = 500.0
+    clocks: dict[int, float] = field(default_factory=dict)
+
+    def look(self, sight: Mark | Blank, *, after: float) -> Look:
+        """A check so many seconds after now."""
+        at = self.now + after
+        poll = Poll(began=at, ended=at, slept=0.0, sight=sight)
+        return Look(poll, unix=unix(at), started_at=unix(self.now + 1.0))
+
+    def touched(self, *, after: float, inode: int = 7) -> Mark:
+        changed = int(unix(self.now + after) * 1e9)
+        return Mark(device=1, inode=inode, modified=changed, changed=changed)
+
+    def expect(
+        self, *, pod: PodView | None = POD, new: ContainerId | None = NEW.id, age: float = AGE, restart: str = "r1"
+    ) -> None:
+        self.timer.expect(
+            restart,
+            strategy=Strategy.SWAP,
+            pod=pod,
+            old=frozenset({OLD.id}),
+            successors={"trainer": new},
+            fault_age=age,
+        )
+
+    def steps(self, container: object = NEW) -> None:
+        """Let the container's file be absent, and be touched 10 s after the restart."""
+        assert container in (OLD, NEW)
+        view = NEW if container is NEW else OLD
+        self.timer.polled(view, self.look(Blank.ABSENT, after=1.0))
+        self.timer.polled(view, self.look(self.touched(after=10.0), after=15.0))
+
+    def total(self, since: str) -> float | None:
+        labels = {"strategy": "swap", "since": since}
+        count = self.registry.get_sample_value("kubemend_restart_next_step_seconds_count", labels)
+        assert count in (None, 1.0)
+        return self.registry.get_sample_value("kubemend_restart_next_step_seconds_sum", labels)
+
+
+def unix(at: float) -> float:
+    return 1_790_000_000.0 + at
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    registry = CollectorRegistry()
+    made = Bench(NextStepTimer(metrics=Metrics(registry)), registry)
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(time, "time", lambda: unix(made.now))
+    monkeypatch.setattr(time, "clock_gettime", lambda _: made.now)
+    return made
+
+
+def test_step_is_observed_from_the_fault_and_from_the_end_of_the_restart(bench: Bench) -> None:
+    with capture_logs() as logs:
+        bench.expect()
+        bench.steps()
+        bench.steps()  # later ones are not of this restart
+    assert bench.total("start") == pytest.approx(10.0)
+    assert bench.total("fault") == pytest.approx(AGE + 10.0)
+    (event,) = logs
+    assert (event["event"], event["restart"]) == ("restart.next_step", "r1")
+    assert (event["milliseconds"], event["at_least_milliseconds"]) == (10_000.0, 1000.0)
+    assert event["milliseconds_since_fault"] == 12_000.0
+
+
+def test_file_seen_before_the_restart_ended_is_compared(bench: Bench) -> None:
+    old = bench.touched(after=-3.0)
+    bench.timer.polled(NEW, bench.look(old, after=-1.0))
+    bench.expect()
+    bench.timer.polled(NEW, bench.look(old, after=14.0))
+    assert bench.total("start") is None
+    bench.timer.polled(NEW, bench.look(bench.touched(after=20.0), after=29.0))
+    assert bench.total("start") == pytest.approx(20.0)
+
+
+def test_fault_in_the_future_is_not_observed(bench: Bench) -> None:
+    bench.expect(age=-0.5)
+    bench.steps()
+    assert bench.total("start") == pytest.approx(10.0)
+    assert bench.total("fault") is None
+
+
+def test_touch_of_the_old_container_is_not_observed(bench: Bench) -> None:
+    bench.expect()
+    bench.steps(OLD)
+    assert bench.total("start") is None
+    bench.timer.unwatched(OLD)
+    bench.steps()
+    assert bench.total("start") == pytest.approx(10.0)
+
+
+def test_container_that_kubelet_starts_counts_from_its_start(bench: Bench) -> None:
+    bench.expect(new=None)
+    bench.steps(OLD)
+    bench.timer.unwatched(OLD)
+    bench.steps()
+    assert bench.total("start") == pytest.approx(9.0)
+    assert bench.total("fault") == pytest.approx(AGE + 10.0)
+
+
+@pytest.mark.parametrize("known", [NEW.id, None])
+def test_container_that_ended_before_its_step_is_not_observed(bench: Bench, known: ContainerId | None) -> None:
+    bench.expect(new=known)
+    bench.timer.polled(NEW, bench.look(Blank.ABSENT, after=1.0))
+    with capture_logs() as logs:
+        bench.timer.unwatched(NEW)
+    assert [event["event"] for event in logs] == ["restart.next_step_unknown"]
+    again = replace(NEW, id=ContainerId("newer"))
+    bench.timer.polled(again, bench.look(bench.touched(after=10.0), after=15.0))
+    assert bench.total("start") is None
+
+
+def test_other_container_than_the_successor_is_not_observed(bench: Bench) -> None:
+    bench.expect(new=ContainerId("ended at once"))
+    bench.steps()
+    assert bench.total("start") is None
+
+
+def test_file_that_another_container_touches_too_is_not_observed(bench: Bench) -> None:
+    bench.expect()
+    other = replace(OLD, id=ContainerId("other"), ref=replace(OLD.ref, name="other"))
+    bench.timer.polled(other, bench.look(bench.touched(after=9.0), after=9.5))
+    with capture_logs() as logs:
+        bench.steps()
+    assert bench.total("start") is None
+    assert logs[0]["why"] == "another container has the same heartbeat file"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        None,
+        replace(POD, annotations={}),
+        replace(POD, annotations={"kubemend.io/heartbeat-file": "/beat"}),
+        replace(POD, annotations={**POD.annotations, "kubemend.io/containers": "other"}),
+    ],
+)
+def test_container_without_a_watched_file_is_not_awaited(bench: Bench, pod: PodView | None) -> None:
+    bench.expect(pod=pod)
+    bench.steps()
+    assert bench.total("start") is None
+
+
+def test_waits_are_bounded_and_expire(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(next_step_timer, "MOST_WAITS", 2)
+    pods = [replace(POD, ref=replace(builders.POD, uid=PodUid(f"uid-{number}"))) for number in range(3)]
+    with capture_logs() as logs:
+        for pod in pods:
+            bench.expect(pod=pod)
+        bench.expect(pod=pods[0], restart="r2")  # takes the place of its first
+    assert [event["why"] for event in logs] == ["too many are awaited"]
+    bench.now += LONGEST_WAIT + 1.0
+    bench.expect(pod=pods[2])
+    ref = ContainerRef(pods[2].ref, "trainer")
+    bench.timer.polled(replace(NEW, ref=ref), bench.look(bench.touched(after=5.0), after=8.0))
+    assert bench.total("start") == pytest.approx(5.0)
