@@ -29,11 +29,12 @@ class RuntimeOptions:
     """Select the kind of runtime.
 
     ``snapshotter`` makes the containers' roots; None: ``overlayfs`` where the machine can mount overlays, else
-    ``native``. ``runc`` is the OCI runtime; None: that of the unpacked packages. ``nri`` turns on containerd's Node
+    ``native``; ``snapshots`` is its directory, None: below the node's root. ``runc`` is the OCI runtime; None: that of the unpacked packages. ``nri`` turns on containerd's Node
     Resource Interface, which containerd 2.x has on by default.
     """
 
     snapshotter: str | None = None
+    snapshots: pathlib.Path | None = None
     runc: pathlib.Path | None = None
     nri: bool = False
 
@@ -43,13 +44,11 @@ def containerd_config(
 ) -> str:
     """Return config.toml: version 3 for containerd 2.x, version 2 for 1.x. ``snapshotter`` is the one to use."""
     runc = options.runc or binaries.runc
-    if binaries.version >= (2,):
-        return _common(node, version=3, snapshotter=snapshotter) + _cri_v3(
-            node, binaries=binaries, snapshotter=snapshotter, runc=runc, nri=options.nri
-        )
-    return _common(node, version=2, snapshotter=snapshotter) + _cri_v2(
-        node, binaries=binaries, snapshotter=snapshotter, runc=runc
-    )
+    version = 3 if binaries.version >= (2,) else 2
+    common = _common(node, version=version, snapshotter=snapshotter, snapshots=options.snapshots)
+    if version == 2:
+        return common + _cri_v2(node, binaries=binaries, snapshotter=snapshotter, runc=runc)
+    return common + _cri_v3(node, binaries=binaries, snapshotter=snapshotter, runc=runc, nri=options.nri)
 
 
 def network_config(node: layout.NodeLayout) -> str:
@@ -68,7 +67,8 @@ def network_config(node: layout.NodeLayout) -> str:
     return json.dumps({"cniVersion": "1.0.0", "name": node.network_name, "plugins": [bridge]}, indent=2)
 
 
-def _common(node: layout.NodeLayout, *, version: int, snapshotter: str) -> str:
+def _common(node: layout.NodeLayout, *, version: int, snapshotter: str, snapshots: pathlib.Path | None) -> str:
+    place = f"[plugins.'io.containerd.snapshotter.v1.{snapshotter}']\n  root_path = {_quoted(snapshots)}\n"
     unused = [each for each in _UNUSED_PLUGINS if each != f"io.containerd.snapshotter.v1.{snapshotter}"]
     return f"""\
 version = {version}
@@ -81,7 +81,8 @@ disabled_plugins = {json.dumps(unused)}
 
 [plugins.'io.containerd.internal.v1.opt']
   path = {_quoted(node.containerd_root / "opt")}
-"""
+
+{place if snapshots is not None else ""}"""
 
 
 def _cri_v3(
