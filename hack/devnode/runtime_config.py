@@ -28,9 +28,11 @@ _UNUSED_PLUGINS = (
 class RuntimeOptions:
     """Select the kind of runtime.
 
-    ``snapshotter`` makes the containers' roots; None: ``overlayfs`` where the machine can mount overlays, else
-    ``native``; ``snapshots`` is its directory, None: below the node's root. ``runc`` is the OCI runtime; None: that of the unpacked packages. ``nri`` turns on containerd's Node
-    Resource Interface, which containerd 2.x has on by default.
+    - ``snapshotter`` makes the containers' roots; None: ``overlayfs`` where the machine can mount overlays, else
+      ``native``
+    - ``snapshots`` is its directory; None: below the node's root
+    - ``runc`` is the OCI runtime; None: that of the unpacked packages
+    - ``nri`` turns on the Node Resource Interface, which containerd 2.x has on by default
     """
 
     snapshotter: str | None = None
