@@ -39,11 +39,18 @@ class Containerd:
     """
 
     def __init__(
-        self, node: layout.NodeLayout, binaries: packages.Binaries, *, dies_with_us: bool = True, deadline: float = 30.0
+        self,
+        node: layout.NodeLayout,
+        binaries: packages.Binaries,
+        *,
+        options: runtime_config.RuntimeOptions | None = None,
+        dies_with_us: bool = True,
+        deadline: float = 30.0,
     ) -> None:
         """``deadline`` (seconds) bounds each start; ``dies_with_us`` is as in ``processes.Child.start``."""
         self.node = node
         self.binaries = binaries
+        self._options = options or runtime_config.RuntimeOptions()
         self._claim = claims.Claim(node)
         self._dies_with_us = dies_with_us
         self._deadline = deadline
@@ -126,7 +133,12 @@ class Containerd:
         _share_mounts(node.root)
         for folder in (node.cni_conf_dir, node.cdi_dir, node.pod_logs, node.container_log_links, node.kubelet_root):
             folder.mkdir(parents=True, exist_ok=True)
-        config = runtime_config.containerd_config(node, binaries=self.binaries, snapshotter=_snapshotter(node.root))
+        config = runtime_config.containerd_config(
+            node,
+            binaries=self.binaries,
+            snapshotter=self._options.snapshotter or _snapshotter(node.root),
+            options=self._options,
+        )
         node.containerd_config.write_text(config, encoding="utf-8")
         (node.cni_conf_dir / "10-pods.conflist").write_text(runtime_config.network_config(node), encoding="utf-8")
         network.ensure_bridge(node)

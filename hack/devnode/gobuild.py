@@ -43,6 +43,8 @@ class GoModule:
     - ``name`` is for people
     - ``packages`` are the main packages to build (of the module itself or of one that it requires as a tool)
     - ``stamps`` returns for a version the variables that the linker sets (``PACKAGE.NAME`` to value)
+    - ``tags`` are build tags
+    - ``cgo`` builds with the C compiler
     - ``hint`` is the advice when the build fails, ``duration`` about how long it takes
     """
 
@@ -53,6 +55,8 @@ class GoModule:
     hint: str
     duration: str = "some minutes"
     stamps: Callable[[str], Mapping[str, str]] = lambda _: {}
+    tags: tuple[str, ...] = ()
+    cgo: bool = False
 
     @property
     def version(self) -> str:
@@ -105,8 +109,9 @@ class GoModule:
         try:
             # The linker strips the programs and stamps them, as their projects' own builds do.
             flags = " ".join(["-s -w", *(f"-X {name}={value}" for name, value in self.stamps(self.version).items())])
-            command = [self._go(), "build", "-trimpath", f"-ldflags={flags}", f"-o={staging}/", *self.packages]
-            environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
+            options = ["-trimpath", f"-tags={','.join(self.tags)}", f"-ldflags={flags}", f"-o={staging}/"]
+            command = [self._go(), "build", *options, *self.packages]
+            environment = {**os.environ, "CGO_ENABLED": str(int(self.cgo)), "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
             self._run_with_progress(command, environment=environment, log_file=staging / "build.log")
             staging.chmod(0o755)
             staging.rename(target)

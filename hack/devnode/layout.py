@@ -87,6 +87,11 @@ class NodeLayout:
         return self.root / "notify.sock"
 
     @property
+    def nri_socket(self) -> pathlib.Path:
+        """The socket of containerd's Node Resource Interface, if that is on."""
+        return self.root / "nri.sock"
+
+    @property
     def containerd_config(self) -> pathlib.Path:
         """containerd's config.toml."""
         return self.root / "containerd.toml"

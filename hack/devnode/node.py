@@ -18,7 +18,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from hack import kmsg
-from hack.devnode import apiserver, kubelet, kubernetes, layout, leftovers, loopback, packages, processes, systembus
+from hack.devnode import (
+    apiserver,
+    kubelet,
+    kubernetes,
+    layout,
+    leftovers,
+    loopback,
+    packages,
+    processes,
+    runtime_config,
+    systembus,
+)
 from hack.devnode.containerd import Containerd
 from hack.fakenvml import control as nvml_control
 
@@ -33,14 +44,15 @@ class Options:
     ``kubelet_config`` is merged over kubelet's KubeletConfiguration, ``kubelet_flags`` are flags for what it has no
     field for. ``service_accounts`` has the API server give pods
     their service accounts and tokens, as it does by default; that needs a controller manager, which creates the
-    accounts. ``system_bus`` gives kubelet a system bus with logind (``systembus``), which its graceful node shutdown
-    needs; ``kubelet_config`` turns that on.
+    accounts. ``runtime`` is the kind of container runtime. ``system_bus`` gives kubelet a system bus with logind
+    (``systembus``), which its graceful node shutdown needs; ``kubelet_config`` turns that on.
     """
 
     gpus: int = 8
     kubelet_config: Mapping[str, Any] = field(default_factory=dict)
     kubelet_flags: Sequence[str] = ()
     service_accounts: bool = False
+    runtime: runtime_config.RuntimeOptions = field(default_factory=runtime_config.RuntimeOptions)
     system_bus: bool = False
 
 
@@ -56,7 +68,7 @@ class DevNode:
         self.layout = where
         self.options = options or Options()
         self.name = where.name
-        self.containerd = Containerd(where, packages.ensure_packages())
+        self.containerd = Containerd(where, packages.ensure_packages(), options=self.options.runtime)
         self.api = api or apiserver.KubeApiServer(
             where.root / "kube", kubeconfig=where.kubeconfig, service_accounts=self.options.service_accounts
         )

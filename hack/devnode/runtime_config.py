@@ -5,6 +5,8 @@ plugins that the node does not use are off, which makes containerd start faster 
 """
 
 import json
+import pathlib
+from dataclasses import dataclass
 
 from hack.devnode import images, layout, packages
 
@@ -22,12 +24,33 @@ _UNUSED_PLUGINS = (
 )
 
 
-def containerd_config(node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str) -> str:
-    """Return config.toml: version 3 for containerd 2.x, version 2 for 1.x."""
-    cri = _cri_v3 if binaries.version >= (2,) else _cri_v2
-    return _common(node, version=3 if binaries.version >= (2,) else 2) + cri(
-        node, binaries=binaries, snapshotter=snapshotter
-    )
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """Select the kind of runtime.
+
+    - ``snapshotter`` makes the containers' roots; None: ``overlayfs`` where the machine can mount overlays, else
+      ``native``
+    - ``snapshots`` is its directory; None: below the node's root
+    - ``runc`` is the OCI runtime; None: that of the unpacked packages
+    - ``nri`` turns on the Node Resource Interface, which containerd 2.x has on by default
+    """
+
+    snapshotter: str | None = None
+    snapshots: pathlib.Path | None = None
+    runc: pathlib.Path | None = None
+    nri: bool = False
+
+
+def containerd_config(
+    node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str, options: RuntimeOptions
+) -> str:
+    """Return config.toml: version 3 for containerd 2.x, version 2 for 1.x. ``snapshotter`` is the one to use."""
+    runc = options.runc or binaries.runc
+    version = 3 if binaries.version >= (2,) else 2
+    common = _common(node, version=version, snapshotter=snapshotter, snapshots=options.snapshots)
+    if version == 2:
+        return common + _cri_v2(node, binaries=binaries, snapshotter=snapshotter, runc=runc)
+    return common + _cri_v3(node, binaries=binaries, snapshotter=snapshotter, runc=runc, nri=options.nri)
 
 
 def network_config(node: layout.NodeLayout) -> str:
@@ -46,26 +69,34 @@ def network_config(node: layout.NodeLayout) -> str:
     return json.dumps({"cniVersion": "1.0.0", "name": node.network_name, "plugins": [bridge]}, indent=2)
 
 
-def _common(node: layout.NodeLayout, *, version: int) -> str:
+def _common(node: layout.NodeLayout, *, version: int, snapshotter: str, snapshots: pathlib.Path | None) -> str:
+    place = f"[plugins.'io.containerd.snapshotter.v1.{snapshotter}']\n  root_path = {_quoted(snapshots)}\n"
+    unused = [each for each in _UNUSED_PLUGINS if each != f"io.containerd.snapshotter.v1.{snapshotter}"]
     return f"""\
 version = {version}
 root = {_quoted(node.containerd_root)}
 state = {_quoted(node.containerd_state)}
-disabled_plugins = {json.dumps(_UNUSED_PLUGINS)}
+disabled_plugins = {json.dumps(unused)}
 
 [grpc]
   address = {_quoted(node.containerd_socket)}
 
 [plugins.'io.containerd.internal.v1.opt']
   path = {_quoted(node.containerd_root / "opt")}
-"""
+
+{place if snapshots is not None else ""}"""
 
 
-def _cri_v3(node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str) -> str:
+def _cri_v3(
+    node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str, runc: pathlib.Path, nri: bool
+) -> str:
     runtime = "plugins.'io.containerd.cri.v1.runtime'"
     return f"""
 [plugins.'io.containerd.nri.v1.nri']
-  disable = true
+  disable = {json.dumps(not nri)}
+  socket_path = {_quoted(node.nri_socket)}
+  plugin_path = {_quoted(node.root / "nri" / "plugins")}
+  plugin_config_path = {_quoted(node.root / "nri" / "conf.d")}
 
 [plugins.'io.containerd.cri.v1.images']
   snapshotter = {_quoted(snapshotter)}
@@ -74,7 +105,7 @@ def _cri_v3(node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter
 
 [{runtime}]
   cdi_spec_dirs = [{_quoted(node.cdi_dir)}]
-{_cri_runtime(node, table=runtime, binaries=binaries)}
+{_cri_runtime(node, table=runtime, runc=runc)}
   [{runtime}.cni]
     bin_dirs = [{_quoted(binaries.cni_dir)}]
     conf_dir = {_quoted(node.cni_conf_dir)}
@@ -82,12 +113,12 @@ def _cri_v3(node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter
 """
 
 
-def _cri_v2(node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str) -> str:
+def _cri_v2(node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str, runc: pathlib.Path) -> str:
     cri = "plugins.'io.containerd.grpc.v1.cri'"
     return f"""
 [{cri}]
   sandbox_image = {_quoted(images.PAUSE)}
-{_cri_runtime(node, table=cri, binaries=binaries)}
+{_cri_runtime(node, table=cri, runc=runc)}
   [{cri}.containerd]
     snapshotter = {_quoted(snapshotter)}
   [{cri}.cni]
@@ -96,7 +127,7 @@ def _cri_v2(node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter
 """
 
 
-def _cri_runtime(node: layout.NodeLayout, *, table: str, binaries: packages.Binaries) -> str:
+def _cri_runtime(node: layout.NodeLayout, *, table: str, runc: pathlib.Path) -> str:
     # restrict_oom_score_adj: without CAP_SYS_RESOURCE (a container, a sandbox) a process may not lower an
     # oom_score_adj, and runc fails; with it the setting changes nothing that matters here.
     return f"""\
@@ -105,7 +136,7 @@ def _cri_runtime(node: layout.NodeLayout, *, table: str, binaries: packages.Bina
   [{table}.containerd.runtimes.runc]
     runtime_type = 'io.containerd.runc.v2'
     [{table}.containerd.runtimes.runc.options]
-      BinaryName = {_quoted(binaries.runc)}
+      BinaryName = {_quoted(runc)}
       Root = {_quoted(node.containerd_state / "runc")}
       SystemdCgroup = false
 """

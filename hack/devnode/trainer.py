@@ -71,15 +71,15 @@ def manifest(
     }
 
 
-def leased(script: str, *, name: str, port: int) -> str:
+def leased(script: str, *, name: str, port: int, volume: str = CHECKPOINTS) -> str:
     """Return the script with a check, at its start, that no other container of its name runs in the pod.
 
     The lease is a port in the pod's network namespace: the kernel frees it when the container's last process has ended,
-    not sooner and not later. ``port`` must be the name's own. A container that finds it taken records that, and waits
-    for it.
+    not sooner and not later. ``port`` must be the name's own. A container that finds it taken records that in the
+    volume, and waits for it.
     """
     hold = f"nc -ll -p {port} -e true"
-    report = f"echo {name} >> {CHECKPOINTS}/{OVERLAPS}"
+    report = f"echo {name} >> {volume}/{OVERLAPS}"
     return f"({hold} || {{ {report}; until {hold}; do sleep 0.1; done; }}) 2>/dev/null &\n{script}"
 
 

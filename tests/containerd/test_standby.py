@@ -9,11 +9,11 @@ from typing import BinaryIO
 
 import pytest
 
-from hack.devnode import containerd as containerd_part
 from hack.devnode import packages
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from hack.devnode.pods import Pods, RunningPod, container
+from hack.devnode.runtime_config import RuntimeOptions
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError, Patience
 from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
@@ -253,11 +253,11 @@ async def test_this_node_can_hold(bench: Bench) -> None:
 
 
 async def test_without_overlay_roots_no_successor_starts_next_to_the_old_one(
-    binaries: packages.Binaries, worker: str, monkeypatch: pytest.MonkeyPatch
+    binaries: packages.Binaries, worker: str
 ) -> None:
     """The native snapshotter's roots are directories of the node: no mark can be put on one alone."""
-    monkeypatch.setattr(containerd_part, "_snapshotter", lambda _: "native")
-    runtime = Containerd(NodeLayout.named(f"native-{worker}-{os.getpid()}"), binaries)
+    options = RuntimeOptions(snapshotter="native")
+    runtime = Containerd(NodeLayout.named(f"native-{worker}-{os.getpid()}"), binaries, options=options)
     await runtime.start()
     try:
         async with Pods.on(runtime.node) as made, CriClient(str(runtime.node.containerd_socket)) as cri:

@@ -1,16 +1,15 @@
 """Provide a whole dev node, shared by the scenarios of one worker process."""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Final
 
 import pytest
 
-from hack.devnode import leftovers, node
-from hack.devnode.layout import BASE, NodeLayout
+from hack.devnode import node
+from hack.devnode.layout import BASE
 from hack.devnode.observer import Observer
-from tests import machine
+from tests.scenarios import dev_nodes
 
 _LOG_BYTES: Final = 6000
 
@@ -28,16 +27,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(scope="package")
 def dev() -> Iterator[node.DevNode]:
     """The node. A scenario reverts its own changes (faults, pods)."""
-    machine.must_run_containers()
-    node.setup()
-    made = node.DevNode(NodeLayout.named(f"scenarios-{os.getpid()}"))
-    asyncio.run(made.start())
-    try:
+    with dev_nodes.running("scenarios") as made:
         yield made
-    finally:
-        asyncio.run(made.stop())
-        assert leftovers.find(made.layout) == []
-        made.layout.root.with_name(f".{made.layout.root.name}.lock").unlink(missing_ok=True)
 
 
 @pytest.fixture(autouse=True)

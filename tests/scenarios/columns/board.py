@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from hack.devnode import images, node
+from hack.devnode import images, node, trainer
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.control import client, messages
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
@@ -27,6 +28,8 @@ SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 0.02
 STRATEGIES: Final = (Strategy.SWAP, Strategy.RERUN, Strategy.RESET)
 LOOP: Final = f"echo up >> {DATA}/up; while :; do sleep 0.05; done"
+ALONE: Final = trainer.leased(LOOP, name=MAIN, port=7101, volume=DATA)
+"""``LOOP``, which records in ``trainer.OVERLAPS`` if it begins before its predecessor, frozen or not, is dead."""
 _OPTED_IN: Final = {"kubemend.io/restart": "InPlace"}
 
 
@@ -226,6 +229,18 @@ class Board:
     async def shown_by_runtime(self, container: ContainerId) -> api_pb2.ContainerStatus:
         """Return the runtime's status of a container."""
         return (await self.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=container))).status
+
+    async def specification(self, container: ContainerId) -> Json:
+        """Return the OCI configuration with which the runtime has created a container."""
+        request = api_pb2.ContainerStatusRequest(container_id=container, verbose=True)
+        found: Json = json.loads((await self.runtime.ContainerStatus(request)).info["info"])["runtimeSpec"]
+        return found
+
+    async def process(self, container: ContainerId) -> Path:
+        """Return the directory in /proc of a running container's first process."""
+        pid = (await self.cri.container_status(container)).pid
+        assert pid
+        return Path("/proc") / str(pid)
 
     def volume(self, seen: Seen) -> Path:
         """Return the pod's volume on the host."""

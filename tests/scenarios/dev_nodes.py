@@ -1,0 +1,25 @@
+"""Run a whole dev node for the tests that share it."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+
+from hack.devnode import leftovers, node
+from hack.devnode.layout import NodeLayout
+from tests import machine
+
+
+@contextlib.contextmanager
+def running(name: str, *, options: node.Options | None = None) -> Iterator[node.DevNode]:
+    """Run a node for the length of the block, and check that nothing of it is left."""
+    machine.must_run_containers()
+    node.setup()
+    made = node.DevNode(NodeLayout.named(f"{name}-{os.getpid()}"), options=options)
+    asyncio.run(made.start())
+    try:
+        yield made
+    finally:
+        asyncio.run(made.stop())
+        assert leftovers.find(made.layout) == []
+        made.layout.root.with_name(f".{made.layout.root.name}.lock").unlink(missing_ok=True)
