@@ -53,7 +53,12 @@ ARMS: Final = (
     Arm("kubelet", "kubelet restarts the container"),
     Arm("process", "a loop in the container starts the process again, as torchrun --max-restarts does", _LOOP),
     Arm("swap", "kubemend's swap, caches in the writable layer", annotations={**_OPTED_IN, "kubemend.io/cache": "Off"}),
-    Arm("swap-caches", "kubemend's swap with the component caches", annotations=_OPTED_IN, own_cache=False),
+    Arm(
+        "swap-caches",
+        "kubemend's swap with the component caches (the third finds them emptied: two young deaths)",
+        annotations=_OPTED_IN,
+        own_cache=False,
+    ),
     Arm(
         "spare",
         "kubemend's launcher with a warm spare",

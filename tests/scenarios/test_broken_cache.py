@@ -57,7 +57,7 @@ def restarts(seen: Seen) -> int:
     return seen.restart_counts["trainer"]
 
 
-@pytest.mark.parametrize("strategy", ["swap", "rerun"])
+@pytest.mark.parametrize("strategy", ["swap", pytest.param("rerun", marks=pytest.mark.long)])
 async def test_trainer_with_a_broken_cache_recovers_after_two_young_deaths(
     dev: node.DevNode, observer: Observer, own_state: str, strategy: str
 ) -> None:

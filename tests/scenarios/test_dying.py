@@ -10,7 +10,7 @@ from hack.devnode import node
 
 pytestmark = pytest.mark.devnode
 
-RUNS = 6
+RUNS = 3
 SEED = 5  # any will do
 
 
