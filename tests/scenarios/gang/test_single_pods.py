@@ -155,7 +155,4 @@ async def test_a_leader_that_dies_in_a_round_of_one_is_followed(
         await product.start_controller(number=2)
         product.resume_agent(0)
         assert (await ended(api, "orphan"))["phase"] == "Done"
-        after = await observer.until(
-            "orphaned", lambda seen: seen.restart_counts["trainer"] == 1, timeout=SECONDS, what="its restart"
-        )
-        assert same(before, after)
+        assert same(before, await training.restarted(observer, "orphaned", before))

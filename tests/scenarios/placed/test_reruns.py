@@ -125,9 +125,8 @@ class Looking(CriClient):
             await self._look()
 
 
-@pytest.mark.parametrize(
-    "waits", [pytest.param(False, id="side-by-side", marks=pytest.mark.long), pytest.param(True, id="kubelet-first")]
-)
+@pytest.mark.long  # the matrix has each step of a rerun with a kubelet that acts at once, or late
+@pytest.mark.parametrize("waits", [pytest.param(False, id="side-by-side"), pytest.param(True, id="kubelet-first")])
 async def test_relist_before_each_change_of_a_rerun(
     dev: node.DevNode, looks: Looks, rounds: Rounds, waits: bool
 ) -> None:
