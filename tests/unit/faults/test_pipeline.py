@@ -252,6 +252,13 @@ async def test_pipeline_program_error_without_process_takes_that_of_another_code
     await world.nothing_restarted()
 
 
+async def test_pipeline_fault_of_another_code_a_second_later_is_its_own(world: World) -> None:
+    world.processes.add(77, container=None)
+    world.engine.submit(xid(31, pid=77))
+    world.engine.submit(xid(94, source=Source.NVML, observed_at=101.0))
+    await world.restarted()
+
+
 async def test_pipeline_fault_of_device_does_not_take_process_of_another_code(world: World) -> None:
     world.engine.submit(xid(43, pid=4242))
     await world.restarted()
