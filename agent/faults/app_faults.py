@@ -46,8 +46,8 @@ class Patience:
     - ``root_cause``: delay of a restart in which a graver finding may arrive.
     - ``twin``: for how long a finding without a pid waits for the kernel log to name the process.
     - ``twin_window``: how far apart two reports of one event by the same code may be.
-    - ``codes_window``: the same for reports by several codes. An H100's were at most 0.12 s apart; later ones are faults
-      of their own.
+    - ``codes_window``: the same for reports by several codes. An H100's were at most 0.12 s apart; a later report is
+      a fault of its own.
     - ``holders``: until kubelet reports which containers hold the device.
     - ``listed``: until the runtime lists a container. One that is not listed by then is not kubelet's.
     - ``ask_again``: interval between queries.
