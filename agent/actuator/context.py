@@ -65,8 +65,8 @@ class Standbys(Protocol):
     def freeze(self, pid: int | None) -> None:
         """Freeze the old container. Raises HoldError."""
 
-    async def stands_still(self, pid: int | None) -> bool:
-        """Return whether a container that was frozen stands still: it ends by nothing but a kill."""
+    async def is_frozen(self, pid: int | None) -> bool:
+        """Return whether a container is frozen: only a kill can end it then."""
 
     def thaw(self, pid: int | None) -> None: ...
 

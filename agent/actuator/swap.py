@@ -130,7 +130,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
 
         Kubelet starts a copy next to it as soon as anything of the pod wakes it, and after an agent crash nothing else
         would keep both from running. An end that kubemend did not cause wakes kubelet, so the name of such a copy is
-        reserved: the old container has ended, or may end by itself because it does not stand still. A program that dies
+        reserved: the old container has ended, or may end by itself because it does not freeze. A program that dies
         of the fault is listed as running, but its process cannot be frozen any more.
         """
         if not self._old_runs or self.intent.grace_seconds > 0:  # a frozen container cannot use its grace period
@@ -280,7 +280,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
             standby.give_up()
 
     async def _freeze_old(self) -> bool:
-        """Freeze the old container, and return whether it stands still.
+        """Freeze the old container, and return whether it is frozen.
 
         If that fails, it runs until it is stopped a moment later, or ends by itself.
         """
@@ -293,7 +293,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
             log.warning("restart.not_frozen", restart=self.intent.id, error=str(error))
             return False
         self.frozen = pid
-        return await self.tools.standbys.stands_still(pid)
+        return await self.tools.standbys.is_frozen(pid)
 
     def _thaw_unless_replaced(self) -> None:
         """Thaw the old container unless a successor exists, or may exist: then it stays frozen until listed again."""

@@ -122,4 +122,4 @@ async def _struck(product: Product, victim: str, how: signal.Signals, *, proxy: 
 
 async def _held(gang: Gang, index: int) -> bool | None:
     running = [view for view in await gang.containers(index) if view.state is ContainerState.RUNNING]
-    return (len(running) == 1 and running[0].attempt > 0 and await gang.stands_still(index)) or None
+    return (len(running) == 1 and running[0].attempt > 0 and await gang.is_frozen(index)) or None

@@ -119,7 +119,7 @@ class Gang:
         assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
         return frozenset(uuid for item in held.items if item.pod_name == self._names[index] for uuid in item.devices)
 
-    async def stands_still(self, index: int) -> bool:
+    async def is_frozen(self, index: int) -> bool:
         """Return whether the kernel holds a member's worker, which runs for the runtime.
 
         False while kubelet's own runs, too.

@@ -183,7 +183,7 @@ class RoundNode:
 
         await eventually.true(so)
 
-    def stands_still(self, container_id: ContainerId) -> bool:
+    def is_frozen(self, container_id: ContainerId) -> bool:
         """Return whether the kernel has frozen a container that has not ended."""
         return "frozen 1" in self._cgroup_events(container_id)
 
@@ -201,7 +201,7 @@ class RoundNode:
 
     async def comes_to_stand(self, container_id: ContainerId) -> None:
         """Wait until the kernel has frozen a container: it reports that once its processes have left their waits."""
-        await eventually.true(lambda: self.stands_still(container_id))
+        await eventually.true(lambda: self.is_frozen(container_id))
 
     @contextlib.asynccontextmanager
     async def watching(self, pod: PodView) -> "AsyncIterator[asyncio.Queue[ContainerEvent]]":

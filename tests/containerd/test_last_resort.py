@@ -119,7 +119,7 @@ async def test_interrupted_swap_ends_before_held_containers_are_released(node: R
     async with node.watching(pod) as events, node.mortal_agent(pod, switch=3600.0) as process:
         await node.until_event(events, moment, old=old.id)
         await kill(process)
-        await eventually.true(lambda: not node.stands_still(old.id))
+        await eventually.true(lambda: not node.is_frozen(old.id))
     await resort(node).run()  # its successor may be held for the round by now
     await eventually.true(lambda: runs_alone(node, pod))
 
@@ -134,7 +134,7 @@ async def test_held_member_waits_for_an_agent_while_swaps_end(node: RoundNode) -
     (old,) = await node.running_in(other)
     await frozen_for_a_swap(node, old)
     await eventually.true(lambda: node.can_run(old.id))  # it has no successor: it is thawed
-    assert node.stands_still(held.id)
+    assert node.is_frozen(held.id)
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
     await resort(node).run()

@@ -129,14 +129,14 @@ async def test_a_held_container_is_running_and_has_not_run(bench: Bench) -> None
     await bench.has_run("old", "new")
 
 
-async def test_frozen_container_stands_still_until_it_is_killed(bench: Bench) -> None:
+async def test_frozen_container_is_frozen_until_it_is_killed(bench: Bench) -> None:
     await bench.has_run("old")
     standbys, pid = bench.standbys(), await bench.pid(bench.old)
-    assert not await standbys.stands_still(pid)
+    assert not await standbys.is_frozen(pid)
     standbys.freeze(pid)
-    assert await standbys.stands_still(pid)
+    assert await standbys.is_frozen(pid)
     await bench.runtime.stop_container(bench.old, grace=0)
-    assert not await standbys.stands_still(pid)
+    assert not await standbys.is_frozen(pid)
 
 
 async def test_late_read_of_the_mounts_still_holds_the_container(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

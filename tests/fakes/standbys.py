@@ -39,7 +39,7 @@ class Standbys:
         self.frozen = True
         self.story.append("frozen")
 
-    async def stands_still(self, pid: int | None) -> bool:
+    async def is_frozen(self, pid: int | None) -> bool:
         """Return whether the old one is frozen."""
         return self.frozen and not self.dying
 

@@ -19,7 +19,7 @@ from kubemend.agent.restart import headroom
 log = structlog.get_logger(__name__)
 
 _STILL_SECONDS = 0.05
-"""Seconds to wait for a container to stand still, which takes a millisecond unless a process hangs or ends."""
+"""Seconds to wait until a container is frozen, which takes a millisecond unless a process hangs or ends."""
 
 
 class Held(Protocol):
@@ -147,7 +147,7 @@ class Standbys:
         """Freeze a container. Raises HoldError."""
         self._freeze(pid)
 
-    async def stands_still(self, pid: int | None) -> bool:
+    async def is_frozen(self, pid: int | None) -> bool:
         """Return whether a container that was told to freeze has done so, this process of it included.
 
         It ends by nothing but a kill then. A process that is about to end never freezes: the kernel takes down its

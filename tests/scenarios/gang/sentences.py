@@ -90,4 +90,4 @@ def is_done(restart: Json, *, members: int) -> bool:
 
 async def _is_held(gang: Gang, index: int) -> bool:
     running = [view for view in await gang.containers(index) if view.state is ContainerState.RUNNING]
-    return len(running) == 1 and running[0].attempt > 0 and await gang.stands_still(index)
+    return len(running) == 1 and running[0].attempt > 0 and await gang.is_frozen(index)

@@ -89,7 +89,7 @@ async def test_agent_killed_while_holding_is_followed_by_one_that_finishes(
         await product.start_agent(0)
         product.resume_agent(1)  # not before: the controller waits for 15 s only until a released member runs
         await comes_to_its_end(gang, Rounds(api, gang.template.key), since=fault)
-        assert not any([await gang.stands_still(index) for index in range(gang.size)])
+        assert not any([await gang.is_frozen(index) for index in range(gang.size)])
         assert await gang.identities() == before
 
 
