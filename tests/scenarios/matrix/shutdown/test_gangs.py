@@ -81,7 +81,7 @@ async def test_round_that_is_under_way_starts_nothing_on_a_node_that_shuts_down(
     async with gang(board, "round", grace=SHORT) as (first, last), stage.recorded(board) as events:
         stage.exits(board, last, OWN_ERROR)
         await eventually.true((board.volume(first) / "term").exists)  # the round stops it, and it takes its time
-        await eventually.true(lambda: has_successor(events, last))  # held for the round, whoever has started it
+        await eventually.true(lambda: has_successor(events, last))  # of kubelet or the agent; it is held
         async with stage.shutdown(board):
             begun = len(events)
             await asyncio.gather(over(board, first), over(board, last))
