@@ -35,6 +35,9 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("00000004000000000
 IGNORED = (16 * 1024).to_bytes(3, "big") + bytes.fromhex("fa0000000000") + bytes(16 * 1024)
 """A frame of an unknown type, which a server must ignore (RFC 9113, 5.5)."""
 
+_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+"""Without it a channel may take over the connection of the one before, which gRPC closes a moment later."""
+
 CLIENT = """
 import sys, grpc
 from kubemend.common.pb.nvhcd import nvhcd_pb2, nvhcd_pb2_grpc
@@ -108,7 +111,7 @@ class Env:
 
     async def check(self, path: Path | None = None) -> nvhcd_pb2.HealthCheckResponse:
         """Ask as NVRx does: by a channel that is closed after the call. Raises AioRpcError."""
-        async with grpc.aio.insecure_channel(f"unix://{path or self.path}") as channel:
+        async with grpc.aio.insecure_channel(f"unix://{path or self.path}", options=_OWN_CONNECTION) as channel:
             stub = nvhcd_pb2_grpc.HealthCheckServiceStub(channel)
             request = nvhcd_pb2.HealthCheckRequest(args=ARGS)
             answer: nvhcd_pb2.HealthCheckResponse = await stub.RunHealthCheck(request, timeout=SECONDS)
@@ -116,7 +119,7 @@ class Env:
 
     async def call(self, method: str, request: bytes) -> bytes:
         """Call a method with these bytes; return those of the answer. Raises AioRpcError."""
-        async with grpc.aio.insecure_channel(f"unix://{self.path}") as channel:
+        async with grpc.aio.insecure_channel(f"unix://{self.path}", options=_OWN_CONNECTION) as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
             return bytes(await call(request, timeout=SECONDS))
 
@@ -265,7 +268,7 @@ async def test_endless_data_ends_its_connection(env: Env) -> None:
 
 
 async def test_number_of_calls_on_a_connection_is_limited(env: Env) -> None:
-    async with grpc.aio.insecure_channel(f"unix://{env.path}") as channel:
+    async with grpc.aio.insecure_channel(f"unix://{env.path}", options=_OWN_CONNECTION) as channel:
         stub = nvhcd_pb2_grpc.HealthCheckServiceStub(channel)
         for _ in range(env.limits.connection_calls):
             assert (await stub.RunHealthCheck(nvhcd_pb2.HealthCheckRequest(), timeout=SECONDS)).success
