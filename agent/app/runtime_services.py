@@ -1,6 +1,7 @@
 """The services that need the container runtime: find its socket, replay the journal, then handle faults."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +19,7 @@ from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.app import last_resort
 from kubemend.agent.app.dead_man_switch import DeadManSwitch
-from kubemend.agent.app.heartbeat_state import HeartbeatState
+from kubemend.agent.app.stored_ids import BEATING, StoredIds
 from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 from kubemend.agent.clients.cri.errors import CriError
@@ -142,6 +143,7 @@ class RuntimeServices:
             client.CriClient(choice.path) as cri,
             self._sweeping,
             dead_man.at_work(),
+            contextlib.AsyncExitStack() as subscriptions,
             asyncio.TaskGroup() as tasks,
         ):
             aio.spawn_eternal(tasks, dead_man.run(), name="dead-man")
@@ -167,10 +169,13 @@ class RuntimeServices:
             aio.spawn_eternal(tasks, afterlife.run(cri.connections()), name="afterlife")
             aio.spawn_eternal(tasks, self._newcomers.run(), name="newcomers")
             aio.spawn_eternal(tasks, self._owners.run(self._pods), name="owners")
+            # Before the journal is replayed, which can take seconds: an exit in that time is handled afterwards.
+            await watch.until_listed()
+            steps = await subscriptions.enter_async_context(watch.subscribe())
             restarts = await self._begin(cri, watch, tasks=tasks, socket_path=choice.path, ends=ends)
             assert self.rounds is not None
-            exits = self._exits(restarts, rounds=self.rounds, watch=watch, cri=cri, ends=ends)
-            aio.spawn_eternal(tasks, exits.run(), name="exits")
+            exits = self._exits(restarts, rounds=self.rounds, cri=cri, ends=ends)
+            aio.spawn_eternal(tasks, exits.run(steps), name="exits")
             if self._hub is not None:
                 known = StatusPrefetcher(runtime=cri, events=watch, pods=self._pods)
                 aio.spawn_eternal(tasks, known.run(), name="foreknowledge")
@@ -187,7 +192,7 @@ class RuntimeServices:
                 events=watch,
                 pods=self._pods,
                 processes=self._processes,
-                memory=HeartbeatState(self._store),
+                memory=StoredIds(self._store, BEATING),
                 listener=self._hangs,
                 polls=self._next_steps,
                 report=self._report_heartbeats,
@@ -202,14 +207,12 @@ class RuntimeServices:
         restarts: RestartScheduler,
         *,
         rounds: RoundParticipant,
-        watch: ContainerWatch,
         cri: client.CriClient,
         ends: PodEnds,
     ) -> Exits:
         return Exits(
             restarts=restarts,
             pods=self._pods,
-            events=watch,
             runtime=cri,
             ends=ends,
             rounds=rounds,

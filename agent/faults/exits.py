@@ -75,14 +75,13 @@ class Ended:
 
 
 class Exits:
-    """Restart exited containers. ``run`` follows the runtime's events."""
+    """Restart exited containers. ``run`` follows the events of the runtime."""
 
     def __init__(
         self,
         *,
         restarts: RestartScheduler,
         pods: ports.Pods,
-        events: ports.Events,
         runtime: Runtime,
         ends: Ends,
         rounds: Rounds,
@@ -95,7 +94,6 @@ class Exits:
         """``reported``: whether a pod's exits are reported to the hub, which decides about them."""
         self._restarts = restarts
         self._pods = pods
-        self._events = events
         self._runtime = runtime
         self._ends = ends
         self._rounds = rounds
@@ -105,9 +103,9 @@ class Exits:
         self._namespaces = opted_in_namespaces
         self._own_pod_uid = own_pod_uid
 
-    async def run(self) -> None:
-        """Follow container exits as long as the agent runs."""
-        async with self._events.subscribe() as steps, asyncio.TaskGroup() as tasks:
+    async def run(self, steps: "asyncio.Queue[ContainerEvent]") -> None:
+        """Follow container exits, from the runtime's events, as long as the agent runs."""
+        async with asyncio.TaskGroup() as tasks:
             while True:
                 step = await steps.get()
                 if step.kind is EventKind.STOPPED and self._is_handled_here(step.container):

@@ -44,6 +44,7 @@ class Dependencies:
 
     pods: ports.Pods
     epochs: ports.Epochs
+    exits: ports.HandledExits
     holders: ports.Holders
     loads: ports.Loads
     verdicts: Verdicts
@@ -127,7 +128,7 @@ class Hub:
 
             def failed(failure: Failure) -> None:
                 guarded = rounds.guarding(failure.container) if self._is_welcomed else None
-                work = self._report_failure(failure, guarded, doubt=doubt, alone=alone)
+                work = self._report_failure(failure, guarded, members=members, doubt=doubt, alone=alone)
                 tasks.create_task(work, name=f"fault of {failure.container.ref}")
 
             members = Members(
@@ -135,11 +136,13 @@ class Hub:
                 containers=containers,
                 runtime=runtime,
                 rounds=rounds,
+                handled=self._outside.exits,
                 ears=MemberCallbacks(failed=failed, gone=self._faults.gone),
                 opted_in_namespaces=self._identity.opted_in_namespaces,
             )
             outbox = Outbox(introduction=self._hello_info(fence, rounds), faults=self._faults)
             self._faults.on_new(outbox.wake)
+            self._faults.on_settled(members.fault_settled)
             rounds.tell_taken_up(outbox.result)
             inbox = Inbox(
                 fence=fence,
@@ -160,11 +163,15 @@ class Hub:
         failure: Failure,
         guarded: "AbstractAsyncContextManager[asyncio.Event] | None",
         *,
+        members: Members,
         doubt: Callable[[Failure], Awaitable[str]],
         alone: Callable[[Failure], Awaitable[None]],
     ) -> None:
         with contained.within(contained.Part.FAULT, failure.container.ref):
-            if await self._desk.tell(failure, guarded=guarded, doubt=doubt) is FaultAnswer.ALONE:
+            taken = await self._desk.tell(failure, guarded=guarded, doubt=doubt)
+            if taken is FaultAnswer.NOTHING:
+                members.settled(failure.container.id)
+            elif taken is FaultAnswer.ALONE:
                 await alone(failure)
 
     @property

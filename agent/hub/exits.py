@@ -1,11 +1,17 @@
 """Decide whether a container's exit is a fault of the gang member, in one pure function over facts of the pod."""
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodView, RuleAction
 from kubemend.agent.restart import admission, members
+from kubemend.agent.restart import exits as restart_exits
+
+MISSED_WITHIN: Final = 600.0
+"""Seconds after which an exit that no agent observed is not reported any more."""
+ALIVE: Final = (ContainerState.RUNNING, ContainerState.CREATED)
 
 
 class NoFault(enum.Enum):
@@ -43,6 +49,26 @@ def why_no_fault(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault
     if _killed_with_its_pod(ended):
         return NoFault.KUBELETS
     return None
+
+
+def replaced_by_kubelet(containers: Iterable[ContainerSummary]) -> Iterator[ContainerSummary]:
+    """Yield the ended containers of a pod in whose place kubelet has started another one, the latest of each name."""
+    views = [*containers]
+    newest = members.newest(views)
+    earlier = members.newest(view for view in views if view.id != newest[view.ref.name].id)
+    for name, before in earlier.items():
+        after = newest[name]
+        if before.state is ContainerState.EXITED and after.state in ALIVE and after.restart_id is None:
+            yield before
+
+
+def is_missed_failure(how: restart_exits.Exit, *, seconds_ago: float) -> bool:
+    """Return whether an exit that no agent observed, and after which kubelet restarted the container, is a failure.
+
+    A rank that kubelet restarts alone leaves its gang waiting. But a container that was stopped by a signal may have
+    been stopped for a reason that is not known any more, such as a failed liveness probe.
+    """
+    return not how.looks_like_a_stop and seconds_ago <= MISSED_WITHIN
 
 
 def _replaced_by_us(ended: Exit) -> bool:

@@ -102,7 +102,7 @@ class FaultReporter:
                 return FaultAnswer.ALONE
             answer = await self._report(failure, gang)  # outside the timeout, which is for the answer
             if ordered is None:
-                self._faults.leave_alone(_exit_id(failure))
+                self._faults.leave_alone(failure.id)
                 return FaultAnswer.ALONE
             return await self._await_order(failure, answer, ordered)
 
@@ -118,7 +118,7 @@ class FaultReporter:
                     await ordered.wait()
         except TimeoutError:
             if not answer.done():
-                self._faults.leave_alone(_exit_id(failure))
+                self._faults.leave_alone(failure.id)
         return taken
 
     async def _report(self, failure: Failure, gang: GangKey) -> "asyncio.Future[FaultAnswer]":
@@ -126,7 +126,7 @@ class FaultReporter:
         why = f" ({failure.reason})" if failure.reason not in ("", "Error") else ""
         return self._faults.tell(
             Fault(
-                id=_exit_id(failure),
+                id=failure.id,
                 target=target,
                 gang=gang,
                 kind=FaultKind.EXIT,
@@ -145,10 +145,6 @@ class FaultReporter:
             return None
         refused = admission.why_no_fault(pod, target.name, opted_in_namespaces=self._namespaces)
         return pod.gang if refused is None else None
-
-
-def _exit_id(failure: Failure) -> str:
-    return f"exit:{failure.container.id}"
 
 
 def _fault(target: ContainerRef, cause: admission.Cause, *, gang: GangKey, kind: FaultKind) -> Fault:

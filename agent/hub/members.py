@@ -1,15 +1,18 @@
 """Follow the members on this node: find those that fail by themselves."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import structlog
 
+from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.hub import exits, ports
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, PodView
+from kubemend.agent.restart import exits as restart_exits
 from kubemend.agent.restart import members
 from kubemend.agent.sources.pods import PodChange, PodChangeKind
 from kubemend.common import contained
@@ -18,7 +21,7 @@ from kubemend.common.contained import Part
 log = structlog.get_logger(__name__)
 
 _NANOSECOND = 1e-9
-_ALIVE = (ContainerState.RUNNING, ContainerState.CREATED)
+_EXIT = "exit:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,11 @@ class Failure:
     exit_code: int
     reason: str
     at: float
+
+    @property
+    def id(self) -> str:
+        """Return the id of the fault that it is."""
+        return f"{_EXIT}{self.container.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +58,21 @@ class Members:
         containers: ports.Containers,
         runtime: ports.Runtime,
         rounds: ports.Rounds,
+        handled: ports.HandledExits,
         ears: MemberCallbacks,
+        now: Callable[[], float] = time.time,
         opted_in_namespaces: frozenset[str] = frozenset(),
     ) -> None:
+        """``handled`` are the exits that this agent and the ones before have handled; ``now`` is Unix time."""
         self._pods = pods
         self._containers = containers
         self._runtime = runtime
         self._rounds = rounds
+        self._stored = handled
+        self._handled: set[ContainerId] = set()
+        self._unsaved = asyncio.Event()
         self._ears = ears
+        self._now = now
         self._namespaces = opted_in_namespaces
         self._exit_codes: dict[ContainerId, int | None] = {}  # None: not read, its pod is over
         self._leaving: set[PodUid] = set()
@@ -68,8 +83,19 @@ class Members:
         """Wait until pods and containers are listed, and the exit codes of ended containers are known."""
         await self._known.wait()
 
+    def fault_settled(self, fault_id: str) -> None:
+        """Record that a fault was answered."""
+        if fault_id.startswith(_EXIT):
+            self.settled(ContainerId(fault_id.removeprefix(_EXIT)))
+
+    def settled(self, container: ContainerId) -> None:
+        """Record that an exit was answered: an agent that starts later does not report it again."""
+        self._handled.add(container)
+        self._unsaved.set()
+
     async def run(self) -> None:
         """Follow the members."""
+        self._handled |= await self._stored.load()
         unsubscribe = self._pods.subscribe(self._on_pod)
         try:
             async with self._containers.subscribe() as steps, asyncio.TaskGroup() as tasks:
@@ -77,14 +103,24 @@ class Members:
                 await self._containers.until_listed()
                 for pod in [*self._pods.pods().values()]:
                     await self._check_pod(pod)
+                    await self._check_missed(pod)
                 self._known.set()
                 tasks.create_task(self._check_late_pods(), name="gang-newcomers")
+                tasks.create_task(self._save_handled(), name="gang-exits-handled")
                 while True:
                     step = await steps.get()
                     with contained.within(Part.MEMBER, step.container.ref):
                         self._process(step, tasks)
         finally:
             unsubscribe()
+
+    async def _save_handled(self) -> None:
+        """Save the exits that were handled, without those of containers that the runtime has removed."""
+        while True:
+            await self._unsaved.wait()
+            self._unsaved.clear()
+            self._handled &= {view.id for view in self._containers.containers()}
+            await self._stored.save(frozenset(self._handled))
 
     async def _check_late_pods(self) -> None:
         """Check pods that the API server lists late, because their containers may have ended already."""
@@ -122,19 +158,42 @@ class Members:
             await self._get_exit(view, at=at)
 
     async def _get_exit(self, view: ContainerSummary, *, at: float | None) -> None:
+        info = await self._status(view)
+        if info is not None:
+            ended_at = at if at is not None else info.finished_at * _NANOSECOND
+            self._ended(view, info.exit_code, reason=info.reason, at=ended_at)
+
+    async def _status(self, view: ContainerSummary) -> ContainerStatus | None:
+        """Return the status of an ended container; None if the runtime does not report that it has ended."""
         try:
             info = await self._runtime.container_status(view.id)
         except CriError as error:
             log.info("hub.exit_unknown", container=str(view.ref), container_id=view.id, error=str(error))
-            return
-        if info.state is ContainerState.EXITED:
-            ended_at = at if at is not None else info.finished_at * _NANOSECOND
-            self._ended(view, info.exit_code, reason=info.reason, at=ended_at)
+            return None
+        return info if info.state is ContainerState.EXITED else None
 
     async def _check_pod(self, pod: PodView) -> None:
         """Get the exits of a member's newest containers that were not observed."""
         with contained.within(Part.MEMBER, pod.ref):
             await self._get_exits(pod)
+
+    async def _check_missed(self, pod: PodView) -> None:
+        """Report the exits after which kubelet restarted a member while no agent observed it."""
+        with contained.within(Part.MEMBER, pod.ref):
+            if pod.gang is None or pod.is_over:
+                return
+            for view in [*exits.replaced_by_kubelet(self._of(pod.ref.uid))]:
+                if view.id not in self._exit_codes and view.id not in self._handled:
+                    await self._report_missed(view)
+
+    async def _report_missed(self, view: ContainerSummary) -> None:
+        info = await self._status(view)
+        if info is None:
+            return
+        ended_at = info.finished_at * _NANOSECOND
+        how = restart_exits.Exit(view.ref.name, info.exit_code, info.reason)
+        if exits.is_missed_failure(how, seconds_ago=self._now() - ended_at):
+            self._ended(view, info.exit_code, reason=info.reason, at=ended_at)
 
     async def _get_exits(self, pod: PodView) -> None:
         if pod.gang is None:
@@ -184,4 +243,4 @@ class Members:
         return (view for view in self._containers.containers() if view.ref.pod.uid == uid)
 
     def _is_alive(self, uid: PodUid) -> bool:
-        return any(view.state in _ALIVE for view in self._of(uid))
+        return any(view.state in exits.ALIVE for view in self._of(uid))

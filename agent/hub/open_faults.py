@@ -65,10 +65,15 @@ class OpenFaults:
         self._now = now
         self._open: dict[str, _Open] = {}
         self._wake: Callable[[], None] = _no_wake
+        self._settled: Callable[[str], None] = _not_recorded
 
     def on_new(self, wake: Callable[[], None]) -> None:
         """Set the callback for a new fault to report."""
         self._wake = wake
+
+    def on_settled(self, settled: Callable[[str], None]) -> None:
+        """Set the callback for a fault that the hub has answered, and that needs no report any more, by its id."""
+        self._settled = settled
 
     def tell(self, fault: Fault) -> "asyncio.Future[FaultAnswer]":
         """Add a fault to report; return the future of the hub's answer. One that is open already is the same."""
@@ -126,6 +131,7 @@ class OpenFaults:
             each.answer.set_result(taken)
         if taken is not FaultAnswer.ROUND or each.ordered:
             del self._open[fault_id]
+            self._settled(fault_id)
         return each.fault
 
     def ordered(self, pods: Collection[PodUid]) -> None:
@@ -135,6 +141,7 @@ class OpenFaults:
                 each.ordered = True
                 if each.taken is not None:
                     del self._open[each.fault.id]
+                    self._settled(each.fault.id)
 
     def gone(self, pod: PodUid) -> None:
         """Drop the faults of a deleted pod that nothing waits for."""
@@ -145,4 +152,8 @@ class OpenFaults:
 
 
 def _no_wake() -> None:
+    return
+
+
+def _not_recorded(_: str) -> None:
     return

@@ -56,6 +56,13 @@ class Rounds(Protocol):
     def busy(self, pod: PodUid) -> bool: ...
 
 
+class HandledExits(Protocol):
+    """Persist which containers' exits have been answered (``agent.app.stored_ids.StoredIds``). Never raises."""
+
+    async def load(self) -> frozenset[ContainerId]: ...
+    async def save(self, ids: frozenset[ContainerId], /) -> None: ...
+
+
 class Epochs(Protocol):
     """Persist the highest epoch that this node accepted (``clients.journal.store.Store``). Raises HistoryError."""
 

@@ -344,15 +344,14 @@ class Node:
         exits = Exits(
             restarts=self.decisions,  # type: ignore[arg-type]
             pods=self.world.pods,
-            events=self.world.events,
             runtime=self._runtime,
             ends=test_exits.Ends(),
             rounds=test_exits.Rounds(),
             knowledge=DeviceFacts(holders=self.world.holders, ledger=self.world.ledger, devices=self.world.devices),
             now=self.now,
         )
-        async with running(self.world):
-            tasks = [asyncio.create_task(source.run()), asyncio.create_task(exits.run())]
+        async with running(self.world), self.world.events.subscribe() as steps:
+            tasks = [asyncio.create_task(source.run()), asyncio.create_task(exits.run(steps))]
             yield
             for task in tasks:
                 task.cancel()

@@ -130,7 +130,6 @@ class Rig:
         return Exits(
             restarts=self.restarts,  # type: ignore[arg-type]
             pods=self.pods,
-            events=self.events,
             runtime=self.runtime,
             ends=self.ends,
             rounds=self.rounds,
@@ -143,9 +142,8 @@ class Rig:
     async def running(self) -> AsyncIterator[None]:
         """Follow the events of a running trainer, and of another pod's, during the block."""
         self.events.run(TRAINER, name="c")
-        async with asyncio.TaskGroup() as tasks:
-            following = aio.spawn_eternal(tasks, self.exits().run(), name="exits")
-            await asyncio.sleep(0)
+        async with self.events.subscribe() as steps, asyncio.TaskGroup() as tasks:
+            following = aio.spawn_eternal(tasks, self.exits().run(steps), name="exits")
             yield
             following.cancel()
 

@@ -56,8 +56,10 @@ def restarts_all(name: str, *, on: int) -> ContainerSpec:
     return ContainerSpec(name, ContainerRole.MAIN, restart_rules=(rule,))
 
 
-def info(container_id: ContainerId, *, of: ContainerRef, exit_code: int) -> ContainerStatus:
-    """Return the runtime's status of a container that has ended."""
+def info(
+    container_id: ContainerId, *, of: ContainerRef, exit_code: int, reason: str = "Error", finished_at: int = 2
+) -> ContainerStatus:
+    """Return the runtime's status of a container that has ended. ``finished_at`` is Unix time in nanoseconds."""
     return ContainerStatus(
         id=container_id,
         ref=of,
@@ -65,9 +67,9 @@ def info(container_id: ContainerId, *, of: ContainerRef, exit_code: int) -> Cont
         state=ContainerState.EXITED,
         created_at=1,
         started_at=1,
-        finished_at=2,
+        finished_at=finished_at,
         exit_code=exit_code,
-        reason="Error",
+        reason=reason,
         message="",
         log_path="",
         annotations={},

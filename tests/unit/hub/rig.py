@@ -104,6 +104,26 @@ class Rounds:
 
 
 @dataclass
+class HandledExits:
+    """The handled exits, kept across agents."""
+
+    ids: frozenset[ContainerId] = frozenset()
+    saved: "asyncio.Queue[frozenset[ContainerId]]" = field(default_factory=asyncio.Queue)
+
+    async def load(self) -> frozenset[ContainerId]:
+        return self.ids
+
+    async def save(self, ids: frozenset[ContainerId]) -> None:
+        self.ids = ids
+        self.saved.put_nowait(ids)
+
+    async def next(self) -> frozenset[ContainerId]:
+        """Return what is saved next."""
+        async with asyncio.timeout(SECONDS):
+            return await self.saved.get()
+
+
+@dataclass
 class Loads:
     """The driver's readings."""
 
@@ -146,6 +166,7 @@ class Rig:
     devices: outside.Devices = field(default_factory=outside.Devices)
     runtime: Runtime = field(default_factory=Runtime)
     rounds: Rounds = field(default_factory=Rounds)
+    handled: HandledExits = field(default_factory=HandledExits)
     loads: Loads = field(default_factory=Loads)
     reports: Reports = field(default_factory=Reports)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
@@ -170,6 +191,7 @@ class Rig:
             outside=Dependencies(
                 pods=self.pods,
                 epochs=self.store,
+                exits=self.handled,
                 holders=self.holders,
                 loads=self.loads,
                 verdicts=Verdicts(ledger=ledger, devices=self.devices, holders=self.holders),

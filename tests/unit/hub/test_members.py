@@ -1,6 +1,7 @@
 """Report members that fail by themselves to the hub, once, however and whenever it was noticed."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -92,6 +93,84 @@ async def test_death_without_running_agent_is_reported_after_hello(rig: Rig) -> 
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
         assert (await stream.next("fault")).id == "exit:c"
+
+
+def missed(rig: Rig, *, exit_code: int = 1, reason: str = "Error", ago: float = 5.0, **successor: Any) -> None:
+    """Have kubelet's container run in the place of one that has ended while no agent ran."""
+    rig.events.run(builders.trainer(0), name="c", state=ContainerState.EXITED)
+    rig.events.run(builders.trainer(0), name="kubelets", **{"created_at": 2, "attempt": 1} | successor)
+    rig.runtime.infos[C] = builders.info(
+        C, of=builders.trainer(0), exit_code=exit_code, reason=reason, finished_at=time.time_ns() - int(ago * 1e9)
+    )
+
+
+@pytest.mark.parametrize(("exit_code", "reason"), [(1, "Error"), (139, "Error"), (137, "OOMKilled")])
+async def test_member_that_kubelet_restarted_without_running_agent_is_reported(
+    rig: Rig, exit_code: int, reason: str
+) -> None:
+    await rig.pods.put(builders.member(0))
+    missed(rig, exit_code=exit_code, reason=reason)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        told = await stream.next("fault")
+    assert (told.id, told.exit_code) == ("exit:c", exit_code)
+
+
+@pytest.mark.parametrize(
+    "differently",
+    [
+        {"exit_code": 0},
+        {"exit_code": 143},
+        {"exit_code": 137},
+        {"ago": exits.MISSED_WITHIN + 1.0},
+        {"restart_id": "r1"},
+    ],
+    ids=["completed", "SIGTERM", "SIGKILL", "long ago", "restarted by an agent"],
+)
+async def test_member_that_may_not_have_failed_without_running_agent_is_not_reported(
+    rig: Rig, differently: dict[str, Any]
+) -> None:
+    await rig.pods.put(builders.member(0))
+    missed(rig, **differently)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        await next_fault_is_of_the_other(rig, stream)
+
+
+@pytest.mark.parametrize("said", [pb.FaultAnswer.NOTHING, pb.FaultAnswer.ALONE])
+async def test_answered_exit_is_not_reported_by_next_agent(rig: Rig, said: "pb.FaultAnswer.Answer.ValueType") -> None:
+    await rig.pods.put(builders.member(0))
+    missed(rig)
+    async with rig.replica() as hub:
+        async with rig.running(rig.agent(hub)):
+            stream, _ = await hub.welcomed()
+            told = await stream.next("fault")
+            await stream.say(answer=pb.FaultAnswer(fault_id=told.id, answer=said))
+            assert await rig.handled.next() == {C}
+        async with rig.running(rig.agent(hub)):
+            stream, _ = await hub.welcomed()
+            await next_fault_is_of_the_other(rig, stream)
+
+
+async def test_unanswered_exit_is_reported_by_next_agent(rig: Rig) -> None:
+    await rig.pods.put(builders.member(0))
+    missed(rig)
+    async with rig.replica() as hub:
+        for _ in range(2):
+            async with rig.running(rig.agent(hub)):
+                stream, _hello = await hub.welcomed()
+                assert (await stream.next("fault")).id == "exit:c"
+
+
+async def test_exits_of_removed_containers_are_forgotten(rig: Rig) -> None:
+    rig.handled.ids = frozenset(map(ContainerId, map(str, range(100))))
+    await rig.pods.put(builders.member(0))
+    missed(rig)
+    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+        stream, _ = await hub.welcomed()
+        told = await stream.next("fault")
+        await stream.say(answer=pb.FaultAnswer(fault_id=told.id, answer=pb.FaultAnswer.NOTHING))
+        assert await rig.handled.next() == {C}
 
 
 async def test_member_of_pod_that_is_over_is_not_reported(rig: Rig) -> None:
