@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import signal
+import time
 from typing import Final
 
 from bench.faults import looking
@@ -16,7 +17,7 @@ from kubemend.agent.model.workloads import ContainerState
 
 PROMISE: Final = (
     "Agent and controller may be killed or upgraded at any step of a restart and in any state of a round: the "
-    "next process finishes it, and no verdict is lost."
+    "next process finishes it, no verdict is lost, and no gang waits for a member that failed meanwhile."
 )
 
 _CALLS: Final = ("StopContainer", "CreateContainer", "StartContainer")
@@ -57,6 +58,9 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 for index in product.agents:
                     product.resume_agent(index)
                 await stage.keeps_round(gang, told, number=1, since=since, what=f"{state}, {victim}, {how.name}")
+        if scale.whole:
+            told.tries("a member fails while its agent is away, and kubelet restarts it alone")
+            await _missed(stage, told, product=product, proxy=proxy)
         after = await looking.metrics(product.agents[0].metrics_address)
         told.keeps(
             Kind.VERDICT,
@@ -83,6 +87,17 @@ async def _in_restart(
         await product.start_agent(0, f"--cri-endpoint={proxy.socket}", _VERBOSE)
         await trainer.replaced(old)
         told.keeps(Kind.RESTART, f"{call}, {how.name}: not in place", holds=await trainer.is_in_place())
+
+
+async def _missed(stage: Stage, told: Told, *, product: Product, proxy: CriProxy) -> None:
+    """Have a member fail while its agent is away."""
+    async with stage.gang("missed") as gang:
+        await product.end_agent(0, signal.SIGKILL)
+        fault = await gang.end(0, exit_code=1)
+        await gang.all_running(since=fault, count=1, timeout=looking.SECONDS)
+        back = time.monotonic_ns()
+        await product.start_agent(0, f"--cri-endpoint={proxy.socket}", _VERBOSE)
+        await stage.keeps_round(gang, told, number=1, since=back, what="missed")
 
 
 async def _brought_to(state: str, product: Product, gang: Gang) -> int:

@@ -93,6 +93,21 @@ async def test_agent_killed_while_holding_is_followed_by_one_that_finishes(
         assert await gang.identities() == before
 
 
+async def test_member_that_kubelet_restarted_while_its_agent_was_away_is_restarted_with_its_gang(
+    cluster: Cluster, product: Product, api: kube.KubeClient
+) -> None:
+    await product.start(*PATIENT, nodes=2)
+    async with Gang.on(cluster.nodes, "missed") as gang:
+        before = await gang.identities()
+        await product.kill_agent(0)
+        fault = await gang.end(0, exit_code=1)
+        await gang.all_running(since=fault, count=1)
+        back = time.monotonic_ns()
+        await product.start_agent(0)
+        await comes_to_its_end(gang, Rounds(api, gang.template.key), since=back)
+        assert await gang.identities() == before
+
+
 async def test_unavailable_api_server_delays_a_round_and_breaks_nothing(
     cluster: Cluster, product: Product, api: kube.KubeClient
 ) -> None:
