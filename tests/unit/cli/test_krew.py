@@ -16,6 +16,7 @@ from hack.krew import __main__ as command
 from hack.krew import packaging
 
 RELEASES: Final = "https://example.com/kubemend/releases/download"
+CHECK: Final = "validate-krew-manifest"
 FAKE: Final = '#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n'
 
 
@@ -102,7 +103,7 @@ def test_plugin_without_a_runner_says_what_it_needs(written: Path, tmp_path: Pat
 @pytest.mark.timeout(600)
 def test_krew_accepts_the_manifest_and_installs_the_plugin(written: Path, tmp_path: Path) -> None:
     programs = packaging.KREW.ensure(CHECKOUT / ".dev" / "krew")
-    check = [programs / "validate-krew-manifest", "-skip-install", "-manifest", written / packaging.MANIFEST]
+    check = [str(programs / CHECK), "-skip-install", "-manifest", str(written / packaging.MANIFEST)]
     checked = subprocess.run(check, capture_output=True, text=True, timeout=60, check=False)
     assert checked.returncode == 0, checked.stderr
     files = [f"--manifest={written / packaging.MANIFEST}", f"--archive={written / packaging.ARCHIVE}"]
@@ -123,5 +124,5 @@ def test_krews_check_refuses_a_manifest_without_a_digest(written: Path) -> None:
     broken = manifest(written)
     broken["spec"]["platforms"][0]["sha256"] = ""
     (written / packaging.MANIFEST).write_text(yaml.safe_dump(broken))
-    check = [programs / "validate-krew-manifest", "-skip-install", "-manifest", written / packaging.MANIFEST]
+    check = [str(programs / CHECK), "-skip-install", "-manifest", str(written / packaging.MANIFEST)]
     assert subprocess.run(check, capture_output=True, timeout=60, check=False).returncode != 0
