@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export GOGC ?= 400
 
 # Generators of files that are committed with their sources; with --check each checks that they are current.
-GENERATORS := protogen catalog_doc monitoring api_doc performance_doc steps_doc
+GENERATORS := protogen catalog_doc monitoring api_doc chart performance_doc steps_doc
 
 .DEFAULT_GOAL := help
 .PHONY: help venv devnode kubernetes image demo test test-long lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-steps generate lock clean
@@ -32,7 +32,7 @@ devnode: venv  ## fetch the dev node's programs: containerd, runc, CNI, busybox,
 kubernetes: venv  ## build etcd, the Kubernetes programs and kubectl from their Go modules, once (ten minutes on two cores)
 	python -m hack.devnode kubernetes
 
-image: venv  ## build the image with buildah on a base of Debian's packages, and print its archive (Debian, root)
+image: venv  ## build the image with buildah on a base of Debian's packages, and list its content (Debian, root)
 	python -m hack.image
 
 demo: devnode kubernetes  ## GPU faults restart a container and a gang of four in place, on real Kubernetes
@@ -88,10 +88,12 @@ bench-dying: devnode kubernetes  ## have trainers die of their fault by themselv
 generate: venv  ## write the generated files: stubs, pages, alerts, dashboard, the picture
 	for generator in $(GENERATORS); do python -m hack.$$generator || exit 1; done
 
-lock: venv  ## update the locked packages of the image: requirements.lock
+LOCK := uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11
+lock: venv  ## update the locked packages of the image and of its build: requirements*.lock
 	$(BIN)/python -m pip install --quiet uv
-	uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header \
-	    --python-version 3.11 --extra traces --output-file requirements.lock pyproject.toml
+	$(LOCK) --extra traces --output-file requirements.lock pyproject.toml
+	python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	    | $(LOCK) --output-file requirements-build.lock -
 
 bench-faults: devnode kubernetes  ## break the product's dependencies, one after another, as JSON (a quarter of an hour)
 	python -m bench.faults

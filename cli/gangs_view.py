@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.workloads import ResourceHealth
+from kubemend.agent.sources import allocated_resources
 from kubemend.cli import plain
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import timestamps
@@ -40,7 +42,8 @@ class MemberView:
     """Describe one member. ``devices`` and ``restart`` are its conditions DevicesHealthy and InPlaceRestart, if
     present.
 
-    ``restarts`` sums the restarts of its main containers as kubelet counts them.
+    ``restarts`` sums the restarts of its main containers as kubelet counts them. ``kubelet`` is the health of its
+    devices as their plugins and drivers report it to kubelet; none if kubelet publishes none (KEP-4680).
     """
 
     slot: str
@@ -52,6 +55,7 @@ class MemberView:
     restarts: int
     devices: Condition | None
     restart: Condition | None
+    kubelet: tuple[ResourceHealth, ...] = ()
 
     @property
     def stands(self) -> bool:
@@ -218,6 +222,18 @@ def _member(slot: str, member: Member, pod: Json) -> MemberView:
         restarts=sum(each.get("restartCount", 0) for each in told.get("containerStatuses") or ()),
         devices=ours.get(conditions.DEVICES_HEALTHY),
         restart=ours.get(conditions.IN_PLACE_RESTART),
+        kubelet=_kubelets(told),
+    )
+
+
+def _kubelets(status: Json) -> tuple[ResourceHealth, ...]:
+    try:
+        found = allocated_resources.read(status)
+    except _BAD_OBJECT:
+        return ()
+    return tuple(
+        replace(each, resource=plain.text(each.resource), id=plain.text(each.id), message=plain.text(each.message))
+        for each in found
     )
 
 

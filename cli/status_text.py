@@ -9,6 +9,7 @@ import click
 import tabulate
 
 from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.workloads import ReportedHealth
 from kubemend.cli import spans
 from kubemend.cli.gangs_view import GangView, MemberView, Report, RoundView, State
 from kubemend.common import budgets
@@ -21,6 +22,7 @@ _NOTHING: Final = "-"
 _REFUSED: Final = "Refused"
 _GANG_HEADERS: Final = ("NAMESPACE", "GANG", "MEMBERS", "NODES", "DEVICES", "BUDGET", "LAST ROUND", "AGE")
 _MEMBER_HEADERS: Final = ("MEMBER", "NODE", "STATE", "RESTARTS", "DEVICES", "LAST RESTART")
+_KUBELET: Final = "KUBELET'S DEVICES"
 _ROUND_HEADERS: Final = ("ATTEMPT", "RESTART", "PHASE", "CAUSE", "MEMBER", "NODE", "DECISION", "TOOK", "AGE")
 _STATE_COLOURS: Final = {State.WELL: "green", State.UNKNOWN: "magenta", State.ILL: "red"}
 _PHASE_COLOURS: Final = {"Done": "green", "Degraded": "yellow", "Failed": "red", "Refused": "yellow"}
@@ -54,7 +56,7 @@ def details(gang: GangView, report: Report, *, style: Style) -> str:
     head = f"{gang.key}: {_standing(gang)} members ready on {_count(len(gang.nodes), 'node')}, budget {_budget(gang)}"
     lines = [head, ""]
     if gang.members:
-        lines += [_table(_MEMBER_HEADERS, [_member_row(member, style=style) for member in gang.members]), ""]
+        lines += [_members(gang.members, style=style), ""]
     if gang.rounds:
         shown = gang.rounds[:ROUNDS_SHOWN]
         lines += [_table(_ROUND_HEADERS, [_round_row(each, style=style) for each in shown]), ""]
@@ -118,6 +120,35 @@ def _brief(last: RoundView, *, style: Style) -> str:
     number = f"{last.attempt}: " if last.attempt else ""
     cause = f", {last.cause}" if last.cause else ""
     return f"{number}{style.paint(last.phase, _PHASE_COLOURS.get(last.phase, 'cyan'))}{took}{cause}"
+
+
+def _members(members: Sequence[MemberView], *, style: Style) -> str:
+    """Return the table of members, with kubelet's own view of their devices where it publishes one."""
+    rows = [_member_row(member, style=style) for member in members]
+    if not any(member.kubelet for member in members):
+        return _table(_MEMBER_HEADERS, rows)
+    wider = [[*row, _kubelets(member, style=style)] for row, member in zip(rows, members, strict=True)]
+    return _table((*_MEMBER_HEADERS, _KUBELET), wider)
+
+
+def _kubelets(member: MemberView, *, style: Style) -> str:
+    """Return the worst health that kubelet publishes, and the device that has it."""
+    for health, colour in _HEALTH_COLOURS.items():
+        found = [each for each in member.kubelet if each.health is health]
+        if found and health is ReportedHealth.HEALTHY:
+            return style.paint("healthy", colour)
+        if found:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            why = f": {found[0].message}" if found[0].message else ""
+            return f"{style.paint(health.value, colour)} {found[0].id}{more}{why}"
+    return ""
+
+
+_HEALTH_COLOURS: Final = {
+    ReportedHealth.UNHEALTHY: "red",
+    ReportedHealth.UNKNOWN: "magenta",
+    ReportedHealth.HEALTHY: "green",
+}
 
 
 def _member_row(member: MemberView, *, style: Style) -> list[str]:
@@ -208,6 +239,10 @@ def _member_object(member: MemberView) -> dict[str, Any]:
         "restarts": member.restarts,
         "devicesHealthy": _condition(member.devices),
         "inPlaceRestart": _condition(member.restart),
+        "allocatedResources": [
+            {"resource": each.resource, "id": each.id, "health": each.health.value, "message": each.message}
+            for each in member.kubelet
+        ],
     }
 
 

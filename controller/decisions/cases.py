@@ -15,7 +15,8 @@ class Case:
     """A gang as the rules see it.
 
     ``present`` has the pod that counts for each slot, ``hit`` is the one at fault, ``recreate`` are the slots whose
-    pods must be replaced. ``unclear`` describes what the gang's annotations have wrong.
+    pods must be replaced, ``moved`` those of them that could be restarted where they are, but whose node is leaving.
+    ``unclear`` describes what the gang's annotations have wrong.
     """
 
     facts: Facts
@@ -24,6 +25,7 @@ class Case:
     hit: Member | None
     recreate: frozenset[str]
     options: GangOptions
+    moved: frozenset[str] = frozenset()
     unclear: str = ""
 
     @classmethod
@@ -38,10 +40,12 @@ class Case:
                 recreate |= {hit.slot}
         elif cause.recreate:
             recreate |= {slot for slot, each in present.items() if not each.is_over and not each.deleting}
+        moved = _movable_slots(present, facts) - recreate
+        recreate |= moved
         try:
-            return cls(facts, now, present, hit, recreate, gang_options.of(facts.members))
+            return cls(facts, now, present, hit, recreate, gang_options.of(facts.members), moved)
         except gang_options.BadAnnotationError as error:
-            return cls(facts, now, present, hit, recreate, GangOptions(), unclear=str(error))
+            return cls(facts, now, present, hit, recreate, GangOptions(), moved, unclear=str(error))
 
     @property
     def live(self) -> Mapping[str, Member]:
@@ -61,4 +65,21 @@ def lost_slots(present: Mapping[str, Member], nodes: Mapping[NodeName, NodeView]
         for slot, member in present.items()
         if member.phase is PodPhase.FAILED
         or (not member.is_over and not member.deleting and is_lost(nodes.get(member.node)))
+    )
+
+
+def _movable_slots(present: Mapping[str, Member], facts: Facts) -> frozenset[str]:
+    """Return the slots whose pods a round may move off a node that is leaving.
+
+    The move needs no round of its own: the gang stops and starts in this one anyway. A pod that kubemend must not
+    delete is restarted where it is.
+    """
+    return frozenset(
+        slot
+        for slot, member in present.items()
+        if not member.is_over
+        and not member.deleting
+        and (node := facts.nodes.get(member.node)) is not None
+        and node.leaving
+        and members.bar(member, namespaces=facts.opted_in_namespaces) is None
     )

@@ -35,6 +35,7 @@ class Reason(enum.Enum):
     MEMBER_FAILED = "MemberFailed"
     REQUESTED = "Requested"
     MEMBERS_LOST = "MembersLost"
+    MAINTENANCE_PLANNED = "MaintenancePlanned"
     RECREATION_REQUESTED = "RecreationRequested"
     NOT_A_GANG = "NotAGang"
     IN_A_GANG = "InAGang"

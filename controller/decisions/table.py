@@ -163,8 +163,13 @@ def _round(case: Case) -> Decision:
     if not case.recreate:
         return Decision(Kind.IN_PLACE, Reason.REQUESTED if isinstance(cause, Request) else Reason.MEMBER_FAILED)
     which = f"{len(case.recreate)} of {len(case.present)} are recreated, such as {min(case.recreate)}"
-    requested = isinstance(cause, Request) and cause.recreate
-    reason = Reason.RECREATION_REQUESTED if requested else Reason.MEMBERS_LOST
+    if case.recreate == case.moved:
+        reason = Reason.MAINTENANCE_PLANNED
+        which = f"{which}: maintenance of its node is planned"
+    elif isinstance(cause, Request) and cause.recreate:
+        reason = Reason.RECREATION_REQUESTED
+    else:
+        reason = Reason.MEMBERS_LOST
     kind = Kind.RECREATE_ALL if set(case.live) <= case.recreate else Kind.IN_PLACE_AND_RECREATE
     return Decision(kind, reason, which, recreate=case.recreate)
 

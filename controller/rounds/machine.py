@@ -74,7 +74,7 @@ def begin(
     # some may have failed since the decision
     failed = {slot for slot, member in present.items() if member.phase is PodPhase.FAILED}
     for slot in sorted(decision.recreate & present.keys() | failed):
-        _replace(draft, present[slot])
+        _replace(draft, present[slot], nodes)
     return _advanced(draft)
 
 
@@ -138,7 +138,7 @@ def resume(
         if slot not in present:
             draft.awaited[slot] = now
         elif not draft.phase.is_final and not draft.proven:
-            _replace(draft, present[slot])
+            _replace(draft, present[slot], nodes)
     return _advanced(draft)
 
 
@@ -185,7 +185,7 @@ def _enrol(draft: RoundBuilder, member: Member, *, is_new: bool = False) -> None
             draft.stop(member.pod.uid)
 
 
-def _replace(draft: RoundBuilder, member: Member) -> None:
+def _replace(draft: RoundBuilder, member: Member, nodes: Mapping[NodeName, NodeView]) -> None:
     """Begin to replace a pod, as decided."""
     uid, cause = member.pod.uid, draft.state.cause
     one = draft.members.get(uid)
@@ -201,5 +201,9 @@ def _replace(draft: RoundBuilder, member: Member) -> None:
         replacement.lose(draft, uid, reason="PodFailed", detail="the pod has failed")
     elif isinstance(cause, Request) and cause.recreate:
         replacement.lose(draft, uid, reason="Requested", detail=cause.why)
+    elif (node := nodes.get(member.node)) is not None and node.leaving and not cases.is_lost(node):
+        replacement.lose(
+            draft, uid, reason="MaintenancePlanned", detail=f"maintenance of node {member.node} is planned"
+        )
     else:
         replacement.lose(draft, uid, reason="NodeLost", detail=f"node {member.node} is not ready")

@@ -12,6 +12,8 @@ from kubemend.controller.model.members import NodeName, NodeView
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """The taint by which operators mark a node as shut down, so that none of its pods runs (KEP-2268)."""
+MAINTENANCE_PLANNED: Final = "MaintenancePlanned"
+"""The condition of a node whose maintenance is planned (KEP-5683). Clusters without it have no such condition."""
 
 _PAGE: Final = 100
 """Nodes list their images: up to 50 KB each."""
@@ -88,10 +90,12 @@ class Nodes:
 def view(node: Mapping[str, Any]) -> NodeView:
     """Return the relevant fields of a v1 Node. Its Ready condition is Unknown if kubelet has not reported for long."""
     conditions = {each["type"]: each["status"] for each in (node.get("status") or {}).get("conditions") or ()}
-    taints = (node.get("spec") or {}).get("taints") or ()
+    spec = node.get("spec") or {}
+    taints = spec.get("taints") or ()
     return NodeView(
         name=NodeName(node["metadata"]["name"]),
         ready=_READY.get(conditions.get("Ready", "")),
         out_of_service=any(taint["key"] == OUT_OF_SERVICE for taint in taints),
         kept_off=any(taint["key"] == device_taints.TAINT for taint in taints),
+        leaving=conditions.get(MAINTENANCE_PLANNED) == "True" and spec.get("unschedulable") is True,
     )

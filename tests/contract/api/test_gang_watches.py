@@ -12,7 +12,7 @@ from kubemend.common.gangs import GangKey
 from kubemend.common.kube import client, paths
 from kubemend.controller.model.members import NodeName, PodUid
 from kubemend.controller.watches.members import MemberChange, MemberChangeKind, Members
-from kubemend.controller.watches.nodes import OUT_OF_SERVICE, Nodes
+from kubemend.controller.watches.nodes import MAINTENANCE_PLANNED, OUT_OF_SERVICE, Nodes
 from tests.contract.api import objects
 from tests.control_plane import Tenant
 
@@ -166,7 +166,7 @@ async def test_outage_neither_repeats_nor_loses_reports(tenant: Tenant, api: cli
         assert sorted(found) == expected
 
 
-async def test_nodes_report_whether_they_are_ready(api: client.KubeClient, node: str) -> None:
+async def test_nodes_report_whether_they_are_ready_or_leaving(api: client.KubeClient, node: str) -> None:
     nodes = Nodes(api=api, report=lambda _: None)
     news = asyncio.Event()
     nodes.subscribe(lambda _: news.set())
@@ -191,6 +191,10 @@ async def test_nodes_report_whether_they_are_ready(api: client.KubeClient, node:
             body = {"status": {"conditions": [objects.condition("Ready", status)]}}
             await api.patch(paths.node_status(node), body)
             await until(lambda wanted=wanted: ready() is wanted)  # type: ignore[misc]
+        planned = {"status": {"conditions": [objects.condition(MAINTENANCE_PLANNED)]}}
+        await api.patch(paths.node_status(node), planned)
+        await api.patch(f"{paths.NODES}/{node}", {"spec": {"unschedulable": True}}, content_type=client.Patch.MERGE)
+        await until(lambda: (found := nodes.view(NodeName(node))) is not None and found.leaving)
         taint = {"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}
         await api.patch(f"{paths.NODES}/{node}", {"spec": {"taints": [taint]}}, content_type=client.Patch.MERGE)
         await until(lambda: (found := nodes.view(NodeName(node))) is not None and found.out_of_service)

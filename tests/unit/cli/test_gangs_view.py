@@ -69,6 +69,51 @@ def test_gang_state_is_that_of_its_worst_member(member: dict[str, Any], state: S
     assert (only(report).state, report.state) == (state, state)
 
 
+def with_kubelets(name: str, *resources: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod for whose devices kubelet publishes a health."""
+    made = pod(name, conditions=HEALTHY)
+    allocated = [{"name": "nvidia.com/gpu", "resources": list(resources)}]
+    made["status"]["containerStatuses"] = [{"name": "trainer", "allocatedResourcesStatus": allocated}]
+    return made
+
+
+def device(identity: str, health: str, message: str = "") -> dict[str, Any]:
+    return {"resourceID": identity, "health": health, **({"message": message} if message else {})}
+
+
+@pytest.mark.parametrize(
+    ("resources", "shown"),
+    [
+        ([device("GPU-0", "Healthy")], "healthy"),
+        ([device("GPU-0", "Healthy"), device("GPU-1", "Unknown")], "Unknown GPU-1"),
+        ([device("GPU-0", "Unknown"), device("GPU-1", "Unhealthy", "ECC")], "Unhealthy GPU-1: ECC"),
+        ([device(f"GPU-{n}", "Unhealthy") for n in range(1000)], "Unhealthy GPU-0 and 999 more"),
+        ([device("GPU-0", "Melted")], "Unknown GPU-0"),
+        ([device("\x1b[2JGPU", "Unhealthy", "a\nb")], "Unhealthy  [2JGPU: a b"),
+    ],
+)
+def test_kubelets_own_view_of_devices_is_shown_next_to_ours(resources: list[dict[str, Any]], shown: str) -> None:
+    report = gangs_view.report([with_kubelets("train-0", *resources), THREE[1]], [], now=NOW)
+    head, first, second = status_text.details(only(report), report, style=PLAIN).splitlines()[2:5]
+    assert head.endswith("KUBELET'S DEVICES")
+    assert " healthy " in first
+    assert first.endswith(f"  {shown}")
+    assert second.endswith("-")
+    (told, *_), none = (member["allocatedResources"] for member in status_text.as_json(report)["gangs"][0]["members"])
+    assert told["resource"] == "nvidia.com/gpu"
+    assert none == []
+
+
+def test_kubelets_column_is_missing_where_kubelet_publishes_nothing() -> None:
+    report = gangs_view.report(THREE, [], now=NOW)
+    assert "KUBELET" not in status_text.details(only(report), report, style=PLAIN)
+
+
+def test_kubelets_view_of_another_form_is_not_shown() -> None:
+    report = gangs_view.report([with_kubelets("train-0", {"health": "Unhealthy"})], [], now=NOW)
+    assert only(report).members[0].kubelet == ()
+
+
 def test_the_strictest_annotation_limits_the_budget() -> None:
     pods = [pod("a", annotations={"kubemend.io/max-restarts": "3"}), pod("b")]
     assert only(gangs_view.report(pods, [restart()], now=NOW)).budget == gangs_view.BudgetView(2, 3, 3600.0)

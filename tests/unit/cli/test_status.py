@@ -36,6 +36,18 @@ async def test_one_gang_is_shown_in_full(cluster: Cluster, name: str) -> None:
     assert "other" not in result.stdout
 
 
+async def test_kubelets_health_of_devices_is_shown_as_the_api_server_keeps_it(cluster: Cluster) -> None:
+    device = {"resourceID": "GPU-7", "health": "Unhealthy", "message": "ECC errors"}
+    one = pod("train-0", conditions=HEALTHY)
+    one["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    (container,) = one["status"]["containerStatuses"]
+    container |= {"imageID": "", "allocatedResourcesStatus": [{"name": "nvidia.com/gpu", "resources": [device]}]}
+    await cluster.put(one)
+    result = await cluster.run("status", "train")
+    assert "KUBELET'S DEVICES" in result.stdout
+    assert "Unhealthy GPU-7: ECC errors" in result.stdout
+
+
 @pytest.mark.parametrize(("conditions", "code"), [(HEALTHY, WELL), (FAULTY, ILL), (UNTOLD, UNKNOWN)])
 async def test_exit_code_follows_the_worst_member(
     cluster: Cluster, conditions: dict[str, tuple[str, str, str]], code: int

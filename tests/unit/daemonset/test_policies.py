@@ -8,6 +8,7 @@ from kubemend.agent.model import conditions
 from kubemend.agent.reporters import event_objects, restart_counts, taint_rules
 from kubemend.agent.restart import options
 from kubemend.common import conditions as common_conditions
+from kubemend.common import gangs
 from kubemend.controller.certificates import keeper
 from kubemend.controller.gangs import members
 from kubemend.controller.hub import identity
@@ -72,3 +73,12 @@ def test_the_namespaces_label_is_the_same_everywhere() -> None:
     (selector,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
     assert selector == {"key": members.RESTART, "operator": "NotIn", "values": ["allowed"]}
     assert f"labels['{members.RESTART}'].orValue('') == 'allowed'" in expressions("controller-pods")
+
+
+def test_pod_groups_become_gangs_for_pods_that_opted_in_and_are_in_none() -> None:
+    (policy,) = [obj for obj in manifests.render(("pod-groups",)) if obj["kind"] == "MutatingAdmissionPolicy"]
+    matched = "\n".join(each["expression"] for each in policy["spec"]["matchConditions"])
+    for name in (members.RESTART, members.IN_PLACE, gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_INDEX):
+        assert f"'{name}'" in matched
+    (mutation,) = policy["spec"]["mutations"]
+    assert f"'{gangs.GANG}'" in mutation["applyConfiguration"]["expression"]

@@ -16,7 +16,10 @@ Row = list[str]
 
 @functools.cache
 def objects() -> list[Json]:
-    return [*manifests.build(manifests.DEFAULT), *manifests.render(("caches", "device-taints", "restart-namespaces"))]
+    return [
+        *manifests.build(manifests.DEFAULT),
+        *manifests.render(("caches", "device-taints", "pod-groups", "restart-namespaces")),
+    ]
 
 
 def roles() -> dict[str, Json]:

@@ -8,7 +8,9 @@ import pytest
 from tests.unit.docs import pages
 
 GENERATORS: Final = sorted(
-    path.stem for path in (pages.ROOT / "hack").glob("*.py") if '"--check"' in path.read_text("utf-8")
+    path.parent.stem if path.stem == "__main__" else path.stem
+    for path in (pages.ROOT / "hack").glob("**/*.py")
+    if '"--check"' in path.read_text("utf-8")
 )
 
 

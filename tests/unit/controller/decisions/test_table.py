@@ -41,6 +41,17 @@ def lost(index: int, **changes: Any) -> dict[NodeName, NodeView]:
     return {**builders.nodes(3), name: replace(NodeView(name, ready=None), **changes)}
 
 
+def only_lost(index: int) -> dict[NodeName, NodeView]:
+    name = NodeName(f"node-{index}")
+    return {name: lost(index)[name]}
+
+
+def leaving(*indexes: int) -> dict[NodeName, NodeView]:
+    """Return the nodes, of which some are about to have their maintenance."""
+    names = {NodeName(f"node-{index}") for index in indexes}
+    return {name: replace(node, leaving=name in names) for name, node in builders.nodes(3).items()}
+
+
 YOUNG = tuple(Past(NOW - age, NOW - age - 1.0, "train/0", "Exit1") for age in (40.0, 30.0, 3.0))
 FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(10, 0, -1))
 
@@ -90,6 +101,16 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"cause": request(recreate=True)}, Kind.RECREATE_ALL, Reason.RECREATION_REQUESTED),
         ({"members": with_one(1, owner=None), "nodes": lost(1)}, Kind.FAIL, Reason.NOT_REPLACEABLE),
         ({"members": with_one(1, owner=None)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
+        # maintenance
+        ({"nodes": leaving(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MAINTENANCE_PLANNED),
+        ({"nodes": leaving(0, 1, 2)}, Kind.RECREATE_ALL, Reason.MAINTENANCE_PLANNED),
+        ({"nodes": leaving(1), "cause": request()}, Kind.IN_PLACE_AND_RECREATE, Reason.MAINTENANCE_PLANNED),
+        ({"nodes": {**leaving(1), **only_lost(2)}}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
+        ({"nodes": leaving(1), "cause": request(recreate=True)}, Kind.RECREATE_ALL, Reason.RECREATION_REQUESTED),
+        ({"nodes": leaving(1), "members": with_one(1, owner=None)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
+        ({"nodes": leaving(1), "members": with_one(1, phase=PodPhase.SUCCEEDED)}, Kind.IN_PLACE, None),
+        ({"nodes": leaving(1), "history": FULL}, Kind.FAIL, Reason.BUDGET_SPENT),
+        ({"nodes": leaving(0), "members": builders.gang(1)}, Kind.RECREATE_ALL, Reason.MAINTENANCE_PLANNED),
         # budget
         ({"history": YOUNG}, Kind.HOLD, Reason.NO_PROGRESS),
         ({"history": tuple(replace(each, slot="", code="") for each in YOUNG)}, Kind.HOLD, Reason.BACKOFF),
@@ -108,6 +129,14 @@ def test_each_rule_decides_its_cases(changes: dict[str, Any], kind: Kind, reason
     decision = decide(**changes)
     assert decision.kind is kind, decision
     assert reason is None or decision.reason is reason
+
+
+def test_member_whose_node_is_leaving_moves_in_the_round_and_the_others_stay() -> None:
+    decision = decide(nodes=leaving(1))
+    assert decision.recreate == frozenset({builders.member(1).slot})
+    assert "maintenance" in decision.detail
+    both = decide(nodes={**leaving(1), **only_lost(2)})
+    assert both.recreate == frozenset({builders.member(1).slot, builders.member(2).slot})
 
 
 def test_fatal_exit_code_is_left_to_workload() -> None:

@@ -956,6 +956,17 @@ def test_new_leader_detects_lost_nodes_itself() -> None:
     assert advance.round.members[uid(0)].stand is MemberPhase.LEAVING
 
 
+@pytest.mark.parametrize("ready", [True, None])
+def test_member_that_moves_has_the_reason_of_its_node(ready: bool | None) -> None:
+    name = NodeName("node-0")
+    nodes = {**builders.nodes(2), name: NodeView(name, ready=ready, leaving=True)}
+    kept = status.parse(status.render(resumed(builders.gang(2), decision=RECREATE_0).round), created_at=NOW)
+    advance = machine.resume(REF, kept=kept, members=builders.gang(2), nodes=nodes, now=NOW)
+    moved = advance.round.members[uid(0)]
+    assert (moved.stand, moved.reason) == (MemberPhase.LEAVING, "MaintenancePlanned" if ready else "NodeLost")
+    assert advance.round.members[uid(1)].stand is not MemberPhase.LEAVING
+
+
 def test_leader_with_slow_clock_still_counts_forward() -> None:
     advance = resumed(builders.gang(2))
     kept = status.parse(status.render(advance.round), created_at=NOW)

@@ -39,3 +39,25 @@ def test_only_out_of_service_taint_means_dead() -> None:
     assert not nodes.view(
         node(taints=("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"))
     ).out_of_service
+
+
+@pytest.mark.parametrize(
+    ("status", "unschedulable", "leaving"),
+    [
+        ("True", True, True),
+        ("True", False, False),
+        ("True", None, False),
+        ("False", True, False),
+        ("Unknown", True, False),
+        (None, True, False),
+    ],
+)
+def test_node_is_leaving_once_its_maintenance_is_planned_and_no_new_pod_comes(
+    status: str | None, unschedulable: bool | None, leaving: bool
+) -> None:
+    one = node(ready="True")
+    if status is not None:
+        one["status"]["conditions"].append({"type": "MaintenancePlanned", "status": status})
+    if unschedulable is not None:
+        one["spec"]["unschedulable"] = unschedulable
+    assert nodes.view(one).leaving is leaving

@@ -1,0 +1,1 @@
+"""Generate the Helm chart in ``charts/kubemend`` from the kustomizations in ``daemonset``."""

@@ -1,0 +1,1 @@
+"""Package ``kubectl mend`` for krew, kubectl's plugin manager."""
