@@ -80,10 +80,12 @@ class NodeView:
     """A node: ``ready`` None is Unknown (kubelet does not report).
 
     ``out_of_service``: it has that taint (KEP-2268), so its pods are known to be dead. ``kept_off``: it has kubemend's
-    taint, which keeps new pods off a failed device.
+    taint, which keeps new pods off a failed device. ``addresses``: from which its processes connect to pods, as far as
+    the object names them.
     """
 
     name: NodeName
     ready: bool | None
     out_of_service: bool = False
     kept_off: bool = False
+    addresses: frozenset[str] = frozenset()
