@@ -60,7 +60,7 @@ class SideProcess:
         self._cgroup_root = cgroup_root
         self._free = asyncio.Semaphore(most_out)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._late: set[str] = set()
+        self._out_for: set[str] = set()  # owners of calls that have not returned, awaited or not
         self._child: _Child | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -72,18 +72,12 @@ class SideProcess:
         """
         pickled = pickle.dumps(work)
         async with asyncio.timeout(timeout), self._turns.setdefault(who, asyncio.Lock()):
-            if who in self._late:
+            if who in self._out_for:
                 raise TimeoutError("an earlier call has not returned yet")
             if self._free.locked():
                 log.warning("side_process.busy", process=self._name, calls_for=who)
             await self._free.acquire()
-            outcome = self._send(pickled, who=who)
-            try:
-                result: T = await outcome
-            except asyncio.CancelledError:
-                if outcome.cancelled():
-                    self._late.add(who)  # until it returns
-                raise
+            result: T = await self._send(pickled, who=who)
         return result
 
     async def __aenter__(self) -> Self:
@@ -100,7 +94,7 @@ class SideProcess:
 
     def _send(self, work: bytes, *, who: str) -> "asyncio.Future[Any]":
         def came_back() -> None:
-            self._late.discard(who)
+            self._out_for.discard(who)
             self._free.release()
 
         try:
@@ -112,6 +106,7 @@ class SideProcess:
         except BaseException:
             self._free.release()
             raise
+        self._out_for.add(who)
         return self._child.send(work, came_back)
 
     async def _follow(self, child: "_Child") -> None:

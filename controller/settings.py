@@ -62,6 +62,11 @@ class Settings:
         "Maximum unauthenticated connections from one address. Raise it if many nodes share one (NAT).",
         default=_CAPS.strangers_of_address,
     )
+    hub_policy: str = setting(
+        "NetworkPolicy in which the leader lists the nodes' addresses, so that only nodes reach the hub. None by "
+        "default.",
+        default="",
+    )
     metrics_address: str = setting("HOST:PORT of /metrics, /healthz and /readyz.", default="127.0.0.1:9466")
     probes_address: str = setting(
         "HOST:PORT of /healthz and /readyz only, so that scrapes of /metrics cannot delay probes. The default is "

@@ -7,8 +7,9 @@ call's peer is matched with its container, as on the hub's port (``controller.hu
 worse: a socket for each pod needs a directory and a mount for each, and still does not prove which process connects; an
 HTTP/2 server without gRPC would be far more code.
 
-All clients are untrusted. A client that exceeds the limits loses its own connections. One that connects without pause
-does not slow the agent, because connections are accepted at a limited rate, but can keep others from connecting.
+All clients are untrusted. A client that exceeds the limits loses its own connections. All share the kernel's queue of
+the one socket, so connections are accepted, identified and refused as fast as a part of a processor allows: that bounds
+what a client costs that connects without pause, and leaves the others a part of the queue.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ import enum
 import errno
 import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +40,7 @@ log = structlog.get_logger(__name__)
 _SERVICE: Final = nvhcd_pb2.DESCRIPTOR.services_by_name["HealthCheckService"].full_name
 _BACKLOG: Final = 1024
 _CHUNK: Final = 16 * 1024
+_MOST_REFUSED: Final = 1024
 _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_receive_message_length", 16 * 1024),
     ("grpc.max_metadata_size", 16 * 1024),
@@ -57,7 +60,10 @@ class Limits:
     - ``room``: connections of one container, and of all. NVRx uses one for each check, and closes it.
     - ``slot_seconds``: a connection takes its place for this long at least, so the room also limits how often a
       container can connect.
-    - ``accept_seconds``: pause after each connection. Accepting and identifying one takes a tenth of a millisecond.
+    - ``refused_seconds``: a refused process is refused for this long without being identified again.
+    - ``accept_share``: part of a processor for accepting and identifying connections. One of a process that was just
+      refused takes some 15 microseconds, any other some 150.
+    - ``accept_seconds``: processor time for which connections are accepted without a pause.
     - ``connection_calls``, ``connection_bytes``, ``connection_seconds``: calls on one connection, bytes from its
       client, and its duration. A check of NVRx is one call of less than one KiB.
     - ``call_seconds``: until the answer must be known.
@@ -66,7 +72,9 @@ class Limits:
 
     room: fair_room.Room = field(default_factory=lambda: fair_room.Room(each=4, all_together=64))
     slot_seconds: float = 1.0
-    accept_seconds: float = 0.005
+    refused_seconds: float = 0.2
+    accept_share: float = 0.1
+    accept_seconds: float = 0.002
     connection_calls: int = 4
     connection_bytes: int = 64 * 1024
     connection_seconds: float = 30.0
@@ -146,6 +154,7 @@ class HealthCheckSocket:
         self._counted = counted
         self._limits = limits or Limits()
         self._visits: dict[str, _Visit] = {}
+        self._refused: dict[int, tuple[float, Result]] = {}
         self._room: fair_room.FairRoom[_Visit] = fair_room.FairRoom()
 
     async def run(self) -> None:
@@ -200,22 +209,39 @@ class HealthCheckSocket:
                     if self._path.stat().st_ino != inode:
                         raise FileExistsError(errno.EEXIST, "the socket has been replaced") from None
                     continue
-                with contained.within(contained.Part.LISTENER, "health checks"):
-                    self._admit(connection, tasks)
-                await asyncio.sleep(self._limits.accept_seconds)
+                began = time.thread_time()
+                with contextlib.suppress(BlockingIOError):  # none waits any more
+                    while True:
+                        with contained.within(contained.Part.LISTENER, "health checks"):
+                            self._admit(connection, tasks)
+                        if time.thread_time() - began > self._limits.accept_seconds:
+                            break
+                        connection, _ = listening.accept()
+                await asyncio.sleep((time.thread_time() - began) / self._limits.accept_share)
 
     def _admit(self, connection: socket.socket, tasks: "set[asyncio.Task[None]]") -> None:
+        """Serve a connection, or refuse it."""
         loop = asyncio.get_running_loop()
+        began = loop.time()
         connection.settimeout(0)
-        container = container_of(connection, processes=self._processes)
-        if container is None:
+        try:
+            pid = unix_sockets.credentials(connection).pid
+        except OSError:
             self._refuse(connection, Result.NO_CONTAINER)
             return
-        visit, began = _Visit(container, connection), loop.time()
+        until, why = self._refused.get(pid, (0.0, Result.CROWDED))
+        if began < until:
+            self._refuse(connection, why)
+            return
+        container = container_of(connection, processes=self._processes)
+        if container is None:
+            self._refuse_for_now(connection, Result.NO_CONTAINER, pid)
+            return
+        visit = _Visit(container, connection)
         try:
             displaced = self._room.enter(visit, address=container, room=self._limits.room, now=began)
         except fair_room.CrowdedError:
-            self._refuse(connection, Result.CROWDED)
+            self._refuse_for_now(connection, Result.CROWDED, pid)
             return
         if displaced is not None and displaced.end():
             self._counted(Result.DISPLACED)
@@ -228,6 +254,13 @@ class HealthCheckSocket:
             loop.call_at(began + self._limits.slot_seconds, lambda: self._room.leave(visit, address=container))
 
         visit.task.add_done_callback(ended)
+
+    def _refuse_for_now(self, connection: socket.socket, why: Result, pid: int) -> None:
+        """Refuse a connection, and for a moment all that the same process makes, without identifying them."""
+        if len(self._refused) >= _MOST_REFUSED:
+            self._refused.clear()
+        self._refused[pid] = (asyncio.get_running_loop().time() + self._limits.refused_seconds, why)
+        self._refuse(connection, why)
 
     def _refuse(self, connection: socket.socket, why: Result) -> None:
         self._counted(why)

@@ -57,9 +57,10 @@ FOR_NODE = (
     Right("patch", "nodes", subresource="status"),
     Right("create", "events"),
     Right("get", "events"),
+    Right("list", "events"),
     Right("patch", "events"),
 )
-"""Permissions used by agent.sources.nodes, agent.reporters.node_condition and agent.reporters.events."""
+"""Permissions used by agent.sources.{nodes,pod_ends}, agent.reporters.node_condition and agent.reporters.events."""
 
 FOR_GROUPS = Right("get", "leaderworkersets", group=_GROUPS_API)
 """Permission used by agent.sources.owners for pods of a LeaderWorkerSet only."""

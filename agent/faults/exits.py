@@ -51,7 +51,7 @@ class Runtime(Protocol):
 class Ends(Protocol):
     """Find out whether pods are ending (``agent.sources.pod_ends.PodEnds``)."""
 
-    def was_asked(self, container: ContainerId) -> bool: ...
+    async def was_stopped(self, ended: ContainerSummary) -> bool: ...
     async def why_now(self, pod: PodRef, sandbox: SandboxId) -> str: ...
     async def why_not_its_own(
         self, ended: ContainerSummary, how: exits.Exit, *, lag: float, quick: float = exits.QUICK
@@ -155,7 +155,7 @@ class Exits:
         pod = self._pods.pods().get(view.ref.pod.uid)
         if pod is None:
             return
-        how = replace(ended.how, asked=self._ends.was_asked(view.id))
+        how = replace(ended.how, asked=await self._ends.was_stopped(view))
         left = exits.why_left(pod, how, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid)
         log.info(
             "exit.seen" if left is None else "exit.left_to_kubelet",

@@ -99,7 +99,8 @@ class Scene:
     ``lag``: seconds from the end to its detection, a measure of how busy the node is. ``others_run``: other containers
     of the pod still run, so that its sandbox would not stop at once. ``others_ended``: another container ended together
     with it. ``node_ends_pods``: kubelet is under pressure, or its node shuts down. ``stop_unread``: a moment ago the
-    runtime executed a request that could not be read, and that may have been this container's stop.
+    runtime executed a request that could not be read, and that may have been this container's stop. ``has_hook``: it
+    has a preStop hook, which may have ended it; what shows that arrives a moment later.
     """
 
     lag: float = 0.0
@@ -107,6 +108,7 @@ class Scene:
     others_ended: bool = False
     node_ends_pods: bool = False
     stop_unread: bool = False
+    has_hook: bool = False
 
 
 def doubt(ended: Exit, scene: Scene, *, quick: float = QUICK) -> float:
@@ -123,6 +125,6 @@ def doubt(ended: Exit, scene: Scene, *, quick: float = QUICK) -> float:
     may_be_a_stop = ended.looks_like_a_stop or scene.stop_unread
     if scene.others_ended or scene.node_ends_pods or (may_be_a_stop and scene.others_run):
         return PATIENT
-    if scene.stop_unread:  # its sandbox would stop at once
+    if scene.stop_unread or scene.has_hook:  # its sandbox would stop at once, or kubelet's Event arrive
         quick = max(quick, QUICK)
     return min(max(quick, _OF_LAG * scene.lag), PATIENT) if quick else 0.0

@@ -3,7 +3,8 @@
 A pod that is deleted, or evicted by the control plane, is marked before any of its containers is stopped. A pod that
 kubelet ends (under pressure, for a critical pod, for node shutdown) is marked only when its containers have ended
 (``mergePodStatus`` in pkg/kubelet/status/status_manager.go): until then the stop of its sandbox is the first sign, or,
-in a shutdown, the state of the node (``agent.sources.nodes``).
+in a shutdown, the state of the node (``agent.sources.nodes``). A preStop hook runs even before a stop is requested, but
+after kubelet's Event ``Killing`` (``killContainer`` in pkg/kubelet/kuberuntime/kuberuntime_container.go).
 """
 
 import asyncio
@@ -13,7 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Final, Protocol
+from datetime import datetime
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -46,6 +48,9 @@ _UNREAD: Final = 2.0
 the sandbox that soon after its last container has ended."""
 _FRESH: Final = 0.05
 """Seconds for which the API server need not be queried again."""
+_EVENTS: Final = 20
+"""Events to read of one pod's kills. Kubelet has one for each container and message, and counts repetitions in it."""
+_NANOSECONDS: Final = 1_000_000_000
 
 
 class Pods(Protocol):
@@ -114,9 +119,10 @@ class PodEnds:
         """Note that the runtime has asked for something that could not be read; it may have been a stop."""
         self._unread_at = asyncio.get_running_loop().time()
 
-    def was_asked(self, container: ContainerId) -> bool:
-        """Return whether the runtime was asked to stop a container, as far as the agent could observe it."""
-        return container in self._asked
+    async def was_stopped(self, ended: ContainerSummary) -> bool:
+        """Return whether a container's stop was requested before it ended, as far as the agent can observe it."""
+        await self._note_recorded_stop(ended)
+        return ended.id in self._asked
 
     async def run(self) -> None:
         """Wake waiting callers whenever a pod or a container changes. Runs as long as the agent."""
@@ -184,16 +190,16 @@ class PodEnds:
         """
         pod, loop = ended.ref.pod, asyncio.get_running_loop()
         since = loop.time()
-        how = replace(how, asked=self._stopped_by_kubelet(ended.id))
-        why, node = await self._read_states(pod, ended.sandbox_id)
+        (why, node), _ = await asyncio.gather(self._read_states(pod, ended.sandbox_id), self._note_recorded_stop(ended))
         why = why or self._why_around(ended)
         checked_at = loop.time()
         event = asyncio.Event()
         self._waiting.add(event)
         try:
             while not why and not self._has_successor(ended):
+                how = replace(how, asked=self._stopped_by_kubelet(ended.id))
                 left = since + exits.doubt(how, self._scene(ended, node, lag=lag), quick=quick) - loop.time()
-                if left <= 0:
+                if left <= 0 and not await self._note_recorded_stop(ended):
                     break
                 event.clear()
                 with contextlib.suppress(TimeoutError):
@@ -206,6 +212,32 @@ class PodEnds:
             return why
         return await self.why_now(pod, ended.sandbox_id)
 
+    def _has_hook(self, container: ContainerSummary) -> bool:
+        pod = self._pods.pods().get(container.ref.pod.uid)
+        spec = pod.container(container.ref.name) if pod is not None else None
+        return spec is not None and spec.pre_stop is not None
+
+    async def _note_recorded_stop(self, ended: ContainerSummary) -> bool:
+        """Note a container's stop if kubelet has recorded one as an Event; return whether that is news.
+
+        Containers without a preStop hook cost no request: the runtime is asked to stop them at once.
+        """
+        if self._api is None or ended.id in self._asked or not self._has_hook(ended):
+            return False
+        pod = ended.ref.pod
+        selector = f"involvedObject.uid={pod.uid},reason=Killing"
+        events = paths.collection("events", namespace=pod.namespace)
+        try:
+            async with asyncio.timeout(_ANSWER):
+                listing = await self._api.list(events, params={"fieldSelector": selector, "limit": _EVENTS})
+        except (errors.KubeError, TimeoutError) as error:
+            log.info("pods.events_not_listed", error=str(error) or f"no answer within {_ANSWER:g} s")
+            return False
+        if not any(_stops(event, ended) for event in listing.items):
+            return False
+        self.stop_asked(ended.id)
+        return True
+
     def _scene(self, ended: ContainerSummary, node: NodeState, *, lag: float) -> exits.Scene:
         pod = self._pods.pods().get(ended.ref.pod.uid)
         lasting = {spec.name for spec in pod.containers if spec.running} if pod is not None else set()
@@ -216,6 +248,7 @@ class PodEnds:
             others_ended=any(view.state is ContainerState.EXITED and name in lasting for name, view in newest.items()),
             node_ends_pods=node.shutting_down or node.under_pressure,
             stop_unread=asyncio.get_running_loop().time() - self._unread_at < _UNREAD,
+            has_hook=self._has_hook(ended),
         )
 
     def _has_successor(self, ended: ContainerSummary) -> bool:
@@ -256,3 +289,16 @@ def _why(pod: PodView | None) -> str:
     if pod.leaving:
         return f"Kubernetes is ending it: {pod.leaving}"
     return f"its phase is {pod.phase}" if pod.is_over else ""
+
+
+def _stops(event: Mapping[str, Any], ended: ContainerSummary) -> bool:
+    """Return whether an Event records the stop of this container, and not of an earlier one of its name. Pure.
+
+    Events have seconds: a stop in the second of the container's creation counts as the earlier one's.
+    """
+    subject = str((event.get("involvedObject") or {}).get("fieldPath") or "")
+    try:
+        at = datetime.fromisoformat(str(event.get("lastTimestamp"))).timestamp()
+    except (ValueError, OverflowError):
+        return False
+    return subject.endswith(f"{{{ended.ref.name}}}") and at > ended.created_at // _NANOSECONDS

@@ -20,6 +20,7 @@ from kubemend.controller.coordinator.dependencies import Dependencies, JobSets, 
 from kubemend.controller.coordinator.without_jobsets import NoJobSets
 from kubemend.controller.hub import identity
 from kubemend.controller.hub.metrics import HubMetrics
+from kubemend.controller.hub.node_policy import NodePolicy
 from kubemend.controller.hub.server import Hub, HubOptions
 from kubemend.controller.hub.service import Coordination
 from kubemend.controller.leader.election import Election
@@ -85,7 +86,9 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         identity=f"{settings.identities() or f'{settings.pod_name}_'}{uuid.uuid4().hex[:8]}",
         predecessors=settings.identities(),
         hub=settings.own_hub(),
-        lead=LeadershipTerms(outside=outside, hub=hub, relay=relay),
+        lead=LeadershipTerms(
+            outside=outside, hub=hub, relay=relay, policy=_node_policy(settings, api=api, nodes=nodes, parts=parts)
+        ),
         report=parts.reporter("leader"),
     )
     members.subscribe(lambda change: _bound(change, hub))
@@ -164,6 +167,20 @@ def _hub(settings: Settings, *, api: kube.KubeClient, relay: LeaderRelay, member
         caps=settings.caps(),
     )
     return Hub(service, options=HubOptions(settings.hub_address))
+
+
+def _node_policy(
+    settings: Settings, *, api: kube.KubeClient, nodes: Nodes, parts: ComponentRegistry
+) -> NodePolicy | None:
+    if not settings.hub_policy:
+        return None
+    return NodePolicy(
+        api=api,
+        nodes=nodes,
+        namespace=settings.namespace,
+        name=settings.hub_policy,
+        report=parts.reporter("hub policy", needed=False),
+    )
 
 
 async def _serve(

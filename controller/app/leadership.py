@@ -10,6 +10,7 @@ from kubemend.common import aio
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.dependencies import Dependencies
+from kubemend.controller.hub.node_policy import NodePolicy
 from kubemend.controller.hub.ports import Session
 from kubemend.controller.hub.server import Hub
 from kubemend.controller.leader.election import Term
@@ -58,10 +59,14 @@ class LeaderRelay:
 class LeadershipTerms:
     """Run one term after another (``controller.leader.election.Election`` calls it)."""
 
-    def __init__(self, *, outside: Dependencies, hub: Hub, relay: LeaderRelay) -> None:
+    def __init__(
+        self, *, outside: Dependencies, hub: Hub, relay: LeaderRelay, policy: NodePolicy | None = None
+    ) -> None:
+        """``policy``: the NetworkPolicy to keep."""
         self._outside = outside
         self._hub = hub
         self._relay = relay
+        self._policy = policy
 
     async def __call__(self, term: Term) -> None:
         """Lead until cancelled. The caller cancels when the Lease is lost."""
@@ -72,6 +77,8 @@ class LeadershipTerms:
             aio.spawn_eternal(tasks, outside.recreator.run(), name="recreator")
             aio.spawn_eternal(tasks, self._run_jobsets(), name="jobsets")
             aio.spawn_eternal(tasks, coordinator.run(), name="coordinator")
+            if self._policy is not None:
+                aio.spawn_eternal(tasks, self._policy.run(), name="hub policy")
             await coordinator.ready.wait()
             with self._routed(coordinator, term):
                 aio.spawn_eternal(tasks, self._follow_epoch(term, led=term.epoch), name="epoch")

@@ -81,7 +81,8 @@ class NodeView:
 
     ``out_of_service``: it has that taint (KEP-2268), so its pods are known to be dead. ``kept_off``: it has kubemend's
     taint, which keeps new pods off a failed device. ``leaving``: its maintenance is planned (KEP-5683), and the
-    scheduler puts no new pods there.
+    scheduler puts no new pods there. ``addresses``: from which its processes connect to pods, as far as the object
+    names them.
     """
 
     name: NodeName
@@ -89,3 +90,4 @@ class NodeView:
     out_of_service: bool = False
     kept_off: bool = False
     leaving: bool = False
+    addresses: frozenset[str] = frozenset()

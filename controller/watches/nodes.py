@@ -1,6 +1,9 @@
 """The nodes, from the API server: ready or not, and whether they are known to be dead."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import ipaddress
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +20,14 @@ MAINTENANCE_PLANNED: Final = "MaintenancePlanned"
 
 _PAGE: Final = 100
 """Nodes list their images: up to 50 KB each."""
+_ADDRESSES: Final = 8
+"""Addresses that are kept of one node. Kubelet reports one of each family, and network plugins add as many."""
+_TUNNELS: Final = (
+    "projectcalico.org/IPv4IPIPTunnelAddr",
+    "projectcalico.org/IPv4VXLANTunnelAddr",
+    "projectcalico.org/IPv6VXLANTunnelAddr",
+)
+"""Annotations with the addresses from which a node's processes reach pods through Calico's tunnels."""
 _READY: Final[Mapping[str, bool | None]] = {"True": True, "False": False}
 
 
@@ -59,6 +70,10 @@ class Nodes:
         found = self._by_name.get(name)
         return found[1] if found is not None else None
 
+    def views(self) -> list[NodeView]:
+        """Return all nodes."""
+        return [node for _, node in self._by_name.values()]
+
     def kept_off(self) -> list[NodeName]:
         """Return the nodes with kubemend's taint."""
         return [name for name, (_, node) in self._by_name.items() if node.kept_off]
@@ -98,4 +113,32 @@ def view(node: Mapping[str, Any]) -> NodeView:
         out_of_service=any(taint["key"] == OUT_OF_SERVICE for taint in taints),
         kept_off=any(taint["key"] == device_taints.TAINT for taint in taints),
         leaving=conditions.get(MAINTENANCE_PLANNED) == "True" and spec.get("unschedulable") is True,
+        addresses=frozenset(itertools.islice(_addresses(node), _ADDRESSES)),
     )
+
+
+def _addresses(node: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the addresses from which a node's own processes reach pods on other nodes.
+
+    Without a tunnel these are its internal addresses. Flannel's VXLAN has the first address of the node's pod range,
+    which no pod gets.
+    """
+    reported = (node.get("status") or {}).get("addresses") or ()
+    annotations = node["metadata"].get("annotations") or {}
+    ranges = (node.get("spec") or {}).get("podCIDRs") or ()
+    named = [
+        *(each.get("address") for each in reported if each.get("type") == "InternalIP"),
+        *(annotations.get(name) for name in _TUNNELS),
+        *(str(each).partition("/")[0] for each in ranges),
+    ]
+    for text in named:
+        with contextlib.suppress(ValueError):  # a node reports its own addresses, and may report anything
+            address = ipaddress.ip_address(str(text))
+            if not _is_local(address):
+                yield str(address)
+
+
+def _is_local(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Return whether an address means no single host, or is not in the form that the API server takes."""
+    mapped = isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None
+    return mapped or address.is_unspecified or address.is_loopback or address.is_link_local or address.is_multicast

@@ -6,6 +6,7 @@ plugins that the node does not use are off, which makes containerd start faster 
 
 import json
 import pathlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hack.devnode import images, layout, packages
@@ -33,24 +34,26 @@ class RuntimeOptions:
     - ``snapshots`` is its directory; None: below the node's root
     - ``runc`` is the OCI runtime; None: that of the unpacked packages
     - ``nri`` turns on the Node Resource Interface, which containerd 2.x has on by default
+    - ``handlers`` are further names under which RuntimeClasses can ask for the same OCI runtime
     """
 
     snapshotter: str | None = None
     snapshots: pathlib.Path | None = None
     runc: pathlib.Path | None = None
     nri: bool = False
+    handlers: tuple[str, ...] = ()
 
 
 def containerd_config(
     node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str, options: RuntimeOptions
 ) -> str:
     """Return config.toml: version 3 for containerd 2.x, version 2 for 1.x. ``snapshotter`` is the one to use."""
-    runc = options.runc or binaries.runc
+    runtimes = dict.fromkeys(("runc", *options.handlers), options.runc or binaries.runc)
     version = 3 if binaries.version >= (2,) else 2
     common = _common(node, version=version, snapshotter=snapshotter, snapshots=options.snapshots)
     if version == 2:
-        return common + _cri_v2(node, binaries=binaries, snapshotter=snapshotter, runc=runc)
-    return common + _cri_v3(node, binaries=binaries, snapshotter=snapshotter, runc=runc, nri=options.nri)
+        return common + _cri_v2(node, binaries=binaries, snapshotter=snapshotter, runtimes=runtimes)
+    return common + _cri_v3(node, binaries=binaries, snapshotter=snapshotter, runtimes=runtimes, nri=options.nri)
 
 
 def network_config(node: layout.NodeLayout) -> str:
@@ -88,7 +91,12 @@ disabled_plugins = {json.dumps(unused)}
 
 
 def _cri_v3(
-    node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str, runc: pathlib.Path, nri: bool
+    node: layout.NodeLayout,
+    *,
+    binaries: packages.Binaries,
+    snapshotter: str,
+    runtimes: Mapping[str, pathlib.Path],
+    nri: bool,
 ) -> str:
     runtime = "plugins.'io.containerd.cri.v1.runtime'"
     return f"""
@@ -105,7 +113,7 @@ def _cri_v3(
 
 [{runtime}]
   cdi_spec_dirs = [{_quoted(node.cdi_dir)}]
-{_cri_runtime(node, table=runtime, runc=runc)}
+{_cri_runtime(node, table=runtime, runtimes=runtimes)}
   [{runtime}.cni]
     bin_dirs = [{_quoted(binaries.cni_dir)}]
     conf_dir = {_quoted(node.cni_conf_dir)}
@@ -113,12 +121,14 @@ def _cri_v3(
 """
 
 
-def _cri_v2(node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str, runc: pathlib.Path) -> str:
+def _cri_v2(
+    node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str, runtimes: Mapping[str, pathlib.Path]
+) -> str:
     cri = "plugins.'io.containerd.grpc.v1.cri'"
     return f"""
 [{cri}]
   sandbox_image = {_quoted(images.PAUSE)}
-{_cri_runtime(node, table=cri, runc=runc)}
+{_cri_runtime(node, table=cri, runtimes=runtimes)}
   [{cri}.containerd]
     snapshotter = {_quoted(snapshotter)}
   [{cri}.cni]
@@ -127,19 +137,24 @@ def _cri_v2(node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter
 """
 
 
-def _cri_runtime(node: layout.NodeLayout, *, table: str, runc: pathlib.Path) -> str:
+def _cri_runtime(node: layout.NodeLayout, *, table: str, runtimes: Mapping[str, pathlib.Path]) -> str:
     # restrict_oom_score_adj: without CAP_SYS_RESOURCE (a container, a sandbox) a process may not lower an
     # oom_score_adj, and runc fails; with it the setting changes nothing that matters here.
-    return f"""\
-  restrict_oom_score_adj = true
-  netns_mounts_under_state_dir = true
-  [{table}.containerd.runtimes.runc]
+    handlers = "".join(
+        f"""\
+  [{table}.containerd.runtimes.{name}]
     runtime_type = 'io.containerd.runc.v2'
-    [{table}.containerd.runtimes.runc.options]
-      BinaryName = {_quoted(runc)}
+    [{table}.containerd.runtimes.{name}.options]
+      BinaryName = {_quoted(program)}
       Root = {_quoted(node.containerd_state / "runc")}
       SystemdCgroup = false
 """
+        for name, program in runtimes.items()
+    )
+    return f"""\
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+{handlers}"""
 
 
 def _quoted(value: object) -> str:

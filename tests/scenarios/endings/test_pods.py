@@ -26,7 +26,10 @@ from tests.scenarios.gang.product import Product
 
 pytestmark = pytest.mark.devnode
 
+BOTH = [True, pytest.param(False, marks=pytest.mark.long)]
 WAYS = ["eviction", "deletion", "kubelet"]
+HOOKED = "kubelet-hooked"
+"""Kubelet ends the pod, which has preStop hooks."""
 
 
 @contextlib.asynccontextmanager
@@ -80,6 +83,23 @@ def manifest(name: str, dev: node.DevNode, *, sidecar: bool, gang: str = "") -> 
     return made
 
 
+def with_hooks(made: dict[str, Any]) -> dict[str, Any]:
+    """Add preStop hooks: the trainer's makes it exit with an error, the other main container's takes its time.
+
+    No signal is sent before the second ends, so that neither the runtime nor the pod's object shows the pod's end.
+    """
+    (trainers,) = made["spec"]["containers"]
+    helper = {**trainers, "name": "helper", "command": ["/bin/sh", "-c", trainer.SIDECAR]}
+    trainers["lifecycle"] = _pre_stop(f"cd {trainer.CHECKPOINTS}; echo 3 > die.new; mv die.new die; sleep 3")
+    helper["lifecycle"] = _pre_stop("sleep 3")
+    made["spec"]["containers"].append(helper)
+    return made
+
+
+def _pre_stop(script: str) -> dict[str, Any]:
+    return {"preStop": {"exec": {"command": ["/bin/sh", "-c", script]}}}
+
+
 async def bring_to_an_end(api: kube.KubeClient, observer: Observer, name: str, seen: Seen, *, how: str) -> None:
     """End the pod in that way."""
     if how == "eviction":
@@ -91,8 +111,8 @@ async def bring_to_an_end(api: kube.KubeClient, observer: Observer, name: str, s
         (observer.volume(seen.uid) / "too-much").write_bytes(b"x" * 2**20)
 
 
-@pytest.mark.parametrize("sidecar", [True, pytest.param(False, marks=pytest.mark.long)], ids=["sidecar", "alone"])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("sidecar", BOTH, ids=["sidecar", "alone"])
+@pytest.mark.parametrize("how", [*WAYS, pytest.param(HOOKED, marks=pytest.mark.long)])
 async def test_ended_pod_is_not_restarted(
     cluster: Cluster, observer: Observer, tmp_path: Any, how: str, *, sidecar: bool
 ) -> None:
@@ -102,23 +122,25 @@ async def test_ended_pod_is_not_restarted(
         kube.connect(kubeconfig=dev.kubeconfig) as api,
     ):
         await training.until_ready(agent)
-        async with running(observer, manifest(name, dev, sidecar=sidecar)) as seen:
+        made = manifest(name, dev, sidecar=sidecar)
+        async with running(observer, with_hooks(made) if how == HOOKED else made) as seen:
             async with ended(dev, seen.uid):
                 await bring_to_an_end(api, observer, name, seen, how=how)
             decided = test_exits.logged(agent, "restart.decided", pod=name)
             assert all(each["verb"] != "act" for each in decided), decided
 
 
-@pytest.mark.parametrize("sidecar", [True, pytest.param(False, marks=pytest.mark.long)], ids=["sidecar", "alone"])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("sidecar", BOTH, ids=["sidecar", "alone"])
+@pytest.mark.parametrize("how", [*WAYS, HOOKED])
 async def test_member_of_an_ended_pod_causes_no_gang_fault(
     cluster: Cluster, observer: Observer, product: Product, how: str, *, sidecar: bool
 ) -> None:
     dev, gang = cluster.first, f"gang-{how}-{'with' if sidecar else 'alone'}"
     await product.start(nodes=1)
+    made = manifest(f"{gang}-0", dev, sidecar=sidecar, gang=gang)
     async with (
         kube.connect(kubeconfig=dev.kubeconfig) as api,
-        running(observer, manifest(f"{gang}-0", dev, sidecar=sidecar, gang=gang)) as seen,
+        running(observer, with_hooks(made) if how == HOOKED else made) as seen,
         running(observer, manifest(f"{gang}-1", dev, sidecar=sidecar, gang=gang)) as other,
     ):
         async with ended(dev, seen.uid):

@@ -321,6 +321,64 @@ async def test_container_that_connects_again_and_again_is_refused(env: Env) -> N
     assert await env.result() is Result.CROWDED
 
 
+def connected_at_once(env: Env, *, count: int) -> list[socket.socket]:
+    """Connect without a pause, so that all wait in the kernel's queue."""
+    made = [socket.socket(socket.AF_UNIX) for _ in range(count)]
+    for each in made:
+        each.connect(str(env.path))
+    return made
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(room=fair_room.Room(each=1, all_together=8), accept_share=1e-6, accept_seconds=60.0)]
+)
+async def test_all_that_wait_are_identified_without_a_pause(env: Env) -> None:
+    waiting = connected_at_once(env, count=50)
+    assert [await env.result() for _ in waiting[1:]] == [Result.CROWDED] * 49
+    for each in waiting:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(room=fair_room.Room(each=0, all_together=8), accept_share=1e-6, accept_seconds=0.0)]
+)
+async def test_share_of_a_processor_for_accepting_is_limited(env: Env) -> None:
+    waiting = connected_at_once(env, count=50)
+    assert await env.result() is Result.CROWDED
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert env.results.empty()
+    for each in waiting:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(room=fair_room.Room(each=1, all_together=8), slot_seconds=3600.0, refused_seconds=3600.0)]
+)
+async def test_refused_process_is_not_identified_again(env: Env) -> None:
+    """Identifying costs ten times as much as refusing."""
+    waiting = connected_at_once(env, count=2)
+    assert await env.result() is Result.CROWDED
+    shutil.rmtree(env.base / "proc" / str(os.getpid()))
+    waiting += connected_at_once(env, count=1)
+    assert await env.result() is Result.CROWDED
+    for each in waiting:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(room=fair_room.Room(each=1, all_together=8), slot_seconds=3600.0, refused_seconds=0.0)]
+)
+async def test_process_is_identified_again_after_a_moment(env: Env) -> None:
+    waiting = connected_at_once(env, count=2)
+    assert await env.result() is Result.CROWDED
+    shutil.rmtree(env.base / "proc" / str(os.getpid()))
+    waiting += connected_at_once(env, count=1)
+    assert await env.result() is Result.NO_CONTAINER
+    for each in waiting:
+        each.close()
+
+
 async def test_any_user_may_connect_and_the_socket_outlives_the_agent(env: Env, limits: Limits) -> None:
     assert stat.S_IMODE(env.path.stat().st_mode) == 0o666
     before = env.path.stat().st_ino

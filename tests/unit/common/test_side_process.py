@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -111,6 +112,17 @@ async def test_hanging_call_blocks_only_its_own_pod(calls: SideProcess, fifo: Pa
                 await calls.call(getpid, who="me", timeout=PATIENCE)
                 return
             await asyncio.sleep(0.01)  # it is on its way
+
+
+async def test_answer_that_arrives_with_the_timeout_leaves_room_for_the_next_call(calls: SideProcess) -> None:
+    """The event loop was blocked for longer than the timeout, so that it finds both at once."""
+    await calls.call(getpid, who="me", timeout=PATIENCE)
+    call = asyncio.create_task(calls.call(functools.partial(os.open, "/dev/null", os.O_RDONLY), who="me", timeout=0.5))
+    await asyncio.sleep(0)
+    time.sleep(1.0)  # noqa: ASYNC251 - blocks the loop
+    with pytest.raises(TimeoutError):
+        await call
+    assert await calls.call(getpid, who="me", timeout=PATIENCE) != os.getpid()
 
 
 async def test_hanging_calls_are_limited(tmp_path: Path, fifo: Path) -> None:

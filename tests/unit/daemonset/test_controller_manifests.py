@@ -102,15 +102,26 @@ def test_all_ports_can_be_reached_but_that_of_probes() -> None:
     assert rule == {"ports": [{"port": name} for name in ports if name != "probes"]}
 
 
-def test_only_named_addresses_reach_the_hub_where_that_is_wanted() -> None:
+def test_only_agents_reach_the_hub_with_the_component() -> None:
     objects = manifests.combined(controller_manifests.CONTROLLER, manifests.DAEMONSET / "hub-from-nodes")
-    (policy,) = [obj["spec"] for obj in objects if obj["kind"] == "NetworkPolicy"]
-    assert policy["podSelector"] == controller_manifests.one("NetworkPolicy")["spec"]["podSelector"]
-    assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "hub"}], [{"port": "metrics"}]]
-    assert all(rule["from"] for rule in policy["ingress"]), "a rule without `from` admits every address"
+    policies = {obj["metadata"]["name"]: obj["spec"] for obj in objects if obj["kind"] == "NetworkPolicy"}
+    fixed, kept = policies["kubemend-controller"], policies["kubemend-hub-from-nodes"]
+    (hub,) = [rule for rule in fixed["ingress"] if rule["ports"] != [{"port": "metrics"}]]
+    (peer,) = hub["from"]  # a rule without `from` would admit every address
     agents = manifests.one("DaemonSet")["spec"]["template"]["metadata"]["labels"]
-    (selected,) = [peer["podSelector"]["matchLabels"] for peer in policy["ingress"][0]["from"] if "podSelector" in peer]
-    assert selected.items() <= agents.items()
+    assert peer["podSelector"]["matchLabels"].items() <= agents.items()
+    assert "ingress" not in kept, "each `kubectl apply` would empty what the leader has written"
+    assert kept["podSelector"] == fixed["podSelector"]
+
+
+def test_leader_may_write_the_one_policy_that_it_keeps() -> None:
+    objects = manifests.combined(controller_manifests.CONTROLLER, manifests.DAEMONSET / "hub-from-nodes")
+    (deployment,) = [obj for obj in objects if obj["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (name,) = [each["value"] for each in container["env"] if each["name"] == "KUBEMEND_HUB_POLICY"]
+    rules = [rule for obj in objects if obj["kind"] in ("Role", "ClusterRole") for rule in obj["rules"]]
+    (rule,) = [rule for rule in rules if "networkpolicies" in rule["resources"]]
+    assert (rule["resourceNames"], rule["verbs"]) == ([name], ["patch"])
 
 
 def variables_of(directory: Path) -> dict[str, str]:

@@ -88,8 +88,8 @@ class Ends:
     asked: set[ContainerId] = field(default_factory=set)
     quick: list[float] = field(default_factory=list)
 
-    def was_asked(self, container: ContainerId) -> bool:
-        return container in self.asked
+    async def was_stopped(self, ended: ContainerSummary) -> bool:
+        return ended.id in self.asked
 
     async def why_now(self, pod: PodRef, sandbox: SandboxId) -> str:
         return self.why

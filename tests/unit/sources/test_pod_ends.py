@@ -15,6 +15,7 @@ from kubemend.agent.model.workloads import (
     ContainerRole,
     ContainerSpec,
     ContainerState,
+    ExecHook,
     PodRef,
     PodUid,
     PodView,
@@ -27,7 +28,7 @@ from kubemend.agent.restart.exits import Exit
 from kubemend.agent.sources import pod_ends
 from kubemend.agent.sources.pod_ends import PodEnds
 from kubemend.common import aio
-from kubemend.common.kube import errors
+from kubemend.common.kube import client, errors
 from tests.fakes import outside
 
 REF = PodRef("team", "solo", PodUid("u"))
@@ -68,10 +69,12 @@ class Runtime:
 
 @dataclass
 class Api:
-    """The node's object; None: the API server does not answer."""
+    """The node's object (None: the API server does not answer), and the Events of kills, for each list the next."""
 
     node: dict[str, Any] | None = field(default_factory=dict)
     asked: int = 0
+    kills: list[list[dict[str, Any]]] = field(default_factory=list)
+    listed: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
 
     async def get(self, path: str) -> dict[str, Any]:
         assert path == "/api/v1/nodes/here"
@@ -79,6 +82,13 @@ class Api:
         if self.node is None:
             raise errors.ApiUnavailableError("no answer")
         return self.node
+
+    async def list(self, path: str, *, params: client.Params) -> client.Listing:
+        assert path == "/api/v1/namespaces/team/events"
+        self.listed.put_nowait(str(params["fieldSelector"]))
+        if self.node is None:
+            raise errors.ApiUnavailableError("no answer")
+        return client.Listing(self.kills.pop(0) if self.kills else [], "1")
 
 
 @dataclass
@@ -214,7 +224,7 @@ async def test_error_after_requested_stop_is_doubted_while_others_run() -> None:
     rig = Rig()
     rig.events.run(ContainerRef(REF, "shipper"), name="s")
     rig.ends.stop_asked(ContainerId("c"))
-    assert rig.ends.was_asked(ContainerId("c"))
+    assert await rig.ends.was_stopped(rig.events.views[ContainerId("c")])
     async with rig.doubting(ERROR, quick=0.0) as doubt:
         await asyncio.sleep(0)
         assert not doubt.done()
@@ -270,3 +280,80 @@ async def test_kubelet_is_given_time_on_a_node_under_pressure(monkeypatch: pytes
     async with rig.doubting(ERROR, quick=0.0) as doubt:
         rig.ends.sandbox_stopped(SANDBOX)
         assert await doubt == "its sandbox has been stopped"
+
+
+def hooked() -> PodView:
+    """Return a pod whose trainer has a preStop hook."""
+    hook = ExecHook(command=("save",))
+    return pod(
+        containers=(
+            ContainerSpec("trainer", ContainerRole.MAIN, running=True, pre_stop=hook),
+            ContainerSpec("shipper", ContainerRole.SIDECAR, running=True),
+        )
+    )
+
+
+def kill(*, of: str = "trainer", at: str = "1970-01-01T00:00:05Z") -> dict[str, Any]:
+    return {"involvedObject": {"fieldPath": f"spec.containers{{{of}}}"}, "lastTimestamp": at, "reason": "Killing"}
+
+
+async def test_error_in_a_pre_stop_hook_is_doubted_until_the_pod_is_marked() -> None:
+    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[kill()]]))
+    rig.events.run(ContainerRef(REF, "shipper"), name="s")
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        assert await rig.api.listed.get() == "involvedObject.uid=u,reason=Killing"
+        await rig.pods.put(pod(leaving="Evicted"))
+        assert await doubt == "Kubernetes is ending it: Evicted"
+
+
+async def test_kubelets_event_may_arrive_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exits, "QUICK", 0.01)
+    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[], [kill()]]))
+    rig.events.run(ContainerRef(REF, "shipper"), name="s")
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        for _ in range(2):
+            await rig.api.listed.get()
+        await rig.pods.put(pod(leaving="Evicted"))
+        assert await doubt == "Kubernetes is ending it: Evicted"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [kill(of="shipper")],
+        [kill(of="my-trainer")],
+        [kill(at="1970-01-01T00:00:00Z")],  # in the second in which this one was created
+        [kill(at="soon")],
+        [{"involvedObject": None, "lastTimestamp": None}],
+    ],
+)
+async def test_event_of_another_kill_is_no_evidence(
+    monkeypatch: pytest.MonkeyPatch, events: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr(exits, "QUICK", 0.0)
+    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[events, events]))
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == ""
+
+
+async def test_unanswered_question_for_events_leaves_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exits, "QUICK", 0.0)
+    rig = Rig(pods=outside.Pods(hooked()), api=Api(node=None))
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == ""
+
+
+async def test_recorded_stop_of_an_end_by_this_agent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exits, "QUICK", 0.0)
+    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[], [kill()]]))
+    rig.runtime.ours.add(ContainerId("c"))
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == ""
+
+
+async def test_container_without_a_hook_costs_no_list_of_events() -> None:
+    rig = Rig()
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == ""
+    assert rig.api.listed.empty()

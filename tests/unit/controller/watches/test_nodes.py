@@ -61,3 +61,31 @@ def test_node_is_leaving_once_its_maintenance_is_planned_and_no_new_pod_comes(
     if unschedulable is not None:
         one["spec"]["unschedulable"] = unschedulable
     assert nodes.view(one).leaving is leaving
+
+
+def test_addresses_are_those_from_which_pods_see_a_node() -> None:
+    found = node()
+    found["metadata"]["annotations"] = {"projectcalico.org/IPv4VXLANTunnelAddr": "10.1.2.3"}
+    found["spec"]["podCIDRs"] = ["10.244.7.0/24", "fd00:7::/64"]
+    found["status"]["addresses"] = [
+        {"type": "InternalIP", "address": "10.0.0.7"},
+        {"type": "ExternalIP", "address": "203.0.113.7"},
+        {"type": "Hostname", "address": "node-1"},
+    ]
+    assert nodes.view(found).addresses == {"10.0.0.7", "10.1.2.3", "10.244.7.0", "fd00:7::"}
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["0.0.0.0", "::", "127.0.0.1", "fe80::1%eth0", "::ffff:10.0.0.1", "224.0.0.1", "10.0.0.0/8", "x", "", None],
+)
+def test_address_of_no_single_host_is_left_out(address: str | None) -> None:
+    found = node()
+    found["status"]["addresses"] = [{"type": "InternalIP", "address": address}, {"type": "InternalIP"}]
+    assert nodes.view(found).addresses == frozenset()
+
+
+def test_number_of_addresses_is_bounded() -> None:
+    found = node()
+    found["status"]["addresses"] = [{"type": "InternalIP", "address": f"10.0.{i}.1"} for i in range(256)]
+    assert len(nodes.view(found).addresses) == 8
