@@ -23,6 +23,7 @@ from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.launcher.client import LauncherClient
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.faults.exits import Ended, Exits
 from kubemend.agent.faults.hangs import Hangs
@@ -112,6 +113,7 @@ class RuntimeServices:
         self._restarts: RestartScheduler | None = None
         self._owner = ""
         self._sweeping = SideProcess("shm", cgroup_root=processes.cgroup_root)
+        self._asking = SideProcess("launchers", cgroup_root=processes.cgroup_root)
         self.rounds: RoundParticipant | None = None
         """The participant in gang rounds on this node, once the runtime has been found."""
 
@@ -141,6 +143,7 @@ class RuntimeServices:
         async with (
             client.CriClient(choice.path) as cri,
             self._sweeping,
+            self._asking,
             dead_man.at_work(),
             asyncio.TaskGroup() as tasks,
         ):
@@ -167,7 +170,20 @@ class RuntimeServices:
             aio.spawn_eternal(tasks, afterlife.run(cri.connections()), name="afterlife")
             aio.spawn_eternal(tasks, self._newcomers.run(), name="newcomers")
             aio.spawn_eternal(tasks, self._owners.run(self._pods), name="owners")
-            restarts = await self._begin(cri, watch, tasks=tasks, socket_path=choice.path, ends=ends)
+            heartbeats = HeartbeatSource(
+                runtime=cri,
+                events=watch,
+                pods=self._pods,
+                processes=self._processes,
+                memory=HeartbeatState(self._store),
+                listener=self._hangs,
+                polls=self._next_steps,
+                report=self._report_heartbeats,
+                calls=SideProcess("heartbeats", cgroup_root=self._processes.cgroup_root),
+            )
+            restarts = await self._begin(
+                cri, watch, tasks=tasks, socket_path=choice.path, ends=ends, heartbeats=heartbeats
+            )
             assert self.rounds is not None
             exits = self._exits(restarts, rounds=self.rounds, watch=watch, cri=cri, ends=ends)
             aio.spawn_eternal(tasks, exits.run(), name="exits")
@@ -182,17 +198,6 @@ class RuntimeServices:
                     alone=lambda failure: exits.restart(_ended(failure)),
                 )
                 aio.spawn_eternal(tasks, hub, name="hub")
-            heartbeats = HeartbeatSource(
-                runtime=cri,
-                events=watch,
-                pods=self._pods,
-                processes=self._processes,
-                memory=HeartbeatState(self._store),
-                listener=self._hangs,
-                polls=self._next_steps,
-                report=self._report_heartbeats,
-                calls=SideProcess("heartbeats", cgroup_root=self._processes.cgroup_root),
-            )
             aio.spawn_eternal(tasks, heartbeats.run(), name="heartbeats")
             hangs = self._hangs.run(restarts=restarts, still_hung=heartbeats.still_hung)
             aio.spawn_eternal(tasks, hangs, name="hangs")
@@ -238,6 +243,7 @@ class RuntimeServices:
         tasks: asyncio.TaskGroup,
         socket_path: str,
         ends: PodEnds,
+        heartbeats: HeartbeatSource,
     ) -> RestartScheduler:
         """Replay the journal before any new restart; the runtime may need some time to answer.
 
@@ -267,6 +273,7 @@ class RuntimeServices:
         aio.spawn_eternal(tasks, caches.run(), name="cache-remains")
         patience = Patience(leave=self._settings.device_release_timeout)
         gates = ReleaseGates(driver=self._driver, processes=self._processes, patience=patience)
+        launchers = LauncherClient(calls=self._asking, processes=self._processes)
         outside = ports.Dependencies(
             runtime=cri,
             events=watch,
@@ -276,6 +283,8 @@ class RuntimeServices:
             reporter=self._reporter,
             announcements=self._announcements,
             processes=self._processes,
+            heartbeats=heartbeats,
+            launchers=launchers,
             actuators=ports.Actuators.of(
                 ActuatorContext(
                     runtime=cri,
@@ -283,6 +292,7 @@ class RuntimeServices:
                     files=files,
                     processes=self._processes,
                     standbys=standbys,
+                    launchers=launchers,
                     broom=broom,
                     caches=caches,
                     gates=gates,
