@@ -10,6 +10,7 @@ from kubemend.agent.actuator import context
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold import hold_set
+from kubemend.agent.actuator.process import ProcessActuator
 from kubemend.agent.actuator.rerun import RerunActuator
 from kubemend.agent.actuator.reset import ResetActuator
 from kubemend.agent.actuator.rules import RulesActuator
@@ -119,6 +120,7 @@ class Conditions(Protocol):
 class Actuators:
     """Hold one actuator per strategy, the device release gates that all share, and the cleanups before a start."""
 
+    process: ProcessActuator
     swap: SwapActuator
     rerun: RerunActuator
     reset: ResetActuator
@@ -131,6 +133,7 @@ class Actuators:
     def of(cls, using: context.ActuatorContext, *, pods: Pods) -> Self:
         """Create all actuators."""
         return cls(
+            process=ProcessActuator(using),
             swap=SwapActuator(using),
             rerun=RerunActuator(using, pods=pods),
             reset=ResetActuator(using, pods=pods),
@@ -188,6 +191,21 @@ NO_GANGS: Final[Gangs] = _NoGangs()
 """Restart each container by itself."""
 
 
+class Heartbeats(Protocol):
+    """Watches heartbeat files (``agent.sources.heartbeats.HeartbeatSource``)."""
+
+    def restarted(self, container: ContainerId) -> None:
+        """A container's program has been restarted in it: its next heartbeat is its first."""
+
+
+class _NoHeartbeats:
+    def restarted(self, container: ContainerId) -> None: ...
+
+
+NO_HEARTBEATS: Final[Heartbeats] = _NoHeartbeats()
+"""No heartbeat file is watched."""
+
+
 class _NoRecorder:
     def record(self, announcement: EventMessage) -> None: ...
 
@@ -198,7 +216,7 @@ NO_RECORDER: Final[Announcements] = _NoRecorder()
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Hold every external dependency of restarts."""
+    """Hold every external dependency of restarts. ``launchers`` is None where the agent speaks with none."""
 
     runtime: Runtime
     events: Events
@@ -209,6 +227,8 @@ class Dependencies:
     processes: ProcFs
     actuators: Actuators
     announcements: Announcements = NO_RECORDER
+    heartbeats: Heartbeats = NO_HEARTBEATS
+    launchers: context.Launchers | None = None
 
 
 class Nics(Protocol):

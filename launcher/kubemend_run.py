@@ -11,6 +11,8 @@ The interpreter runs the program by its real command line, in the first run and 
 runs before that, in ``site``'s import of ``sitecustomize`` (see ``_start_up``). A running program finds no part of it
 on the stack, in ``sys.argv`` or among its open files.
 
+kubemend's agent, where there is one, orders restarts on a unix socket in the cache folder (see ``Control``).
+
 This is one file without dependencies, for Python 3.8 to 3.14 on Linux.
 """
 
@@ -324,6 +326,9 @@ _TRIES = 5  # spares for one trainer
 _SETTLED = 1.0
 _MOST_NAMES = 20_000
 _LONGEST_STORE = 4 << 20
+_LONGEST_REQUEST, _MOST_PEERS, _MOST_LEFTOVERS = 4096, 4, 64
+_LONGEST_GRACE, _LONGEST_HOLD = 3600.0, 600.0
+_SOCKET = re.compile(r"launcher-[0-9]{1,20}\.sock")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _RECORD = re.compile(r"[md] [^\s\0]+|e [0-9a-f]+ (-|=[0-9a-f]*)|p [0-9a-f]*")
 _Value = TypeVar("_Value")
@@ -553,6 +558,69 @@ def memory_limit(asked: int, cgroup_limit: int | None) -> int | None:
     return cgroup_limit // 4 if cgroup_limit else None
 
 
+# Pure: the agent's requests.
+
+RUNNING, STOPPING, HELD, RESTARTING, ENDING = "running", "stopping", "held", "restarting", "ending"
+"""The states of the launcher. ``held``: the trainer is dead, and the agent decides when the next one begins."""
+
+
+class Order(NamedTuple):
+    """The agent's order ``name``: kill the trainer with this number, and start the next one when the agent releases it.
+
+    The trainer gets ``grace`` seconds after SIGTERM; 0: it is killed at once. Without a release within ``hold`` seconds
+    after the order, or its repetition, the launcher starts the next trainer. ``reason`` is for that trainer.
+    """
+
+    name: str
+    trainer: int
+    grace: float
+    hold: float
+    reason: str
+
+
+class Request(NamedTuple):
+    """A request of the agent: the ``order`` to stop, the name of the order to ``release``, or neither: a question."""
+
+    order: Order | None = None
+    release: str = ""
+
+
+def request_of(line: bytes) -> Request | None:
+    """Return the request in a line; None if it is not valid."""
+    import json
+
+    try:
+        given = json.loads(line.decode())
+        if given["do"] == "status":
+            return Request()
+        name = _word(given["order"])
+        if given["do"] == "release":
+            return Request(release=name)
+        if given["do"] != "stop":
+            return None
+        grace, hold = (
+            _between(given[each], most) for each, most in (("grace", _LONGEST_GRACE), ("hold", _LONGEST_HOLD))
+        )
+        trainer = given["trainer"]
+        if not isinstance(trainer, int):
+            return None
+        return Request(Order(name, trainer, grace, hold, _word(given["reason"])))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _word(text: object) -> str:
+    if not (isinstance(text, str) and re.fullmatch(r"[!-~]{1,128}", text)):
+        raise ValueError("not a word")
+    return text
+
+
+def _between(value: object, most: float) -> float:
+    if not (isinstance(value, (int, float)) and 0.0 <= value <= most):
+        raise ValueError("not in the range")
+    return float(value)
+
+
 # /proc and cgroups.
 
 
@@ -582,7 +650,10 @@ def process_of(pid: int, proc: str = "/proc") -> Process | None:
         fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return None
-    return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+    state = fields[0].decode()
+    if state == "Z" and int(fields[17]) > 1:
+        state = "S"  # its first thread has ended, but others live on
+    return Process(pid, int(fields[1]), state, int(fields[19]))
 
 
 def descendants(found: dict[int, Process], root: int, without: int | None = None) -> list[Process]:
@@ -832,6 +903,116 @@ class Store:
             os.close(file)
 
 
+class Control:
+    """The socket on which the agent sends requests, each a JSON object in a line; each change of state is an answer.
+
+    The launcher listens in the cache folder, where the agent finds the file by the number of the mount namespace. It
+    obeys only processes outside its PID namespace, whose PID the kernel reports as 0: no process of the container.
+    """
+
+    def __init__(self, folder: str) -> None:
+        """Listen in ``folder``. Raises OSError."""
+        import socket
+
+        self._peers: dict[int, tuple[socket.socket, bytearray]] = {}
+        os.makedirs(folder, exist_ok=True)
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._name = f"launcher-{os.stat('/proc/self/ns/mnt').st_ino}.sock"
+        for name in [each for each in os.listdir(self._folder) if _SOCKET.fullmatch(each)][:_MOST_LEFTOVERS]:
+            self._remove_leftover(name)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.settimeout(0)
+        mask = os.umask(0o077)
+        try:
+            self._listener.bind(self._path(self._name))
+        finally:
+            os.umask(mask)
+        self._listener.listen(_MOST_PEERS)
+
+    def register(self, waiting: select.poll) -> None:
+        """Wait for requests, too."""
+        for file in (self._listener.fileno(), *self._peers):
+            waiting.register(file, select.POLLIN)
+
+    def requests(self, events: dict[int, int]) -> list[tuple[int, Request]]:
+        """Return the requests that have arrived, with the number of the peer."""
+        found = []
+        for number in [each for each in self._peers if each in events]:
+            for line in self._lines(number):
+                request = request_of(line)
+                if request is None:
+                    self._drop(number)
+                    break
+                found.append((number, request))
+        if self._listener.fileno() in events:
+            self._accept()
+        return found
+
+    def tell(self, state: dict[str, object], number: int | None = None) -> None:
+        """Send the state to one peer, or to all; drop those that do not read."""
+        import json
+
+        line = json.dumps(state).encode() + b"\n"
+        for each in [*self._peers] if number is None else [number]:
+            peer = self._peers.get(each)
+            try:
+                if peer and peer[0].send(line) < len(line):
+                    self._drop(each)
+            except OSError:
+                self._drop(each)
+
+    def close(self) -> None:
+        """Remove the socket."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._name, dir_fd=self._folder)
+
+    def _path(self, name: str) -> str:
+        return f"/proc/self/fd/{self._folder}/{name}"  # the path of a socket may have only 107 bytes
+
+    def _remove_leftover(self, name: str) -> None:
+        """Remove the socket of an earlier launcher: nothing listens on it, or it would be this one's."""
+        import socket
+
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as trial:
+            trial.settimeout(0)
+            if name == self._name or trial.connect_ex(self._path(name)) == errno.ECONNREFUSED:
+                os.unlink(name, dir_fd=self._folder)
+
+    def _accept(self) -> None:
+        import socket
+        import struct
+
+        with contextlib.suppress(OSError):
+            peer, _ = self._listener.accept()
+            pid, _, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if pid != 0:
+                peer.close()
+                return
+            peer.settimeout(0)
+            if len(self._peers) >= _MOST_PEERS:
+                self._drop(next(iter(self._peers)))
+            self._peers[peer.fileno()] = peer, bytearray()
+
+    def _lines(self, number: int) -> list[bytes]:
+        peer, text = self._peers[number]
+        try:
+            received = peer.recv(_LONGEST_REQUEST)
+        except BlockingIOError:
+            return []
+        except OSError:
+            received = b""
+        *lines, rest = bytes(text + received).split(b"\n")
+        text[:] = rest
+        if not received or len(rest) >= _LONGEST_REQUEST:
+            self._drop(number)
+        return lines
+
+    def _drop(self, number: int) -> None:
+        peer = self._peers.pop(number, None)
+        if peer:
+            peer[0].close()
+
+
 class Spare:
     """The launcher's view of a spare. ``ready``: its imports are done. ``released``: its program runs.
 
@@ -944,8 +1125,13 @@ class Launcher:
         self._tries, self._spare_at = 0, 0.0
         self._log = -1
         self._ignored: list[int] = []
+        self._trainers = 0
+        self._phase, self._why = RUNNING, ""
+        self._order: Order | None = None
+        self._order_name, self._released, self._hold_until = "", False, 0.0
         self._wakeup = self._catch_signals()
         self._has_terminal = _has_terminal()
+        self._control = self._open_control()
         self._adopt_orphans()
         self._program = self._prepare_spares()
 
@@ -953,9 +1139,16 @@ class Launcher:
         """Run the trainer, restart it after failures, and return the wait status of the last one."""
         self._start_cold()
         while True:
-            while self._status is None:
+            while self._status is None and self._order is None:
                 self._turn(None)
+            if self._order is not None:
+                ended = self._obey(self._order)
+                if ended is not None:
+                    return self._end(ended)
+                continue
+            assert self._status is not None
             status, now = self._status, time.monotonic()
+            self._enter(RESTARTING)
             decision = self._decide(status, now)
             if decision.why:
                 say(f"the program ended with exit code {exit_code(status)}; not restarted: {decision.why}")
@@ -988,13 +1181,98 @@ class Launcher:
             self._turn(until)
 
     def _end(self, status: int) -> int:
+        if self._control:
+            self._control.close()
         if self._spare:
             self._spare.send(signal.SIGKILL)
         if self._has_terminal:
             _give_terminal(os.getpgrp())
         return status
 
+    # The agent's orders.
+
+    def _obey(self, order: Order) -> int | None:
+        """Kill the trainer, and start the next one when the agent releases it; return the status to end with instead.
+
+        A trainer that has ended by itself in the same moment is treated as without the order, unless it is restarted
+        anyway: one that has completed must not run again.
+        """
+        try:
+            if time.monotonic() - self._began >= self._options.spare_after:
+                self._learn(())
+            self._terminate(order.grace)
+            if not self._stopping:
+                self._clear()
+        except PermissionError as error:
+            say(f"not restarted: cannot kill what the program has started: {error}")
+            self._order, self._why = None, str(error)
+            self._enter(RUNNING)
+            return self._status
+        status = self._status
+        if self._stopping or status is None:  # the stop ends the trainer, or it has been killed
+            self._order = None
+            return None
+        by_itself = not order.grace and not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
+        if by_itself and self._decide(status, time.monotonic()).wait is None:
+            return status
+        self._enter(HELD)
+        while not (self._released or self._stopping) and time.monotonic() < self._hold_until:
+            self._turn(self._hold_until)
+        if not (self._released or self._stopping):
+            say("the agent has not released the next program in time; it is started now")
+        order, self._order = self._order or order, None
+        if not self._start_again(order.reason):
+            return self._stopping
+        return None
+
+    def _terminate(self, grace: float) -> None:
+        """Send SIGTERM to the trainer, and return when it has ended, after ``grace`` seconds, or at a stop."""
+        until = time.monotonic() + grace
+        if grace and self._status is None:
+            os.kill(self._trainer, signal.SIGTERM)
+        while self._status is None and not self._stopping and time.monotonic() < until:
+            self._turn(until)
+
+    def _handle(self, request: Request) -> None:
+        """Accept an order for the trainer that runs now, repeat one, or release the next trainer; ignore others."""
+        order, busy = request.order, self._phase in (STOPPING, HELD)
+        if order is not None and order.trainer == self._trainers and not self._stopping:
+            again = order.name == self._order_name
+            if busy or (self._phase == RUNNING and self._status is None and not again):
+                self._order, self._order_name, self._why = order, order.name, ""
+                self._hold_until = time.monotonic() + order.hold
+                self._released = self._released and again
+                self._phase = HELD if self._phase == HELD else STOPPING
+        elif busy and request.release == self._order_name:
+            self._released = True
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        if self._control:
+            self._control.tell(self._state())
+
+    def _state(self) -> dict[str, object]:
+        """Return the state for the agent. ``spare`` is the spare's start (``Process.started``), 0 if there is none."""
+        spare = process_of(self._spare.pid) if self._spare else None
+        return {
+            "kubemend-run": 1,
+            "state": ENDING if self._stopping else self._phase,
+            "why": self._why[:200],
+            "order": self._order_name,
+            "trainer": self._trainers,
+            "age": time.monotonic() - self._began,
+            "restarts": self._restarts,
+            "spare": spare.started if spare else 0,
+            "ready": bool(self._spare and self._spare.ready),
+        }
+
     # Preparation.
+
+    def _open_control(self) -> Control | None:
+        try:
+            return Control(self._environ.get(CACHE) or CACHE_FOLDER)
+        except OSError:  # no such volume, or it is read-only or full: the agent reports that there is no socket
+            return None
 
     def _catch_signals(self) -> int:
         """Have signals written into a pipe, and return its reading end. Ignored signals stay ignored."""
@@ -1014,9 +1292,14 @@ class Launcher:
 
     def _adopt_orphans(self) -> None:
         """Make orphans of the trainer children of this process: otherwise a restart could leave some of them alive."""
-        if self._policy.limit and not prctl(_PR_SET_CHILD_SUBREAPER, 1) and os.getpid() != 1:
+        if not (self._policy.limit or self._control):
+            return
+        if not prctl(_PR_SET_CHILD_SUBREAPER, 1) and os.getpid() != 1:
             say("no restarts: this is not process 1, and cannot adopt the orphans of the program")
             self._policy = self._policy._replace(limit=0)
+            if self._control:
+                self._control.close()
+                self._control = None
 
     def _prepare_spares(self) -> Program | None:
         """Prepare for spares; return the program that they run, or None if spares are not possible."""
@@ -1047,6 +1330,8 @@ class Launcher:
         waiting.register(self._wakeup, select.POLLIN)
         if self._spare and not self._spare.closed:
             waiting.register(self._spare.status, select.POLLIN)
+        if self._control:
+            self._control.register(waiting)
         events = dict(waiting.poll(max(0.0, deadline - began) * 1000.0))
         for number in os.read(self._wakeup, 4096) if self._wakeup in events else b"":
             if number in FORWARDED:
@@ -1057,6 +1342,10 @@ class Launcher:
         if self._spare and not self._spare.paused:
             self._spare.ran += time.monotonic() - began
         self._tend()
+        for peer, request in self._control.requests(events) if self._control else ():
+            self._handle(request)
+            assert self._control is not None
+            self._control.tell(self._state(), peer)
 
     def _signalled(self, number: int) -> None:
         if number in STOPS:
@@ -1104,6 +1393,8 @@ class Launcher:
     def _begin(self, pid: int, status: int | None) -> None:
         self._trainer, self._status, self._began = pid, status, time.monotonic()
         self._tries, self._spare_at = 0, self._began + self._options.spare_after
+        self._trainers += 1
+        self._released = False
 
     def _start_again(self, reason: str) -> bool:
         """Start the next trainer; return False if a stop came first."""
@@ -1116,6 +1407,7 @@ class Launcher:
                 return False
             self._start_cold()
         self._restarts += 1
+        self._enter(RUNNING)
         return True
 
     def _release(self, variables: dict[str, str]) -> bool:

@@ -16,7 +16,7 @@ from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, Hook, PodUid, SandboxId
-from kubemend.agent.restart import cache, clone, host_files, shm
+from kubemend.agent.restart import cache, clone, host_files, intents, process, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 TIME_LIMIT = 150.0
@@ -71,6 +71,21 @@ class Standbys(Protocol):
     def thaw(self, pid: int | None) -> None: ...
 
 
+class Launchers(Protocol):
+    """Speaks with launchers in containers (``agent.clients.launcher.client.LauncherClient``). No call fails."""
+
+    async def status(self, container: ContainerStatus) -> process.Launcher | process.Silent: ...
+    async def stop(
+        self, container: ContainerStatus, intent: intents.ProcessIntent
+    ) -> process.Launcher | process.Silent: ...
+    async def release(
+        self, container: ContainerStatus, intent: intents.ProcessIntent
+    ) -> process.Launcher | process.Silent: ...
+    async def remains(
+        self, container: ContainerStatus, launcher: process.Launcher
+    ) -> tuple[int, ...] | process.Silent: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ActuatorContext:
     """Services that carry out restarts.
@@ -79,9 +94,9 @@ class ActuatorContext:
     extended, to ``longest`` at most. ``processes`` shows whether killed processes are still ending; without it a second
     kill without effect counts as proof that they are not.
 
-    ``standbys`` is None on a node that cannot hold containers. ``gates`` delay the start of successors, ``broom``
-    and ``caches`` clean before it. ``ending`` returns why a pod (its sandbox is an argument, too) is terminating; empty
-    if there is no sign of that.
+    ``standbys`` is None on a node that cannot hold containers, ``launchers`` where the agent speaks with none.
+    ``gates`` delay the start of successors, ``broom`` and ``caches`` clean before it. ``ending`` returns why a pod (its
+    sandbox is an argument, too) is terminating; empty if there is no sign of that.
     """
 
     runtime: Runtime
@@ -92,6 +107,7 @@ class ActuatorContext:
     processes: dying.Processes | None = None
     rhythm: dying.Rhythm = field(default_factory=dying.Rhythm)
     standbys: Standbys | None = None
+    launchers: Launchers | None = None
     gates: ReleaseGates = field(default_factory=open_gates)
     broom: ShmCleaner = field(default_factory=ShmCleaner)
     caches: CacheCleaner = field(default_factory=CacheCleaner)

@@ -11,10 +11,14 @@ from kubemend.agent.model.workloads import ContainerId
 class Result(enum.Enum):
     """How a restart ended.
 
-    ``SWAPPED``: the successor runs; ``ADOPTED``: kubelet's container runs; ``RERUN``: the whole pod runs again. After
-    ``RESET`` and ``TRIGGERED`` kubelet starts everything, after ``LEFT_TO_KUBELET`` the remaining containers.
+    ``RESTARTED``: the program runs again in the same container. ``STEPPED_DOWN``: its launcher has failed to restart
+    it, and another strategy takes over. ``SWAPPED``: the successor runs; ``ADOPTED``: kubelet's container runs;
+    ``RERUN``: the whole pod runs again. After ``RESET`` and ``TRIGGERED`` kubelet starts everything, after
+    ``LEFT_TO_KUBELET`` the remaining containers.
     """
 
+    RESTARTED = "Restarted"
+    STEPPED_DOWN = "SteppedDown"
     SWAPPED = "Swapped"
     ADOPTED = "Adopted"
     RERUN = "Rerun"
@@ -34,6 +38,7 @@ class Result(enum.Enum):
 
 
 _RESTARTED = (
+    Result.RESTARTED,
     Result.SWAPPED,
     Result.ADOPTED,
     Result.RERUN,
@@ -45,6 +50,7 @@ _WORST_FIRST = (
     Result.UNFINISHED,
     Result.STUCK,
     Result.FAILED,
+    Result.STEPPED_DOWN,
     Result.SUCCESSOR_EXITED,
     Result.UNDONE,
     Result.LEFT_TO_KUBELET,
@@ -53,6 +59,7 @@ _WORST_FIRST = (
     Result.RERUN,
     Result.ADOPTED,
     Result.SWAPPED,
+    Result.RESTARTED,
 )
 
 

@@ -24,6 +24,7 @@ from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.launcher.client import LauncherClient
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.faults.exits import Ended, Exits
 from kubemend.agent.faults.hangs import Hangs
@@ -113,6 +114,7 @@ class RuntimeServices:
         self._restarts: RestartScheduler | None = None
         self._owner = ""
         self._sweeping = SideProcess("shm", cgroup_root=processes.cgroup_root)
+        self._asking = SideProcess("launchers", cgroup_root=processes.cgroup_root)
         self.rounds: RoundParticipant | None = None
         """The participant in gang rounds on this node, once the runtime has been found."""
 
@@ -142,6 +144,7 @@ class RuntimeServices:
         async with (
             client.CriClient(choice.path) as cri,
             self._sweeping,
+            self._asking,
             dead_man.at_work(),
             contextlib.AsyncExitStack() as subscriptions,
             asyncio.TaskGroup() as tasks,
@@ -169,10 +172,23 @@ class RuntimeServices:
             aio.spawn_eternal(tasks, afterlife.run(cri.connections()), name="afterlife")
             aio.spawn_eternal(tasks, self._newcomers.run(), name="newcomers")
             aio.spawn_eternal(tasks, self._owners.run(self._pods), name="owners")
+            heartbeats = HeartbeatSource(
+                runtime=cri,
+                events=watch,
+                pods=self._pods,
+                processes=self._processes,
+                memory=StoredIds(self._store, BEATING),
+                listener=self._hangs,
+                polls=self._next_steps,
+                report=self._report_heartbeats,
+                calls=SideProcess("heartbeats", cgroup_root=self._processes.cgroup_root),
+            )
             # Before the journal is replayed, which can take seconds: an exit in that time is handled afterwards.
             await watch.until_listed()
             steps = await subscriptions.enter_async_context(watch.subscribe())
-            restarts = await self._begin(cri, watch, tasks=tasks, socket_path=choice.path, ends=ends)
+            restarts = await self._begin(
+                cri, watch, tasks=tasks, socket_path=choice.path, ends=ends, heartbeats=heartbeats
+            )
             assert self.rounds is not None
             exits = self._exits(restarts, rounds=self.rounds, cri=cri, ends=ends)
             aio.spawn_eternal(tasks, exits.run(steps), name="exits")
@@ -187,17 +203,6 @@ class RuntimeServices:
                     alone=lambda failure: exits.restart(_ended(failure)),
                 )
                 aio.spawn_eternal(tasks, hub, name="hub")
-            heartbeats = HeartbeatSource(
-                runtime=cri,
-                events=watch,
-                pods=self._pods,
-                processes=self._processes,
-                memory=StoredIds(self._store, BEATING),
-                listener=self._hangs,
-                polls=self._next_steps,
-                report=self._report_heartbeats,
-                calls=SideProcess("heartbeats", cgroup_root=self._processes.cgroup_root),
-            )
             aio.spawn_eternal(tasks, heartbeats.run(), name="heartbeats")
             hangs = self._hangs.run(restarts=restarts, still_hung=heartbeats.still_hung)
             aio.spawn_eternal(tasks, hangs, name="hangs")
@@ -241,6 +246,7 @@ class RuntimeServices:
         tasks: asyncio.TaskGroup,
         socket_path: str,
         ends: PodEnds,
+        heartbeats: HeartbeatSource,
     ) -> RestartScheduler:
         """Replay the journal before any new restart; the runtime may need some time to answer.
 
@@ -270,6 +276,7 @@ class RuntimeServices:
         aio.spawn_eternal(tasks, caches.run(), name="cache-remains")
         patience = Patience(leave=self._settings.device_release_timeout)
         gates = ReleaseGates(driver=self._driver, processes=self._processes, patience=patience)
+        launchers = LauncherClient(calls=self._asking, processes=self._processes)
         outside = ports.Dependencies(
             runtime=cri,
             events=watch,
@@ -279,6 +286,8 @@ class RuntimeServices:
             reporter=self._reporter,
             announcements=self._announcements,
             processes=self._processes,
+            heartbeats=heartbeats,
+            launchers=launchers,
             actuators=ports.Actuators.of(
                 ActuatorContext(
                     runtime=cri,
@@ -286,6 +295,7 @@ class RuntimeServices:
                     files=files,
                     processes=self._processes,
                     standbys=standbys,
+                    launchers=launchers,
                     broom=broom,
                     caches=caches,
                     gates=gates,

@@ -4,12 +4,14 @@ import asyncio
 import functools
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
 from kubemend.agent import ports
+from kubemend.agent.actuator import progress
+from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.condition_publisher import held_devices
@@ -20,7 +22,7 @@ from kubemend.agent.health.state.attribution import Attribution, How, ProcessLoo
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind
-from kubemend.agent.model.workloads import ContainerRef, ContainerSummary
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
@@ -143,12 +145,13 @@ class AppFaultHandler:
             events=events,
             processes=self._processes,
             holders=functools.partial(self._holders_of, noted.device),
+            renewed=(programs := _Programs()).restarted,
         )
         if found.restart:
             await asyncio.sleep(self._patience.root_cause)
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
-                await restarts.handle(await self._request(noted, target))
+                await restarts.handle(replace(await self._request(noted, target), followed=programs))
         return over
 
     def is_over(self, noted: RecordedFinding) -> bool:
@@ -276,6 +279,17 @@ class AppFaultHandler:
             return f"process {finding.pid}, which the fault hit, has ended" if gone else ""
 
         return Request(target=target, cause=cause, devices=held, lapsed=lapsed, kind=FaultKind.DEVICE)
+
+
+class _Programs:
+    """Follow restarts, and collect the containers in which only the program was restarted."""
+
+    def __init__(self) -> None:
+        self.restarted: set[ContainerId] = set()
+
+    def notify(self, event: progress.Event) -> None:
+        if isinstance(event, progress.Reported) and event.outcome.result is Result.RESTARTED:
+            self.restarted.update(event.outcome.survivors.values())
 
 
 def _events(noted: RecordedFinding) -> tuple[_Event, ...]:

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from kubemend.agent import ports
 from kubemend.agent.clients.cri.events import EventKind
@@ -25,12 +26,13 @@ def of(
     events: ports.Events,
     processes: ProcFs,
     holders: Holders,
+    renewed: AbstractSet[ContainerId] = frozenset(),
 ) -> Callable[[], Awaitable[None]]:
     """Record the running containers, and return a function that waits until all affected ones have ended.
 
     For a process in a pod that is its container. For a process outside all pods, or one that was put into a container,
     it is the process itself. If only the holders are known, it is all their containers. ``noticed_at`` is the Unix time
-    of the finding.
+    of the finding. A container in ``renewed`` counts as ended, although it runs: its program has been restarted in it.
     """
     if found.how in (How.PROCESS_GONE, How.NO_HOLDER):
         return _nothing
@@ -40,7 +42,7 @@ def of(
         return functools.partial(wait_until_replaced, noticed_at, holders=holders, events=events)
     hit = found.restart or found.concerned
     running = {view.id for view in events.containers() if view.ref in hit and view.state in _ALIVE}
-    return functools.partial(_stopped, running, events=events)
+    return functools.partial(_stopped, running, events=events, renewed=renewed)
 
 
 async def wait_until_replaced(
@@ -76,10 +78,12 @@ async def _nothing() -> None:
     return
 
 
-async def _stopped(ids: set[ContainerId], *, events: ports.Events) -> None:
+async def _stopped(
+    ids: set[ContainerId], *, events: ports.Events, renewed: AbstractSet[ContainerId] = frozenset()
+) -> None:
     async with events.subscribe() as changes:
         alive = {view.id for view in events.containers() if view.state in _ALIVE}
-        left = ids & alive
+        left = (ids & alive) - renewed
         while left:
             event = await changes.get()
             if event.kind in (EventKind.STOPPED, EventKind.DELETED):

@@ -20,7 +20,17 @@ from kubemend.agent.model.workloads import (
     PodView,
     RestartPolicy,
 )
-from kubemend.agent.restart import budget, counts, intents, members, options, overrides, owners, strategies
+from kubemend.agent.restart import (
+    budget,
+    counts,
+    intents,
+    members,
+    options,
+    overrides,
+    owners,
+    process,
+    strategies,
+)
 from kubemend.common import budgets
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -65,6 +75,10 @@ class Reason(enum.Enum):
     CAUSE_GONE = "CauseGone"
     DEVICE_NOT_USABLE = "DeviceNotUsable"
     DEVICE_NOT_PROVEN = "DeviceNotProven"
+    LAUNCHER_RESTARTS = "LauncherRestarts"
+    NO_LAUNCHER = "NoLauncher"
+    NOT_ONLY_THE_PROGRAM = "NotOnlyTheProgram"
+    FAULT_AGAIN = "FaultAgain"
     RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
     POST_START_UNSUPPORTED = "PostStartUnsupported"
     LIVENESS_BEFORE_STARTUP = "LivenessBeforeStartup"
@@ -115,7 +129,8 @@ class RuntimeFacts:
     ``started_at`` is Unix time in seconds, None if it never started. ``not_cloneable`` is why its config cannot be read
     or copied, None if no obstacle is known. ``not_holdable`` is why its successor cannot be held at its first
     instruction although this node can hold others, and ``unsupported`` why containers of its low-level runtime are not
-    restarted at all.
+    restarted at all. ``launcher`` is the answer of the launcher in it, None if it runs none; ``program_started_at`` is
+    when that has started the program that runs now.
     """
 
     state: ContainerState
@@ -125,6 +140,8 @@ class RuntimeFacts:
     not_cloneable: str | None = None
     not_holdable: str | None = None
     unsupported: str | None = None
+    launcher: process.Launcher | process.Silent | None = None
+    program_started_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +268,10 @@ def decide(facts: Facts, *, now: float) -> Decision:
         not_cloneable=facts.runtime.not_cloneable,
         can_hold=facts.can_hold,
         not_holdable=facts.runtime.not_holdable,
+        launcher=facts.runtime.launcher,
+        is_fault=facts.asked is None,
+        fails_again=process.fails_again(facts.history.container, died_at=facts.cause.happened_at),
+        cleans=bool(pod_options.clean),
     )
     choice = strategies.choose(pod_options.strategy, situation)
     if choice.strategy is None:
@@ -303,9 +324,13 @@ def _spent(facts: Facts, *, allowance: budget.Budget, now: float) -> Decision | 
 def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[ContainerSpec]) -> int:
     """Return by how much the restart can raise the pod's restartCounts in total, finished init containers included.
 
+    None for a program that is restarted inside its container.
+
     Two for each container: kubelet counts the exit and the removal separately when its rules restart a pod, and if
     kubelet creates a container first, the successor is one attempt further on (measured, docs/architecture.md).
     """
+    if strategy is intents.Strategy.PROCESS:
+        return 0
     replaced = targets if strategy is intents.Strategy.SWAP else pod.containers
     return 2 * len(replaced)
 
@@ -412,7 +437,7 @@ def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision |
     left = facts.owner.job_restarts_left
     restarts *= facts.owner.job_pods if by_round else 1  # all pods restart now, and each agent decides for its own
     lasting = counting is not None and counting.default is None and facts.owner.lasts  # it has set no limit
-    if counting is not None and not lasting and (left is None or left < restarts):
+    if counting is not None and restarts and not lasting and (left is None or left < restarts):
         when, other = (
             ("", "leave it out") if counting.default is None else (" under OnFailure", "restartPolicy to Never")
         )
@@ -451,6 +476,8 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
         assert runtime.started_at is not None
         by = runtime.started_at - facts.cause.happened_at
         return _refuse(Reason.ALREADY_REPLACED, f"the container started {by:.1f} s after {since}")
+    if facts.asked is None and (decision := _program_restarted(facts, runtime)) is not None:
+        return decision
     if runtime.state is ContainerState.EXITED:
         policy = pod.policy_of(facts.target.name)
         if policy is RestartPolicy.NEVER:
@@ -460,6 +487,18 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
     elif runtime.state is not ContainerState.RUNNING:
         return _hold(Reason.CONTAINER_UNKNOWN, f"the runtime reports state {runtime.state.value}")
     return None
+
+
+def _program_restarted(facts: Facts, runtime: RuntimeFacts) -> Decision | None:
+    """Return the decision about a fault that a launcher handles, or has handled, by itself; None: it has not."""
+    launcher = runtime.launcher
+    if isinstance(launcher, process.Launcher) and launcher.state is process.State.RESTARTING:
+        return _hold(Reason.LAUNCHER_RESTARTS, "the launcher in the container restarts the program by itself")
+    since = runtime.program_started_at
+    if since is None or since <= facts.cause.happened_at:
+        return None
+    by = since - facts.cause.happened_at
+    return _refuse(Reason.ALREADY_REPLACED, f"the launcher has started the program {by:.1f} s after the fault")
 
 
 def _refuse(reason: Reason, detail: str) -> Decision:

@@ -10,6 +10,7 @@ class Strategy(enum.Enum):
     """How containers are restarted (docs/architecture.md, "Strategies")."""
 
     AUTO = "auto"
+    PROCESS = "process"
     SWAP = "swap"
     RERUN = "rerun"
     RESET = "reset"
@@ -158,4 +159,27 @@ class PodIntent:
         )
 
 
-AnyIntent = Intent | PodIntent
+@dataclass(frozen=True, slots=True)
+class ProcessIntent:
+    """The restart of a container's program by the launcher in it (``agent.restart.process``). The container stays.
+
+    ``trainer`` is the launcher's number of the program that must end; ``container`` is the container.
+    """
+
+    id: str
+    target: ContainerRef
+    sandbox_id: SandboxId
+    container: ContainerId
+    trainer: int
+    reason: str
+    created_at: float
+    grace_seconds: float = 0.0
+    strategy: Strategy = Strategy.PROCESS
+
+    @property
+    def old(self) -> ContainerId:
+        """Return the container whose processes must leave the devices."""
+        return self.container
+
+
+AnyIntent = Intent | PodIntent | ProcessIntent

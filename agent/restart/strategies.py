@@ -10,13 +10,16 @@ from types import MappingProxyType
 from typing import Final
 
 from kubemend.agent.model.workloads import ContainerRole, ContainerSpec, PodView, RestartPolicy, UnsupportedHook
-from kubemend.agent.restart import probes, rules
+from kubemend.agent.restart import probes, process, rules
 from kubemend.agent.restart.intents import Strategy, SwapOrder
 
 
 class Obstacle(enum.Enum):
     """The obstacle to a strategy. Each equals a ``Reason`` of admission."""
 
+    NO_LAUNCHER = "NoLauncher"
+    NOT_ONLY_THE_PROGRAM = "NotOnlyTheProgram"
+    FAULT_AGAIN = "FaultAgain"
     RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
     POST_START_UNSUPPORTED = "PostStartUnsupported"
     LIVENESS_BEFORE_STARTUP = "LivenessBeforeStartup"
@@ -34,6 +37,10 @@ class Situation:
     ``targets`` are the containers that a swap would replace. ``not_cloneable`` is why a container's config cannot be
     read or copied, None if it can. ``can_hold``: whether a started container can be held at its first instruction;
     ``not_holdable`` is why this one's successor cannot, although the node can hold others.
+
+    ``launcher`` is the answer of the launcher in the container that the fault hit, None if it runs none. ``is_fault``:
+    the restart is for a fault of the program. ``fails_again``: that follows another restart (``process.fails_again``).
+    ``cleans``: something of the pod must be emptied between the old program and the new one.
     """
 
     pod: PodView
@@ -42,6 +49,10 @@ class Situation:
     not_cloneable: str | None = None
     can_hold: bool = False
     not_holdable: str | None = None
+    launcher: process.Launcher | process.Silent | None = None
+    is_fault: bool = False
+    fails_again: bool = False
+    cleans: bool = False
 
     @property
     def holds_beside(self) -> bool:
@@ -80,12 +91,42 @@ Check = Callable[[Situation], tuple[Obstacle, str] | None]
 def choose(wanted: Strategy, situation: Situation) -> Choice:
     """Return the first strategy without an obstacle: the wanted one, or for ``auto`` each in turn."""
     refused: list[Refused] = []
-    for strategy in _AUTO if wanted is Strategy.AUTO else (wanted,):
+    for strategy in _auto(situation) if wanted is Strategy.AUTO else (wanted,):
         obstacle = CHECKS[strategy](situation)
+        if obstacle is None and wanted is Strategy.AUTO and strategy is Strategy.PROCESS:
+            obstacle = _same_fault(situation)
         if obstacle is None:
             return Choice(strategy, tuple(refused))
         refused.append(Refused(strategy, *obstacle))
     return Choice(None, tuple(refused))
+
+
+def _auto(situation: Situation) -> tuple[Strategy, ...]:
+    """Return the strategies of ``auto`` in order: a new process is enough for a fault of a program with a launcher."""
+    by_launcher = situation.is_fault and situation.launcher is not None
+    return (Strategy.PROCESS, *_AUTO) if by_launcher else _AUTO
+
+
+def _process(situation: Situation) -> tuple[Obstacle, str] | None:
+    launcher = situation.launcher
+    if launcher is None:
+        return Obstacle.NO_LAUNCHER, "the container's command is not kubemend run"
+    if isinstance(launcher, process.Silent):
+        return Obstacle.NO_LAUNCHER, launcher.why
+    if launcher.state in (process.State.RESTARTING, process.State.ENDING):
+        return Obstacle.NO_LAUNCHER, f"the launcher has no program that runs: {launcher.state.value}"
+    if len(situation.targets) != 1:
+        names = ", ".join(spec.name for spec in situation.targets)
+        return Obstacle.NOT_ONLY_THE_PROGRAM, f"several containers are restarted together: {names}"
+    if situation.cleans:
+        return Obstacle.NOT_ONLY_THE_PROGRAM, "the pod's shared memory must be emptied"
+    return None
+
+
+def _same_fault(situation: Situation) -> tuple[Obstacle, str] | None:
+    if not situation.fails_again:
+        return None
+    return Obstacle.FAULT_AGAIN, f"the program failed within {process.AGAIN:g} s of a restart"
 
 
 def _swap(situation: Situation) -> tuple[Obstacle, str] | None:
@@ -217,7 +258,13 @@ def _early_liveness(containers: Iterable[ContainerSpec]) -> tuple[Obstacle, str]
 
 
 CHECKS: Final[Mapping[Strategy, Check]] = MappingProxyType(
-    {Strategy.SWAP: _swap, Strategy.RERUN: _rerun, Strategy.RESET: _reset, Strategy.RULES: _rules}
+    {
+        Strategy.PROCESS: _process,
+        Strategy.SWAP: _swap,
+        Strategy.RERUN: _rerun,
+        Strategy.RESET: _reset,
+        Strategy.RULES: _rules,
+    }
 )
 """The check for an obstacle to each strategy (``auto`` is the choice between them)."""
 

@@ -48,11 +48,16 @@ class Budgets:
     def counting(self, facts: admission.Facts, decision: admission.Decision) -> "Iterator[Counted]":
         """Count an admitted restart during the block; remove it at the end unless it started."""
         assert facts.pod is not None
-        whole_pod = decision.strategy is not intents.Strategy.SWAP
-        names = (spec.name for spec in facts.pod.containers) if whole_pod else decision.orders
+        match decision.strategy:
+            case intents.Strategy.SWAP:
+                names = frozenset(decision.orders)
+            case intents.Strategy.PROCESS:
+                names = frozenset({facts.target.name})
+            case _:
+                names = frozenset(spec.name for spec in facts.pod.containers)
         counted = counts.Begun(
             pod=facts.pod.ref.uid,
-            containers=frozenset(names),
+            containers=names,
             at=self._now(),
             fault_at=facts.cause.happened_at,
             device=facts.cause.device,

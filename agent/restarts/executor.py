@@ -144,8 +144,8 @@ class RestartExecutor:
         devices: frozenset[GpuUuid] | None,
         announce: Callable[[], None],
         part: RoundHooks | None = None,
-    ) -> None:
-        """Execute a plan through its verified end. Raises HistoryError before anything is done.
+    ) -> Outcome:
+        """Execute a plan through its verified end; return how it ended. Raises HistoryError before anything is done.
 
         - ``counted`` is journalled with it.
         - ``announce`` is called once it is in the journal.
@@ -163,7 +163,7 @@ class RestartExecutor:
             with self._act_noted(in_round=part is not None):
                 outcome = await self._to_the_end(act, remembered=visit.remembered)
             done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
-            await self._finish(done, part=part, devices=devices, visit=visit)
+            return await self._finish(done, part=part, devices=devices, visit=visit)
 
     async def resume(self, act: RestartPlan, *, cause: admission.Cause, part: RoundHooks) -> None:
         """Finish a plan that a previous agent started for a round. It is in the journal already."""
@@ -204,7 +204,7 @@ class RestartExecutor:
 
     async def _finish(
         self, done: _Done, *, part: RoundHooks | None, devices: frozenset[GpuUuid] | None, visit: GateSession
-    ) -> None:
+    ) -> Outcome:
         """Hold it until the round's release, then conclude it. An internal error still closes its intents."""
         try:
             if part is not None:
@@ -216,6 +216,7 @@ class RestartExecutor:
             raise
         finally:
             await done.act.give_back()
+        return done.outcome
 
     async def _to_the_end(self, act: RestartPlan, *, remembered: Callable[[], Awaitable[None]] = _nothing) -> Outcome:
         """Execute the plan after ``remembered``; undo it after an internal error."""
@@ -245,6 +246,13 @@ class RestartExecutor:
         the journal; the agent's next start resumes it.
         """
         self._count(done)
+        if done.outcome.result is Result.STEPPED_DOWN:
+            log.warning("restart.stepped_down", restart=done.act.id, detail=done.outcome.detail)
+            await self._close(done)
+            return
+        if done.outcome.result is Result.RESTARTED:
+            for container in done.outcome.survivors.values():
+                self._outside.heartbeats.restarted(container)
         if not (done.in_round and done.outcome.result.restarted):
             self._report(done, checks=(), settled=not done.outcome.result.restarted)
         if done.outcome.result is Result.STUCK:

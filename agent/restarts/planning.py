@@ -11,7 +11,7 @@ from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.shm_cleanup import ShmCleanup
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission, cache, clone, intents, members, options, rules
+from kubemend.agent.restart import admission, cache, clone, intents, members, options, process, rules
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts import restart_plan, runtime_state
 
@@ -38,6 +38,8 @@ async def prepare(
         return await _prepare_swap(
             outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
         )
+    if decision.strategy is Strategy.PROCESS:
+        return _prepare_process(outside, decision, target=target, reason=reason, now=now)
     assert decision.strategy is not None
     ref = target.view.ref
     plan = await runtime_state.plan(outside.runtime, pod)
@@ -81,6 +83,8 @@ async def resume(outside: ports.Dependencies, intent: intents.AnyIntent) -> rest
         return restart_plan.PodRestartPlan(
             outside=outside, target=intent.target, restart_count=0, intent=intent, pod=pod
         )
+    if isinstance(intent, intents.ProcessIntent):
+        return restart_plan.ProcessPlan(outside, intent.target, 0, intent)
     views = await outside.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
     material = None
     if any(view.id == intent.old for view in views):  # it still has its config, unless kubelet's GC removed it
@@ -132,7 +136,32 @@ def bare(outside: ports.Dependencies, intent: intents.AnyIntent) -> restart_plan
     """Build a plan from the intent alone, without a call to the runtime."""
     if isinstance(intent, intents.PodIntent):
         return restart_plan.PodRestartPlan(outside=outside, target=intent.target, restart_count=0, intent=intent)
+    if isinstance(intent, intents.ProcessIntent):
+        return restart_plan.ProcessPlan(outside, intent.target, 0, intent)
     return without_material(outside, intent)
+
+
+def _prepare_process(
+    outside: ports.Dependencies,
+    decision: admission.Decision,
+    *,
+    target: runtime_state.RuntimeState,
+    reason: str,
+    now: float,
+) -> restart_plan.RestartPlan:
+    launcher = target.launcher
+    assert isinstance(launcher, process.Launcher), "admission has found one"
+    intent = intents.ProcessIntent(
+        id=_new_id(),
+        target=target.view.ref,
+        sandbox_id=target.view.sandbox_id,
+        container=target.view.id,
+        trainer=launcher.trainer,
+        reason=reason,
+        created_at=now,
+        grace_seconds=decision.grace_seconds,
+    )
+    return restart_plan.ProcessPlan(outside, target.view.ref, launcher.restarts + 1, intent)
 
 
 async def _prepare_swap(

@@ -11,6 +11,7 @@ from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.shm_cleanup import ShmCleanup
+from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -203,6 +204,51 @@ class SwapPlan(RestartPlan):
     async def give_back(self) -> None:
         swapper = self.outside.actuators.swap
         await aio.side_by_side(*(swapper.give_back(swap.intent) for swap in self.swaps))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan(RestartPlan):
+    """Restart a container's program inside the container."""
+
+    intent: intents.ProcessIntent
+
+    @property
+    def entries(self) -> tuple[intents.AnyIntent, ...]:
+        return (self.intent,)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset({self.intent.target.name})
+
+    @property
+    def old(self) -> frozenset[ContainerId]:
+        return frozenset()  # the container stays
+
+    @property
+    def emptyings(self) -> tuple[CacheCleanup, ...]:
+        return ()
+
+    async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
+        actuator = self.outside.actuators.process
+        return await actuator.carry_out(self.intent, resolution=resolution, followed=self.followed)
+
+    def again(self) -> RestartPlan:
+        return self
+
+    def bare(self) -> RestartPlan:
+        return self
+
+    async def resolve(self, outcome: Outcome) -> Outcome:
+        """Check that the container still runs. Kubelet makes another one after its end, but none next to it."""
+        try:
+            container = await self.outside.runtime.container_status(self.intent.container)
+        except CriError:
+            return outcome
+        ended = container.state is not ContainerState.RUNNING
+        return replace(outcome, result=Result.SUCCESSOR_EXITED) if ended else outcome
+
+    async def released(self) -> None:
+        return
 
 
 @dataclass(frozen=True, slots=True)

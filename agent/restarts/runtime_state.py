@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
-from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
+from kubemend.agent.actuator.context import Launchers, PreStopHook, SuccessorSpec
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission, cache, clone, intents, runtimes, shm
+from kubemend.agent.restart import admission, cache, clone, intents, process, runtimes, shm
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import root_mounts
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -30,9 +30,11 @@ class RuntimeState:
     view: ContainerSummary
     sandbox_ready: bool
     runtime_handler: str = ""
+    launcher: process.Launcher | process.Silent | None = None
 
-    def facts(self, *, stepped: float = 0.0, not_holdable: str | None = None) -> admission.RuntimeFacts:
+    def facts(self, *, now: float, stepped: float = 0.0, not_holdable: str | None = None) -> admission.RuntimeFacts:
         """Return the facts for admission; ``stepped`` is the result of ``clock_step`` for this target."""
+        running = self.launcher if isinstance(self.launcher, process.Launcher) else None
         exited = self.info.state is ContainerState.EXITED
         return admission.RuntimeFacts(
             state=self.info.state,
@@ -42,6 +44,8 @@ class RuntimeState:
             not_cloneable=None if self.info.config is not None else "the runtime does not return its config",
             not_holdable=not_holdable,
             unsupported=runtimes.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
+            launcher=self.launcher,
+            program_started_at=now - running.age if running is not None else None,
         )
 
 
@@ -65,6 +69,13 @@ async def find(runtime: ports.Runtime, ref: ContainerRef) -> RuntimeState | None
         sandbox_ready=mine is not None and mine.ready,
         runtime_handler=mine.runtime_handler if mine is not None else "",
     )
+
+
+async def launcher(launchers: Launchers | None, info: ContainerStatus) -> process.Launcher | process.Silent | None:
+    """Ask a container's launcher for its state; return None if the container runs none, or has ended."""
+    if launchers is None or info.state is not ContainerState.RUNNING or not process.runs_launcher(info.runtime_args):
+        return None
+    return await launchers.status(info)
 
 
 def clock_step(info: ContainerStatus, *, processes: ProcFs, now: float, since_boot: float) -> float:

@@ -10,6 +10,7 @@ import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import progress, turns
+from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
@@ -18,7 +19,7 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import ContainerRef
-from kubemend.agent.restart import admission, budget, cache, clone, overrides
+from kubemend.agent.restart import admission, budget, cache, clone, overrides, process
 from kubemend.agent.restarts import planning, runtime_state
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
@@ -259,8 +260,11 @@ class RestartScheduler:
         async with self._locks.turn(uid), self._slots.turn(namespace):
             yield
 
-    async def _once(self, request: Request) -> admission.Decision:
-        """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read."""
+    async def _once(self, request: Request, *, launcher_failed: str = "") -> admission.Decision:
+        """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read.
+
+        ``launcher_failed``: why the container's launcher could not restart the program; empty if it has not tried.
+        """
         cause = request.cause()
         pod = self._outside.pods.pods().get(request.target.pod.uid)
         try:
@@ -269,6 +273,11 @@ class RestartScheduler:
             async with turns.waiting(after=turns.SLOW):  # the API server may be away
                 owner = await self._outside.owners.facts(pod, at_once=by_round) if pod is not None else None
             await self._budgets.load()
+            if launcher_failed and target is not None:
+                target = replace(target, launcher=process.Silent(launcher_failed))
+            elif target is not None:
+                launcher = await runtime_state.launcher(self._outside.launchers, target.info)
+                target = replace(target, launcher=launcher)
         except CriError as error:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.RUNTIME_UNAVAILABLE, str(error))
         except HistoryError as error:
@@ -300,6 +309,7 @@ class RestartScheduler:
         processes = self._outside.processes
         now, since_boot = self._now(), self._since_boot()
         return target.facts(
+            now=now,
             stepped=runtime_state.clock_step(target.info, processes=processes, now=now, since_boot=since_boot),
             not_holdable=runtime_state.not_holdable(target.info, processes=processes),
         )
@@ -351,7 +361,7 @@ class RestartScheduler:
             return refusal
         act = replace(act, followed=request.followed)
         try:
-            await self._performer.perform(
+            outcome = await self._performer.perform(
                 request.part.take_on(act, pid=target.info.pid) if request.part is not None else act,
                 cause=facts.cause,
                 counted=counted,
@@ -361,6 +371,8 @@ class RestartScheduler:
             )
         except HistoryError as error:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.JOURNAL_UNAVAILABLE, str(error))
+        if outcome.result is Result.STEPPED_DOWN:
+            return await self._once(request, launcher_failed=outcome.detail)
         return decision
 
     async def _without_clone(

@@ -64,8 +64,8 @@ class RestartVerifier:
         """
         uid = act.target.pod.uid
         loop = asyncio.get_running_loop()
-        swap = act.strategy is Strategy.SWAP
-        deadline = loop.time() + (self._patience.kubelet if swap else self._patience.pod)
+        whole_pod = act.strategy not in (Strategy.PROCESS, Strategy.SWAP)
+        deadline = loop.time() + (self._patience.pod if whole_pod else self._patience.kubelet)
         async with self._outside.events.subscribe(uid) as changes:
             outcome = await act.resolve(outcome)
             while outcome.result is not Result.SUCCESSOR_EXITED and (left := deadline - loop.time()) > 0:

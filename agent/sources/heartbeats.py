@@ -129,6 +129,11 @@ class HeartbeatSource:
             unsubscribe()
             await self._calls.close()
 
+    def restarted(self, container: ContainerId) -> None:
+        """Start the watch of a container again, because its program has been restarted in it."""
+        if container in self._watches:
+            self._watches[container][0].begin_again()
+
     async def still_hung(self, container: ContainerId) -> str:
         """Check a hung container again; return the reason why it no longer counts as hung.
 

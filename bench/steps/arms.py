@@ -1,14 +1,13 @@
 """Define the compared ways to restart a trainer, and a gang of trainers: objects for each, with the same program."""
 
 import enum
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from bench.peers import upstream
-from hack.devnode import images, jobsets
+from hack.devnode import host_python, images, jobsets
 from hack.devnode.node import DevNode
 
 Json = dict[str, Any]
@@ -19,7 +18,6 @@ CACHE: Final = "/root/.cache/jax"
 
 _HERE: Final = Path(__file__).resolve().parent
 _LAUNCHER: Final = _HERE.parents[1] / "launcher" / "kubemend_run.py"
-_LIBRARIES: Final = ("/usr", "/lib", "/lib64")
 _RESTARTS: Final = 100
 _SHARED_CACHE: Final = f"{RECORDS}/cache"
 """JAX's cache of several processes: only the first one writes it, so it must be on a volume that all share."""
@@ -148,7 +146,7 @@ def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: 
         "JAX_PLATFORMS": "cpu",
         **environment,
     }
-    shared = [(f"host-{number}", path) for number, path in enumerate(_host_paths(plan.python))]
+    volumes, mounts = host_python.shared(plan.python, _HERE, _LAUNCHER.parent)
     return {
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
@@ -162,24 +160,15 @@ def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: 
                 "env": [{"name": name, "value": value} for name, value in environment.items()],
                 "volumeMounts": [
                     {"name": "records", "mountPath": RECORDS},
-                    *({"name": name, "mountPath": str(path), "readOnly": True} for name, path in shared),
+                    *mounts,
                 ],
             }
         ],
         "volumes": [
             {"name": "records", "hostPath": {"path": str(records)}},
-            *({"name": name, "hostPath": {"path": str(path.resolve())}} for name, path in shared),
+            *volumes,
         ],
     }
-
-
-def _host_paths(python: Path) -> Sequence[Path]:
-    """Return what a container needs of the node to run this Python: an image would contain it."""
-    wanted = [Path(each) for each in _LIBRARIES if Path(each).is_dir()]
-    for path in (Path(sys.base_prefix), python.parent.parent, _HERE, _LAUNCHER.parent):
-        if not any(path.is_relative_to(each) for each in wanted):
-            wanted.append(path)
-    return wanted
 
 
 def objects(arm: Arm, plan: Plan, *, node: str, records: Path) -> tuple[str, Json]:

@@ -112,7 +112,7 @@ class Container:
             "sandboxID": self.sandbox.id,
             "pid": 4242 if self.state == pb.CONTAINER_RUNNING else 0,
             "runtimeSpec": {
-                "process": {"env": env},
+                "process": {"env": env, "args": [*self.config.command, *self.config.args]},
                 "mounts": [{"destination": each.container_path, "source": each.host_path} for each in mounts],
                 "linux": {"cgroupsPath": f"/k8s.io/{self.id}"},
             },

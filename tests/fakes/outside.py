@@ -192,6 +192,16 @@ class Events:
 
 
 @dataclass
+class Heartbeats:
+    """Remember whose heartbeats begin again."""
+
+    begun_again: list[ContainerId] = field(default_factory=list)
+
+    def restarted(self, container: ContainerId) -> None:
+        self.begun_again.append(container)
+
+
+@dataclass
 class Conditions:
     """Keep the newest condition of each type, and wake its waiters."""
 

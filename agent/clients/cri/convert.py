@@ -72,11 +72,11 @@ class ExecResult:
 class ContainerStatus:
     """The result of ContainerStatus(verbose). Times are Unix nanoseconds, 0 is "not yet".
 
-    ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``pid``, ``cgroups_path``,
-    ``shm_source`` and ``cache_source`` (the host's directories that are mounted at /dev/shm and for compile caches) and
-    ``runtime_type`` (containerd's name of the low-level runtime) come from the verbose part, which is not specified:
-    None means that this runtime does not report them. ``config`` and ``runtime_env`` may contain secrets and are kept
-    out of ``repr``.
+    ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``runtime_args``, ``pid``,
+    ``cgroups_path``, ``shm_source`` and ``cache_source`` (the host's directories that are mounted at /dev/shm and for
+    compile caches) and ``runtime_type`` (containerd's name of the low-level runtime) come from the verbose part, which
+    is not specified: None means that this runtime does not report them. ``config``, ``runtime_env`` and
+    ``runtime_args`` may contain secrets and are kept out of ``repr``.
     """
 
     id: ContainerId
@@ -99,6 +99,7 @@ class ContainerStatus:
     runtime_type: str | None = None
     config: Mapping[str, Any] | None = field(default=None, repr=False)
     runtime_env: tuple[str, ...] | None = field(default=None, repr=False)
+    runtime_args: tuple[str, ...] | None = field(default=None, repr=False)
 
 
 def container_ref(labels: Mapping[str, str]) -> ContainerRef | None:
@@ -199,7 +200,8 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         cache_source=_mount_source(spec, at=cache.INSIDE),
         runtime_type=_runtime_type(verbose),
         config=_object(verbose.get("config")) or None,
-        runtime_env=_environment(spec),
+        runtime_env=_words(spec, "env"),
+        runtime_args=_words(spec, "args"),
     )
 
 
@@ -250,6 +252,6 @@ def _mount_source(spec: Mapping[str, Any], *, at: str) -> str | None:
     return value if isinstance(value, str) and value.startswith("/") else None
 
 
-def _environment(spec: Mapping[str, Any]) -> tuple[str, ...] | None:
-    value = _object(spec.get("process")).get("env")
+def _words(spec: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    value = _object(spec.get("process")).get(name)
     return tuple(str(item) for item in value) if isinstance(value, list) else None

@@ -36,6 +36,8 @@ def intent_to_json(intent: intents.AnyIntent) -> str:
     }
     if isinstance(intent, intents.PodIntent):
         return json.dumps(raw | {"plan": [_planned_to_raw(item) for item in intent.plan], "trigger": intent.trigger})
+    if isinstance(intent, intents.ProcessIntent):
+        return json.dumps(raw | {"stays": intent.container, "trainer": intent.trainer})
     swap = {"old": intent.old, "oldAttempt": intent.old_attempt, "order": intent.order.value}
     return json.dumps(raw | swap | {"emptyCacheAfter": intent.empty_cache_after})
 
@@ -62,6 +64,8 @@ def intent_from_json(text: str) -> intents.AnyIntent:
     if "plan" in raw:
         trigger = ContainerId(raw["trigger"]) if raw["trigger"] else None
         return intents.PodIntent(**common, plan=tuple(map(_planned_from_raw, raw["plan"])), trigger=trigger)
+    if "stays" in raw:
+        return intents.ProcessIntent(**common, container=ContainerId(raw["stays"]), trainer=raw["trainer"])
     old, order = ContainerId(raw["old"]), intents.SwapOrder(raw["order"])
     after = raw.get("emptyCacheAfter", 0)  # missing in the intents of older agents
     return intents.Intent(**common, old=old, old_attempt=raw["oldAttempt"], order=order, empty_cache_after=after)

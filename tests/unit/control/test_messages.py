@@ -45,7 +45,7 @@ def test_optional_fields_may_be_omitted() -> None:
         ({"namespace": 7}, "namespace"),
         ({"containers": "trainer"}, "containers"),
         ({"containers": [1]}, "containers"),
-        ({"strategy": "quick"}, "auto, swap, rerun, reset, rules"),
+        ({"strategy": "quick"}, "auto, process, swap, rerun, reset, rules"),
         ({"strategy": ["swap"]}, "strategy"),
         ({"grace_seconds": -1}, "grace_seconds"),
         ({"grace_seconds": 3601}, "grace_seconds"),

@@ -10,6 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kubemend.agent import ports
+from kubemend.agent.actuator import progress
+from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import NotFound
 from kubemend.agent.clients.journal.store import Store
@@ -56,11 +58,14 @@ def xid(code: int = 31, action: ActionClass = ActionClass.RESTART_APP, **changes
 
 @dataclass
 class Restarts:
-    """Records requests."""
+    """Records requests. ``outcome`` is how they end."""
 
     requests: "asyncio.Queue[Request]" = field(default_factory=asyncio.Queue)
+    outcome: Outcome | None = None
 
     async def handle(self, request: Request) -> None:
+        if self.outcome is not None:
+            request.followed.notify(progress.Reported(self.outcome, (), settled=False))
         self.requests.put_nowait(request)
 
 
@@ -323,6 +328,16 @@ async def test_pipeline_device_is_unhealthy_until_container_ended(world: World) 
     assert (await world.condition(conditions.DEVICES_HEALTHY, "Xid31")).status is ConditionStatus.FALSE
     world.events.stop(ContainerId("trainer-0"))
     assert (await world.condition(conditions.DEVICES_HEALTHY, "Healthy")).status is ConditionStatus.TRUE
+
+
+@pytest.mark.parametrize(("result", "health"), [(Result.RESTARTED, "Healthy"), (Result.FAILED, "Xid31")])
+async def test_pipeline_fault_ends_when_the_program_is_restarted_in_its_container(
+    world: World, result: Result, health: str
+) -> None:
+    world.restarts.outcome = Outcome(result, {TRAINER.name: ContainerId("trainer-0")})
+    world.engine.submit(xid(pid=4242))
+    await world.restarted()
+    await world.condition(conditions.DEVICES_HEALTHY, health)
 
 
 async def test_pipeline_fault_of_host_process_ends_with_it(world: World) -> None:

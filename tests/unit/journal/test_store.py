@@ -17,6 +17,7 @@ from kubemend.agent.model import rounds
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import intents
 from kubemend.agent.restart.counts import Begun
 from kubemend.common.coordination import OrderKind, StepPhase
 from tests.unit.restart import builders, pods
@@ -114,6 +115,14 @@ def test_verdicts_survive_a_round_trip() -> None:
 
 def test_pod_intent_survives_a_round_trip() -> None:
     intent = pods.intent(trigger=ContainerId("old-trainer"), grace_seconds=2.0)
+    assert codec.intent_from_json(codec.intent_to_json(intent)) == intent
+
+
+def test_process_intent_survives_a_round_trip() -> None:
+    swap = builders.intent()
+    intent = intents.ProcessIntent(
+        "r1", swap.target, swap.sandbox_id, swap.old, trainer=3, reason="Xid31", created_at=1.0, grace_seconds=2.0
+    )
     assert codec.intent_from_json(codec.intent_to_json(intent)) == intent
 
 

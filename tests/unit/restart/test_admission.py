@@ -18,7 +18,7 @@ from kubemend.agent.model.workloads import (
     RuleAction,
     UnsupportedHook,
 )
-from kubemend.agent.restart import admission, counts, intents, overrides
+from kubemend.agent.restart import admission, counts, intents, overrides, process
 from kubemend.agent.restart.admission import Reason, Verb
 from kubemend.common import budgets
 from tests.unit.restart import builders
@@ -376,3 +376,32 @@ def test_owner_of_unknown_kind_is_refused() -> None:
     assert "Job.batch.volcano.sh" in decision.detail
     harmless = OPT_IN | {"kubemend.io/owner-counts-restarts": "false"}
     assert admission.decide(facts(pod=builders.pod(owner=volcano, annotations=harmless)), now=NOW).verb is Verb.ACT
+
+
+LAUNCHER = process.Launcher(process.State.RUNNING, trainer=1)
+
+
+def test_a_program_restarted_by_its_launcher_counts_against_no_backoff_limit() -> None:
+    job = builders.pod(owner=JOB)
+    owner = admission.OwnerFacts(job_restarts_left=0)
+    decisions = [
+        admission.decide(facts(pod=job, owner=owner, runtime=runtime(launcher=launcher)), now=NOW)
+        for launcher in (LAUNCHER, None)
+    ]
+    assert [each.reason for each in decisions] == [Reason.ADMITTED, Reason.JOB_BACKOFF]
+    assert decisions[0].strategy is intents.Strategy.PROCESS
+
+
+def test_a_fault_before_the_launchers_own_restart_needs_no_other() -> None:
+    restarted = runtime(launcher=LAUNCHER, program_started_at=NOW + 0.5)
+    decision = admission.decide(facts(runtime=restarted, cause=cause(happened_at=NOW)), now=NOW + 1.0)
+    assert (decision.reason, decision.detail) == (
+        Reason.ALREADY_REPLACED,
+        "the launcher has started the program 0.5 s after the fault",
+    )
+
+
+def test_while_a_launcher_restarts_its_program_a_fault_is_on_hold() -> None:
+    restarting = dataclasses.replace(LAUNCHER, state=process.State.RESTARTING)
+    decision = admission.decide(facts(runtime=runtime(launcher=restarting)), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.HOLD, Reason.LAUNCHER_RESTARTS)

@@ -14,7 +14,7 @@ from kubemend.agent.model.workloads import (
     RuleAction,
     UnsupportedHook,
 )
-from kubemend.agent.restart import admission, strategies
+from kubemend.agent.restart import admission, process, strategies
 from kubemend.agent.restart.intents import Strategy, SwapOrder
 from kubemend.agent.restart.strategies import Obstacle
 from tests.unit.restart import builders
@@ -232,3 +232,55 @@ def test_auto_lets_kubelet_start_a_container_whose_liveness_could_be_probed_earl
 @pytest.mark.parametrize("policy", [ALWAYS, ON_FAILURE])
 def test_whole_pod_is_restarted_if_every_exit_is_restartable(wanted: Strategy, policy: RestartPolicy) -> None:
     assert strategies.choose(wanted, situation(policy=policy)).strategy is wanted
+
+
+LAUNCHER = process.Launcher(process.State.RUNNING, trainer=1)
+
+
+def by_launcher(**changes: Any) -> strategies.Situation:
+    given: dict[str, Any] = {"launcher": LAUNCHER, "is_fault": True}
+    return situation(**given | changes)
+
+
+@pytest.mark.parametrize("policy", RestartPolicy)
+def test_auto_prefers_process_for_a_fault_of_a_program_with_a_launcher(policy: RestartPolicy) -> None:
+    choice = strategies.choose(Strategy.AUTO, by_launcher(policy=policy))
+    assert (choice.strategy, choice.stepped_down) == (Strategy.PROCESS, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "obstacle"),
+    [
+        ({"launcher": process.Silent("it did not answer")}, Obstacle.NO_LAUNCHER),
+        ({"launcher": dataclasses.replace(LAUNCHER, state=process.State.ENDING)}, Obstacle.NO_LAUNCHER),
+        ({"fails_again": True}, Obstacle.FAULT_AGAIN),
+        ({"cleans": True}, Obstacle.NOT_ONLY_THE_PROGRAM),
+    ],
+)
+def test_auto_steps_down_to_swap_where_a_new_process_is_not_enough(changes: Any, obstacle: Obstacle) -> None:
+    choice = strategies.choose(Strategy.AUTO, by_launcher(**changes))
+    assert choice.strategy is Strategy.SWAP
+    assert [item.obstacle for item in choice.refused] == [obstacle]
+
+
+def test_containers_that_are_restarted_together_are_swapped() -> None:
+    several = dataclasses.replace(by_launcher(), targets=(main(), main(name="other")))
+    choice = strategies.choose(Strategy.AUTO, several)
+    assert choice.strategy is Strategy.SWAP
+    assert choice.stepped_down == "not process: several containers are restarted together: trainer, other"
+
+
+@pytest.mark.parametrize("changes", [{"is_fault": False}, {"launcher": None}])
+def test_auto_swaps_without_a_word_about_launchers_where_there_is_none_or_a_person_asks(changes: Any) -> None:
+    choice = strategies.choose(Strategy.AUTO, by_launcher(**changes))
+    assert (choice.strategy, choice.refused) == (Strategy.SWAP, ())
+
+
+def test_process_by_name_is_used_again_soon_and_for_a_person() -> None:
+    asked = by_launcher(fails_again=True, is_fault=False)
+    assert strategies.choose(Strategy.PROCESS, asked).strategy is Strategy.PROCESS
+
+
+def test_process_by_name_is_refused_without_a_launcher() -> None:
+    choice = strategies.choose(Strategy.PROCESS, by_launcher(launcher=None))
+    assert (choice.strategy, choice.refused[0].obstacle) == (None, Obstacle.NO_LAUNCHER)

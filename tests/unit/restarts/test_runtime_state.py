@@ -39,7 +39,7 @@ def started_at(target: runtime_state.RuntimeState, *, wall_now: float, known: bo
     if known:
         processes.add(PID, container=target.view.id, started=STARTED)
     step = runtime_state.clock_step(target.info, processes=processes, now=wall_now, since_boot=NOW)  # type: ignore[arg-type]
-    found = target.facts(stepped=step).started_at
+    found = target.facts(now=0.0, stepped=step).started_at
     assert found is not None
     return found
 

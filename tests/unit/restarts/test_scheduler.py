@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -22,6 +22,8 @@ from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes import outside
+from tests.fakes.launchers import Launchers
+from tests.fakes.outside import Heartbeats
 from tests.unit.actuator import pod_rig
 from tests.unit.actuator.conftest import POD, TARGET, Rig, rig
 from tests.unit.actuator.pod_rig import LASTING, PodRig
@@ -40,6 +42,8 @@ class World:
     store: Store
     outside: ports.Dependencies
     restarts: RestartScheduler
+    launchers: Launchers = field(default_factory=Launchers)
+    heartbeats: Heartbeats = field(default_factory=Heartbeats)
 
     async def ask(self, **annotations: str) -> Condition:
         """Opt in so, request a restart, let kubelet agree with any outcome, and return the last condition."""
@@ -87,7 +91,7 @@ def _shown(spec: ContainerSpec, view: ContainerSummary | None) -> ContainerSpec:
 @pytest.fixture
 async def world(rig: Rig, tmp_path: Any) -> AsyncIterator[World]:
     store = await Store.open(tmp_path / "state.db")
-    said = outside.Conditions()
+    said, launchers, heartbeats = outside.Conditions(), Launchers(), Heartbeats()
     async with pod_rig.made(rig) as pod:
         everything = ports.Dependencies(
             runtime=rig.cri,
@@ -97,12 +101,22 @@ async def world(rig: Rig, tmp_path: Any) -> AsyncIterator[World]:
             owners=outside.Owners(),
             reporter=said,
             processes=outside.Processes(),  # type: ignore[arg-type]
-            actuators=ports.Actuators.of(rig.tools(), pods=pod.pods),
+            actuators=ports.Actuators.of(replace(rig.tools(), launchers=launchers), pods=pod.pods),
+            launchers=launchers,
+            heartbeats=heartbeats,
         )
         restarts = RestartScheduler(
             outside=everything, store=store, metrics=Metrics(CollectorRegistry()), now=lambda: NOW
         )
-        yield World(pod=pod, said=said, store=store, outside=everything, restarts=restarts)
+        yield World(
+            pod=pod,
+            said=said,
+            store=store,
+            outside=everything,
+            restarts=restarts,
+            launchers=launchers,
+            heartbeats=heartbeats,
+        )
     await store.close()
 
 

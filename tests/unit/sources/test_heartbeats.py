@@ -254,6 +254,17 @@ async def test_hang_after_another_beat_is_reported_again(world: World) -> None:
     assert (await world.hangs()).silent < 2 * TIMEOUT
 
 
+async def test_program_restarted_in_its_container_is_watched_from_its_first_beat(world: World) -> None:
+    file = world.begin()
+    await world.beats(file)
+    await world.hangs()
+    world.source.restarted(ME)
+    assert await world.source.still_hung(ME) != ""
+    assert set(await world.never_hangs()) == {None}
+    await world.beats(file)
+    await world.hangs()
+
+
 async def test_persisting_hang_is_reported_again_after_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat_watch, "_REPORT_AGAIN", TIMEOUT)
     await world.beats(world.begin())

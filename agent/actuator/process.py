@@ -1,0 +1,187 @@
+"""Carry out restarts of a program by the launcher in its container (``agent.restart.process``)."""
+
+import asyncio
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import structlog
+
+from kubemend.agent.actuator import device_release, progress, turns
+from kubemend.agent.actuator.context import ActuatorContext, Launchers
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.plan_runner import DEVICE_PHASE
+from kubemend.agent.clients.cri import errors as cri_errors
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.restart import intents, process, steps
+from kubemend.agent.restart.process import Launcher, Silent
+from kubemend.agent.restart.steps import StepKind, StepReason
+
+log = structlog.get_logger(__name__)
+
+_GATE_SECONDS = 2.0
+"""Seconds at a gate before the order is repeated, so that the launcher goes on holding the program."""
+_LEAST_WAIT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Timeouts in seconds, beyond the grace period.
+
+    - ``stop``: for a launcher to report that the program is dead. Freeing pinned memory takes 240 ms for each GiB.
+    - ``start``: to start it again; a spare is given 60 s to finish its imports.
+    - ``silence``: for a launcher that has answered before to answer again.
+    """
+
+    stop: float = 60.0
+    start: float = 150.0
+    silence: float = 5.0
+
+
+class ProcessActuator:
+    """Have launchers restart their programs."""
+
+    def __init__(self, tools: ActuatorContext, *, patience: Patience | None = None) -> None:
+        self._tools = tools
+        self._patience = patience if patience is not None else Patience()
+
+    async def carry_out(
+        self,
+        intent: intents.ProcessIntent,
+        *,
+        resolution: steps.Resolution = steps.Resolution.FINISH,
+        followed: progress.Progress = progress.NO_FOLLOWER,
+    ) -> Outcome:
+        """Carry out the intent and return its outcome.
+
+        ``STEPPED_DOWN``: the launcher does not do what it was ordered, or has ended; another strategy must restart the
+        container. A launcher that holds the program, and is not heard of again, starts it by itself. ``UNFINISHED``:
+        the runtime was unavailable; carry it out again later.
+        """
+        if self._tools.launchers is None:
+            return Outcome(Result.STEPPED_DOWN, detail="this agent speaks with no launchers")
+        run = _Run(self._tools, self._tools.launchers, self._patience, intent, resolution, followed)
+        try:
+            return await run.run_to_end()
+        except device_release.ProcessStuckError as error:
+            return run.outcome(Result.STEPPED_DOWN, str(error))
+        except cri_errors.CriError as error:
+            return run.outcome(Result.UNFINISHED, str(error))
+
+
+@dataclass(slots=True)
+class _Run:
+    tools: ActuatorContext
+    launchers: Launchers
+    patience: Patience
+    intent: intents.ProcessIntent
+    resolution: steps.Resolution
+    followed: progress.Progress
+    phases: dict[str, float] = field(default_factory=dict)
+    is_free: bool = False
+
+    async def run_to_end(self) -> Outcome:
+        container = await self.tools.runtime.container_status(self.intent.container)
+        if container.state is not ContainerState.RUNNING:
+            return self.outcome(Result.STEPPED_DOWN, "the container has ended")
+        launcher = await self.launchers.status(container)
+        began = _now()
+        stop_until, start_until = began + self.intent.grace_seconds + self.patience.stop, 0.0
+        silent_since: float | None = None
+        while True:
+            if not isinstance(launcher, Silent):
+                silent_since = None
+            elif await self._may_answer(silent_since := silent_since or _now()):
+                launcher = await self.launchers.status(container)
+                continue
+            seen = await self._seen(container, launcher)
+            launcher = seen.launcher
+            step = process.next_step(self.intent, seen, resolution=self.resolution)
+            if step.kind is StepKind.DONE:
+                return self._ended(step, launcher)
+            if why := self.tools.ending(self.intent.target.pod.uid, self.intent.sandbox_id):
+                return self.outcome(Result.UNDONE, f"the pod is ending: {why}")  # its launcher gets a signal
+            if step.kind is StepKind.START:
+                start_until = start_until or _now() + self.patience.start
+            if _now() > (start_until or stop_until):
+                return self.outcome(Result.STEPPED_DOWN, f"the launcher remains in state {_state(launcher)}")
+            launcher = await self._take(step, container, launcher)
+            if step.why is StepReason.OLD_ON_DEVICE:
+                stop_until = _now() + self.patience.stop
+
+    async def _seen(self, container: ContainerStatus, launcher: Launcher | Silent) -> process.Seen:
+        held = isinstance(launcher, Launcher) and launcher.state is process.State.HELD
+        if not (held and isinstance(launcher, Launcher) and launcher.order == self.intent.id):
+            return process.Seen(launcher)
+        found = await self.launchers.remains(container, launcher)
+        if isinstance(found, Silent):
+            return process.Seen(found)
+        return process.Seen(launcher, remains=found, is_free=self.is_free)
+
+    async def _may_answer(self, since: float) -> bool:
+        """Return, after a moment, whether a silent launcher may still answer: on a busy node it may be late."""
+        if _now() - since >= self.patience.silence:
+            return False
+        container = await self.tools.runtime.container_status(self.intent.container)
+        await asyncio.sleep(_LEAST_WAIT)
+        return container.state is ContainerState.RUNNING
+
+    async def _take(
+        self, step: steps.Step, container: ContainerStatus, launcher: Launcher | Silent
+    ) -> Launcher | Silent:
+        begun = _now()
+        slow = 0.0 if self.intent.grace_seconds > 0 else turns.SLOW
+        async with turns.waiting(after=slow):
+            match step.kind, step.why:
+                case StepKind.START, _:
+                    found = await self.launchers.release(container, self.intent)
+                case StepKind.WAIT, StepReason.OLD_ON_DEVICE:
+                    self.is_free = await self._at_gate()
+                    found = launcher if self.is_free else await self.launchers.stop(container, self.intent)
+                case StepKind.WAIT, StepReason.LAUNCHER_RESTARTS:
+                    await asyncio.sleep(_LEAST_WAIT)
+                    found = await self.launchers.status(container)
+                case _:
+                    found = await self.launchers.stop(container, self.intent)
+        phase = DEVICE_PHASE if step.why is StepReason.OLD_ON_DEVICE else StepKind.STOP.value
+        phase = StepKind.START.value if step.kind is StepKind.START else phase
+        took = _now() - begun
+        self.phases[phase] = self.phases.get(phase, 0.0) + took
+        log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value)
+        error = found.why if isinstance(found, Silent) else ""
+        self.followed.notify(progress.StepTaken(step, self.intent.target.name, None, took, error))
+        return found
+
+    async def _at_gate(self) -> bool:
+        opens = await self.tools.gates.opens(self.intent.id, timeout=_GATE_SECONDS)
+        self.tools.gates.raise_if_stuck(self.intent.id)
+        return opens
+
+    def _ended(self, step: steps.Step, launcher: Launcher | Silent) -> Outcome:
+        match step.why:
+            case StepReason.RELAUNCHED:
+                return self.outcome(Result.RESTARTED)
+            case StepReason.LAUNCHER_WON:
+                return self.outcome(Result.RESTARTED, "the launcher had restarted the program by itself")
+            case StepReason.UNDONE | StepReason.POD_ENDS:
+                return self.outcome(Result.UNDONE)
+            case StepReason.OLD_LEFT:
+                why = "the launcher reports that the program has ended, but processes of it live"
+            case StepReason.ORDER_REFUSED:
+                assert isinstance(launcher, Launcher)
+                why = f"the launcher has refused: {launcher.why or 'no reason'}"
+            case _:
+                why = launcher.why if isinstance(launcher, Silent) else step.why.value
+        return self.outcome(Result.STEPPED_DOWN, why)
+
+    def outcome(self, result: Result, detail: str = "") -> Outcome:
+        survivors = {self.intent.target.name: self.intent.container}
+        return Outcome(result, MappingProxyType(survivors), phases=MappingProxyType(dict(self.phases)), detail=detail)
+
+
+def _state(launcher: Launcher | Silent) -> str:
+    return launcher.state.value if isinstance(launcher, Launcher) else "silent"
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

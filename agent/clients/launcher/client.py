@@ -1,0 +1,94 @@
+"""Order restarts of programs from their launchers, each call in a ``SideProcess`` and with a deadline."""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.launcher import exchange
+from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import intents, process
+from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.common.side_process import Calls
+
+ANSWER_SECONDS: Final = 1.0
+"""For any answer of a launcher, which waits for nothing before it answers."""
+_WATCH_SECONDS: Final = 2.0
+"""For the state that an order leads to, before the order is repeated."""
+_SLACK: Final = 0.5
+_NO_PID: Final = "the runtime does not return the container's main process"
+
+
+class Processes(Protocol):
+    """The host's processes (``agent.sources.processes.ProcFs``)."""
+
+    @property
+    def root(self) -> Path: ...
+    def beside(self, pid: int) -> frozenset[int]:
+        """Return the processes of the container that a process belongs to. Raises OSError."""
+
+
+class LauncherClient:
+    """Speaks with the launchers in this node's containers. No call fails: a launcher that cannot be used is Silent."""
+
+    def __init__(self, *, calls: Calls, processes: Processes) -> None:
+        self._calls = calls
+        self._processes = processes
+
+    async def status(self, container: ContainerStatus) -> Launcher | Silent:
+        """Ask the launcher of a running container for its state."""
+        return await self._exchange(container, process.STATUS_REQUEST)
+
+    async def stop(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
+        """Order the stop of the program, or repeat the order; return the state when it is dead, or after 2 s."""
+        passing = frozenset({State.STOPPING})
+        return await self._exchange(container, process.stop_request(intent), passing=passing)
+
+    async def release(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
+        """Have the program started; return the state when it runs, or after 2 s."""
+        passing = frozenset({State.STOPPING, State.HELD})
+        return await self._exchange(container, process.release_request(intent), passing=passing)
+
+    async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | Silent:
+        """Return the processes of a program that live although its launcher reports that it is dead."""
+        if (where := self._where(container)) is None:
+            return Silent(_NO_PID)
+        try:
+            beside = await asyncio.to_thread(self._processes.beside, where.pid)
+            return await asyncio.to_thread(exchange.remains, where, spare=launcher.spare, beside=beside)
+        except OSError as error:
+            return Silent(f"the container's processes cannot be read: {error}")
+
+    async def _exchange(
+        self, container: ContainerStatus, request: bytes, *, passing: frozenset[State] = frozenset()
+    ) -> Launcher | Silent:
+        where = self._where(container)
+        if where is None:
+            return Silent(_NO_PID)
+        work: Callable[[], Launcher] = functools.partial(
+            exchange.exchange,
+            where,
+            request,
+            passing=passing,
+            patience=_WATCH_SECONDS if passing else ANSWER_SECONDS,
+            least=ANSWER_SECONDS,
+        )
+        longest = max(_WATCH_SECONDS, ANSWER_SECONDS) + _SLACK
+        try:
+            return await self._calls.call(work, who=container.id, timeout=longest)
+        except NoAnswerError as error:
+            return Silent(str(error))
+        except TimeoutError:
+            return Silent(f"the container's file system did not answer within {longest:g} s")
+        except OSError as error:
+            return Silent(f"the launcher could not be asked: {error}")
+
+    def _where(self, container: ContainerStatus) -> Where | None:
+        if container.pid is None:
+            return None
+        return Where(
+            container.pid, ContainerId(container.id), process.folder(container.runtime_env), self._processes.root
+        )

@@ -1,0 +1,168 @@
+"""Exchange a request and an answer with a launcher on the socket inside its container.
+
+The path to the socket is the container's, and a file system in it may hang: call this in a ``SideProcess``.
+
+Both sides are authenticated by the kernel. The listener must be the container's main process, as the runtime reports
+it, and that must still be a process of this container afterwards, so that its pid is not another's. The launcher, in
+turn, obeys only processes outside the container.
+"""
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from kubemend.agent.health import cgroup_paths
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import process
+from kubemend.common import kernel_files, openat2, unix_sockets
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST_BYTES = 64 * 1024
+_START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
+_PARENT_FIELD = 4
+_THREADS_FIELD = 20
+
+
+class NoAnswerError(Exception):
+    """The launcher did not answer, or not validly. The text is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A running container by its main process ``pid``; ``folder`` is that of the socket, inside the container."""
+
+    pid: int
+    container_id: ContainerId
+    folder: str
+    proc: Path
+
+
+def exchange(
+    where: Where, request: bytes, *, passing: frozenset[process.State], patience: float, least: float
+) -> process.Launcher:
+    """Send a request and return the first answer whose state is not ``passing``.
+
+    After ``patience`` seconds return the latest answer. Raises NoAnswerError; without any answer after ``least``
+    seconds, and when the launcher answers with nonsense or without end.
+    """
+    began = time.monotonic()
+    main = _open(where)
+    try:
+        with _connected(main, where, timeout=least) as connection:
+            connection.sendall(request)
+            latest = _answers(connection, passing=passing, until=began + patience, least=began + least)
+        _check(main, where)
+    except TimeoutError:
+        raise NoAnswerError(f"the launcher did not answer within {least:g} s") from None
+    except OSError as error:
+        raise NoAnswerError(f"no connection to the launcher: {error.strerror or error}") from None
+    else:
+        return latest
+    finally:
+        os.close(main)
+
+
+def remains(where: Where, *, spare: int, beside: frozenset[int]) -> tuple[int, ...]:
+    """Return the living processes below the main one, except for the spare and those below it.
+
+    ``spare`` is its start in clock ticks since boot, ``beside`` are the container's processes. What was added to the
+    container (``kubectl exec``) is not below its main process.
+    """
+    parents: dict[int, int] = {}
+    without: set[int] = set()
+    for pid in beside:
+        text = kernel_files.read(where.proc / str(pid) / "stat")
+        if text is None:
+            continue
+        stat = kernel_files.parse_stat(text)
+        if stat.state in ("Z", "X") and int(stat.rest[_THREADS_FIELD - 4]) <= 1:  # others live on without the first
+            continue
+        parents[pid] = int(stat.rest[_PARENT_FIELD - 4])
+        if parents[pid] == where.pid and spare and int(stat.rest[_START_TIME_FIELD - 4]) == spare:
+            without.add(pid)
+    found, left = [], [where.pid]
+    while left:
+        above = left.pop()
+        below = [pid for pid, parent in parents.items() if parent == above and pid not in without]
+        found += below
+        left += below
+    return tuple(sorted(found))
+
+
+def _open(where: Where) -> int:
+    try:
+        main = os.open(where.proc / str(where.pid), _DIRECTORY)
+    except OSError:
+        raise NoAnswerError("the container's main process has ended") from None
+    try:
+        _check(main, where)
+    except BaseException:
+        os.close(main)
+        raise
+    return main
+
+
+def _check(main: int, where: Where) -> None:
+    """Raise NoAnswerError unless the process of this directory is one of the container: it may have ended."""
+    groups = kernel_files.read("cgroup", directory=main)
+    if groups is None or cgroup_paths.container_id(groups) != where.container_id:
+        raise NoAnswerError("the container's main process has ended")
+
+
+def _connected(main: int, where: Where, *, timeout: float) -> socket.socket:
+    namespace = os.stat("ns/mnt", dir_fd=main).st_ino
+    path = f"{where.folder.rstrip('/')}/launcher-{namespace}.sock"
+    root = os.open("root", _DIRECTORY, dir_fd=main)
+    try:
+        file = openat2.open_in_root(root, path, flags=os.O_PATH)
+    except FileNotFoundError:
+        raise NoAnswerError(f"the launcher has no socket in {where.folder}") from None
+    finally:
+        os.close(root)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(f"/proc/self/fd/{file}")
+        listener = unix_sockets.credentials(connection).pid
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        os.close(file)
+    if listener != where.pid:
+        connection.close()
+        raise NoAnswerError("another process than the launcher listens on its socket")
+    return connection
+
+
+def _answers(
+    connection: socket.socket, *, passing: frozenset[process.State], until: float, least: float
+) -> process.Launcher:
+    latest: process.Launcher | None = None
+    text, count = b"", 0
+    while True:
+        left = (until if latest is not None else least) - time.monotonic()
+        if left <= 0 and latest is not None:
+            return latest
+        connection.settimeout(max(left, 0.001))
+        try:
+            received = connection.recv(process.LONGEST_ANSWER)
+        except TimeoutError:
+            if latest is not None:
+                return latest
+            raise
+        if not received:
+            raise NoAnswerError("the launcher has closed the connection")
+        count += len(received)
+        *lines, text = (text + received).split(b"\n")
+        if count > _MOST_BYTES or len(text) > process.LONGEST_ANSWER:
+            raise NoAnswerError("the launcher's answer does not end")
+        for line in lines:
+            try:
+                latest = process.answer(line)
+            except ValueError as error:
+                raise NoAnswerError(f"the launcher's answer is not valid: {error}") from None
+            if latest.state not in passing:
+                return latest

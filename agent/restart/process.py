@@ -1,0 +1,212 @@
+"""Restart the program inside its container, by the launcher that is the container's main process. Pure.
+
+The launcher (``launcher/kubemend_run.py``) kills the program and everything that it has started, holds the next one
+until the agent has proven that the devices are free, and then starts it. The container stays, so kubelet sees nothing.
+
+All that a launcher answers is untrusted: a program may have taken its place. A wrong answer can only harm its own
+container: it is restarted by another strategy, or stays as it is.
+"""
+
+import enum
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.counts import Begun
+from kubemend.agent.restart.steps import Resolution, Step, StepKind, StepReason
+
+CACHE_VARIABLE = "KUBEMEND_CACHE"
+CACHE_FOLDER = "/var/cache/kubemend"
+"""Where the launcher has its socket, unless the container's variable names another folder; both as in the launcher."""
+AGAIN = 60.0
+"""Seconds after a restart in which another fault calls for a new container."""
+HOLD = 30.0
+"""Seconds after the last order in which the launcher starts the program by itself: the agent may have died."""
+LONGEST_ANSWER = 4096
+"""Bytes of one answer."""
+
+_NAMES = ("kubemend_run", "kubemend-run")
+_LONGEST_FOLDER = 1000
+_MOST = 2**53
+
+
+class State(enum.Enum):
+    """The state of a launcher. ``HELD``: the program is dead, and the agent decides when it is started again.
+
+    ``RESTARTING``: it restarts a program that has failed, by itself. ``ENDING``: the container has been asked to stop.
+    """
+
+    RUNNING = "running"
+    STOPPING = "stopping"
+    HELD = "held"
+    RESTARTING = "restarting"
+    ENDING = "ending"
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A launcher's answer.
+
+    - ``trainer``: the number of the program that it has started last, from 1
+    - ``order``: the restart that it has been ordered last; empty: none
+    - ``age``: seconds since the program was started
+    - ``restarts``: the program's KUBEMEND_RESTART_COUNT
+    - ``spare``: the start of the spare interpreter in clock ticks since boot; 0: there is none
+    - ``why``: why an order was not carried out
+    """
+
+    state: State
+    trainer: int
+    order: str = ""
+    age: float = 0.0
+    restarts: int = 0
+    spare: int = 0
+    ready: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Why a container's launcher cannot be used."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of a restart in progress.
+
+    ``remains`` are processes of the program that live although the launcher reports that it is dead.
+    ``is_free``: no old process uses the devices. ``held_by_round``: the program must not start yet.
+    """
+
+    launcher: Launcher | Silent
+    remains: tuple[int, ...] = ()
+    is_free: bool = False
+    held_by_round: bool = False
+
+
+def runs_launcher(arguments: Iterable[str] | None) -> bool:
+    """Return whether a container's command line names the launcher; its image may run it by a shell script's name."""
+    return any(name in each for each in arguments or () for name in _NAMES)
+
+
+def folder(environment: Iterable[str] | None) -> str:
+    """Return the folder of the launcher's socket inside the container, by its environment (``K=V``)."""
+    for each in environment or ():
+        key, _, value = each.partition("=")
+        if key == CACHE_VARIABLE and value.startswith("/") and len(value) <= _LONGEST_FOLDER and "\0" not in value:
+            return value
+    return CACHE_FOLDER
+
+
+def answer(line: bytes) -> Launcher:
+    """Return a launcher's answer. Raises ValueError if it is not valid."""
+    if len(line) > LONGEST_ANSWER:
+        raise ValueError(f"it is longer than {LONGEST_ANSWER} bytes")
+    try:
+        raw = json.loads(line.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(raw, dict) or raw.get("kubemend-run") != 1:
+        raise ValueError("it is not an answer of kubemend run, or of another version")
+    return Launcher(
+        state=State(raw.get("state")),
+        trainer=_number(raw, "trainer"),
+        order=_text(raw, "order"),
+        age=_seconds(raw, "age"),
+        restarts=_number(raw, "restarts"),
+        spare=_number(raw, "spare"),
+        ready=raw.get("ready") is True,
+        why=_text(raw, "why"),
+    )
+
+
+def stop_request(intent: intents.ProcessIntent) -> bytes:
+    """Return the order to stop the program. Repeating it renews the hold."""
+    return _request(
+        do="stop",
+        order=intent.id,
+        trainer=intent.trainer,
+        grace=intent.grace_seconds,
+        hold=HOLD,
+        reason=intent.reason,
+    )
+
+
+def release_request(intent: intents.ProcessIntent) -> bytes:
+    """Return the order to start the program again."""
+    return _request(do="release", order=intent.id)
+
+
+STATUS_REQUEST = b'{"do": "status"}\n'
+
+
+def fails_again(past: Iterable[Begun], *, died_at: float) -> bool:
+    """Return whether a fault follows so soon after a restart of the container that a new process is not enough."""
+    return any(0.0 <= died_at - each.at < AGAIN for each in past)
+
+
+def next_step(intent: intents.ProcessIntent, seen: Seen, *, resolution: Resolution = Resolution.FINISH) -> Step:
+    """Return the one next step.
+
+    Invariants (property-tested): STOP is returned only while the intent's own program runs and its launcher has not
+    obeyed this order yet; START only while the launcher holds for this intent. Whatever is held is started at the end,
+    also to undo the restart: its program is dead.
+    """
+    launcher, container = seen.launcher, intent.container
+    if isinstance(launcher, Silent):
+        return Step(StepKind.DONE, StepReason.LAUNCHER_SILENT, container)
+    if launcher.state is State.ENDING:
+        return Step(StepKind.DONE, StepReason.POD_ENDS, container)
+    ours = launcher.order == intent.id
+    if launcher.trainer != intent.trainer:
+        return Step(StepKind.DONE, StepReason.RELAUNCHED if ours else StepReason.LAUNCHER_WON, container)
+    if ours and launcher.state is State.STOPPING:
+        return Step(StepKind.WAIT, StepReason.OLD_RUNS, container)
+    if ours and launcher.state is State.HELD:
+        return _held(intent, seen, resolution=resolution)
+    if resolution is Resolution.UNDO:
+        return Step(StepKind.DONE, StepReason.UNDONE, container)
+    if launcher.state is State.RESTARTING:
+        return Step(StepKind.WAIT, StepReason.LAUNCHER_RESTARTS, container)
+    if ours:
+        return Step(StepKind.DONE, StepReason.ORDER_REFUSED, container)
+    return Step(StepKind.STOP, StepReason.OLD_RUNS, container)
+
+
+def _held(intent: intents.ProcessIntent, seen: Seen, *, resolution: Resolution) -> Step:
+    if seen.remains:
+        return Step(StepKind.DONE, StepReason.OLD_LEFT, intent.container)
+    if resolution is Resolution.FINISH and seen.held_by_round:
+        return Step(StepKind.DONE, StepReason.HELD_FOR_ROUND, intent.container)
+    if resolution is Resolution.FINISH and not seen.is_free:
+        return Step(StepKind.WAIT, StepReason.OLD_ON_DEVICE, intent.container)
+    return Step(StepKind.START, StepReason.SUCCESSOR_READY, intent.container)
+
+
+def _request(**fields: object) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _number(raw: Mapping[str, object], name: str) -> int:
+    value = raw.get(name)
+    if type(value) is not int or not 0 <= value <= _MOST:  # bool is an int, too
+        raise ValueError(f"{name} is not a number")
+    return value
+
+
+def _seconds(raw: Mapping[str, object], name: str) -> float:
+    value = raw.get(name)
+    if type(value) not in (int, float) or not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
+        raise ValueError(f"{name} is not a duration")
+    return float(value)
+
+
+def _text(raw: Mapping[str, object], name: str) -> str:
+    value = raw.get(name)
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(f"{name} is not text")
+    return value

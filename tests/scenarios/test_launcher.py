@@ -1,0 +1,199 @@
+"""Trainers whose container's command is kubemend's launcher, on the real kubelet."""
+
+import asyncio
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.devnode import host_python, node, trainer
+from hack.devnode.observer import Observer, Seen
+from kubemend.agent.restart import process
+from launcher import kubemend_run
+from tests import eventually
+from tests.scenarios import training
+from tests.scenarios.test_heartbeats import watched
+
+pytestmark = pytest.mark.devnode
+
+_LAUNCHER = Path(kubemend_run.__file__)
+_TRAIN = f"""
+import json, os, time
+os.chdir("{trainer.CHECKPOINTS}")
+step = int(open("step").read()) if os.path.exists("step") else 0
+print("resumed from step", step, os.environ.get("KUBEMEND_RESTART_COUNT", "0"), flush=True)
+while True:
+    step += 1
+    with open("step.new", "w") as file:
+        file.write(str(step))
+    os.replace("step.new", "step")
+    if not os.path.exists("hang"):
+        open("beat", "w").close()
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def own_state(tmp_path: Path) -> str:
+    return f"--state-dir={tmp_path / 'state'}"
+
+
+def launched(dev: node.DevNode, name: str, *, gpus: int = 2, **annotations: str) -> dict[str, Any]:
+    """Return a pod whose trainer is a Python program that the launcher runs, with the node's Python."""
+    python = Path(sys.executable)
+    run = f"exec {python} {_LAUNCHER} --spare-after 1 -- {python} {trainer.CHECKPOINTS}/train.py"
+    script = f"cat > {trainer.CHECKPOINTS}/train.py <<'END'\n{_TRAIN}\nEND\n{run}"
+    wishes = {"kubemend.io/restart": "InPlace"} | {
+        f"kubemend.io/{key.replace('_', '-')}": text for key, text in annotations.items()
+    }
+    made = trainer.manifest(name, node=dev.name, gpus=gpus, annotations=wishes, script=script)
+    volumes, mounts = host_python.shared(python, _LAUNCHER.parent)
+    made["spec"]["volumes"] += [*volumes, {"name": "kubemend-cache", "emptyDir": {}}]
+    (container,) = made["spec"]["containers"]
+    container["volumeMounts"] += [*mounts, {"name": "kubemend-cache", "mountPath": process.CACHE_FOLDER}]
+    return made
+
+
+async def restarted(observer: Observer, name: str, before: Seen, *, by: str, because: str) -> Seen:
+    """Wait for a verified restart by a strategy."""
+
+    def is_done(seen: Seen) -> bool:
+        message = seen.condition("InPlaceRestart").get("message", "")
+        return f" by {by} in " in message and f" because {because}" in message and message.endswith("; verified")
+
+    after = await observer.until(name, is_done, timeout=training.DEADLINE, what=f"a restart of {name} by {by}")
+    assert (after.uid, after.ip, after.sandbox, after.phase) == (before.uid, before.ip, before.sandbox, "Running")
+    return after
+
+
+def is_unchanged(before: Seen, after: Seen) -> bool:
+    """Return whether kubelet has seen nothing: the same container, and no restart counted."""
+    return (before.running, before.restart_counts) == (after.running, after.restart_counts)
+
+
+def log(observer: Observer, name: str, seen: Seen) -> Callable[[], str]:
+    """Return what reads the log of the trainer's container."""
+    restart = seen.restart_counts["trainer"]
+    return functools.partial(observer.log, name, seen.uid, container="trainer", restart=restart)
+
+
+async def test_a_fault_of_the_program_makes_no_container_and_the_next_one_does(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    name = "launched"
+    async with dev.agent(own_state) as agent, training.made(observer, launched(dev, name)) as before:
+        await training.until_ready(agent)
+        await training.xid(dev, observer, name, 31)
+        after = await restarted(observer, name, before, by="process", because="Xid 31")
+        assert is_unchanged(before, after)
+        assert after.condition("InPlaceRestart")["reason"] == "Restarted"
+        assert after.condition("DevicesHealthy")["status"] == "True"
+        read = log(observer, name, after)
+        await eventually.true(lambda: read().count("resumed from step") == 2)
+        assert read().splitlines()[-1].endswith(" 1")
+        await training.trains_on(observer, name, after)
+        await training.xid(dev, observer, name, 31)
+        again = await restarted(observer, name, after, by="swap", because="Xid 31")
+        assert again.running["trainer"] != after.running["trainer"]
+
+
+@pytest.mark.long
+async def test_a_hang_is_one_of_the_program_and_its_heartbeat_is_watched_again(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    name = "launched-hangs"
+    pod = launched(
+        dev,
+        name,
+        gpus=0,
+        strategy="process",
+        heartbeat_file=f"{trainer.CHECKPOINTS}/beat",
+        heartbeat_timeout="2s",
+    )
+    async with dev.agent(own_state) as agent, training.made(observer, pod) as before:
+        await training.until_ready(agent)
+        for number in (1, 2):
+            await watched(agent, name)
+            hang = observer.volume(before.uid) / "hang"
+            hang.touch()
+            after = await again(observer, name, number)
+            hang.unlink()
+            assert is_unchanged(before, after)
+            await training.trains_on(observer, name, after)
+        assert log(observer, name, before)().count("resumed from step") == 3
+
+
+async def again(observer: Observer, name: str, number: int) -> Seen:
+    """Wait for the trainer's restart with this number, by its launcher."""
+    begin = f"trainer restart {number} by process"
+
+    def is_done(seen: Seen) -> bool:
+        return seen.condition("InPlaceRestart").get("message", "").startswith(begin)
+
+    return await observer.until(name, is_done, timeout=training.DEADLINE, what=begin)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["auto", "process"])
+async def test_a_launcher_that_does_not_answer_is_swapped_or_refused(
+    dev: node.DevNode, observer: Observer, own_state: str, strategy: str
+) -> None:
+    name = f"launched-silent-{strategy}"
+    async with dev.agent(own_state) as agent, training.made(observer, launched(dev, name, strategy=strategy)) as before:
+        await training.until_ready(agent)
+        main = await observer.pid(before.running["trainer"][0])
+        os.kill(main, signal.SIGSTOP)
+        await training.xid(dev, observer, name, 31)
+        if strategy == "auto":
+            after = await restarted(observer, name, before, by="swap", because="Xid 31")
+            assert after.running["trainer"] != before.running["trainer"]
+            return
+        await observer.until(
+            name,
+            lambda seen: "the launcher did not answer" in seen.condition("InPlaceRestart").get("message", ""),
+            timeout=training.DEADLINE,
+            what="refused",
+        )
+        os.kill(main, signal.SIGCONT)
+
+
+@pytest.mark.long
+async def test_agents_killed_at_any_moment_leave_one_program(
+    dev: node.DevNode, observer: Observer, tmp_path: Path
+) -> None:
+    name, state = "launched-crashes", f"--state-dir={tmp_path / 'state'}"
+    async with training.made(observer, launched(dev, name, strategy="process", max_restarts="100")) as before:
+        for number in range(12):
+            async with dev.agent(state) as agent:
+                await training.until_ready(agent)
+                await training.xid(dev, observer, name, 31)
+                await eventually.true(lambda: "restart.decided" in agent.log.read_text())
+                await asyncio.sleep(0.004 * number)
+                agent.child.signal(signal.SIGKILL)
+                await agent.child.wait(timeout=training.DEADLINE)
+            assert len(await programs(observer, before)) <= 1
+        async with dev.agent(state) as agent:
+            await training.until_ready(agent)
+            after = await observer.see(name)
+            await training.trains_on(observer, name, after)
+            assert is_unchanged(before, after)
+            assert len(await programs(observer, before)) == 1
+
+
+async def programs(observer: Observer, seen: Seen) -> list[int]:
+    """Return the trainer's processes: unlike launcher and spare, they have changed their directory."""
+    main = await observer.pid(seen.running["trainer"][0])
+    below = kubemend_run.descendants(kubemend_run.processes(), main)
+    return [each.pid for each in below if directory(each.pid) == trainer.CHECKPOINTS]
+
+
+def directory(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/cwd").readlink())
+    except OSError:
+        return ""

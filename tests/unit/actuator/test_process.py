@@ -1,0 +1,146 @@
+"""Restarts of a program by its launcher, against launchers that obey, lie, fall silent or end at any step."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.process import Patience, ProcessActuator
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.steps import Resolution
+from tests.fakes.launchers import Launchers
+from tests.unit.actuator.conftest import TARGET, Rig
+
+IMPATIENT = Patience(stop=0.2, start=0.2, silence=0.1)
+
+
+def intent(rig: Rig, **changes: Any) -> intents.ProcessIntent:
+    defaults: dict[str, Any] = {"trainer": 1, "reason": "Xid31", "created_at": 1000.0}
+    return intents.ProcessIntent("r1", TARGET, rig.sandbox_id, rig.old, **defaults | changes)
+
+
+async def carried_out(
+    rig: Rig, launchers: Launchers, *, resolution: Resolution = Resolution.FINISH, patience: Patience = IMPATIENT
+) -> Outcome:
+    tools = replace(rig.tools(), launchers=launchers)
+    return await ProcessActuator(tools, patience=patience).carry_out(intent(rig), resolution=resolution)
+
+
+async def test_kills_holds_checks_and_releases_and_touches_no_container(rig: Rig) -> None:
+    launchers = Launchers()
+    outcome = await carried_out(rig, launchers)
+    assert (outcome.result, outcome.survivors) == (Result.RESTARTED, {"trainer": rig.old})
+    assert launchers.calls == ["status", "stop", "remains", "remains", "release"]
+    assert set(outcome.phases) == {"stop", "device", "start"}
+    assert not {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"} & set(rig.server.called())
+
+
+@pytest.mark.parametrize(
+    ("launchers", "detail"),
+    [
+        (Launchers(Silent("it did not answer")), "it did not answer"),
+        (Launchers(left=(7,)), "the launcher reports that the program has ended, but processes of it live"),
+        (Launchers(left=Silent("unreadable")), "unreadable"),
+        (Launchers(Launcher(State.RUNNING, 1, "r1", why="not permitted")), "the launcher has refused: not permitted"),
+        (Launchers(obeys=False), "the launcher remains in state running"),
+        (Launchers(Launcher(State.STOPPING, 1, "r1"), obeys=False), "the launcher remains in state stopping"),
+        (Launchers(Launcher(State.HELD, 1, "r1"), obeys=False), "the launcher remains in state held"),
+        (Launchers(Launcher(State.RESTARTING, 1), obeys=False), "the launcher remains in state restarting"),
+    ],
+    ids=["silent", "lies", "unreadable", "refuses", "does-nothing", "never-dead", "never-starts", "always-about-to"],
+)
+async def test_steps_down_for_a_launcher_that_does_not_restart_its_program(
+    rig: Rig, launchers: Launchers, detail: str
+) -> None:
+    outcome = await carried_out(rig, launchers)
+    assert (outcome.result, outcome.detail) == (Result.STEPPED_DOWN, detail)
+
+
+@pytest.mark.parametrize("call", ["status", "stop", "remains", "release"])
+async def test_steps_down_at_once_when_the_container_ends_at_any_step(rig: Rig, call: str) -> None:
+    launchers = Launchers()
+
+    def ends(name: str) -> None:
+        if name == call:
+            rig.server.runtime.exit(rig.old, exit_code=137)
+            launchers.state = launchers.left = Silent("the container's main process has ended")
+            launchers.obeys = False
+
+    launchers.before = ends
+    async with asyncio.timeout(20.0):
+        outcome = await carried_out(rig, launchers, patience=Patience(silence=600.0))
+    assert (outcome.result, outcome.detail) == (Result.STEPPED_DOWN, "the container's main process has ended")
+
+
+async def test_a_launcher_that_is_silent_for_a_moment_is_asked_again(rig: Rig) -> None:
+    launchers, state = Launchers(), Launcher(State.RUNNING, 1)
+
+    def late(_: str) -> None:
+        launchers.state = Silent("late") if len(launchers.calls) < 3 else state
+        launchers.before = late if len(launchers.calls) < 3 else lambda _: None
+
+    launchers.before = late
+    outcome = await carried_out(rig, launchers, patience=Patience(silence=600.0))
+    assert outcome.result is Result.RESTARTED
+
+
+@pytest.mark.parametrize("call", ["status", "stop", "remains", "release"])
+@pytest.mark.parametrize("before", [True, False], ids=["before-it", "after-it"])
+@pytest.mark.parametrize("resolution", Resolution)
+async def test_an_agent_that_dies_at_any_step_is_followed_by_one_that_ends_with_one_program(
+    rig: Rig, call: str, before: bool, resolution: Resolution
+) -> None:
+    launchers = Launchers()
+
+    def dies(name: str) -> None:
+        if call == name and before:
+            raise _DiedError
+        if launchers.calls[-2:-1] == [call] and not before:
+            raise _DiedError
+
+    launchers.before = dies
+    with pytest.raises(_DiedError) if call != "release" or before else _nothing():
+        await carried_out(rig, launchers)
+    killed = launchers.calls.count("stop")
+    launchers.before = lambda _: None
+    outcome = await carried_out(rig, launchers, resolution=resolution)
+    state = launchers.state
+    assert isinstance(state, Launcher)
+    undone = resolution is Resolution.UNDO and call in ("status", "stop") and (before or call == "status")
+    assert outcome.result is (Result.UNDONE if undone else Result.RESTARTED)
+    assert (state.state, state.trainer) == (State.RUNNING, 1 if undone else 2)
+    assert killed <= 1
+
+
+class _DiedError(Exception):
+    """The agent has been killed."""
+
+
+def _nothing() -> Any:
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+async def test_a_program_that_the_launcher_has_restarted_itself_is_left_alone(rig: Rig) -> None:
+    launchers = Launchers(Launcher(State.RUNNING, trainer=2))
+    outcome = await carried_out(rig, launchers)
+    assert (outcome.result, outcome.detail) == (Result.RESTARTED, "the launcher had restarted the program by itself")
+    assert launchers.calls == ["status"]
+
+
+async def test_nothing_is_started_in_a_pod_that_ends(rig: Rig) -> None:
+    launchers = Launchers(Launcher(State.HELD, 1, "r1"))
+    tools = replace(rig.tools(), launchers=launchers, ending=lambda *_: "it is deleted")
+    outcome = await ProcessActuator(tools).carry_out(intent(rig))
+    assert (outcome.result, outcome.detail) == (Result.UNDONE, "the pod is ending: it is deleted")
+    assert "release" not in launchers.calls
+
+
+async def test_a_runtime_that_is_away_leaves_it_unfinished(rig: Rig) -> None:
+    await rig.server.stop()
+    outcome = await carried_out(rig, Launchers())
+    assert outcome.result is Result.UNFINISHED

@@ -1,0 +1,299 @@
+"""The agent orders restarts, on the socket of a launcher in a PID namespace of its own, as in a container."""
+
+import contextlib
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from kubemend.agent.clients.launcher import exchange
+from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid, SandboxId
+from kubemend.agent.restart import intents, process
+from kubemend.agent.restart.process import Launcher, State
+from launcher import kubemend_run
+from tests import eventually
+from tests.unit.launcher.running import DAEMONIZE, Running, alive
+
+CONTAINER = ContainerId("c" * 64)
+NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+BOTH = pytest.mark.parametrize("spare", [True, False], ids=["spare", "cold"])
+
+
+def intent(trainer: int = 1, *, order: str = "order-1", grace: float = 0.0) -> intents.ProcessIntent:
+    ref = ContainerRef(PodRef("default", "trainer-0", PodUid("uid-1")), "trainer")
+    return intents.ProcessIntent(
+        order, ref, SandboxId("s"), CONTAINER, trainer, reason="Xid31", created_at=0.0, grace_seconds=grace
+    )
+
+
+class Agent:
+    """The agent's side, with the launcher's process as the container's main one."""
+
+    def __init__(self, launcher: Running) -> None:
+        self.launcher = launcher
+        self._where: Where | None = None
+
+    @property
+    def main(self) -> int:
+        """Return the launcher's pid outside its namespace."""
+        return next(each.pid for each in kubemend_run.descendants(kubemend_run.processes(), self.launcher.pid))
+
+    async def where(self) -> Where:
+        """Wait for the launcher's socket."""
+        if self._where is None:
+            await eventually.true(lambda: any((self.launcher.folder / "cache").glob("launcher-*.sock")))
+            self._where = Where(self.main, CONTAINER, str(self.launcher.folder / "cache"), Path("/proc"))
+        return self._where
+
+    async def ask(self, request: bytes = process.STATUS_REQUEST, *passing: State, patience: float = 30.0) -> Launcher:
+        where = await self.where()
+        return exchange.exchange(where, request, passing=frozenset(passing), patience=patience, least=30.0)
+
+    async def stop(self, order: intents.ProcessIntent) -> Launcher:
+        return await self.ask(process.stop_request(order), State.STOPPING)
+
+    async def release(self, order: intents.ProcessIntent) -> Launcher:
+        return await self.ask(process.release_request(order), State.STOPPING, State.HELD)
+
+
+@pytest.fixture
+def agent(launcher: Running, monkeypatch: pytest.MonkeyPatch) -> Agent:
+    """An agent that takes every process for one of the container."""
+    monkeypatch.setattr("kubemend.agent.health.cgroup_paths.container_id", lambda _: CONTAINER)
+    return Agent(launcher)
+
+
+@BOTH
+async def test_a_restart_kills_the_program_and_holds_the_next_one_until_the_release(agent: Agent, spare: bool) -> None:
+    launcher = agent.launcher
+    launcher.start(*(() if spare else ("--no-spare",)), under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    if spare:
+        await launcher.spare()
+    running = await agent.ask()
+    assert (running.state, running.trainer, running.order, running.restarts) == (State.RUNNING, 1, "", 0)
+    held = await agent.stop(intent())
+    assert (held.state, held.trainer, held.order) == (State.HELD, 1, "order-1")
+    assert exchange.remains(await agent.where(), spare=held.spare, beside=beneath(agent.main)) == ()
+    assert len(launcher.events("begin")) == 1
+    again = await agent.release(intent())
+    assert (again.state, again.trainer, again.order, again.restarts) == (State.RUNNING, 2, "order-1", 1)
+    await launcher.nth(2, "begin")
+    assert len(set(launcher.events("later"))) == 2  # the spare has imported everything, or the second trainer has
+    launcher.order("print(os.environ['KUBEMEND_RESTART_COUNT'], os.environ['KUBEMEND_RESTART_REASON']); sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert launcher.stdout() == "1 Xid31\n"
+
+
+def beneath(pid: int) -> frozenset[int]:
+    """Return a process and those below it."""
+    return frozenset(each.pid for each in kubemend_run.descendants(kubemend_run.processes(), pid)) | {pid}
+
+
+async def test_nothing_that_the_program_has_started_is_left(agent: Agent) -> None:
+    launcher = agent.launcher
+    launcher.start(under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    launcher.order(DAEMONIZE)
+    await launcher.nth(1, "daemon")
+    await launcher.spare()
+    before = beneath(agent.main)
+    assert len(exchange.remains(await agent.where(), spare=(await agent.ask()).spare, beside=before)) == 2
+    held = await agent.stop(intent())
+    assert exchange.remains(await agent.where(), spare=held.spare, beside=before | beneath(agent.main)) == ()
+    assert exchange.remains(await agent.where(), spare=0, beside=beneath(agent.main)) != ()  # the spare
+
+
+async def test_a_program_whose_first_thread_has_ended_is_not_dead(agent: Agent) -> None:
+    launcher = agent.launcher
+    launcher.start("--no-spare", under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    child = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); "
+    child += "open('on', 'w').close(); ctypes.CDLL(None).syscall(60, 0)"
+    launcher.order(f"import subprocess; subprocess.Popen([sys.executable, '-c', {child!r}])")
+    await eventually.true(lambda: any(each.state == "S" and is_zombie(each.pid) for each in below(agent)))
+    assert len(exchange.remains(await agent.where(), spare=0, beside=beneath(agent.main))) == 2
+    await agent.stop(intent())
+    assert not below(agent)
+
+
+def below(agent: Agent) -> list[kubemend_run.Process]:
+    return kubemend_run.descendants(kubemend_run.processes(), agent.main)
+
+
+def is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+async def test_repeating_orders_changes_nothing(agent: Agent) -> None:
+    launcher = agent.launcher
+    launcher.start("--no-spare", under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    assert [(await agent.stop(intent())).state for _ in range(2)] == [State.HELD] * 2
+    assert [(await agent.release(intent())).trainer for _ in range(2)] == [2, 2]
+    second = await launcher.nth(2, "begin")
+    assert [(await each(intent())).trainer for each in (agent.stop, agent.release)] == [2, 2]
+    assert alive(second)
+    assert len(launcher.events("begin")) == 2
+
+
+async def test_an_order_for_another_program_than_the_one_that_runs_changes_nothing(agent: Agent) -> None:
+    agent.launcher.start("--no-spare", under=NAMESPACE)
+    first = await agent.launcher.nth(1, "begin")
+    for trainer in (0, 2):
+        answer = await agent.stop(intent(trainer))
+        assert (answer.state, answer.trainer, answer.order) == (State.RUNNING, 1, "")
+    assert (await agent.release(intent())).order == ""
+    assert alive(first)
+
+
+async def test_another_agents_order_takes_over_what_is_held(agent: Agent) -> None:
+    agent.launcher.start("--no-spare", under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    await agent.stop(intent())
+    other = intent(order="order-2")
+    assert (await agent.stop(other)).order == "order-2"
+    assert (await agent.ask(process.release_request(intent()))).state is State.HELD
+    assert (await agent.release(other)).state is State.RUNNING
+
+
+async def test_a_program_that_is_never_released_is_started_after_the_hold(agent: Agent) -> None:
+    agent.launcher.start("--no-spare", under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    order = process.stop_request(intent()).replace(b'"hold": 30.0', b'"hold": 0.1')
+    await agent.ask(order, State.STOPPING)
+    await agent.launcher.nth(2, "begin")
+    await agent.launcher.said("the agent has not released the next program in time")
+
+
+async def test_a_program_that_ignores_sigterm_is_killed_after_its_grace_period(agent: Agent) -> None:
+    agent.launcher.start("--no-spare", under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    agent.launcher.order("signal.signal(15, lambda *_: events.say('term')); events.say('ready')")
+    await agent.launcher.nth(1, "ready")
+    assert (await agent.stop(intent(grace=0.2))).state is State.HELD
+    assert len(agent.launcher.events("term")) == 1
+
+
+async def test_a_program_that_has_completed_does_not_run_again(agent: Agent) -> None:
+    """The order arrives when the program has exited with 0, and the launcher has not noticed yet."""
+    launcher = agent.launcher
+    launcher.start("--no-spare", under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    where, main = await agent.where(), agent.main
+    os.kill(main, signal.SIGSTOP)
+    trainer = below(agent)[0]
+    launcher.order("sys.exit(0)")
+    await eventually.true(lambda: not alive(trainer.pid))
+    with connection(where) as order:
+        order.sendall(process.stop_request(intent()))
+        os.kill(main, signal.SIGCONT)
+        assert await launcher.ended() == 0
+    assert len(launcher.events("begin")) == 1
+
+
+def connection(where: Where) -> socket.socket:
+    """Connect to the launcher's socket."""
+    found = socket.socket(socket.AF_UNIX)
+    path = next(Path(where.folder).glob("launcher-*.sock"))
+    found.settimeout(30.0)
+    found.connect(str(path))
+    return found
+
+
+async def test_a_stop_of_the_container_ends_a_held_program(agent: Agent) -> None:
+    agent.launcher.start("--no-spare", under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    await agent.stop(intent())
+    os.kill(agent.main, signal.SIGTERM)
+    assert await agent.launcher.ended() == 128 + signal.SIGTERM
+    assert list((agent.launcher.folder / "cache").glob("*.sock")) == []
+
+
+async def test_a_stop_of_the_container_during_the_grace_period_waits_for_the_program(agent: Agent) -> None:
+    launcher = agent.launcher
+    launcher.start("--no-spare", under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    launcher.order("signal.signal(15, lambda *_: events.say('term')); events.say('ready')")
+    await launcher.nth(1, "ready")
+    with connection(await agent.where()) as order:
+        order.sendall(process.stop_request(intent(grace=600.0)))
+        await launcher.nth(1, "term")
+        os.kill(agent.main, signal.SIGTERM)
+        await launcher.nth(2, "term")
+        launcher.order("sys.exit(7)")
+        assert await launcher.ended() == 7
+
+
+async def test_processes_in_the_container_are_not_obeyed(agent: Agent) -> None:
+    launcher = agent.launcher
+    launcher.start("--no-spare", under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    await agent.where()
+    launcher.order(
+        "import glob, socket\n"
+        "with socket.socket(socket.AF_UNIX) as peer:\n"
+        "    peer.connect(glob.glob('cache/*.sock')[0])\n"
+        "    try:\n"
+        f"        peer.sendall({process.stop_request(intent())!r})\n"
+        "        answer = peer.recv(100)\n"
+        "    except OSError:\n"
+        "        answer = b''\n"
+        "events.say('answered' if answer else 'closed')"
+    )
+    await launcher.nth(1, "closed")
+    assert (await agent.ask()).order == ""
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [b"\n", b"[]\n", b"[" * 4000 + b"\n", b'{"do": "kill"}\n', b"x" * 5000, b'{"do": "stop", "order": "a b"}\n'],
+    ids=["empty", "list", "nested", "unknown", "long", "space"],
+)
+async def test_requests_that_are_not_valid_end_their_connection_only(agent: Agent, request_: bytes) -> None:
+    agent.launcher.start("--no-spare", under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    with connection(await agent.where()) as other:
+        other.sendall(request_)
+        with contextlib.suppress(ConnectionResetError):  # it has not read everything
+            assert other.recv(100) == b""
+    assert (await agent.ask()).state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("os.unlink(path)", "the launcher has no socket in"),
+        ("os.unlink(path); s = socket.socket(1); s.bind(path); s.listen()", "another process than the launcher"),
+        ("os.unlink(path); open(path, 'w').close()", "no connection to the launcher: Connection refused"),
+        ("os.unlink(path); os.symlink('/dev/zero', path)", "no connection to the launcher: Connection refused"),
+    ],
+    ids=["removed", "claimed", "file", "link"],
+)
+async def test_a_program_that_takes_the_socket_gets_no_orders(agent: Agent, change: str, why: str) -> None:
+    agent.launcher.start("--no-spare", under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    await agent.where()
+    agent.launcher.order(f"import glob, socket; path = glob.glob('cache/*.sock')[0]; {change}; events.say('done')")
+    await agent.launcher.nth(1, "done")
+    with pytest.raises(NoAnswerError, match=why):
+        await agent.ask()
+
+
+async def test_sockets_of_earlier_launchers_are_removed(agent: Agent) -> None:
+    cache = agent.launcher.folder / "cache"
+    cache.mkdir()
+    with socket.socket(socket.AF_UNIX) as left, socket.socket(socket.AF_UNIX) as other:
+        left.bind(str(cache / "launcher-1.sock"))
+        other.bind(str(cache / "launcher-2.sock"))
+        other.listen()
+        left.close()
+        (cache / "launcher-3.socket").touch()
+        agent.launcher.start("--no-spare", under=NAMESPACE)
+        await agent.launcher.nth(1, "begin")
+        names = {each.name for each in cache.iterdir()}
+    assert names >= {"launcher-2.sock", "launcher-3.socket"}
+    assert "launcher-1.sock" not in names

@@ -1,0 +1,214 @@
+"""The rule for a program that its launcher restarts, while launcher, agent and program do what they want in between."""
+
+import json
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import counts, intents, process, steps
+from kubemend.agent.restart.process import Launcher, Seen, Silent, State
+from kubemend.agent.restart.steps import Resolution
+from tests.unit.restart import builders
+
+INTENT = intents.ProcessIntent(
+    "r1", builders.TARGET, builders.SANDBOX, ContainerId("c1"), trainer=3, reason="Xid31", created_at=1000.0
+)
+RUNS = Launcher(State.RUNNING, trainer=3)
+OTHERS = replace(RUNS, order="r0")
+STOPPING = Launcher(State.STOPPING, trainer=3, order="r1")
+HELD = Launcher(State.HELD, trainer=3, order="r1")
+AGAIN = Launcher(State.RUNNING, trainer=4, order="r1")
+VALID = {
+    "kubemend-run": 1,
+    "state": "running",
+    "why": "",
+    "order": "r1",
+    "trainer": 4,
+    "age": 1.5,
+    "restarts": 3,
+    "spare": 77,
+    "ready": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(Seen(RUNS), ("stop", "OldRuns"), id="begins-with-the-stop"),
+        pytest.param(Seen(OTHERS), ("stop", "OldRuns"), id="after-an-earlier-restart"),
+        pytest.param(Seen(replace(HELD, order="r0")), ("stop", "OldRuns"), id="takes-over-what-another-agent-held"),
+        pytest.param(Seen(STOPPING), ("wait", "OldRuns"), id="waits-for-its-end"),
+        pytest.param(Seen(HELD), ("wait", "OldOnDevice"), id="waits-for-the-devices"),
+        pytest.param(Seen(HELD, is_free=True), ("start", "SuccessorReady"), id="starts"),
+        pytest.param(Seen(HELD, is_free=True, held_by_round=True), ("done", "HeldForRound"), id="waits-for-the-round"),
+        pytest.param(Seen(HELD, remains=(9,), is_free=True), ("done", "OldLeft"), id="never-two-programs"),
+        pytest.param(Seen(AGAIN), ("done", "Relaunched"), id="done"),
+        pytest.param(Seen(replace(AGAIN, state=State.RESTARTING)), ("done", "Relaunched"), id="done-and-failed-again"),
+        pytest.param(Seen(replace(AGAIN, order="")), ("done", "LauncherWon"), id="the-launcher-was-faster"),
+        pytest.param(Seen(replace(RUNS, state=State.RESTARTING)), ("wait", "LauncherRestarts"), id="is-about-to"),
+        pytest.param(Seen(replace(RUNS, order="r1")), ("done", "OrderRefused"), id="cannot-be-killed"),
+        pytest.param(Seen(replace(HELD, state=State.ENDING)), ("done", "PodEnds"), id="the-pod-ends"),
+        pytest.param(Seen(Silent("no answer")), ("done", "LauncherSilent"), id="silent"),
+    ],
+)
+def test_finishes(seen: Seen, expected: tuple[str, str]) -> None:
+    step = process.next_step(INTENT, seen)
+    assert (step.kind.value, step.why.value) == expected
+    assert step.container == "c1"
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(Seen(RUNS), ("done", "Undone"), id="nothing-done-yet"),
+        pytest.param(Seen(STOPPING), ("wait", "OldRuns"), id="too-late"),
+        pytest.param(Seen(HELD), ("start", "SuccessorReady"), id="what-is-dead-is-started"),
+        pytest.param(Seen(HELD, held_by_round=True), ("start", "SuccessorReady"), id="also-in-a-round"),
+        pytest.param(Seen(AGAIN), ("done", "Relaunched"), id="done"),
+    ],
+)
+def test_undoes(seen: Seen, expected: tuple[str, str]) -> None:
+    step = process.next_step(INTENT, seen, resolution=Resolution.UNDO)
+    assert (step.kind.value, step.why.value) == expected
+
+
+@dataclass
+class World:
+    """A launcher whose program is alive or dead; what the launcher itself does is in ``turn``."""
+
+    launcher: Launcher | Silent = RUNS
+    programs: int = 1
+    killed: list[int] = field(default_factory=list)
+    is_free: bool = False
+
+    def turn(self, event: str) -> None:
+        """Something happens that no step has ordered."""
+        match event, self.launcher:
+            case "dies", Launcher(State.STOPPING):
+                self.programs, self.launcher = 0, replace(self.launcher, state=State.HELD)
+            case "dies", Launcher(State.RUNNING):
+                self.programs, self.launcher = 0, replace(self.launcher, state=State.RESTARTING)
+            case "hold-ends", Launcher(State.HELD):
+                self._start()
+            case "restarts", Launcher(State.RESTARTING):
+                self._start()
+            case "frees", _:
+                self.is_free = True
+
+    def take(self, step: steps.Step) -> None:
+        """Do what the launcher does when it gets this order."""
+        launcher = self.launcher
+        assert isinstance(launcher, Launcher)
+        if step.kind is steps.StepKind.STOP:
+            assert launcher.trainer == INTENT.trainer
+            self.killed.append(launcher.trainer)
+            self.launcher = replace(launcher, state=State.STOPPING, order=INTENT.id)
+        elif step.kind is steps.StepKind.START:
+            assert launcher.state is State.HELD
+            self._start()
+
+    def _start(self) -> None:
+        assert isinstance(self.launcher, Launcher)
+        self.programs += 1
+        assert self.programs == 1, "two programs"
+        self.launcher = replace(self.launcher, state=State.RUNNING, trainer=self.launcher.trainer + 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(["step", "dies", "hold-ends", "restarts", "frees", "agent-dies"]), max_size=12),
+    st.booleans(),
+)
+def test_any_order_of_events_ends_with_one_program_and_at_most_one_kill(events: list[str], undo: bool) -> None:
+    """An agent that dies has lost its answer; the next one reads the launcher's state again, to finish or to undo."""
+    world, resolution = World(), Resolution.FINISH
+    for event in [*events, *["step", "dies", "frees", "restarts"] * 4]:
+        if event == "agent-dies" and undo:
+            resolution = Resolution.UNDO
+        elif event == "step":
+            step = process.next_step(INTENT, Seen(world.launcher, is_free=world.is_free), resolution=resolution)
+            if step.kind is not steps.StepKind.DONE:
+                world.take(step)
+        else:
+            world.turn(event)
+    assert world.killed in ([], [INTENT.trainer])
+    world.turn("restarts")
+    assert world.programs == 1
+
+
+def test_a_valid_answer_is_read() -> None:
+    found = process.answer(json.dumps(VALID).encode())
+    assert found == Launcher(State.RUNNING, 4, "r1", age=1.5, restarts=3, spare=77, ready=True)
+
+
+CHANGES: tuple[dict[str, object], ...] = (
+    {"kubemend-run": 2},
+    {"state": "dead"},
+    {"state": []},
+    {"trainer": -1},
+    {"trainer": True},
+    {"trainer": 2**53 + 1},
+    {"trainer": 1.0},
+    {"age": -1},
+    {"age": float("inf")},
+    {"age": float("nan")},
+    {"age": "1"},
+    {"order": None},
+    {"why": "two\nlines"},
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"nonsense",
+        b"\xff",
+        b"[]",
+        b"[" * 4000,
+        b" " * 4097,
+        *(json.dumps(VALID | change).encode() for change in CHANGES),
+    ],
+)
+def test_an_answer_that_is_not_valid_is_an_error(text: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the text is the JSON library's in some cases
+        process.answer(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("python", "/launcher/kubemend_run.py", "--", "python", "train.py"), True),
+        (("sh", "-c", "exec kubemend-run -- python train.py"), True),
+        (("kubemend", "run"), False),
+        ((), False),
+        (None, False),
+    ],
+)
+def test_a_launcher_is_recognised_by_the_command(arguments: tuple[str, ...] | None, expected: bool) -> None:
+    assert process.runs_launcher(arguments) is expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (None, process.CACHE_FOLDER),
+        (("PATH=/bin",), process.CACHE_FOLDER),
+        (("KUBEMEND_CACHE=/cache",), "/cache"),
+        (("KUBEMEND_CACHE=",), process.CACHE_FOLDER),
+        (("KUBEMEND_CACHE=relative",), process.CACHE_FOLDER),
+        (("KUBEMEND_CACHE=/" + "a" * 1000,), process.CACHE_FOLDER),
+        (("KUBEMEND_CACHE=/a\0b",), process.CACHE_FOLDER),
+    ],
+)
+def test_the_folder_of_the_socket(environment: tuple[str, ...] | None, expected: str) -> None:
+    assert process.folder(environment) == expected
+
+
+@pytest.mark.parametrize(("since", "expected"), [(0.0, True), (59.9, True), (60.0, False), (-1.0, False)], ids=str)
+def test_a_fault_soon_after_a_restart_is_one_again(since: float, expected: bool) -> None:
+    past = (counts.Begun(builders.POD.uid, frozenset({"trainer"}), at=1000.0, fault_at=999.0),)
+    assert process.fails_again(past, died_at=1000.0 + since) is expected

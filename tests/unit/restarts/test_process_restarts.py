@@ -1,0 +1,151 @@
+"""Restarts of a program by the launcher in its container, from the decision to the closed journal."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restarts.recovery import Recovery
+from kubemend.agent.restarts.scheduler import RestartScheduler
+from kubemend.agent.restarts.verifier import Patience
+from tests.unit.actuator.conftest import TARGET, rig
+from tests.unit.restarts.test_scheduler import NOW, World, world
+
+__all__ = ["rig", "world"]
+
+CHANGES = {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"}
+
+
+@pytest.fixture
+def launched(world: World) -> World:
+    """The trainer's command is the launcher."""
+    config = world.pod.rig.server.runtime.containers[world.pod.old["trainer"]].config
+    config.command[:] = ["python", "/launcher/kubemend_run.py", "--", "python", "train.py"]
+    return world
+
+
+async def test_a_fault_of_the_program_restarts_it_in_its_container(launched: World) -> None:
+    condition = await launched.ask()
+    assert (condition.status, condition.reason) == (ConditionStatus.TRUE, "Restarted")
+    assert condition.message.startswith("trainer restart 1 by process in ")
+    assert condition.message.endswith("; verified")
+    assert not CHANGES & set(launched.pod.rig.server.called())
+    assert await launched.store.unfinished() == ()
+    (begun,) = await launched.store.begun_since(0.0)
+    assert begun.containers == {"trainer"}
+    assert launched.heartbeats.begun_again == [launched.pod.old["trainer"]]
+
+
+async def test_the_same_fault_soon_after_makes_a_new_container(launched: World) -> None:
+    await launched.ask()
+    condition = await launched.ask()
+    assert condition.message.startswith("trainer restart 1 by swap in ")
+    assert launched.launchers.calls.count("stop") == 1
+
+
+async def test_swap_by_name_is_not_replaced(launched: World) -> None:
+    condition = await launched.ask(strategy="swap")
+    assert " by swap " in condition.message
+    assert set(launched.launchers.calls) == {"status"}
+
+
+async def test_process_by_name_is_refused_without_a_launcher(world: World) -> None:
+    condition = await world.ask(strategy="process")
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "NoLauncher")
+    assert world.launchers.calls == []
+
+
+async def test_a_silent_launcher_is_swapped(launched: World) -> None:
+    launched.launchers.state = Silent("it did not answer")
+    condition = await launched.ask()
+    assert " by swap " in condition.message
+    assert launched.launchers.calls == ["status"]
+
+
+@pytest.mark.parametrize("left", [(7,), Silent("its processes cannot be read")], ids=["lies", "unreadable"])
+async def test_a_launcher_that_fails_on_the_way_is_swapped(launched: World, left: Any) -> None:
+    launched.launchers.left = left
+    condition = await launched.ask()
+    assert " by swap " in condition.message
+    assert condition.message.endswith("; verified")
+    assert await launched.store.unfinished() == ()
+    assert len(await launched.store.begun_since(0.0)) == 2
+
+
+async def test_a_container_that_ends_on_the_way_is_swapped(launched: World) -> None:
+    def ends(call: str) -> None:
+        if call == "stop":
+            launched.pod.rig.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
+            launched.launchers.state, launched.launchers.obeys = Silent("it has ended"), False
+
+    launched.launchers.before = ends
+    condition = await launched.ask()
+    assert condition.status is ConditionStatus.TRUE
+    assert [view.id for view in await launched.pod.rig.running()] != [launched.pod.old["trainer"]]
+
+
+async def test_a_fault_that_the_launcher_handles_itself_waits_for_that(launched: World) -> None:
+    launched.launchers.state = Launcher(State.RESTARTING, trainer=1)
+
+    def restarted(call: str) -> None:
+        if launched.launchers.calls == ["status"] * 2:
+            launched.launchers.state = Launcher(State.RUNNING, trainer=2, age=0.0)
+
+    launched.launchers.before = restarted
+    condition = await replace(launched, restarts=one_second_later(launched)).ask()
+    assert condition.reason == "AlreadyReplaced"
+    assert set(launched.launchers.calls) == {"status"}
+
+
+def one_second_later(world: World) -> RestartScheduler:
+    """Return a scheduler by whose clock the fault was a second ago."""
+    return RestartScheduler(
+        outside=world.outside, store=world.store, metrics=Metrics(CollectorRegistry()), now=lambda: NOW + 1.0
+    )
+
+
+def intent(world: World) -> intents.ProcessIntent:
+    return intents.ProcessIntent(
+        "r1",
+        TARGET,
+        world.pod.rig.sandbox_id,
+        world.pod.old["trainer"],
+        trainer=1,
+        reason="Xid31",
+        created_at=NOW,
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "after"),
+    [
+        pytest.param(Launcher(State.RUNNING, 1), 0.0, 2, id="nothing-done"),
+        pytest.param(Launcher(State.HELD, 1, "r1"), 0.0, 2, id="held"),
+        pytest.param(Launcher(State.RUNNING, 2, "r1"), 0.0, 2, id="done"),
+        pytest.param(Launcher(State.RUNNING, 1), 600.0, 1, id="too-old"),
+        pytest.param(Launcher(State.HELD, 1, "r1"), 600.0, 2, id="held-and-too-old"),
+    ],
+)
+async def test_the_next_agent_ends_what_is_open(launched: World, state: Launcher, age: float, after: int) -> None:
+    await launched.store.begin(intent(launched))
+    launched.launchers.state = state
+    patience = Patience(kubelet=0.1, pod=0.1)
+    recovery = Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW + age, patience=patience)
+    assert await recovery.run() == 1
+    assert isinstance(launched.launchers.state, Launcher)
+    assert (launched.launchers.state.state, launched.launchers.state.trainer) == (State.RUNNING, after)
+    assert await launched.store.unfinished() == ()
+    assert not CHANGES & set(launched.pod.rig.server.called())
+
+
+async def test_the_next_agent_closes_the_restart_of_a_container_that_has_ended(launched: World) -> None:
+    await launched.store.begin(intent(launched))
+    launched.pod.rig.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
+    assert await Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW).run() == 1
+    assert await launched.store.unfinished() == ()
+    assert launched.launchers.calls == []
