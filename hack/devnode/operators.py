@@ -53,7 +53,10 @@ async def write_certificate(where: Path) -> None:
 
 
 async def until_ready(child: processes.Child, *, port: int, log: Path) -> None:
-    """Wait until a controller's ``/readyz`` answers. Raises processes.ProcessError when it ends, TimeoutError."""
+    """Wait until a controller's ``/readyz`` answers.
+
+    Raises processes.ProcessError when it ends, TimeoutError.
+    """
     async with asyncio.timeout(_START_SECONDS), aiohttp.ClientSession(trust_env=False) as session:
         async for _ in aio.ticks(period=_LOOK_SECONDS):
             if child.returncode is not None:

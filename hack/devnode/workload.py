@@ -60,6 +60,8 @@ class Life:
 class Workload(abc.ABC):
     """See and act on the members of a training. A member has a name that its replacement has, too, where it can."""
 
+    container_name = CONTAINER
+
     def __init__(self, cluster: Cluster, api: kube.KubeClient, shared: Path) -> None:
         """``shared`` is a directory of the machine, for the checkpoints."""
         self._cluster = cluster
@@ -118,7 +120,7 @@ class Workload(abc.ABC):
         """Return the host's pid of a member's program."""
         pod, node = (await self.pods())[member], await self.node_of(member)
         async with CriClient(str(node.layout.containerd_socket)) as cri:
-            views = await cri.list_containers(pod_uid=PodUid(pod["metadata"]["uid"]), name=CONTAINER)
+            views = await cri.list_containers(pod_uid=PodUid(pod["metadata"]["uid"]), name=self.container_name)
             (running,) = [each for each in views if each.state is ContainerState.RUNNING]
             pid = (await cri.container_status(running.id)).pid
         assert pid is not None, f"{member} does not run"
@@ -177,11 +179,11 @@ class Workload(abc.ABC):
         draft.rename(self._shared / "goal")
         return goal
 
-    def container(self, script: str, environment: Mapping[str, str], *, name: str = CONTAINER, gpus: int = 0) -> Json:
+    def container(self, script: str, environment: Mapping[str, str], *, gpus: int = 0) -> Json:
         """Return a member's container."""
         node = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
         container: Json = {
-            "name": name,
+            "name": self.container_name,
             "image": images.BUSYBOX,
             "imagePullPolicy": "Never",
             "command": ["/bin/sh", "-c", script],

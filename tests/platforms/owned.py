@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from hack.devnode import jobsets
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import NAMESPACE
-from hack.devnode.workload import WORKER, Workload, apart
+from hack.devnode.workload import CONTAINER, WORKER, Workload, apart
 from kubemend.common import gangs
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
@@ -26,14 +27,16 @@ Json = dict[str, Any]
 class Kind:
     """A kind of owner: its resource, and the selector of the pods that train for one of that name.
 
-    ``budget`` returns, by name, what an owner itself counts of restarts, from the owner and its Events.
+    ``budget`` returns, by name, what an owner itself counts of restarts, from the owner, its Events and its pods.
+    ``container`` is the name that the training container must have.
     """
 
     plural: str
     group: str
     version: str
     selector: str
-    budget: Callable[[Json, Sequence[Json]], dict[str, Any]]
+    budget: Callable[[Json, Sequence[Json], Sequence[Json]], dict[str, Any]]
+    container: str = CONTAINER
 
     @property
     def path(self) -> str:
@@ -48,9 +51,10 @@ class Owned(Workload):
         super().__init__(cluster, api, cluster.first.layout.root / "platforms" / "shared" / name)
         self.name = name
         self.gang = gangs.GangKey(NAMESPACE, "Gang", name)
+        self.container_name = kind.container
         self._kind = kind
         self._size = size
-        self._names: tuple[str, ...] = ()
+        self._hosts: dict[str, str] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -78,18 +82,22 @@ class Owned(Workload):
     @property
     def workers(self) -> tuple[str, ...]:
         """Return the names of the members' pods, when they were last looked at."""
-        return self._names
+        return tuple(self._hosts)
 
     def host(self, member: str) -> str:
         """Return the host name of a member's pod."""
-        return member
+        return self._hosts[member]
 
-    async def begin(self, spec: Mapping[str, Any]) -> None:
-        """Create the owner, and wait until all members train."""
+    async def begin(self, spec: Mapping[str, Any], **metadata: Any) -> None:
+        """Create the owner, and wait until all members train. ``metadata`` is added to the owner's."""
         version = f"{self._kind.group}/{self._kind.version}"
         kind = await self._api.get(f"/apis/{version}")
         (name,) = {each["kind"] for each in kind["resources"] if each["name"] == self._kind.plural}
-        body = {"apiVersion": version, "kind": name, "metadata": {"name": self.name, "namespace": NAMESPACE}}
+        body = {
+            "apiVersion": version,
+            "kind": name,
+            "metadata": {"name": self.name, "namespace": NAMESPACE, **metadata},
+        }
         await self._api.create(self._kind.path, {**body, "spec": spec})
         await self.all_train()
 
@@ -102,7 +110,7 @@ class Owned(Workload):
         owner = await self.owner()
         about = f"involvedObject.uid={owner['metadata']['uid']}"
         events = (await self._api.list(_EVENTS, params={"fieldSelector": about})).items
-        return self._kind.budget(owner, events)
+        return self._kind.budget(owner, events, [*(await self.pods()).values()])
 
     async def status(self) -> Any:
         """Return the owner's status, and the pods'."""
@@ -117,7 +125,7 @@ class Owned(Workload):
         alive = [each for each in found if "deletionTimestamp" not in each["metadata"]]
         alive = [each for each in alive if (each.get("status") or {}).get("phase") != "Failed"]
         pods = {each["metadata"]["name"]: each for each in alive}
-        self._names = tuple(sorted(pods))
+        self._hosts = {name: pods[name]["spec"].get("hostname") or name for name in sorted(pods)}
         return pods
 
     async def all_train(self) -> None:
@@ -136,24 +144,34 @@ class Owned(Workload):
         opted_in = {"kubemend.io/restart": "InPlace", **(annotations or {})}
         return {"metadata": {"labels": labels, "annotations": opted_in}, "spec": spec}
 
+    def program(self, name: str, script: str) -> Path:
+        """Add a program to the directory ``bin`` of the volume that all members see; return its path here."""
+        path = self._shared / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(script)
+        path.chmod(0o755)
+        return path
+
+    async def others(self, selector: str) -> list[tuple[str, list[int]]]:
+        """Return the UIDs of other pods of the owner, and how often their containers were restarted."""
+        found = (await self._api.list(jobsets.PODS, params={"labelSelector": selector})).items
+        return [
+            (pod["metadata"]["uid"], [each["restartCount"] for each in pod["status"]["containerStatuses"]])
+            for pod in found
+        ]
+
     async def delete(self, member: str) -> None:
         """Delete a member's pod, as a person or an eviction would."""
         await self._api.delete(paths.pod(NAMESPACE, member))
 
-    async def replaced(self, member: str, uid: str) -> None:
-        """Wait until the owner has made another pod of that name. Raises TimeoutError."""
+    async def replaced(self, uid: str) -> None:
+        """Wait until the owner has made another pod in place of one; it may have another name. Raises TimeoutError."""
 
-        async def is_another() -> bool:
-            return (await self.uids()).get(member, uid) != uid
+        async def is_replaced() -> bool:
+            there = (await self.uids()).values()
+            return len(there) == self._size and uid not in there
 
-        await self.until(is_another, what=f"another pod {member}")
-
-    async def restart_counts(self) -> dict[str, int]:
-        """Return the greatest restartCount of each member's containers."""
-        return {
-            name: max(each["restartCount"] for each in pod["status"]["containerStatuses"])
-            for name, pod in (await self.pods()).items()
-        }
+        await self.until(is_replaced, what=f"another pod for {uid}")
 
     async def _delete(self) -> None:
         with contextlib.suppress(errors.NotFoundError):

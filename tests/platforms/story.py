@@ -82,9 +82,19 @@ class Story:
         await training.kill(dying[0])
         await self.rounds.until(lambda rounds: len(rounds) > self._count, what="a round")
         await training.delete(deleted)
-        await training.replaced(deleted, before[deleted])
+        await training.replaced(before[deleted])
         self._product.resume_agent(index)
         return await self._restarted("a pod deleted in a round", because="Exit", recreated={deleted}, before=before)
+
+    async def a_round_is_refused(self, member: str) -> Json:
+        """A member's program dies of SIGKILL, and its gang is not restarted; kubelet starts the one again."""
+        await self.training.kill(member)
+        self._count += 1
+        restart = await self.rounds.finished(self._count, timeout=_DEADLINE)
+        assert restart["status"]["phase"] == "Failed", restart["status"]
+        await self.training.all_train()
+        await self.tell("a round refused", restart)
+        return restart
 
     async def completes(self, is_over: Callable[[Json], bool]) -> None:
         """All members reach the goal, and the owner's status says so."""
@@ -120,7 +130,7 @@ class Story:
         assert status["trigger"]["kind"] == because, status
         await self.training.all_train()
         after = await self.training.uids()
-        assert {member for member in before if after.get(member) != before[member]} == recreated
-        assert all(self.training.lives(member)[-1].step >= steps[member] for member in after)
+        assert {member for member, uid in before.items() if uid not in after.values()} == recreated
+        assert all(self.training.lives(member)[-1].step >= steps[member] for member in after if member in before)
         await self.tell(case, restart)
         return restart

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.devnode, pytest.mark.long, pytest.mark.timeout(600)]
 Json = dict[str, Any]
 
 
-def recreations(_: Json, events: Sequence[Json]) -> dict[str, Any]:
+def recreations(_: Json, events: Sequence[Json], __: Sequence[Json]) -> dict[str, Any]:
     """It has no limit: it recreates a group, and records that, each time that a container of it was restarted."""
     return {"groups recreated": sum(each["reason"] == "RecreateGroupOnPodRestart" for each in events)}
 
