@@ -14,21 +14,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 import yaml
 
-from hack.devnode import images, jobsets, loopback, peers, processes
+from hack.devnode import images, jobsets, loopback, operators, peers, processes
 from hack.devnode.gang_objects import CONTAINER, NAMESPACE
 from hack.devnode.jobsets import JobSetGang
 from hack.devnode.node import DevNode
-from kubemend.common import aio, gangs
+from kubemend.common import gangs
 from kubemend.common.kube import client as kube
-from kubemend.common.kube import paths
 
 API_NAME: Final = "kubernetes.default.svc"
 """A name in the certificate which kube-apiserver signs for itself."""
 
-_HOST: Final = "127.0.0.1"
 _CRD: Final = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"
 _WEBHOOKS: Final = "config/components/webhook/manifests.yaml"
 _GROUP: Final = "jobset.x-k8s.io"
@@ -36,9 +33,7 @@ _AGENT: Final = "in-place-restart-agent"
 _AGENT_DIR, _ACCOUNT_DIR = "/upstream", "/var/run/secrets/kubernetes.io/serviceaccount"
 _AGENT_EXIT_CODE: Final = 1  # its default, IN_PLACE_RESTART_EXIT_CODE
 _PROBE: Final = {"path": "/barrier-is-down", "port": 8081}  # its defaults, STARTUP_PROBE_PATH and _PORT
-_START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.1
 
 Json = dict[str, Any]
 
@@ -46,8 +41,7 @@ Json = dict[str, Any]
 async def define_jobsets(dev: DevNode) -> None:
     """Define JobSets as upstream's release does, for both sides. Raises packages.PackagesError."""
     async with kube.connect(kubeconfig=dev.kubeconfig) as api:
-        for definition in await asyncio.to_thread(peers.manifest, peers.JOBSET, _CRD):
-            await api.create(paths.collection("customresourcedefinitions", group="apiextensions.k8s.io"), definition)
+        await operators.define(api, await asyncio.to_thread(peers.manifest, peers.JOBSET, _CRD))
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +57,7 @@ async def controller(dev: DevNode, api: kube.KubeClient) -> AsyncIterator[None]:
     shutil.copy(programs / _AGENT, where)
     (where / "namespace").write_text(NAMESPACE)
     (where / "kubeconfig").write_text(_pods_kubeconfig(dev))
-    await _write_certificate(where)
+    await operators.write_certificate(where)
     webhook_port, health_port = loopback.free_port(), loopback.free_port()
     config = where / "config.yaml"
     config.write_text(yaml.safe_dump(_configuration(where, webhook_port=webhook_port, health_port=health_port)))
@@ -74,8 +68,10 @@ async def controller(dev: DevNode, api: kube.KubeClient) -> AsyncIterator[None]:
         pid_file=where / "controller.pid",
     )
     try:
-        await _is_ready(child, port=health_port, log=where / "controller.log")
-        async with _webhooks(api, port=webhook_port, bundle=(where / "tls.crt").read_bytes()):
+        await operators.until_ready(child, port=health_port, log=where / "controller.log")
+        configurations = await asyncio.to_thread(peers.manifest, peers.JOBSET, _WEBHOOKS)
+        bundle = (where / "tls.crt").read_bytes()
+        async with operators.webhooks(api, configurations, port=webhook_port, bundle=bundle, wanted=_is_for_jobsets):
             yield
     finally:
         await child.stop(grace=_STOP_SECONDS)
@@ -129,6 +125,11 @@ def with_agent(spec: Json, dev: DevNode) -> Json:
     }
 
 
+def _is_for_jobsets(webhook: Json) -> bool:
+    """Return whether a webhook is for JobSets; those for pods are about exclusive placement only."""
+    return bool(webhook["rules"][0]["apiGroups"] == [_GROUP])
+
+
 def _rule(operator: str, code: int) -> Json:
     return {"action": "RestartAllContainers", "exitCodes": {"operator": operator, "values": [code]}}
 
@@ -161,51 +162,7 @@ def _configuration(where: Path, *, webhook_port: int, health_port: int) -> Json:
         "featureGates": {"InPlaceRestart": True},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
-        "webhook": {"host": _HOST, "port": webhook_port, "certDir": str(where)},
+        "webhook": {"host": operators.HOST, "port": webhook_port, "certDir": str(where)},
         "metrics": {"bindAddress": "0"},
-        "health": {"healthProbeBindAddress": f"{_HOST}:{health_port}"},
+        "health": {"healthProbeBindAddress": f"{operators.HOST}:{health_port}"},
     }
-
-
-async def _write_certificate(where: Path) -> None:
-    """Write a certificate for the webhooks, its own authority, as ``tls.crt`` and ``tls.key``."""
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=jobset-webhooks"]
-    command += ["-addext", f"subjectAltName=IP:{_HOST}"]
-    command += ["-keyout", str(where / "tls.key"), "-out", str(where / "tls.crt")]
-    openssl = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
-    if await openssl.wait() != 0:
-        raise processes.ProcessError(f"openssl could not write {where / 'tls.crt'}; is it installed?")
-
-
-async def _is_ready(child: processes.Child, *, port: int, log: Path) -> None:
-    async with asyncio.timeout(_START_SECONDS), aiohttp.ClientSession(trust_env=False) as session:
-        async for _ in aio.ticks(period=_LOOK_SECONDS):
-            if child.returncode is not None:
-                raise processes.ProcessError(f"{child.name} ended ({child.returncode}); see {log}")
-            with contextlib.suppress(aiohttp.ClientError, OSError):
-                async with session.get(f"http://{_HOST}:{port}/readyz") as answer:
-                    if answer.ok:
-                        return
-
-
-@contextlib.asynccontextmanager
-async def _webhooks(api: kube.KubeClient, *, port: int, bundle: bytes) -> AsyncIterator[None]:
-    """Have the API server call the webhooks for JobSets; those for pods are about exclusive placement only."""
-    made = []
-    try:
-        for configuration in await asyncio.to_thread(peers.manifest, peers.JOBSET, _WEBHOOKS):
-            for each in configuration["webhooks"]:
-                path = each["clientConfig"].pop("service")["path"]
-                each["clientConfig"]["url"] = f"https://{_HOST}:{port}{path}"
-                each["clientConfig"]["caBundle"] = base64.b64encode(bundle).decode()
-            configuration["webhooks"] = [
-                each for each in configuration["webhooks"] if each["rules"][0]["apiGroups"] == [_GROUP]
-            ]
-            resource = f"{configuration['kind'].lower()}s"
-            path = paths.collection(resource, group="admissionregistration.k8s.io")
-            await api.create(path, configuration)
-            made.append(f"{path}/{configuration['metadata']['name']}")
-        yield
-    finally:
-        for path in made:
-            await api.delete(path)

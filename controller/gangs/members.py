@@ -28,6 +28,12 @@ _NODE = "Node"
 """The kind that owns a mirror pod. The file on its node creates it again after any deletion through the API."""
 
 
+_NAME_AT_RANDOM: Final = frozenset(
+    {("", "ReplicationController"), ("apps", "ReplicaSet"), ("batch", "Job"), ("ray.io", "RayCluster")}
+)
+"""Kinds whose pods have no identity: a replacement has another name. (Pods of Indexed Jobs have their index.)"""
+
+
 class Bar(enum.Enum):
     """Why kubemend must not delete a pod. Stable: they appear in Restart objects and docs/operations.md."""
 
@@ -110,6 +116,12 @@ def bar(member: Member, *, namespaces: frozenset[str] = frozenset()) -> Bar | No
     if member.owner is None or member.owner.kind == _NODE:
         return Bar.NO_CONTROLLER
     return None
+
+
+def interchangeable(member: Member) -> bool:
+    """Return whether any new pod of the same owner replaces it, because its owner names pods at random."""
+    owner = member.owner
+    return owner is not None and (owner.api_group, owner.kind) in _NAME_AT_RANDOM and member.slot == member.pod.name
 
 
 def by_slot(members: Iterable[Member]) -> Mapping[str, Member]:

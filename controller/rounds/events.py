@@ -49,12 +49,14 @@ def _add_newcomer(draft: RoundBuilder, member: Member) -> None:
     if member.is_over or member.deleting:
         return
     holds = draft.phase is Phase.STOPPING and not draft.state.rolling
-    replaces = member.slot in draft.awaited or member.slot in draft.newest
-    if not holds and not replaces:
+    place = replacement.place_for(draft, member)
+    if not holds and place is None:
         return
     order = OrderKind.HOLD if holds else None
     draft.replaced.add(member.slot)
-    draft.add(MemberState(member, MemberPhase.JOINING, draft.now, order=order, replaces=replaces))
+    if place is not None and place != member.slot:
+        draft.vacate(place)
+    draft.add(MemberState(member, MemberPhase.JOINING, draft.now, order=order, replaces=place is not None))
     draft.stop(member.pod.uid)
     _count_running_pod(draft, member)
 

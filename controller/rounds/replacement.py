@@ -80,6 +80,20 @@ def gone(draft: RoundBuilder, uid: PodUid) -> None:
         draft.awaited[slot] = draft.now
 
 
+def place_for(draft: RoundBuilder, newcomer: Member) -> str | None:
+    """Return the slot whose place a new pod takes; None if it replaces no pod.
+
+    A pod whose owner names its pods at random takes the place of one of the same owner that is gone or leaving.
+    """
+    if newcomer.slot in draft.awaited or newcomer.slot in draft.newest:
+        return newcomer.slot
+    if not members.interchangeable(newcomer):
+        return None
+    former = {slot: draft.members[uid] for slot, uid in draft.newest.items()}
+    free = (slot for slot, one in former.items() if slot in draft.awaited or one.stand is MemberPhase.LEAVING)
+    return min((slot for slot in free if former[slot].member.owner == newcomer.owner), default=None)
+
+
 def fail(draft: RoundBuilder, *, reason: str, detail: str, again: FaultTold | None = None) -> None:
     """End the round as failed: all holds are released, and nothing more is begun."""
     if draft.phase.is_final:

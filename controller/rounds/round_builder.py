@@ -76,6 +76,11 @@ class RoundBuilder:
         self.awaited.pop(one.member.slot, None)
         self._counted(one, 1)
 
+    def vacate(self, slot: str) -> None:
+        """Have no pod count for a slot any more: a pod with another name has taken its place."""
+        self.newest.pop(slot)
+        self.awaited.pop(slot, None)
+
     def forget(self, uid: PodUid) -> None:
         """Remove a pod from the round."""
         one = self.members.pop(uid)

@@ -14,7 +14,19 @@ from pathlib import Path
 
 import click
 
-from hack.devnode import claims, cluster, controllers, kubernetes, layout, leftovers, node, packages, processes, ready
+from hack.devnode import (
+    claims,
+    cluster,
+    controllers,
+    kubernetes,
+    layout,
+    leftovers,
+    node,
+    packages,
+    platforms,
+    processes,
+    ready,
+)
 from hack.devnode.containerd import ContainerdError
 from hack.devnode.images import ImagesError
 from hack.devnode.network import NetworkError
@@ -76,6 +88,14 @@ def build_kubernetes() -> None:
     """Build Kubernetes' own programs from its Go modules, once."""
     logs.configure(log_format="console")
     click.echo(kubernetes.ensure())
+
+
+@main.command("platforms")
+def build_platforms() -> None:
+    """Build the controllers of other projects that own training pods, once."""
+    logs.configure(log_format="console")
+    for each in platforms.ALL:
+        click.echo(each.build())
 
 
 @main.command()

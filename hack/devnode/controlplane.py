@@ -27,6 +27,7 @@ CONTROLLERS: Final[Mapping[str, str]] = {
     "root-ca-certificate-publisher-controller": "gives each namespace the authority that projected tokens come with",
     "node-lifecycle-controller": "removes the taint of a new node once it is Ready; marks nodes that are silent",
     "deployment-controller": "runs the controller of kubemend as it is installed",
+    "statefulset-controller": "makes the pods of LeaderWorkerSets",
     "replicaset-controller": "makes the pods of Deployments",
     "daemonset-controller": "runs the agents of kubemend as they are installed",
     "endpointslice-controller": "names the pods behind a Service, for DNS",

@@ -16,7 +16,6 @@ from hack.devnode import jobsets, node
 from hack.devnode.cluster import Cluster
 from hack.devnode.jobsets_training import DRIVER, Training
 from hack.devnode.rounds import Rounds
-from hack.fakenvml import control as nvml_control
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 from tests import clusters
@@ -138,7 +137,7 @@ async def two_workers_to_lose(story: Story) -> tuple[str, str]:
 async def a_gpu_has_a_passing_fault(story: Story, member: str) -> None:
     """Xid 31 is the program's: it is restarted, with all others, in place."""
     before = await story.training.uids()
-    await xid(story, member, 31)
+    await story.training.write_xid(member, 31)
     restart = await story.restarted(because="Device", recreated=set(), before=before)
     assert restart["status"]["trigger"]["code"] == "Xid31"
 
@@ -150,7 +149,7 @@ async def a_gpu_is_broken(story: Story, member: str) -> None:
     """
     training, before = story.training, await story.training.uids()
     broken, gpu = await training.node_of(member), await training.gpu(member)
-    await xid(story, member, 79)
+    await training.write_xid(member, 79)
     restart = await story.restarted(because="Device", recreated={member}, before=before)
     trigger = restart["status"]["trigger"]
     assert trigger["code"] == "Xid79", trigger
@@ -193,13 +192,6 @@ async def completes(story: Story) -> None:
     assert (status["previousInPlaceRestartAttempt"], status["currentInPlaceRestartAttempt"]) == (3, 4)
     assert {each["name"]: each["succeeded"] for each in status["replicatedJobsStatus"]} == {"driver": 1, "workers": 1}
     assert len(await story.rounds.all()) == story.count == 4
-
-
-async def xid(story: Story, member: str, code: int) -> None:
-    """Write an Xid on the GPU that a member holds into its node's kernel log, with its program's pid."""
-    hit, gpu = await story.training.node_of(member), await story.training.gpu(member)
-    pid = await story.training.pid(member)
-    hit.kernel_log.write_xid(code, pci=nvml_control.kernel_address(gpu), pid=pid, name="sh", text="made up")
 
 
 async def out_of_service(api: kube.KubeClient, name: str) -> None:

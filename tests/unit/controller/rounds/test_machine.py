@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kubemend.common.coordination import OrderKind, StepPhase
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.model.faults import Cause, Request
-from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase, PodUid
+from kubemend.controller.model.members import Member, NodeName, NodeView, Owner, PodPhase, PodUid
 from kubemend.controller.model.rounds import (
     Abort,
     Cancelled,
@@ -268,6 +268,45 @@ def test_members_wait_for_replacement_only_for_a_time() -> None:
     play.tell(arrived(0))
     play.tell(seen(0, 1))
     assert play.round.phase is Phase.DONE
+
+
+OF_A_RAY_CLUSTER = Owner("ray.io", "RayCluster", "ray", "uid-ray")
+
+
+def named_at_random(index: int, *, generation: int = 0, owner: Owner = OF_A_RAY_CLUSTER, **changes: Any) -> Member:
+    """Return a member whose slot is its pod's name: its replacement's slot is another."""
+    slot = builders.member(index, generation=generation).pod.name
+    return builders.member(index, generation=generation, owner=owner, slot=slot, **changes)
+
+
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_a_pod_of_another_name_replaces_one_of_the_same_owner(comes_first: bool) -> None:
+    play = Play([named_at_random(0), named_at_random(1)])
+    play.told(StepPhase.STOPPED, 1)
+    newcomer = MemberSeen(named_at_random(0, generation=1))
+    play.tell(MemberSeen(named_at_random(0, deleting=True)))
+    play.tell(*((newcomer, PodGone(uid(0))) if comes_first else (PodGone(uid(0)), newcomer)))
+    assert play.round.awaited == {}
+    play.tell(StepTold(uid(0, 1), StepPhase.STOPPED))
+    assert pods(play.wanted(Release)) == {uid(0, 1), uid(1)}
+    play.tell(StepTold(uid(0, 1), StepPhase.RUNNING), StepTold(uid(1), StepPhase.RUNNING))
+    assert play.round.phase is Phase.DONE
+    assert [one.member.pod.uid for one in outcome.current(play.round)] == [uid(0, 1), uid(1)]
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        named_at_random(2, owner=Owner("ray.io", "RayCluster", "other", "uid-other")),
+        named_at_random(2, owner=Owner("apps", "StatefulSet", "ray", "uid-ray")),
+    ],
+    ids=["of another owner", "of an owner whose pods keep their names"],
+)
+def test_a_pod_that_replaces_none_leaves_the_place_of_the_gone_one(stranger: Member) -> None:
+    assert stranger.owner is not None
+    play = Play([named_at_random(0, owner=replace(stranger.owner, uid="uid-ray")), named_at_random(1)])
+    play.tell(MemberSeen(named_at_random(0, deleting=True)), PodGone(uid(0)), MemberSeen(stranger))
+    assert [*play.round.awaited] == ["train-0-0"]
 
 
 def test_hold_annotation_sets_wait_for_replacement() -> None:
@@ -902,6 +941,14 @@ def test_new_leader_resumes_from_agents_results() -> None:
     assert advance.round.members[uid(0)].stand is MemberPhase.STOPPED
     after = machine.advance(advance.round, [StepTold(uid(1), StepPhase.STOPPED)], now=NOW + 5.0)
     assert pods(each for each in after.effects if isinstance(each, Release)) == {uid(0), uid(1)}
+
+
+@pytest.mark.parametrize("owner", [OF_A_RAY_CLUSTER, Owner("apps", "StatefulSet", "ray", "uid-ray")])
+def test_new_leader_takes_a_pod_of_another_name_for_the_one_that_was_to_be_replaced(owner: Owner) -> None:
+    decision = Decision(Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST, "", frozenset({"train-0-0"}))
+    newcomer = named_at_random(0, generation=1, owner=owner)
+    advance = resumed([newcomer, named_at_random(1, owner=owner)], decision=decision)
+    assert [*advance.round.awaited] == ([] if owner == OF_A_RAY_CLUSTER else ["train-0-0"])
 
 
 def test_fault_between_release_and_new_leader_is_decided_afterwards() -> None:

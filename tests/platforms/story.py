@@ -1,0 +1,136 @@
+"""The steps that are the same beside every controller: a fault, the round that answers it, and what it left alone."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from hack.devnode import controlplane, platforms
+from hack.devnode.cluster import Cluster
+from hack.devnode.platforms import Platform
+from hack.devnode.rounds import Rounds
+from kubemend.common.kube import client as kube
+from tests.platforms.owned import Kind, Owned
+from tests.scenarios.gang.product import PATIENT, Product
+
+_DEADLINE = 120.0
+
+Json = dict[str, Any]
+
+
+class Story:
+    """The training, and the rounds that it has had so far."""
+
+    def __init__(self, platform: Platform, product: Product, training: Owned, tell: Callable[[Json], None]) -> None:
+        self.training = training
+        self.rounds = Rounds(training.api, training.gang)
+        self._platform = platform
+        self._product = product
+        self._tell = tell
+        self._count = 0
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def beside(
+        cls,
+        platform: Platform,
+        cluster: Cluster,
+        kind: Kind,
+        *,
+        size: int,
+        state: Path,
+        tell: Callable[[Json], None],
+    ) -> AsyncIterator[Self]:
+        """Run the controller, Kubernetes' own, and the product; yields when all are ready, without a training yet.
+
+        Kubernetes' own begin after the definitions: the garbage collector would see later ones only after half a
+        minute. Skips the test where the controller has not been built.
+        """
+        if why := platform.missing():
+            pytest.skip(why)
+        async with contextlib.AsyncExitStack() as stack:
+            api = await stack.enter_async_context(kube.connect(kubeconfig=cluster.first.kubeconfig))
+            product = await stack.enter_async_context(Product.on(cluster, state=state))
+            await stack.enter_async_context(platforms.run(platform, cluster.first, api))
+            control_plane = cluster.first.layout.root / "control-plane"
+            await stack.enter_async_context(controlplane.on(cluster.first.kubeconfig, control_plane))
+            await product.start(*PATIENT, nodes=len(cluster.nodes))
+            training = await stack.enter_async_context(Owned.on(cluster, api, kind, "llm", size=size))
+            yield cls(platform, product, training, tell)
+
+    async def a_worker_is_killed(self, member: str) -> Json:
+        """Its program dies of SIGKILL: all members are restarted in place."""
+        before = await self.training.uids()
+        await self.training.kill(member)
+        return await self._restarted("a worker killed", because="Exit", recreated=set(), before=before)
+
+    async def a_gpu_has_a_fault(self, member: str) -> Json:
+        """A made-up Xid 31 on its GPU: all members are restarted in place."""
+        before = await self.training.uids()
+        await self.training.write_xid(member, 31)
+        return await self._restarted("Xid 31", because="Device", recreated=set(), before=before)
+
+    async def a_pod_is_deleted_in_a_round(self) -> Json:
+        """While the agent of its node is stopped, the round cannot end; the pod is deleted then, and comes again."""
+        training, before = self.training, await self.training.uids()
+        dying, *others = [(member, await training.node_of(member)) for member in training.members]
+        deleted, lost = next((member, on) for member, on in reversed(others) if on is not dying[1])
+        index = training.cluster.nodes.index(lost)
+        self._product.pause_agent(index)
+        await training.kill(dying[0])
+        await self.rounds.until(lambda rounds: len(rounds) > self._count, what="a round")
+        await training.delete(deleted)
+        await training.replaced(before[deleted])
+        self._product.resume_agent(index)
+        return await self._restarted("a pod deleted in a round", because="Exit", recreated={deleted}, before=before)
+
+    async def a_round_is_refused(self, member: str) -> Json:
+        """A member's program dies of SIGKILL, and its gang is not restarted; kubelet starts the one again."""
+        await self.training.kill(member)
+        self._count += 1
+        restart = await self.rounds.finished(self._count, timeout=_DEADLINE)
+        assert restart["status"]["phase"] == "Failed", restart["status"]
+        await self.training.all_train()
+        await self.tell("a round refused", restart)
+        return restart
+
+    async def completes(self, is_over: Callable[[Json], bool]) -> None:
+        """All members reach the goal, and the owner's status says so."""
+        training = self.training
+        goal = training.set_goal(further=20)
+
+        async def over() -> bool:
+            return is_over((await training.owner()).get("status") or {})
+
+        await training.until(over, what="the completion")
+        assert set(training.steps().values()) == {goal}
+        assert len(await self.rounds.all()) == self._count
+
+    async def tell(self, case: str, restart: Json) -> None:
+        """Add a row to the table: the case, its figures, and what the owner's own budget says afterwards."""
+        status, budget = restart["status"], await self.training.budget()
+        row = {
+            "platform": self._platform.name,
+            "version": self._platform.module.version,
+            "case": case,
+            "decision": status["decision"]["kind"],
+            "ms": status.get("timings", {}).get("totalMilliseconds"),
+        }
+        self._tell({**row, "its own count": ", ".join(f"{key} {value}" for key, value in budget.items())})
+
+    async def _restarted(self, case: str, *, because: str, recreated: set[str], before: dict[str, str]) -> Json:
+        """Wait for the next round, and check its result; all train afterwards, from their checkpoints."""
+        self._count += 1
+        steps = self.training.steps()
+        restart = await self.rounds.finished(self._count, timeout=_DEADLINE)
+        status = restart["status"]
+        assert status["phase"] == "Done", status
+        assert status["trigger"]["kind"] == because, status
+        await self.training.all_train()
+        after = await self.training.uids()
+        assert {member for member, uid in before.items() if uid not in after.values()} == recreated
+        assert all(self.training.lives(member)[-1].step >= steps[member] for member in after if member in before)
+        await self.tell(case, restart)
+        return restart
