@@ -13,7 +13,7 @@ export GOGC ?= 400
 GENERATORS := protogen catalog_doc monitoring api_doc performance_doc steps_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode kubernetes image demo test test-long lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-steps generate lock clean
+.PHONY: help venv devnode kubernetes crio image demo test test-long lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-steps generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -32,6 +32,9 @@ devnode: venv  ## fetch the dev node's programs: containerd, runc, CNI, busybox,
 kubernetes: venv  ## build etcd, the Kubernetes programs and kubectl from their Go modules, once (ten minutes on two cores)
 	python -m hack.devnode kubernetes
 
+crio: venv  ## build CRI-O from its Go module, once, as the dev cluster's second runtime (five minutes on two cores)
+	python -m hack.devnode crio
+
 image: venv  ## build the image with buildah on a base of Debian's packages, and print its archive (Debian, root)
 	python -m hack.image
 
@@ -41,7 +44,7 @@ demo: devnode kubernetes  ## GPU faults restart a container and a gang of four i
 test: lint devnode kubernetes  ## everything that CI runs
 	python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-test-long: devnode kubernetes image  ## the slower checks: the tests marked long, the whole matrix, kill runs, fault suite, an installation (hours)
+test-long: devnode kubernetes crio image  ## the slower checks: the tests marked long, the whole matrix, kill runs, fault suite, an installation (hours)
 	python -m pytest -m long -n 3 --dist loadscope --no-loadscope-reorder
 	python -m pytest -m "" tests/scenarios/matrix --matrix=full
 	python -m bench.crash --runs 500

@@ -14,7 +14,20 @@ from pathlib import Path
 
 import click
 
-from hack.devnode import claims, cluster, controllers, kubernetes, layout, leftovers, node, packages, processes, ready
+from hack.devnode import (
+    claims,
+    cluster,
+    controllers,
+    crio,
+    kubernetes,
+    layout,
+    leftovers,
+    node,
+    packages,
+    processes,
+    ready,
+    runtime_config,
+)
 from hack.devnode.containerd import ContainerdError
 from hack.devnode.images import ImagesError
 from hack.devnode.network import NetworkError
@@ -41,6 +54,7 @@ def _kind_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--gpus", type=click.IntRange(0, 16), default=8, show_default=True, help="Of each node."),
         click.option("--nodes", type=click.IntRange(1, 16), default=1, show_default=True, help="NAME, NAME-2, …"),
+        click.option("--runtime", type=click.Choice(runtime_config.PROGRAMS), default=runtime_config.CONTAINERD),
         click.option("--gang", is_flag=True, help="Also run a controller, and on every node an agent of its hub."),
     ):
         command = option(command)
@@ -59,7 +73,7 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def main() -> None:
-    """A Kubernetes node for development: real API server, kubelet and containerd; only the GPUs are simulated."""
+    """A Kubernetes node for development: real API server, kubelet and runtime; only the GPUs are simulated."""
 
 
 @main.command()
@@ -78,10 +92,18 @@ def build_kubernetes() -> None:
     click.echo(kubernetes.ensure())
 
 
+@main.command("crio")
+def build_crio() -> None:
+    """Build CRI-O from its Go module, once."""
+    logs.configure(log_format="console")
+    click.echo(crio.ensure())
+
+
 @main.command()
 def versions() -> None:
     """Print the version that each real part of a dev cluster reports."""
     answers = {"containerd": ".".join(str(number) for number in packages.ensure_packages().version)}
+    answers |= {"cri-o": crio.reported()} if not crio.missing() else {}
     answers |= kubernetes.reported(where) if (where := kubernetes.assets()) else {}
     for name, version in answers.items():
         click.echo(f"{name:<26}{version}")
@@ -90,14 +112,14 @@ def versions() -> None:
 @main.command()
 @name_option
 @_kind_options
-def start(*, name: str, gpus: int, nodes: int, gang: bool) -> None:
+def start(*, name: str, gpus: int, nodes: int, runtime: str, gang: bool) -> None:
     """Start a node in the background; returns when it is Ready."""
     where = layout.NodeLayout.named(name)
     log = _supervisor_log(where)
     log.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "hack.devnode", "run", f"--name={name}", f"--gpus={gpus}", f"--nodes={nodes}"]
+    kind = [f"--name={name}", f"--gpus={gpus}", f"--nodes={nodes}", f"--runtime={runtime}"]
     child = processes.Child.start(
-        [*command, *(["--gang"] if gang else [])],
+        [sys.executable, "-m", "hack.devnode", "run", *kind, *(["--gang"] if gang else [])],
         name=f"dev node {name}",
         log=log,
         pid_file=_supervisor_pid(where),
@@ -111,10 +133,11 @@ def start(*, name: str, gpus: int, nodes: int, gang: bool) -> None:
 @main.command()
 @name_option
 @_kind_options
-def run(*, name: str, gpus: int, nodes: int, gang: bool) -> None:
+def run(*, name: str, gpus: int, nodes: int, runtime: str, gang: bool) -> None:
     """Run a node in the foreground until Ctrl-C or SIGTERM."""
     logs.configure(log_format="console")
-    asyncio.run(_hold(name, nodes=nodes, gang=gang, options=node.Options(gpus=gpus)))
+    options = node.Options(gpus=gpus, runtime=runtime_config.RuntimeOptions(program=runtime))
+    asyncio.run(_hold(name, nodes=nodes, gang=gang, options=options))
 
 
 @main.command()

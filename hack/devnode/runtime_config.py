@@ -7,6 +7,7 @@ plugins that the node does not use are off, which makes containerd start faster 
 import json
 import pathlib
 from dataclasses import dataclass
+from typing import Final
 
 from hack.devnode import images, layout, packages
 
@@ -23,10 +24,14 @@ _UNUSED_PLUGINS = (
     "io.containerd.tracing.processor.v1.otlp",
 )
 
+CONTAINERD: Final = "containerd"
+CRIO: Final = "cri-o"
+PROGRAMS: Final = (CONTAINERD, CRIO)
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
-    """Select the kind of runtime.
+    """Select the kind of runtime: ``program`` is ``containerd`` or ``cri-o``. The rest is about containerd.
 
     - ``snapshotter`` makes the containers' roots; None: ``overlayfs`` where the machine can mount overlays, else
       ``native``
@@ -35,6 +40,7 @@ class RuntimeOptions:
     - ``nri`` turns on the Node Resource Interface, which containerd 2.x has on by default
     """
 
+    program: str = CONTAINERD
     snapshotter: str | None = None
     snapshots: pathlib.Path | None = None
     runc: pathlib.Path | None = None
