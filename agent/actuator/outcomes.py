@@ -13,6 +13,7 @@ class Result(enum.Enum):
 
     ``SWAPPED``: the successor runs; ``ADOPTED``: kubelet's container runs; ``RERUN``: the whole pod runs again. After
     ``RESET`` and ``TRIGGERED`` kubelet starts everything, after ``LEFT_TO_KUBELET`` the remaining containers.
+    ``NOT_ALIKE``: the successor would differ from the old container, and was removed before anything was stopped.
     """
 
     SWAPPED = "Swapped"
@@ -23,6 +24,7 @@ class Result(enum.Enum):
     LEFT_TO_KUBELET = "LeftToKubelet"
     SUCCESSOR_EXITED = "SuccessorExited"
     UNDONE = "Undone"
+    NOT_ALIKE = "NotAlike"
     STUCK = "Stuck"
     FAILED = "Failed"
     UNFINISHED = "Unfinished"
@@ -46,6 +48,7 @@ _WORST_FIRST = (
     Result.STUCK,
     Result.FAILED,
     Result.SUCCESSOR_EXITED,
+    Result.NOT_ALIKE,
     Result.UNDONE,
     Result.LEFT_TO_KUBELET,
     Result.TRIGGERED,

@@ -115,7 +115,7 @@ class RuntimeFacts:
     ``started_at`` is Unix time in seconds, None if it never started. ``not_cloneable`` is why its config cannot be read
     or copied, None if no obstacle is known. ``not_holdable`` is why its successor cannot be held at its first
     instruction although this node can hold others, and ``unsupported`` why containers of its low-level runtime are not
-    restarted at all.
+    restarted at all. ``config_is_rebuilt``: the runtime does not return the config (``agent.restart.rebuild``).
     """
 
     state: ContainerState
@@ -125,6 +125,7 @@ class RuntimeFacts:
     not_cloneable: str | None = None
     not_holdable: str | None = None
     unsupported: str | None = None
+    config_is_rebuilt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +252,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
         not_cloneable=facts.runtime.not_cloneable,
         can_hold=facts.can_hold,
         not_holdable=facts.runtime.not_holdable,
+        config_is_rebuilt=facts.runtime.config_is_rebuilt,
     )
     choice = strategies.choose(pod_options.strategy, situation)
     if choice.strategy is None:

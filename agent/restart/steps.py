@@ -48,6 +48,7 @@ class StepReason(enum.Enum):
     SUCCESSOR_EXITED = "SuccessorExited"
     UNDONE = "Undone"
     NOTHING_TO_CLONE = "NothingToClone"
+    NOT_ALIKE = "NotAlike"
     POD_ENDS = "PodEnds"
 
 

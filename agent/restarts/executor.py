@@ -144,8 +144,10 @@ class RestartExecutor:
         devices: frozenset[GpuUuid] | None,
         announce: Callable[[], None],
         part: RoundHooks | None = None,
-    ) -> None:
-        """Execute a plan through its verified end. Raises HistoryError before anything is done.
+    ) -> Outcome:
+        """Execute a plan through its verified end; return its outcome. Raises HistoryError before anything is done.
+
+        ``Result.NOT_ALIKE`` is not an end: nothing was changed or reported, and the caller chooses another strategy.
 
         - ``counted`` is journalled with it.
         - ``announce`` is called once it is in the journal.
@@ -163,7 +165,14 @@ class RestartExecutor:
             with self._act_noted(in_round=part is not None):
                 outcome = await self._to_the_end(act, remembered=visit.remembered)
             done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
-            await self._finish(done, part=part, devices=devices, visit=visit)
+            if outcome.result is Result.NOT_ALIKE:
+                counted.taken_back()
+                self._count(done)
+                await self._close(done)
+                await act.give_back()
+            else:
+                await self._finish(done, part=part, devices=devices, visit=visit)
+            return outcome
 
     async def resume(self, act: RestartPlan, *, cause: admission.Cause, part: RoundHooks) -> None:
         """Finish a plan that a previous agent started for a round. It is in the journal already."""

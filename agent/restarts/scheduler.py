@@ -10,6 +10,7 @@ import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import progress, turns
+from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
@@ -349,9 +350,10 @@ class RestartScheduler:
             refusal = _withdrawn(request, why)
             self._announce(request, refusal)
             return refusal
-        act = replace(act, followed=request.followed)
+        not_copied = facts.runtime is not None and facts.runtime.not_cloneable is not None
+        act = replace(act, followed=request.followed, stepped_down=decision.detail if not_copied else "")
         try:
-            await self._performer.perform(
+            outcome = await self._performer.perform(
                 request.part.take_on(act, pid=target.info.pid) if request.part is not None else act,
                 cause=facts.cause,
                 counted=counted,
@@ -361,12 +363,14 @@ class RestartScheduler:
             )
         except HistoryError as error:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.JOURNAL_UNAVAILABLE, str(error))
+        if outcome.result is Result.NOT_ALIKE:
+            return await self._without_clone(request, facts, target=target, why=outcome.detail)
         return decision
 
     async def _without_clone(
         self, request: Request, facts: admission.Facts, *, target: runtime_state.RuntimeState, why: str
     ) -> admission.Decision:
-        """Decide again after the config turned out not to be cloneable."""
+        """Decide again after the config turned out not to be cloneable, or its clone not to be alike."""
         assert facts.runtime is not None
         facts = replace(facts, runtime=replace(facts.runtime, not_cloneable=why))
         decision = admission.decide(facts, now=self._now())
