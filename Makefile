@@ -13,7 +13,7 @@ export GOGC ?= 400
 GENERATORS := protogen catalog_doc monitoring api_doc chart performance_doc steps_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode kubernetes platforms image demo test test-long test-platforms lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-steps generate lock clean
+.PHONY: help venv devnode kubernetes crio platforms image demo test test-long test-platforms lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-steps generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -32,6 +32,9 @@ devnode: venv  ## fetch the dev node's programs: containerd, runc, CNI, busybox,
 kubernetes: venv  ## build etcd, the Kubernetes programs and kubectl from their Go modules, once (ten minutes on two cores)
 	python -m hack.devnode kubernetes
 
+crio: venv  ## build CRI-O from its Go module, once, as the dev cluster's second runtime (five minutes on two cores)
+	python -m hack.devnode crio
+
 platforms: venv  ## build other projects' controllers of training pods from their Go modules, once (half an hour on two cores)
 	python -m hack.devnode platforms
 
@@ -44,7 +47,7 @@ demo: devnode kubernetes  ## GPU faults restart a container and a gang of four i
 test: lint devnode kubernetes  ## everything that CI runs
 	python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
-test-long: devnode kubernetes platforms image  ## the slower checks: the tests marked long, the whole matrix, kill runs, fault suite, an installation (hours)
+test-long: devnode kubernetes crio platforms image  ## the slower checks: the tests marked long, the whole matrix, kill runs, fault suite, an installation (hours)
 	python -m pytest -m long -n 3 --dist loadscope --no-loadscope-reorder
 	python -m pytest -m "" tests/scenarios/matrix --matrix=full
 	python -m bench.crash --runs 500

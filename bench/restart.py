@@ -7,6 +7,8 @@ The same then with reruns of whole pods, and with restarts that kubelet carries 
 Then one container that is swapped and one that is rerun fail many times in a row under a whole agent. Last an agent
 reads kernel log lines, and the time from each line to the pod condition in the API is taken by a watch.
 
+On CRI-O only the swaps and the log lines are measured: there a pod is never rerun.
+
 Prints JSON. ``swap_ms`` and ``rerun_ms`` are from the first call to the confirmed new process, ``running_ms`` is until
 everything runs again, ``prepare_ms`` is the time before that. Each ratio is to the bare calls of the same run.
 """
@@ -22,7 +24,7 @@ import click
 
 from bench import arrivals, bare, figures, kubelets, rig, rows
 from bench import reruns as bench_reruns
-from hack.devnode import node, trainer
+from hack.devnode import node, runtime_config, trainer
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
 from kubemend.agent.restart.intents import Strategy
@@ -55,12 +57,16 @@ class Counts:
     lines: int
 
 
-async def measure(counts: Counts) -> dict[str, Any]:
+async def measure(counts: Counts, *, runtime: str = runtime_config.CONTAINERD) -> dict[str, Any]:
     """Run everything and return the figures."""
     samples = Samples()
-    async with node.DevNode.named("bench") as dev:
+    options = node.Options(runtime=runtime_config.RuntimeOptions(program=runtime))
+    async with node.DevNode.named("bench", options=options) as dev:
         async with rig.on(dev) as made:
             await _swaps(dev, made, samples, count=counts.restarts)
+            if runtime == runtime_config.CRIO:
+                await _log_lines(dev, samples, lines=counts.lines)
+                return _figures(samples, kinds=dev.kinds)
             whole_pods = await bench_reruns.measure(dev, made, count=counts.reruns)
             by_kubelet = await asyncio.gather(
                 *(kubelets.measure(dev, made, strategy=strategy, count=counts.resets) for strategy in _BY_KUBELET)
@@ -158,10 +164,11 @@ async def _log_lines(dev: node.DevNode, samples: Samples, *, lines: int) -> None
 @click.option("--resets", default=10, show_default=True, help="Resets, and as many restarts by rules.")
 @click.option("--row", default=10, show_default=True, help="Failures in a row.")
 @click.option("--lines", default=100, show_default=True, help="Kernel log lines.")
-def main(**counts: int) -> None:
+@click.option("--runtime", type=click.Choice(runtime_config.PROGRAMS), default=runtime_config.CONTAINERD)
+def main(*, runtime: str, **counts: int) -> None:
     """Measure and print."""
     logs.configure(level="error", log_format="console")
-    click.echo(json.dumps(asyncio.run(measure(Counts(**counts))), indent=2))
+    click.echo(json.dumps(asyncio.run(measure(Counts(**counts), runtime=runtime)), indent=2))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, Hook, PodUid, SandboxId
-from kubemend.agent.restart import cache, clone, host_files, intents, process, shm
+from kubemend.agent.restart import cache, clone, host_files, intents, likeness, process, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 TIME_LIMIT = 150.0
@@ -127,7 +127,8 @@ class SuccessorSpec:
     """The inputs for creating one successor, and for ending its predecessor as the pod specifies.
 
     ``shared_memory`` is the container's /dev/shm, ``compile_cache`` its part of the cache volume; ``sweep`` and
-    ``emptying`` are their cleanups before its start.
+    ``emptying`` are their cleanups before its start. ``original`` is the container that the successor must be like,
+    because its config was rebuilt; None if the runtime returned the config.
     """
 
     successor: clone.Successor
@@ -139,6 +140,7 @@ class SuccessorSpec:
     sweep: ShmCleanup | None = None
     compile_cache: cache.Place | cache.NotOurs = cache.NotOurs("it was not examined")  # noqa: RUF009 - frozen
     emptying: CacheCleanup | None = None
+    original: likeness.Original | None = None
 
     @property
     def log_file(self) -> Path:

@@ -15,6 +15,7 @@ class Result(enum.Enum):
     it, and another strategy takes over. ``SWAPPED``: the successor runs; ``ADOPTED``: kubelet's container runs;
     ``RERUN``: the whole pod runs again. After ``RESET`` and ``TRIGGERED`` kubelet starts everything, after
     ``LEFT_TO_KUBELET`` the remaining containers.
+    ``NOT_ALIKE``: the successor would differ from the old container, and was removed before anything was stopped.
     """
 
     RESTARTED = "Restarted"
@@ -27,6 +28,7 @@ class Result(enum.Enum):
     LEFT_TO_KUBELET = "LeftToKubelet"
     SUCCESSOR_EXITED = "SuccessorExited"
     UNDONE = "Undone"
+    NOT_ALIKE = "NotAlike"
     STUCK = "Stuck"
     FAILED = "Failed"
     UNFINISHED = "Unfinished"
@@ -52,6 +54,7 @@ _WORST_FIRST = (
     Result.FAILED,
     Result.STEPPED_DOWN,
     Result.SUCCESSOR_EXITED,
+    Result.NOT_ALIKE,
     Result.UNDONE,
     Result.LEFT_TO_KUBELET,
     Result.TRIGGERED,

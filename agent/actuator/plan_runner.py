@@ -53,6 +53,9 @@ class PlanRunner(RuntimeOps[_Intent]):
     def next_steps(self) -> Sequence[steps.Step]:
         """Return the steps that the rule requires now."""
 
+    async def examine(self) -> None:
+        """Examine what the last step has created, before the next one is chosen."""
+
     def ended(self, step: steps.Step) -> Outcome:
         """Return the outcome that a DONE stands for."""
         return self.outcome(_RESULT[step.why])
@@ -108,6 +111,7 @@ class PlanRunner(RuntimeOps[_Intent]):
     async def _drive(self, changes: "asyncio.Queue[ContainerEvent]") -> Outcome:
         backoff = aio.Backoff(first=0.02, limit=2.0)
         while True:
+            await self.examine()
             todo = self._abandoning() or await self._delay_starts(self.next_steps())
             if todo[0].kind is steps.StepKind.DONE and self.fresh:
                 return self.ended(todo[0])
@@ -411,4 +415,5 @@ _RESULT = {
     steps.StepReason.UNDONE: Result.UNDONE,
     steps.StepReason.POD_ENDS: Result.UNDONE,
     steps.StepReason.NOTHING_TO_CLONE: Result.FAILED,
+    steps.StepReason.NOT_ALIKE: Result.NOT_ALIKE,
 }

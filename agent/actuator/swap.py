@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -15,9 +15,10 @@ from kubemend.agent.actuator.hold.standby import EndedError, Standby
 from kubemend.agent.actuator.next_names import NextNames
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.plan_runner import RELIST_SECONDS, PlanRunner, next_change
-from kubemend.agent.clients.cri.errors import CriError, NameReserved
+from kubemend.agent.clients.cri.errors import CallFailed, CriError, NameReserved, NotFound
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
-from kubemend.agent.restart import intents, steps, swap
+from kubemend.agent.restart import clone, intents, likeness, steps, swap
+from kubemend.common import aio
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
@@ -84,12 +85,65 @@ class _SwapRun(PlanRunner[intents.Intent]):
     standby: Standby | None = None
     unanswered: bool = False  # a call next to the old one may or may not have taken effect
     frozen: int | None = None  # the old one's pid
+    alike: set[ContainerId] = field(default_factory=set)
+    unlike: str | None = None
 
     def next_steps(self) -> Sequence[steps.Step]:
         can_clone = self.made_from is not None
         stays = self._stays()
-        step = swap.next_step(self.intent, self.seen, resolution=self.resolution, can_clone=can_clone, stays=stays)
+        step = swap.next_step(
+            self.intent,
+            self.seen,
+            resolution=self.resolution,
+            can_clone=can_clone,
+            is_unlike=self.unlike is not None,
+            stays=stays,
+        )
         return (step,)
+
+    async def examine(self) -> None:
+        """Compare a successor that was made from a rebuilt config with the old container. Nothing has been stopped.
+
+        CRI-O answers a second CreateContainer of one name with the container that has it, so this also finds out that
+        the container is kubelet's.
+        """
+        original = self.made_from.original if self.made_from is not None else None
+        if original is None:
+            return
+        for view in self.seen:
+            if view.restart_id == self.intent.id and view.state is ContainerState.CREATED and view.id not in self.alike:
+                await self._compare(view, original)
+
+    async def _compare(self, view: ContainerSummary, original: likeness.Original) -> None:
+        """Retries while the runtime does not answer: the time limit bounds it, and nothing is done before."""
+        backoff = aio.Backoff(first=0.02, limit=2.0)
+        while True:
+            try:
+                status = await self.tools.runtime.container_status(view.id)
+                break
+            except NotFound:
+                await self.refresh()
+                return
+            except CriError as error:
+                self.last_error = str(error)
+                await backoff.wait()
+        restart_id = status.annotations.get(clone.RESTART_ID_ANNOTATION)
+        if restart_id != self.intent.id:
+            self.seen = tuple(replace(each, restart_id=restart_id) if each is view else each for each in self.seen)
+            return
+        assert self.made_from is not None
+        successor = self.made_from.successor
+        self.unlike = likeness.difference(
+            original,
+            likeness.Original(status.id, status.spec or {}),
+            config=successor.config,
+            termination_path=successor.termination_path,
+        )
+        if self.unlike is None:
+            self.alike.add(view.id)
+        else:
+            self.last_error = f"the successor would differ: {self.unlike}"
+            log.warning("restart.not_alike", restart=self.intent.id, field=self.unlike)
 
     def _stays(self) -> frozenset[ContainerId]:
         """Return the containers that a round has released, or will release unless kubelet's container is running."""
@@ -121,7 +175,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
         finally:
             self._end_standby()
             self._thaw_unless_replaced()
-        if outcome.result in (Result.UNDONE, Result.FAILED, Result.STUCK):
+        if outcome.result in (Result.UNDONE, Result.NOT_ALIKE, Result.FAILED, Result.STUCK):
             await self._thaw_old()
         return outcome
 
@@ -135,14 +189,19 @@ class _SwapRun(PlanRunner[intents.Intent]):
         """
         if not self._old_runs or self.intent.grace_seconds > 0:  # a frozen container cannot use its grace period
             if not self._old_runs and not self.stopped_old:
-                await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
+                await self._reserve_next(config, sandbox_config=sandbox_config)
             await self._make(config, sandbox_config=sandbox_config)
             return
         if not await self._freeze_old():
-            await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
+            await self._reserve_next(config, sandbox_config=sandbox_config)
         self.unanswered = True
         await self._make(config, sandbox_config=sandbox_config)
         self.unanswered = False
+
+    async def _reserve_next(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
+        """Reserve the next name. CRI-O has no use for it: it would give the reservation to kubelet as its container."""
+        if self.made_from is None or self.made_from.original is None:
+            await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
 
     async def _make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
         try:
@@ -150,6 +209,10 @@ class _SwapRun(PlanRunner[intents.Intent]):
         except NameReserved:
             name, attempt = config.metadata.name, config.metadata.attempt
             await self.next_names.clear(self.intent.sandbox_id, name=name, attempt=attempt)
+            raise
+        except CallFailed as error:
+            if self.made_from is not None and self.made_from.original is not None:
+                self.unlike = f"the runtime refuses it: {error}"
             raise
 
     async def start(self, container_id: ContainerId) -> bool:

@@ -50,7 +50,9 @@ def config_check(*, gives_config: bool | None) -> Check:
     """Return the check for whether the runtime returns a container's config or hides it."""
     match gives_config:
         case True:
-            return Check(CONFIG, Result.OK, "the runtime returns a container's config: restarts by swap")
+            return Check(
+                CONFIG, Result.OK, "the runtime returns a container's config, or it can be rebuilt: restarts by swap"
+            )
         case False:
             return Check(
                 CONFIG,

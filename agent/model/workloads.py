@@ -185,6 +185,7 @@ class ContainerSpec:
     running: bool = False
     started: bool = False
     holds_devices: bool = False  # by its spec, independent of kubelet's allocations
+    image: str = ""  # as the pod names it
 
     def rule_for(self, exit_code: int) -> RestartRule | None:
         """Return the rule that kubelet applies to this exit code, or None."""

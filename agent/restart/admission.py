@@ -130,7 +130,8 @@ class RuntimeFacts:
     or copied, None if no obstacle is known. ``not_holdable`` is why its successor cannot be held at its first
     instruction although this node can hold others, and ``unsupported`` why containers of its low-level runtime are not
     restarted at all. ``launcher`` is the answer of the launcher in it, None if it runs none; ``program_started_at`` is
-    when that has started the program that runs now.
+    when that has started the program that runs now. ``config_is_rebuilt``: the runtime does not return the config
+    (``agent.restart.rebuild``).
     """
 
     state: ContainerState
@@ -142,6 +143,7 @@ class RuntimeFacts:
     unsupported: str | None = None
     launcher: process.Launcher | process.Silent | None = None
     program_started_at: float | None = None
+    config_is_rebuilt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
         is_fault=facts.asked is None,
         fails_again=process.fails_again(facts.history.container, died_at=facts.cause.happened_at),
         cleans=bool(pod_options.clean),
+        config_is_rebuilt=facts.runtime.config_is_rebuilt,
     )
     choice = strategies.choose(pod_options.strategy, situation)
     if choice.strategy is None:

@@ -61,6 +61,11 @@ class Successor:
     log_path: str
     termination_log: host_files.TerminationLog | None
 
+    @property
+    def termination_path(self) -> str | None:
+        """Return where the successor's own termination-message file is mounted; None if it has none."""
+        return self.config.annotations.get(TERMINATION_PATH_ANNOTATION) if self.termination_log is not None else None
+
 
 def sandbox_config(config: Mapping[str, Any] | None) -> api_pb2.PodSandboxConfig:
     """Return the sandbox's config as the message that CreateContainer requires.

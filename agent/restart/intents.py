@@ -60,6 +60,14 @@ class SwapOrder(enum.Enum):
         }.get(self, self)
 
     @property
+    def creating(self) -> "SwapOrder":
+        """Return the same order for a successor that must have been created before anything is stopped."""
+        return {
+            SwapOrder.STOP_FIRST: SwapOrder.CREATE_FIRST,
+            SwapOrder.START_ELSE_STOP_FIRST: SwapOrder.START_ELSE_CREATE_FIRST,
+        }.get(self, self)
+
+    @property
     def exit_is_restarted(self) -> bool:
         """Return whether kubelet restarts the container after any exit, so that an exit that it sees does no harm."""
         return self in (SwapOrder.STOP_FIRST, SwapOrder.START_ELSE_STOP_FIRST)

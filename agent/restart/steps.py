@@ -54,6 +54,7 @@ class StepReason(enum.Enum):
     HELD_FOR_ROUND = "HeldForRound"
     UNDONE = "Undone"
     NOTHING_TO_CLONE = "NothingToClone"
+    NOT_ALIKE = "NotAlike"
     POD_ENDS = "PodEnds"
 
 

@@ -36,7 +36,8 @@ class Situation:
 
     ``targets`` are the containers that a swap would replace. ``not_cloneable`` is why a container's config cannot be
     read or copied, None if it can. ``can_hold``: whether a started container can be held at its first instruction;
-    ``not_holdable`` is why this one's successor cannot, although the node can hold others.
+    ``not_holdable`` is why this one's successor cannot, although the node can hold others. ``config_is_rebuilt``: the
+    runtime does not return the config, so a successor must be compared before anything is stopped.
 
     ``launcher`` is the answer of the launcher in the container that the fault hit, None if it runs none. ``is_fault``:
     the restart is for a fault of the program. ``fails_again``: that follows another restart (``process.fails_again``).
@@ -53,6 +54,7 @@ class Situation:
     is_fault: bool = False
     fails_again: bool = False
     cleans: bool = False
+    config_is_rebuilt: bool = False
 
     @property
     def holds_beside(self) -> bool:
@@ -151,6 +153,8 @@ def order_of(target: ContainerSpec, situation: Situation) -> SwapOrder:
     if target.restart_rules:
         # An exit that kubelet sees could match a rule such as RestartAllContainers on 137 (KEP-5532).
         order = SwapOrder.CREATE_FIRST
+    if situation.config_is_rebuilt:
+        order = order.creating
     return order.beside if situation.holds_beside else order
 
 
@@ -202,6 +206,11 @@ def _may_end(policy: RestartPolicy, *, grace: float) -> bool:
 
 def _rerun(situation: Situation) -> tuple[Obstacle, str] | None:
     containers = situation.pod.containers
+    if situation.config_is_rebuilt and situation.not_cloneable is None:
+        return (
+            Obstacle.RUNTIME_HIDES_CONFIG,
+            "the runtime returns no configs, and a rerun first removes containers",
+        )
     return _hidden_config(situation) or _foreign_hook(containers) or _early_liveness(containers) or _reset(situation)
 
 

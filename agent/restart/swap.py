@@ -22,12 +22,15 @@ def next_step(
     *,
     resolution: Resolution = Resolution.FINISH,
     can_clone: bool = True,
+    is_unlike: bool = False,
     stays: Collection[ContainerId] = (),
 ) -> Step:
     """Return the one next step, given every container of the target's name that the runtime lists now.
 
-    ``can_clone`` is False if the old container's config is not available (removed before a replay). ``stays`` are
-    successors that a round has released, or is about to: kubelet's copy of such a one is removed, not the successor.
+    ``can_clone`` is False if the old container's config is not available (removed before a replay). ``is_unlike``: the
+    successor has been found to differ from the old container, and is taken back (``agent.restart.likeness``). ``stays``
+    are successors that a round has released, or is about to: kubelet's copy of such a one is removed, not the
+    successor.
 
     Invariants (property-tested): a STOP only names the old container; a REMOVE only names a container of this intent,
     or kubelet's copy of one that stays; START is never returned while the old one runs, unless the order starts first
@@ -45,6 +48,14 @@ def next_step(
         return Step(StepKind.REMOVE, StepReason.OUT_OF_TURN, others[-1].id)
     if ours and others:
         return Step(StepKind.REMOVE, StepReason.KUBELET_WON, ours[-1].id)
+    if is_unlike and not others:
+        waiting = [view for view in ours if view.state is ContainerState.CREATED]
+        if waiting or not newer:
+            return (
+                Step(StepKind.REMOVE, StepReason.NOT_ALIKE, waiting[-1].id)
+                if waiting
+                else Step(StepKind.DONE, StepReason.NOT_ALIKE)
+            )
     if ours and old_runs and intent.order.starts_first:
         return _beside_the_old(intent, ours[-1], go_on=resolution is Resolution.FINISH and can_clone)
     if resolution is Resolution.UNDO and old_runs and not others:

@@ -76,6 +76,10 @@ class Budgets:
         self._begun = [each for each in self._begun if each.at > counted.at - COUNT_SECONDS]
         self._begun.append(counted)
 
+    def forget(self, counted: counts.Begun) -> None:
+        """Stop counting a restart that was taken back. A later agent counts it still, from the journal."""
+        self._begun.remove(counted)
+
     def all(self) -> tuple[counts.Begun, ...]:
         """Return every restart that was started and still counts."""
         return tuple(self._begun)
@@ -91,6 +95,10 @@ class Counted:
     def has_begun(self) -> None:
         """Keep the count. Call this once the restart is in the journal."""
         self.budgets.keep(self.restart)
+
+    def taken_back(self) -> None:
+        """Remove the count: the restart is tried in another way, which counts again."""
+        self.budgets.forget(self.restart)
 
 
 class BudgetGauges(Collector):

@@ -145,7 +145,9 @@ class RestartExecutor:
         announce: Callable[[], None],
         part: RoundHooks | None = None,
     ) -> Outcome:
-        """Execute a plan through its verified end; return how it ended. Raises HistoryError before anything is done.
+        """Execute a plan through its verified end; return its outcome. Raises HistoryError before anything is done.
+
+        ``Result.NOT_ALIKE`` is not an end: nothing was changed or reported, and the caller chooses another strategy.
 
         - ``counted`` is journalled with it.
         - ``announce`` is called once it is in the journal.
@@ -163,6 +165,12 @@ class RestartExecutor:
             with self._act_noted(in_round=part is not None):
                 outcome = await self._to_the_end(act, remembered=visit.remembered)
             done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
+            if outcome.result is Result.NOT_ALIKE:
+                counted.taken_back()
+                self._count(done)
+                await self._close(done)
+                await act.give_back()
+                return outcome
             return await self._finish(done, part=part, devices=devices, visit=visit)
 
     async def resume(self, act: RestartPlan, *, cause: admission.Cause, part: RoundHooks) -> None:

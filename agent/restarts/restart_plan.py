@@ -31,6 +31,7 @@ class RestartPlan(abc.ABC):
     """A restart that was admitted.
 
     ``restart_count`` is the target's count after it. ``holding`` holds what it starts until the release.
+    ``stepped_down`` is why a better strategy was not used, if its container could not be copied exactly.
     """
 
     outside: ports.Dependencies
@@ -39,6 +40,7 @@ class RestartPlan(abc.ABC):
     followed: progress.Progress = field(default=progress.NO_FOLLOWER, kw_only=True)
     sweep: ShmCleanup | None = field(default=None, kw_only=True)
     holding: HoldSet | None = field(default=None, kw_only=True)
+    stepped_down: str = field(default="", kw_only=True)
 
     @property
     @abc.abstractmethod
@@ -101,7 +103,8 @@ class RestartPlan(abc.ABC):
         """Return the outcome with notes about the cleanups before the start."""
         if not outcome.result.restarted:
             return outcome
-        notes = [self.sweep.note] if self.sweep is not None else []
+        notes = [self.stepped_down] if self.stepped_down else []
+        notes += [self.sweep.note] if self.sweep is not None else []
         notes += [emptying.note for emptying in self.emptyings if emptying.note]
         return replace(outcome, notes=(*outcome.notes, *notes))
 

@@ -9,12 +9,13 @@ from kubemend.agent.actuator import device_processes
 from kubemend.agent.actuator.context import Launchers, PreStopHook, SuccessorSpec
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission, cache, clone, intents, process, runtimes, shm
+from kubemend.agent.restart import admission, cache, clone, intents, likeness, process, rebuild, runtimes, shm
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import root_mounts
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 _NANOSECOND = 1e-9
+_HIDDEN = "the runtime does not return its config"
 _WORTH_A_STEP = 2.0  # seconds; less can be the delay between clone and the runtime's record of the start
 
 
@@ -41,7 +42,8 @@ class RuntimeState:
             exit_code=self.info.exit_code if exited else None,
             started_at=self.info.started_at * _NANOSECOND + stepped if self.info.started_at else None,
             sandbox_ready=self.sandbox_ready,
-            not_cloneable=None if self.info.config is not None else "the runtime does not return its config",
+            not_cloneable=None if self.info.config is not None else self.info.hidden or _HIDDEN,
+            config_is_rebuilt=self.info.config is not None and self.info.spec is not None,
             not_holdable=not_holdable,
             unsupported=runtimes.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
             launcher=self.launcher,
@@ -128,17 +130,21 @@ async def material(
     """Return the spec of a container's successor. Raises CriError; CloneRefusedError if it could not be exact."""
     hidden, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info.id))
     sandbox = clone.sandbox_config(hidden)
+    spec = pod.container(intent.target.name) if pod is not None else None
+    config = info.config
+    if config is not None and info.spec is not None and spec is not None and spec.image:
+        config = rebuild.with_image(config, named=spec.image)
     successor = clone.successor(
-        info.config,
+        config,
         intent=intent,
         runtime_env=info.runtime_env,
         resources=resources,
         live_cpuset=processes.cpuset(info.pid) if info.pid is not None else None,
     )
-    spec = pod.container(intent.target.name) if pod is not None else None
     return SuccessorSpec(
         successor=successor,
         sandbox_config=sandbox,
+        original=likeness.Original(info.id, info.spec) if info.spec is not None else None,
         post_start=spec.post_start if spec is not None else None,
         pre_stop_hook=pre_stop_hooks(pod).get(intent.target.name),
         pod_ip=pod.pod_ip if pod is not None else None,

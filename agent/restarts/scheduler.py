@@ -359,7 +359,8 @@ class RestartScheduler:
             refusal = _withdrawn(request, why)
             self._announce(request, refusal)
             return refusal
-        act = replace(act, followed=request.followed)
+        not_copied = facts.runtime is not None and facts.runtime.not_cloneable is not None
+        act = replace(act, followed=request.followed, stepped_down=decision.detail if not_copied else "")
         try:
             outcome = await self._performer.perform(
                 request.part.take_on(act, pid=target.info.pid) if request.part is not None else act,
@@ -373,12 +374,14 @@ class RestartScheduler:
             return admission.Decision(admission.Verb.HOLD, admission.Reason.JOURNAL_UNAVAILABLE, str(error))
         if outcome.result is Result.STEPPED_DOWN:
             return await self._once(request, launcher_failed=outcome.detail)
+        if outcome.result is Result.NOT_ALIKE:
+            return await self._without_clone(request, facts, target=target, why=outcome.detail)
         return decision
 
     async def _without_clone(
         self, request: Request, facts: admission.Facts, *, target: runtime_state.RuntimeState, why: str
     ) -> admission.Decision:
-        """Decide again after the config turned out not to be cloneable."""
+        """Decide again after the config turned out not to be cloneable, or its clone not to be alike."""
         assert facts.runtime is not None
         facts = replace(facts, runtime=replace(facts.runtime, not_cloneable=why))
         decision = admission.decide(facts, now=self._now())

@@ -153,6 +153,7 @@ def _container(container: Object, role: ContainerRole, statuses: Mapping[str, Ob
         running="running" in (status.get("state") or {}),
         started=bool(status.get("started")),
         holds_devices=targets.holds_devices(container),
+        image=str(container.get("image") or ""),
     )
 
 

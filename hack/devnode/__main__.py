@@ -18,6 +18,7 @@ from hack.devnode import (
     claims,
     cluster,
     controllers,
+    crio,
     kubernetes,
     layout,
     leftovers,
@@ -26,6 +27,7 @@ from hack.devnode import (
     platforms,
     processes,
     ready,
+    runtime_config,
 )
 from hack.devnode.containerd import ContainerdError
 from hack.devnode.images import ImagesError
@@ -53,6 +55,7 @@ def _kind_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--gpus", type=click.IntRange(0, 16), default=8, show_default=True, help="Of each node."),
         click.option("--nodes", type=click.IntRange(1, 16), default=1, show_default=True, help="NAME, NAME-2, …"),
+        click.option("--runtime", type=click.Choice(runtime_config.PROGRAMS), default=runtime_config.CONTAINERD),
         click.option("--gang", is_flag=True, help="Also run a controller, and on every node an agent of its hub."),
     ):
         command = option(command)
@@ -71,7 +74,7 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def main() -> None:
-    """A Kubernetes node for development: real API server, kubelet and containerd; only the GPUs are simulated."""
+    """A Kubernetes node for development: real API server, kubelet and runtime; only the GPUs are simulated."""
 
 
 @main.command()
@@ -98,10 +101,18 @@ def build_platforms() -> None:
         click.echo(each.build())
 
 
+@main.command("crio")
+def build_crio() -> None:
+    """Build CRI-O from its Go module, once."""
+    logs.configure(log_format="console")
+    click.echo(crio.ensure())
+
+
 @main.command()
 def versions() -> None:
     """Print the version that each real part of a dev cluster reports."""
     answers = {"containerd": ".".join(str(number) for number in packages.ensure_packages().version)}
+    answers |= {"cri-o": crio.reported()} if not crio.missing() else {}
     answers |= kubernetes.reported(where) if (where := kubernetes.assets()) else {}
     for name, version in answers.items():
         click.echo(f"{name:<26}{version}")
@@ -110,14 +121,14 @@ def versions() -> None:
 @main.command()
 @name_option
 @_kind_options
-def start(*, name: str, gpus: int, nodes: int, gang: bool) -> None:
+def start(*, name: str, gpus: int, nodes: int, runtime: str, gang: bool) -> None:
     """Start a node in the background; returns when it is Ready."""
     where = layout.NodeLayout.named(name)
     log = _supervisor_log(where)
     log.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "hack.devnode", "run", f"--name={name}", f"--gpus={gpus}", f"--nodes={nodes}"]
+    kind = [f"--name={name}", f"--gpus={gpus}", f"--nodes={nodes}", f"--runtime={runtime}"]
     child = processes.Child.start(
-        [*command, *(["--gang"] if gang else [])],
+        [sys.executable, "-m", "hack.devnode", "run", *kind, *(["--gang"] if gang else [])],
         name=f"dev node {name}",
         log=log,
         pid_file=_supervisor_pid(where),
@@ -131,10 +142,11 @@ def start(*, name: str, gpus: int, nodes: int, gang: bool) -> None:
 @main.command()
 @name_option
 @_kind_options
-def run(*, name: str, gpus: int, nodes: int, gang: bool) -> None:
+def run(*, name: str, gpus: int, nodes: int, runtime: str, gang: bool) -> None:
     """Run a node in the foreground until Ctrl-C or SIGTERM."""
     logs.configure(log_format="console")
-    asyncio.run(_hold(name, nodes=nodes, gang=gang, options=node.Options(gpus=gpus)))
+    options = node.Options(gpus=gpus, runtime=runtime_config.RuntimeOptions(program=runtime))
+    asyncio.run(_hold(name, nodes=nodes, gang=gang, options=options))
 
 
 @main.command()

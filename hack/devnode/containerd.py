@@ -1,4 +1,4 @@
-"""Run a private containerd: started, broken on purpose, and removed without a trace."""
+"""Run a private containerd: started, broken on purpose, and removed without a trace. CRI-O is run alike (``crio``)."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import types
 from collections.abc import AsyncIterator, Callable
-from typing import Self
+from typing import ClassVar, Self
 
 import grpc.aio
 import structlog
@@ -19,7 +19,7 @@ from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
 log = structlog.get_logger(__name__)
 
-_PART = "containerd"
+_PID_FILE = "containerd"  # of either runtime
 _LOG_LINES = 15
 _STOP_SECONDS = 5.0
 _CALL_SECONDS = 5.0
@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.01
 
 
 class ContainerdError(RuntimeError):
-    """containerd did not start. The message ends with the last lines of its log."""
+    """The runtime did not start. The message ends with the last lines of its log."""
 
 
 class Containerd:
@@ -37,6 +37,8 @@ class Containerd:
     processes, mounts, links and files of the node's runtime: the whole root directory. One program at a time may run a
     node (``claims.NodeInUseError``); the remains of a crashed one are removed first.
     """
+
+    program: ClassVar[str] = "containerd"
 
     def __init__(
         self,
@@ -69,7 +71,7 @@ class Containerd:
     def pid(self) -> int:
         """Return the daemon's process id. Raises ContainerdError while it does not run."""
         if self._child is None:
-            raise ContainerdError(f"containerd of dev node {self.node.name} is not running; start it first")
+            raise ContainerdError(f"{self.program} of dev node {self.node.name} is not running; start it first")
         return self._child.pid
 
     async def start(self) -> None:
@@ -133,24 +135,29 @@ class Containerd:
         _share_mounts(node.root)
         for folder in (node.cni_conf_dir, node.cdi_dir, node.pod_logs, node.container_log_links, node.kubelet_root):
             folder.mkdir(parents=True, exist_ok=True)
-        config = runtime_config.containerd_config(
-            node,
-            binaries=self.binaries,
-            snapshotter=self._options.snapshotter or _snapshotter(node.root),
-            options=self._options,
-        )
-        node.containerd_config.write_text(config, encoding="utf-8")
+        node.containerd_config.write_text(self._config(), encoding="utf-8")
         (node.cni_conf_dir / "10-pods.conflist").write_text(runtime_config.network_config(node), encoding="utf-8")
         network.ensure_bridge(node)
+
+    def _config(self) -> str:
+        return runtime_config.containerd_config(
+            self.node,
+            binaries=self.binaries,
+            snapshotter=self._options.snapshotter or _snapshotter(self.node.root),
+            options=self._options,
+        )
+
+    def _command(self) -> tuple[str, ...]:
+        return (str(self.binaries.containerd), "--config", str(self.node.containerd_config))
 
     async def _launch(self) -> None:
         """Start the daemon and wait for its ready notification (sd_notify(3)), then for CRI's answer."""
         with sockets.notify_socket(self.node.notify_socket) as notified:
             self._child = processes.Child.start(
-                (str(self.binaries.containerd), "--config", str(self.node.containerd_config)),
-                name="containerd",
+                self._command(),
+                name=self.program,
                 log=self.node.containerd_log,
-                pid_file=self.node.pid_file(_PART),
+                pid_file=self.node.pid_file(_PID_FILE),
                 environment={"PATH": self.binaries.search_path, "NOTIFY_SOCKET": str(self.node.notify_socket)},
                 dies_with_us=self._dies_with_us,
             )
@@ -177,7 +184,7 @@ class Containerd:
 
     def _with_log(self, what: str) -> str:
         lines = self.node.containerd_log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join((f"containerd {what}; the end of {self.node.containerd_log}:", *lines[-_LOG_LINES:]))
+        return "\n".join((f"{self.program} {what}; the end of {self.node.containerd_log}:", *lines[-_LOG_LINES:]))
 
     def _import_images(self) -> None:
         images.build(self.binaries, self.node.images_archive)

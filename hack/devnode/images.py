@@ -70,9 +70,9 @@ def load(binaries: packages.Binaries, *, archive: pathlib.Path, socket: pathlib.
     Raises ImagesError. CRI learns of imported images by an event: query it for them before using them.
     """
     client = (str(binaries.ctr), "--address", str(socket), "--namespace", "k8s.io", "images")
-    _run((*client, "import", str(archive)))
+    run((*client, "import", str(archive)))
     for image in _IMAGES:
-        _run((*client, "label", image.name, "io.cri-containerd.pinned=pinned"))
+        run((*client, "label", image.name, "io.cri-containerd.pinned=pinned"))
 
 
 def load_archive(
@@ -83,9 +83,15 @@ def load_archive(
     Raises ImagesError. CRI learns of the images by an event, as in ``load``.
     """
     client = (str(binaries.ctr), "--address", str(socket), "--namespace", "k8s.io", "images")
-    _run((*client, "import", str(archive)))
+    run((*client, "import", str(archive)))
     for tag, image in tags.items():
-        _run((*client, "tag", image, tag))
+        run((*client, "tag", image, tag))
+
+
+def unpack(archive: pathlib.Path, folder: pathlib.Path) -> None:
+    """Unpack the archive into a folder, as a directory of OCI images that skopeo reads (``oci:FOLDER:NAME``)."""
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
 
 
 class _Blobs:
@@ -102,7 +108,7 @@ class _Blobs:
 
 
 def _manifest(image: _Image, *, layer: Mapping[str, object], blobs: _Blobs) -> dict[str, object]:
-    """Add an image's config and manifest; return the index's entry, whose annotation names the image for ctr."""
+    """Add an image's config and manifest; return the index's entry, which names the image for ctr and for skopeo."""
     config = {
         "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
         "os": "linux",
@@ -117,7 +123,8 @@ def _manifest(image: _Image, *, layer: Mapping[str, object], blobs: _Blobs) -> d
         "layers": [layer],
     }
     descriptor = blobs.add(_json(manifest), media_type="application/vnd.oci.image.manifest.v1+json")
-    return {**descriptor, "annotations": {"io.containerd.image.name": image.name}}
+    names = {"io.containerd.image.name": image.name, "org.opencontainers.image.ref.name": image.name}
+    return {**descriptor, "annotations": names}
 
 
 def _worker(directory: pathlib.Path) -> pathlib.Path:
@@ -128,7 +135,7 @@ def _worker(directory: pathlib.Path) -> pathlib.Path:
 
 
 def _layer(busybox: pathlib.Path, *, worker: pathlib.Path) -> bytes:
-    applets = sorted(set(_run((str(busybox), "--list")).split()) - {"busybox"})
+    applets = sorted(set(run((str(busybox), "--list")).split()) - {"busybox"})
     links = {f"bin/{applet}": "busybox" for applet in applets}
     programs = {"bin/busybox": busybox.read_bytes(), pulse.PROGRAM.lstrip("/"): worker.read_bytes()}
     files = {**programs, **{path: text.encode() for path, text in _FILES.items()}}
@@ -168,7 +175,8 @@ def _json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _run(command: tuple[str, ...]) -> str:
+def run(command: tuple[str, ...]) -> str:
+    """Run a program and return what it prints. Raises ImagesError."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_SECONDS, check=True).stdout
     except subprocess.CalledProcessError as error:

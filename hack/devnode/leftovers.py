@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 _CGROUP_ROOT = pathlib.Path("/sys/fs/cgroup")
 _CNI_RESULTS = pathlib.Path("/var/lib/cni/results")  # libcni's cache; containerd has no setting for it
-_PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "ctr", "runc"})
+_PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "ctr", "runc", "crio", "conmon"})
 _TASKS = "io.containerd.runtime.v2.task"
 _SECONDS = 10.0
 _POLL_SECONDS = 0.01
@@ -123,8 +123,9 @@ def _container_ids(node: layout.NodeLayout) -> frozenset[str]:
 
 
 def _bundles(node: layout.NodeLayout) -> Iterator[pathlib.Path]:
-    """Yield the directories that containerd keeps for running containers and sandboxes."""
+    """Yield the directories that the runtime keeps for running containers and sandboxes."""
     yield from (node.containerd_state / _TASKS).glob("*/*")
+    yield from (node.containerd_state / "overlay-containers").glob("*")
 
 
 def _shim_sockets(node: layout.NodeLayout) -> Iterator[pathlib.Path]:

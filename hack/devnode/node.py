@@ -20,6 +20,7 @@ from typing import Any, Self
 from hack import kmsg
 from hack.devnode import (
     apiserver,
+    crio,
     kubelet,
     kubernetes,
     layout,
@@ -68,7 +69,8 @@ class DevNode:
         self.layout = where
         self.options = options or Options()
         self.name = where.name
-        self.containerd = Containerd(where, packages.ensure_packages(), options=self.options.runtime)
+        runtime = crio.Crio if self.options.runtime.program == runtime_config.CRIO else Containerd
+        self.containerd = runtime(where, packages.ensure_packages(), options=self.options.runtime)
         self.api = api or apiserver.KubeApiServer(
             where.root / "kube", kubeconfig=where.kubeconfig, service_accounts=self.options.service_accounts
         )
@@ -134,7 +136,7 @@ class DevNode:
     @property
     def kinds(self) -> dict[str, str]:
         """Return the kinds of its parts, for reports of measurements."""
-        return {"api": "real kube-apiserver", "kubelet": "real"}
+        return {"api": "real kube-apiserver", "kubelet": "real", "runtime": self.options.runtime.program}
 
     @property
     def nvml(self) -> nvml_control.FakeNvml:

@@ -8,6 +8,7 @@ import json
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from hack.devnode import images, layout, packages
 
@@ -24,10 +25,14 @@ _UNUSED_PLUGINS = (
     "io.containerd.tracing.processor.v1.otlp",
 )
 
+CONTAINERD: Final = "containerd"
+CRIO: Final = "cri-o"
+PROGRAMS: Final = (CONTAINERD, CRIO)
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
-    """Select the kind of runtime.
+    """Select the kind of runtime: ``program`` is ``containerd`` or ``cri-o``. The rest is about containerd.
 
     - ``snapshotter`` makes the containers' roots; None: ``overlayfs`` where the machine can mount overlays, else
       ``native``
@@ -37,6 +42,7 @@ class RuntimeOptions:
     - ``handlers`` are further names under which RuntimeClasses can ask for the same OCI runtime
     """
 
+    program: str = CONTAINERD
     snapshotter: str | None = None
     snapshots: pathlib.Path | None = None
     runc: pathlib.Path | None = None

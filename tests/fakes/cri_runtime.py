@@ -16,6 +16,8 @@ from google.protobuf.message import Message
 
 from kubemend.common.pb.runtime.v1 import api_pb2 as pb
 
+_CRIO = "io.kubernetes.cri-o."
+
 IMAGE_PATH = "PATH=/bin"
 """The environment of the stand-in's only image."""
 
@@ -34,14 +36,17 @@ class Behaviour:
     """Differences from containerd 2.1.
 
     ``has_events`` False: no GetContainerEvents (containerd 1.6). ``tells_events`` False: the stream stays silent (CRI-O
-    by default). ``gives_config`` False: the verbose status has no config (CRI-O). ``runtime_type``: the low-level
-    runtime of all containers, None if not reported (CRI-O). ``start_fails``: no container can be started, which
-    containerd takes for the container's exit (internal/cri/server/container_start.go).
+    by default). ``gives_config`` False: the verbose status has no config. ``is_crio``: it has CRI-O's OCI spec instead.
+    ``spec_of_new`` replaces parts of the spec's ``process`` for every attempt but the first. ``runtime_type``: the
+    low-level runtime of all containers, None if not reported (CRI-O). ``start_fails``: no container can be started,
+    which containerd takes for the container's exit (internal/cri/server/container_start.go).
     """
 
     has_events: bool = True
     tells_events: bool = True
     gives_config: bool = True
+    is_crio: bool = False
+    spec_of_new: dict[str, Any] = field(default_factory=dict)
     runtime_type: str | None = "io.containerd.runc.v2"
     name: str = "containerd"
     version: str = "2.1.9"
@@ -100,11 +105,12 @@ class Container:
             image=self.config.image,
             labels=self.config.labels,
             annotations=self.config.annotations,
+            mounts=self.config.mounts,
             log_path=f"{self.sandbox.config.log_directory}/{self.config.log_path}",
             resources=pb.ContainerResources(linux=self.resized or self.config.linux.resources),
         )
 
-    def verbose(self, *, with_config: bool, runtime_type: str | None) -> str:
+    def verbose(self, behaviour: Behaviour) -> str:
         """Return the JSON of its verbose status."""
         env = [IMAGE_PATH, *(f"{item.key}={item.value.decode()}" for item in self.config.envs)]
         mounts = self.config.mounts
@@ -117,9 +123,13 @@ class Container:
                 "linux": {"cgroupsPath": f"/k8s.io/{self.id}"},
             },
         }
-        if runtime_type is not None:
-            info["runtimeType"] = runtime_type
-        if with_config:
+        if behaviour.runtime_type is not None:
+            info["runtimeType"] = behaviour.runtime_type
+        if behaviour.is_crio:
+            info["runtimeSpec"]["annotations"] = {f"{_CRIO}ContainerID": self.id, f"{_CRIO}Image": "sha256:0123"}
+            info["runtimeSpec"]["process"] |= {"args": list(self.config.command)}
+            info["runtimeSpec"]["process"] |= behaviour.spec_of_new if self.config.metadata.attempt else {}
+        elif behaviour.gives_config:
             info["config"] = go_json(self.config)
         return json.dumps(info)
 
@@ -195,7 +205,10 @@ class Runtime:
         sandbox = self.sandboxes.get(request.pod_sandbox_id)
         if sandbox is None:
             raise RefusedError(grpc.StatusCode.NOT_FOUND, "an error occurred when try to find sandbox: not found")
-        config = {"config": go_json(sandbox.config)} if self.behaviour.gives_config else {}
+        config: dict[str, Any] = {"config": go_json(sandbox.config)} if self.behaviour.gives_config else {}
+        if self.behaviour.is_crio:
+            log = f"{sandbox.config.log_directory}/{sandbox.id}.log"
+            config = {"runtimeSpec": {"annotations": {f"{_CRIO}SandboxID": sandbox.id, f"{_CRIO}LogPath": log}}}
         info = {"info": json.dumps({"pid": 4241, **config})} if request.verbose else {}
         return pb.PodSandboxStatusResponse(status=sandbox.status(), info=info)
 
@@ -275,7 +288,7 @@ class Runtime:
         """ContainerStatus."""
         container = self._container(request.container_id)
         behaviour = self.behaviour
-        verbose = container.verbose(with_config=behaviour.gives_config, runtime_type=behaviour.runtime_type)
+        verbose = container.verbose(behaviour)
         return pb.ContainerStatusResponse(status=container.status(), info={"info": verbose} if request.verbose else {})
 
     def exec_sync(self, request: pb.ExecSyncRequest) -> pb.ExecSyncResponse:

@@ -151,7 +151,7 @@ class CriClient:
     async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None:
         """Return the sandbox's config from the runtime's JSON, or None if it is not included. Raises NotFound.
 
-        It is the config at the sandbox's creation, so it is cached.
+        It is the config at the sandbox's creation, rebuilt if the runtime does not return it, so it is cached.
         """
         if (known := self._sandbox_configs.get(sandbox_id)) is not None:
             return known
@@ -160,10 +160,9 @@ class CriClient:
                 api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True),
                 timeout=self._deadlines.read,
             )
-        config = convert.verbose_info(answer.info, endpoint=self.endpoint).get("config")
-        if not isinstance(config, dict):
-            return None
-        self._sandbox_configs.put(sandbox_id, config)
+        config = convert.sandbox_config(answer, endpoint=self.endpoint)
+        if config is not None:
+            self._sandbox_configs.put(sandbox_id, config)
         return config
 
     async def create_container(

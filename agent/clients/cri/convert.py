@@ -17,7 +17,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
     SandboxView,
 )
-from kubemend.agent.restart import cache, clone, shm
+from kubemend.agent.restart import cache, clone, rebuild, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 # kubelet's labels: staging/src/k8s.io/kubelet/pkg/types/labels.go
@@ -75,8 +75,10 @@ class ContainerStatus:
     ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``runtime_args``, ``pid``,
     ``cgroups_path``, ``shm_source`` and ``cache_source`` (the host's directories that are mounted at /dev/shm and for
     compile caches) and ``runtime_type`` (containerd's name of the low-level runtime) come from the verbose part, which
-    is not specified: None means that this runtime does not report them. ``config``, ``runtime_env`` and
-    ``runtime_args`` may contain secrets and are kept out of ``repr``.
+    is not specified: None means that this runtime does not report them. ``config``, ``spec``, ``runtime_env`` and
+    ``runtime_args`` may contain secrets and are kept out of ``repr``. ``spec`` is the OCI spec from which ``config``
+    was rebuilt (``agent.restart.rebuild``); None if the runtime returns the config itself. ``hidden`` is why there is
+    no ``config``.
     """
 
     id: ContainerId
@@ -98,6 +100,8 @@ class ContainerStatus:
     cache_source: str | None = None
     runtime_type: str | None = None
     config: Mapping[str, Any] | None = field(default=None, repr=False)
+    spec: Mapping[str, Any] | None = field(default=None, repr=False)
+    hidden: str = ""
     runtime_env: tuple[str, ...] | None = field(default=None, repr=False)
     runtime_args: tuple[str, ...] | None = field(default=None, repr=False)
 
@@ -180,6 +184,13 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         raise errors.InvalidAnswer(f"container {status.id!r} has none of kubelet's labels", where=endpoint)
     verbose = verbose_info(answer.info, endpoint=endpoint)
     spec = _object(verbose.get("runtimeSpec"))
+    config, hidden = _object(verbose.get("config")), ""
+    is_rebuilt = not config
+    if is_rebuilt:
+        try:
+            config = rebuild.container_config(status, verbose)
+        except clone.CloneRefusedError as refusal:
+            hidden = str(refusal)
     return ContainerStatus(
         id=ContainerId(status.id),
         ref=ref,
@@ -199,10 +210,27 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         shm_source=_mount_source(spec, at=shm.INSIDE),
         cache_source=_mount_source(spec, at=cache.INSIDE),
         runtime_type=_runtime_type(verbose),
-        config=_object(verbose.get("config")) or None,
+        config=config or None,
+        spec=spec if is_rebuilt else None,
+        hidden=hidden,
         runtime_env=_words(spec, "env"),
         runtime_args=_words(spec, "args"),
     )
+
+
+def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, *, endpoint: str) -> Mapping[str, Any] | None:
+    """Return the sandbox's config of a verbose PodSandboxStatus, rebuilt if necessary; None if it is not included.
+
+    Raises InvalidAnswer.
+    """
+    verbose = verbose_info(answer.info, endpoint=endpoint)
+    config = verbose.get("config")
+    if isinstance(config, dict):
+        return config
+    try:
+        return rebuild.sandbox_config(answer, verbose)
+    except clone.CloneRefusedError as refusal:
+        raise errors.InvalidAnswer(f"PodSandboxStatus: {refusal}", where=endpoint) from refusal
 
 
 def verbose_info(info: Mapping[str, str], *, endpoint: str) -> Mapping[str, Any]:

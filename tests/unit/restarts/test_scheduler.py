@@ -184,6 +184,25 @@ async def test_auto_uses_reset_if_runtime_hides_config(world: World) -> None:
     assert " by reset " in condition.message
 
 
+async def test_a_config_that_crio_hides_is_rebuilt_for_a_swap(world: World) -> None:
+    world.pod.rig.server.runtime.behaviour.is_crio = True
+    condition = await world.ask()
+    assert " by swap " in condition.message
+    assert len(await world.pod.running()) == len(LASTING)
+
+
+async def test_a_rebuilt_config_whose_spec_differs_is_taken_back_before_anything_is_stopped(world: World) -> None:
+    server = world.pod.rig.server
+    server.runtime.behaviour.is_crio = True
+    server.runtime.behaviour.spec_of_new = {"cwd": "/elsewhere"}
+    condition = await world.ask()
+    assert " by reset " in condition.message
+    assert "process.cwd is new" in condition.message
+    calls = [call for call in server.called() if call in ("CreateContainer", "StopContainer", "RemoveContainer")]
+    assert calls[:2] == ["CreateContainer", "RemoveContainer"]
+    assert await world.store.unfinished() == ()
+
+
 async def test_auto_steps_down_if_config_is_not_cloneable(world: World) -> None:
     running = world.pod.rig.server.runtime.containers[world.pod.old["trainer"]]
     running.config.annotations["io.kubernetes.container.restartCount"] = "many"

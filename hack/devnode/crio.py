@@ -1,0 +1,176 @@
+"""Build CRI-O once, from its Go module, and run it in place of containerd, as a node's private runtime.
+
+``hack/crio/go.mod`` requires CRI-O as a tool; conmon, which holds each container, and skopeo, which puts the images
+into CRI-O's storage, are Debian's. runc is called by a program of ours (``hack/crio/lenient-runc``). Everything lies
+under the node's root, as containerd's files do, and under the same names: the socket of CRI is
+``NodeLayout.containerd_socket``.
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from typing import ClassVar, Final
+
+from hack.devnode import images, layout, packages
+from hack.devnode.containerd import Containerd
+from hack.devnode.gobuild import GoModule
+from hack.devnode.packages import CHECKOUT
+
+_CACHE: Final = CHECKOUT / ".dev" / "crio"
+_PACKAGE: Final = "github.com/cri-o/cri-o"
+_BUILD_PACKAGES: Final = ("gcc", "libc6-dev", "libseccomp-dev", "pkg-config")
+_RUN_PACKAGES: Final = ("conmon", "skopeo")
+_SECONDS: Final = 60.0
+_MODULE: Final = GoModule(
+    name="CRI-O",
+    root=CHECKOUT / "hack" / "crio",
+    requires=_PACKAGE,
+    packages=(f"{_PACKAGE}/cmd/crio", "./lenient-runc"),
+    hint="make the Go modules reachable",
+    duration="about five minutes on two cores",
+    tags=(
+        "btrfs_noversion",
+        "containers_image_openpgp",
+        "containers_image_ostree_stub",
+        "exclude_graphdriver_btrfs",
+        "seccomp",
+    ),
+    cgo=True,
+)
+
+
+def missing() -> str:
+    """Return why CRI-O is unavailable on this machine, or "" when it is available."""
+    return "" if _pinns(_MODULE.directory(_CACHE)).is_file() else "no CRI-O: run `make crio`"
+
+
+def ensure() -> pathlib.Path:
+    """Return the directory of ``crio`` and ``pinns``, after building them if necessary. Raises PackagesError."""
+    packages.ensure_host_packages((*_BUILD_PACKAGES, *_RUN_PACKAGES))
+    where = _MODULE.ensure(_CACHE)
+    if not _pinns(where).is_file():
+        _build_pinns(where)
+    return where
+
+
+def reported() -> str:
+    """Return the version that the built program reports."""
+    command = (str(_MODULE.directory(_CACHE) / "crio"), "version", "--json")
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False).stdout
+    return f"v{json.loads(answer)['version']}" if answer else "unknown"
+
+
+class Crio(Containerd):
+    """Run CRI-O under the root of one dev node, as ``Containerd`` runs containerd."""
+
+    program: ClassVar[str] = "crio"
+
+    def _config(self) -> str:
+        return _config(self.node, binaries=self.binaries, programs=_MODULE.directory(_CACHE))
+
+    def _command(self) -> tuple[str, ...]:
+        return (str(_MODULE.directory(_CACHE) / "crio"), "--config", str(self.node.containerd_config), "--config-dir=")
+
+    def _prepare(self) -> None:
+        """Put the images into the storage as well: CRI-O can import none by itself, and reads the storage as it is."""
+        if why := missing():
+            raise packages.PackagesError(why)
+        super()._prepare()
+        _policy(self.node).write_text(json.dumps({"default": [{"type": "insecureAcceptAnything"}]}), encoding="utf-8")
+        images.build(self.binaries, self.node.images_archive)
+        _load(self.node)
+
+    def _import_images(self) -> None:
+        """Do nothing: ``_prepare`` has imported them."""
+
+
+def _build_pinns(where: pathlib.Path) -> None:
+    """Compile CRI-O's helper that keeps namespaces, which is written in C."""
+    sources = sorted((_MODULE.source() / "pinns" / "src").glob("*.c"))
+    with tempfile.TemporaryDirectory(dir=where.parent) as folder:
+        made = pathlib.Path(folder, "pinns")
+        command = ("gcc", "-std=c99", "-O3", "-static", "-s", "-o", str(made), *(str(path) for path in sources))
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        if answer.returncode != 0:
+            raise packages.PackagesError(f"CRI-O's pinns cannot be compiled: {answer.stderr.strip()[-200:]}")
+        made.rename(_pinns(where))
+
+
+def _pinns(where: pathlib.Path) -> pathlib.Path:
+    return where / "pinns"
+
+
+def _policy(node: layout.NodeLayout) -> pathlib.Path:
+    return node.root / "policy.json"
+
+
+def _load(node: layout.NodeLayout) -> None:
+    """Copy the images from the archive into the storage. Raises images.ImagesError."""
+    store = f"[overlay@{node.containerd_root}+{node.containerd_state}]"
+    with tempfile.TemporaryDirectory(dir=node.root) as folder:
+        images.unpack(node.images_archive, pathlib.Path(folder))
+        for name in (images.BUSYBOX, images.PAUSE):
+            command = ("skopeo", "--policy", str(_policy(node)), "copy", "--quiet")
+            images.run((*command, f"oci:{folder}:{name}", f"containers-storage:{store}{name}"))
+
+
+def _config(node: layout.NodeLayout, *, binaries: packages.Binaries, programs: pathlib.Path) -> str:
+    """Return crio.conf: every path lies under the node's root, and services that the node does not use are off."""
+    runs = node.root / "crio"
+    conmon = shutil.which("conmon") or "conmon"
+    return f"""\
+[crio]
+root = {_quoted(node.containerd_root)}
+runroot = {_quoted(node.containerd_state)}
+storage_driver = "overlay"
+log_dir = {_quoted(runs / "logs")}
+version_file = {_quoted(runs / "version")}
+version_file_persist = ""
+clean_shutdown_file = {_quoted(runs / "clean.shutdown")}
+internal_wipe = false
+
+[crio.api]
+listen = {_quoted(node.containerd_socket)}
+stream_address = "127.0.0.1"
+stream_port = "0"
+
+[crio.runtime]
+cgroup_manager = "cgroupfs"
+conmon_cgroup = "pod"
+default_runtime = "runc"
+enable_pod_events = true
+pinns_path = {_quoted(_pinns(programs))}
+namespaces_dir = {_quoted(runs / "ns")}
+container_exits_dir = {_quoted(runs / "exits")}
+container_attach_socket_dir = {_quoted(runs / "attach")}
+hooks_dir = []
+cdi_spec_dirs = [{_quoted(node.cdi_dir)}]
+irqbalance_config_file = ""
+irqbalance_config_restore_file = "disable"
+
+[crio.runtime.runtimes.runc]
+runtime_path = {_quoted(programs / "lenient-runc")}
+runtime_type = "oci"
+runtime_root = {_quoted(runs / "runc")}
+monitor_path = {_quoted(conmon)}
+monitor_env = [{_quoted(f"PATH={binaries.search_path}")}]
+
+[crio.image]
+pause_image = {_quoted(images.PAUSE)}
+pause_command = ""
+signature_policy = {_quoted(_policy(node))}
+signature_policy_dir = {_quoted(runs / "policies")}
+
+[crio.network]
+network_dir = {_quoted(node.cni_conf_dir)}
+plugin_dirs = [{_quoted(binaries.cni_dir)}]
+
+[crio.nri]
+enable_nri = false
+"""
+
+
+def _quoted(value: object) -> str:
+    return json.dumps(str(value))  # TOML's basic strings escape as JSON's do

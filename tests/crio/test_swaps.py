@@ -1,0 +1,164 @@
+"""A swap on the real CRI-O: the config is rebuilt, and the successor is compared before anything is stopped."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack.devnode import crio, images
+from hack.devnode.pods import Pods, RunningPod, container
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
+from kubemend.agent.restart import clone, reservations
+from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+from tests.crio.conftest import Swapper
+
+pytestmark = pytest.mark.crio
+
+MIB = 1 << 20
+LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+SOME_CPU = {"limits": {"memory": "64Mi", "cpu": "1"}, "requests": {"memory": "32Mi", "cpu": "100m"}}
+ENVIRONMENT = [{"name": "URL", "value": "a=b&c=\td"}, {"name": "EMPTY", "value": ""}]
+VOLUMES = [{"name": "data", "mountPath": "/data"}, {"name": "data", "mountPath": "/data/inner", "readOnly": True}]
+TRAINER = {
+    "resources": SOME_CPU,
+    "env": ENVIRONMENT,
+    "volumeMounts": VOLUMES,
+    "workingDir": "/var/run",
+    "securityContext": {
+        "runAsUser": 4711,
+        "runAsGroup": 4712,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
+    },
+}
+ONE_BY_ONE: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "resources": {"resources": SOME_CPU},
+    "environment": {"env": ENVIRONMENT},
+    "user": {"securityContext": {"runAsUser": 4711, "readOnlyRootFilesystem": True}},
+    "capabilities": {"securityContext": {"capabilities": {"add": ["CHOWN"], "drop": ["KILL"]}}},
+    "terminal": {"tty": True, "stdin": True, "stdinOnce": True},
+}
+
+
+@pytest.fixture
+async def cri(runtime: crio.Crio) -> "AsyncIterator[api_pb2_grpc.RuntimeServiceAsyncStub]":
+    async with runtime.runtime() as stub:
+        yield stub
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(TRAINER, id="trainer"),
+        *(pytest.param(kind, id=name, marks=pytest.mark.long) for name, kind in ONE_BY_ONE.items()),
+    ],
+)
+async def test_a_successor_is_as_the_old_container(pods: Pods, swapper: Swapper, kind: dict[str, Any]) -> None:
+    running = await pods.run(
+        name="alike",
+        containers=[container("main", LOOP, **kind)],
+        volumes=[{"name": "data", "emptyDir": {}}],
+        securityContext={"fsGroup": 99, "supplementalGroups": [100, 101]},
+        annotations={"example.com/any": "value"},
+    )
+    outcome = await swapper.swap(running)
+    assert outcome.result is Result.SWAPPED, outcome
+    new = await swapper.cri.container_status(outcome.survivors["main"])
+    assert (new.state, new.attempt) == (ContainerState.RUNNING, 1)
+    assert Path(new.log_path).parts[-2:] == ("main", "1.log")
+    assert f"{clone.RESTART_COUNT_ENV}=1" in (new.runtime_env or ())
+    old = await swapper.cri.container_status(ContainerId(running.containers["main"]))
+    assert old.state is ContainerState.EXITED
+
+
+async def test_a_resize_in_place_and_a_termination_message_are_kept(
+    pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub"
+) -> None:
+    says = f"echo 'last words' > /dev/termination-log; {LOOP}"
+    running = await pods.run(name="resized", containers=[container("main", says, resources=SOME_CPU)])
+    old = running.containers["main"]
+    (view,) = await swapper.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
+    await swapper.cri.info_of(view)  # the agent's cached status is from before the resize
+    resize = api_pb2.LinuxContainerResources(
+        memory_limit_in_bytes=256 * MIB, cpu_quota=200000, cpu_period=100000, cpu_shares=2048
+    )
+    await cri.UpdateContainerResources(api_pb2.UpdateContainerResourcesRequest(container_id=old, linux=resize))
+    before = (await _status(cri, old)).resources
+    assert before.linux.memory_limit_in_bytes == 256 * MIB
+    outcome = await swapper.swap(running)
+    assert outcome.result is Result.SWAPPED, outcome
+    new = await _status(cri, outcome.survivors["main"])
+    assert new.resources == before
+    assert _message(await _status(cri, old)) == "last words\n"
+    assert _message(new) in ("", "last words\n"), "written by the new program, if by any"
+
+
+async def test_a_successor_that_would_differ_is_taken_back(
+    pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub"
+) -> None:
+    running = await pods.run(name="device", containers=[container("other", LOOP)])
+    # The spec does not have the device's path on the node.
+    device = api_pb2.Device(host_path="/dev/zero", container_path="/dev/full", permissions="rw")
+    old = await _run_main(cri, running, devices=[device])
+    outcome = await swapper.swap(running)
+    assert outcome.result is Result.NOT_ALIKE
+    assert "linux.devices.0.minor" in outcome.detail
+    (left,) = await swapper.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
+    assert (left.id, left.state) == (old, ContainerState.RUNNING)
+
+
+async def test_a_container_that_kubelet_has_created_is_not_taken_for_ours(
+    pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub"
+) -> None:
+    """CRI-O answers the second CreateContainer of a name with the id of the container that has it."""
+    running = await pods.run(name="faster", containers=[container("other", LOOP)])
+    await _run_main(cri, running)
+    # Listed before kubelet's was created.
+    (seen,) = await swapper.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
+    theirs = await _run_main(cri, running, attempt=1)
+    outcome = await swapper.swap(running, seen=[seen])
+    assert (outcome.result, outcome.survivors["main"]) == (Result.ADOPTED, theirs)
+
+
+async def _run_main(
+    cri: "api_pb2_grpc.RuntimeServiceAsyncStub", running: RunningPod, *, attempt: int = 0, **fields: Any
+) -> str:
+    """Run a container ``main`` in a pod, as kubelet does, and return its id."""
+    other = (await _status(cri, running.containers["other"])).labels
+    config = api_pb2.ContainerConfig(
+        metadata=api_pb2.ContainerMetadata(name="main", attempt=attempt),
+        image=api_pb2.ImageSpec(image=images.BUSYBOX, user_specified_image=images.BUSYBOX),
+        command=["/bin/sh", "-c", LOOP],
+        labels={**other, reservations.NAME_LABEL: "main"},
+        annotations={clone.RESTART_COUNT_ANNOTATION: str(attempt)},
+        log_path=f"main/{attempt}.log",
+        linux=api_pb2.LinuxContainerConfig(
+            security_context=api_pb2.LinuxContainerSecurityContext(
+                namespace_options=api_pb2.NamespaceOption(pid=api_pb2.CONTAINER)
+            )
+        ),
+        **fields,
+    )
+    await asyncio.to_thread(Path(running.sandbox.log_directory, "main").mkdir, exist_ok=True)
+    request = api_pb2.CreateContainerRequest(
+        pod_sandbox_id=running.sandbox_id, config=config, sandbox_config=running.sandbox
+    )
+    created = (await cri.CreateContainer(request)).container_id
+    await cri.StartContainer(api_pb2.StartContainerRequest(container_id=created))
+    return created
+
+
+async def _status(cri: "api_pb2_grpc.RuntimeServiceAsyncStub", container_id: str) -> api_pb2.ContainerStatus:
+    return (await cri.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=container_id))).status
+
+
+def _message(shown: api_pb2.ContainerStatus) -> str:
+    """Return what kubelet reads as a container's termination message."""
+    return next(
+        Path(mount.host_path).read_text() for mount in shown.mounts if mount.container_path == "/dev/termination-log"
+    )

@@ -1,0 +1,184 @@
+"""The comparison of a successor's OCI spec: what must differ may, and every other field is named."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubemend.agent.restart import clone, likeness, rebuild
+from kubemend.common.pb.runtime.v1 import api_pb2
+from tests.unit.restart import builders, crio
+
+Json = dict[str, Any]
+TERMINATION = "/dev/termination-log"
+LAYER = "6" * 64
+
+
+def successor_spec() -> Json:
+    """Return the spec of a successor as CRI-O makes it."""
+    old = crio.spec()
+    text = json.dumps(old).replace(crio.status().id, crio.NEW_ID)
+    spec: Json = json.loads(text)
+    spec["root"]["path"] = f"/var/lib/containers/storage/overlay/{LAYER}/merged"
+    spec["process"]["env"] += [f"{clone.RESTART_COUNT_ENV}=1", f"{clone.RESTART_REASON_ENV}=Xid31"]
+    spec["annotations"] |= {
+        clone.RESTART_COUNT_ANNOTATION: "1",
+        clone.RESTART_ID_ANNOTATION: "r1",
+        "io.kubernetes.cri-o.Created": "2027-01-01T00:00:00Z",
+        "io.kubernetes.cri-o.MountPoint": spec["root"]["path"],
+        "io.kubernetes.cri-o.Metadata": '{"name":"trainer","attempt":1}',
+        "io.kubernetes.cri-o.LogPath": "/var/log/pods/x/trainer/1.log",
+    }
+    mount = next(each for each in spec["mounts"] if each["destination"] == TERMINATION)
+    mount["source"] = f"{mount['source']}new"
+    return spec
+
+
+def config(**resources: Any) -> api_pb2.ContainerConfig:
+    made = rebuild.container_config(crio.status(), crio.info())
+    of = clone.successor(made, intent=builders.intent(), runtime_env=crio.spec()["process"]["env"]).config
+    of.linux.resources.MergeFrom(api_pb2.LinuxContainerResources(**resources))
+    return of
+
+
+def difference(new: Json, *, old: Json | None = None, **resources: Any) -> str | None:
+    before = crio.original() if old is None else likeness.Original(crio.status().id, old)
+    return likeness.difference(
+        before, likeness.Original(crio.NEW_ID, new), config=config(**resources), termination_path=TERMINATION
+    )
+
+
+def test_what_must_differ_may() -> None:
+    assert difference(successor_spec()) is None
+
+
+def test_a_list_that_is_a_set_may_be_in_another_order() -> None:
+    new = successor_spec()
+    for key in ("bounding", "effective", "permitted"):
+        new["process"]["capabilities"][key].reverse()
+    new["linux"]["maskedPaths"].reverse()
+    new["process"]["env"].reverse()
+    new["process"]["env"].remove("PATH=/bin")
+    new["process"]["env"].append("PATH=/bin")
+    assert difference(new) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("process.args", ["/bin/sh"], "process.args"),
+        ("process.cwd", "/root", "process.cwd differs"),
+        ("process.user.uid", 1, "process.user.uid differs"),
+        ("process.noNewPrivileges", True, "process.noNewPrivileges is new"),
+        ("process.capabilities.bounding", [], "process.capabilities.bounding"),
+        ("process.oomScoreAdj", 5, "process.oomScoreAdj differs"),
+        ("hostname", "", "hostname is missing"),
+        ("hooks", {"prestart": [{"path": "/usr/bin/hook"}]}, "hooks.prestart"),
+        ("linux.seccomp", {"defaultAction": "SCMP_ACT_ERRNO"}, "linux.seccomp.defaultAction is new"),
+        ("linux.cgroupsPath", "/kubepods/other", "linux.cgroupsPath differs"),
+        ("linux.devices", [{"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232}], "linux.devices"),
+        ("linux.resources.cpu.shares", 1024, "linux.resources.cpu.shares differs"),
+        ("linux.resources.hugepageLimits", [], "linux.resources.hugepageLimits"),
+        ("linux.resources.memory", {"limit": 1 << 30}, "linux.resources.memory.limit is new"),
+        ("linux.namespaces", [], "linux.namespaces"),
+        ("annotations.io.kubernetes.cri-o", "x", "annotations"),
+        ("mounts", [], "mounts./"),
+        ("root.readonly", True, "root.readonly is new"),
+    ],
+)
+def test_every_other_field_is_named(path: str, value: Any, named: str) -> None:
+    new = successor_spec()
+    *parents, last = path.split(".")
+    at = new
+    for key in parents:
+        at = at.setdefault(key, {})
+    at[last] = value
+    told = difference(new)
+    assert told is not None
+    assert told.startswith(named), told
+
+
+def test_a_variable_is_named_and_its_value_is_not() -> None:
+    new = successor_spec()
+    new["process"]["env"] = [item for item in new["process"]["env"] if not item.startswith("KUBERNETES_PORT=")]
+    new["process"]["env"].append("KUBERNETES_PORT=s3cret")
+    told = difference(new)
+    assert told == "process.env.KUBERNETES_PORT differs"
+
+
+def test_a_mount_that_lost_its_source_or_covers_another_is_named() -> None:
+    new = successor_spec()
+    mount = next(each for each in new["mounts"] if each["destination"] == "/checkpoints")
+    mount["source"] = "/elsewhere"
+    assert difference(new) == "mounts./checkpoints.source differs"
+    new = successor_spec()
+    new["mounts"].sort(key=lambda each: each["destination"], reverse=True)  # /dev after /dev/shm
+    told = difference(new)
+    assert told is not None
+    assert "covered by" in told
+
+
+def test_a_directory_with_a_random_name_below_its_own_may_have_another() -> None:
+    old, new = crio.spec(), successor_spec()
+    for spec, container_id, name in ((old, crio.status().id, "7" * 64), (new, crio.NEW_ID, "8" * 64)):
+        source = f"/run/containers/storage/overlay-containers/{container_id}/userdata/mounts/{name}"
+        spec["mounts"].append({"destination": "/anonymous", "type": "bind", "source": source})
+    assert difference(new, old=old) is None
+    new["mounts"][-1]["source"] = f"/run/containers/storage/overlay-containers/{crio.NEW_ID}/userdata/passwd"
+    assert difference(new, old=old) == "mounts./anonymous.source differs"
+
+
+def test_resources_that_were_resized_are_expected_and_none_is_lost() -> None:
+    new = successor_spec()
+    new["linux"]["resources"]["cpu"] |= {"quota": 200000, "shares": 2048}
+    assert difference(new, cpu_quota=200000, cpu_shares=2048) is None
+    assert difference(new, cpu_quota=200000) == "linux.resources.cpu.shares differs"
+    old = crio.spec()
+    old["linux"]["resources"]["memory"] = {"limit": 1 << 30}
+    assert difference(successor_spec(), old=old) == "linux.resources.memory.limit is missing"
+
+
+def test_a_rule_for_devices_that_is_repeated_changes_nothing() -> None:
+    new = successor_spec()
+    rules = new["linux"]["resources"]["devices"]
+    rules.append(dict(rules[0]))
+    assert difference(new) is None
+    rules.append({"allow": True, "access": "rwm"})
+    assert difference(new) is not None
+
+
+def test_an_answer_without_a_spec_or_with_one_too_deep_is_told() -> None:
+    deep: Json = {}
+    at = deep
+    for _ in range(500):
+        at["x"] = {}
+        at = at["x"]
+    for new in ({}, {**successor_spec(), "deep": deep}, {**successor_spec(), "mounts": [1]}):
+        assert difference(new) is not None
+
+
+def test_a_name_that_a_pod_has_chosen_is_bounded_and_printable() -> None:
+    new = successor_spec()
+    new["process"]["env"].append("\n" * 1000 + "=x")
+    told = difference(new)
+    assert told is not None
+    assert told.isprintable()
+    assert len(told) < 600
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(key=st.sampled_from(sorted(crio.spec())), value=JSON)
+def test_no_spec_is_an_internal_error_and_none_passes_by_chance(key: str, value: Any) -> None:
+    new = successor_spec()
+    same = new[key] == value
+    new[key] = value
+    told = difference(new)
+    assert told is not None or same or (key == "root" and value in ({}, None, []))

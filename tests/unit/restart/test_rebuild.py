@@ -1,0 +1,234 @@
+"""A config that is rebuilt from CRI-O's answers: nothing is invented, and a lie is refused by its field."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kubemend.agent.clients.cri import convert
+from kubemend.agent.restart import clone, rebuild
+from kubemend.common.pb.runtime.v1 import api_pb2
+from tests.unit.restart import builders, crio
+
+
+def rebuilt(info: dict[str, Any] | None = None, **changes: Any) -> api_pb2.ContainerConfig:
+    made = rebuild.container_config(crio.status(), info if info is not None else {**crio.info(), **changes})
+    spec = (info or {**crio.info(), **changes})["runtimeSpec"]
+    return clone.successor(made, intent=builders.intent(), runtime_env=spec["process"]["env"]).config
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """Return the verbose answer with one value replaced."""
+    info = crio.info()
+    *parents, last = path.split(".")
+    at = info
+    for key in parents:
+        at = at.setdefault(key, {})
+    at[last] = value
+    return info
+
+
+def test_a_config_has_what_the_spec_and_the_status_tell() -> None:
+    config = rebuilt()
+    spec = crio.spec()
+    env = {item.key: item.value.decode() for item in config.envs}
+    assert config.metadata.name == "trainer"
+    assert config.image.image == crio.status().image_id
+    assert list(config.command) == spec["process"]["args"]
+    assert not config.args
+    assert config.working_dir == "/"
+    assert env["KUBERNETES_SERVICE_HOST"] == "10.96.0.1"
+    assert env["PATH"] == "/bin", "of two variables of a name the last one counts"
+    assert {mount.container_path for mount in config.mounts} == {"/checkpoints", "/etc/hosts", "/dev/termination-log"}
+    assert config.log_path == "trainer/1.log"
+    assert config.labels == crio.status().labels
+    resources, security = config.linux.resources, config.linux.security_context
+    assert (resources.cpu_shares, resources.cpu_period, resources.oom_score_adj) == (2, 100000, 1000)
+    assert [limit.page_size for limit in resources.hugepage_limits] == ["2MB", "1GB"]
+    assert security.run_as_user.value == 0
+    assert security.capabilities.drop_capabilities == ["ALL"]
+    assert "NET_BIND_SERVICE" in security.capabilities.add_capabilities
+    assert security.namespace_options.pid == api_pb2.CONTAINER
+    assert security.seccomp.profile_type == api_pb2.SecurityProfile.Unconfined
+    assert set(security.readonly_paths) == set(spec["linux"]["readonlyPaths"])
+
+
+def test_the_image_gets_its_name_in_the_pod() -> None:
+    made = rebuild.container_config(crio.status(), crio.info())
+    named = rebuild.with_image(made, named="registry.example/trainer:1")
+    assert named["image"] == made["image"] | {"user_specified_image": "registry.example/trainer:1"}
+    assert named["envs"] == made["envs"]
+
+
+OWN = "io.kubernetes.cri-o."
+
+
+def with_annotation(key: str, value: str) -> dict[str, Any]:
+    info = crio.info()
+    info["runtimeSpec"]["annotations"][key] = value
+    return info
+
+
+@pytest.mark.parametrize(
+    ("info", "of", "expected"),
+    [
+        (with_annotation(f"{OWN}TTY", "true"), lambda made: made.tty, True),
+        (with_annotation(f"{OWN}StdinOnce", "true"), lambda made: made.stdin_once, True),
+        (
+            with_annotation("org.opencontainers.image.stopSignal", "SIGUSR1"),
+            lambda made: made.stop_signal,
+            api_pb2.Signal.Value("SIGUSR1"),
+        ),
+        (with_annotation("org.opencontainers.image.stopSignal", "SIGNONE"), lambda made: made.stop_signal, 0),
+        (
+            with_annotation(f"{OWN}SeccompProfilePath", "/var/lib/kubelet/seccomp/mine.json"),
+            lambda made: made.linux.security_context.seccomp.localhost_ref,
+            "/var/lib/kubelet/seccomp/mine.json",
+        ),
+        (
+            changed("runtimeSpec.process.apparmorProfile", "crio-default"),
+            lambda made: made.linux.security_context.apparmor.profile_type,
+            api_pb2.SecurityProfile.RuntimeDefault,
+        ),
+        (
+            changed("runtimeSpec.process.selinuxLabel", "system_u:system_r:container_t:s0:c1,c2"),
+            lambda made: made.linux.security_context.selinux_options.level,
+            "s0:c1,c2",
+        ),
+        (
+            changed("runtimeSpec.linux.namespaces", [{"type": "network", "path": "/var/run/netns/a"}]),
+            lambda made: made.linux.security_context.namespace_options,
+            api_pb2.NamespaceOption(network=api_pb2.POD, pid=api_pb2.NODE, ipc=api_pb2.NODE),
+        ),
+        (
+            changed("runtimeSpec.linux.namespaces", [{"type": "pid", "path": "/proc/1/ns/pid"}]),
+            lambda made: made.linux.security_context.namespace_options.pid,
+            api_pb2.POD,
+        ),
+        (changed("privileged", True), lambda made: list(made.linux.security_context.capabilities.add_capabilities), []),
+    ],
+)
+def test_a_setting_is_recognised(
+    info: dict[str, Any], of: Callable[[api_pb2.ContainerConfig], object], expected: object
+) -> None:
+    assert of(rebuilt(info)) == expected
+
+
+def test_only_devices_with_a_rule_of_their_own_are_asked_for() -> None:
+    info = crio.info()
+    info["runtimeSpec"]["linux"]["devices"] = [
+        {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0},
+        {"path": "/dev/sda", "type": "b", "major": 8, "minor": 0},
+    ]
+    info["runtimeSpec"]["linux"]["resources"]["devices"].append(
+        {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rw"}
+    )
+    assert list(rebuilt(info).devices) == [
+        api_pb2.Device(host_path="/dev/nvidia0", container_path="/dev/nvidia0", permissions="rw")
+    ]
+
+
+def test_a_mount_gets_its_id_mappings_from_the_spec() -> None:
+    info = crio.info()
+    mount = next(each for each in info["runtimeSpec"]["mounts"] if each["destination"] == "/checkpoints")
+    mount["uidMappings"] = [{"hostID": 65536, "containerID": 0, "size": 4096}]
+    (made,) = (each for each in rebuilt(info).mounts if each.container_path == "/checkpoints")
+    assert list(made.uidMappings) == [api_pb2.IDMapping(host_id=65536, container_id=0, length=4096)]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("runtimeSpec", "text"),
+        ("runtimeSpec.process", []),
+        ("runtimeSpec.process.args", {"0": "sh"}),
+        ("runtimeSpec.process.args", ["sh", 1]),
+        ("runtimeSpec.process.cwd", "\ufffd"),
+        ("runtimeSpec.process.cwd", "/\ud800"),
+        ("runtimeSpec.process.args", ["x"] * 10_001),
+        ("runtimeSpec.process.env", ["NO_VALUE"]),
+        ("runtimeSpec.process.env", ["=x"]),
+        ("runtimeSpec.process.user.uid", "0"),
+        ("runtimeSpec.process.user.uid", True),
+        ("runtimeSpec.process.user.uid", 2**63),
+        ("runtimeSpec.process.user.uid", 1.5),
+        ("runtimeSpec.process.selinuxLabel", "container_t"),
+        ("runtimeSpec.process.noNewPrivileges", "true"),
+        ("runtimeSpec.linux.devices", ["/dev/null"]),
+        ("runtimeSpec.linux.resources", 7),
+        ("runtimeSpec.linux.resources.hugepageLimits", [[]]),
+        ("privileged", 1),
+    ],
+)
+def test_an_answer_that_lies_is_refused_with_its_field(path: str, value: Any) -> None:
+    with pytest.raises(clone.CloneRefusedError) as refused:
+        rebuild.container_config(crio.status(), changed(path, value))
+    assert refused.value.reason is clone.CloneRefusal.UNKNOWN_FIELD
+    assert path.rsplit(".", maxsplit=1)[-1] in str(refused.value)
+    assert len(str(refused.value)) < 200
+
+
+def test_the_spec_of_another_runtime_is_not_rebuilt() -> None:
+    info = crio.info()
+    info["runtimeSpec"]["annotations"] = {"io.kubernetes.cri.container-type": "container"}
+    with pytest.raises(clone.CloneRefusedError) as refused:
+        rebuild.container_config(crio.status(), info)
+    assert refused.value.reason is clone.CloneRefusal.NO_CONFIG
+
+
+def test_a_sandbox_has_what_crio_reads_of_it() -> None:
+    made = clone.sandbox_config(rebuild.sandbox_config(*crio.sandbox()))
+    uid = made.metadata.uid
+    assert (made.metadata.name, made.metadata.namespace) == ("one", "default")
+    assert made.log_directory == f"/var/log/pods/default_one_{uid}"
+    assert made.linux.cgroup_parent == f"/kubepods/besteffort/pod{uid}"
+    assert not made.linux.security_context.privileged
+    assert made.linux.security_context.namespace_options.pid == api_pb2.CONTAINER
+
+
+def test_a_sandbox_of_another_runtime_is_not_rebuilt() -> None:
+    answer, _ = crio.sandbox()
+    assert rebuild.sandbox_config(answer, {}) is None
+
+
+def answer_with(info: str) -> api_pb2.ContainerStatusResponse:
+    return api_pb2.ContainerStatusResponse(status=crio.status(), info={"info": info})
+
+
+def test_a_status_says_why_it_has_no_config() -> None:
+    lies = convert.container_status(answer_with(json.dumps(changed("runtimeSpec.process.args", 3))), endpoint="cri")
+    assert lies.config is None
+    assert "info.runtimeSpec" not in lies.hidden
+    assert "process.args" in lies.hidden
+    tells = convert.container_status(answer_with(json.dumps(crio.info())), endpoint="cri")
+    assert tells.config is not None
+    assert tells.spec == crio.spec()
+    assert "KUBERNETES" not in repr(tells), "an environment may contain secrets"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+PATHS = st.sampled_from(
+    [
+        *(f"runtimeSpec.{key}" for key in ("process", "root", "mounts", "annotations", "linux")),
+        *(f"runtimeSpec.process.{key}" for key in ("user", "args", "env", "cwd", "capabilities", "oomScoreAdj")),
+        *(f"runtimeSpec.linux.{key}" for key in ("devices", "resources", "namespaces", "maskedPaths")),
+        *(f"runtimeSpec.linux.resources.{key}" for key in ("cpu", "memory", "devices", "unified")),
+    ]
+)
+
+
+@given(path=PATHS, value=JSON)
+def test_no_answer_is_an_internal_error(path: str, value: Any) -> None:
+    try:
+        made = rebuild.container_config(crio.status(), changed(path, value))
+    except clone.CloneRefusedError:
+        return
+    json_format.ParseDict({**made, "envs": []}, api_pb2.ContainerConfig())
