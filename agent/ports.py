@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, Self
 
 from kubemend.agent.actuator import context
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner
+from kubemend.agent.actuator.device_proof import Prover
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold import hold_set
 from kubemend.agent.actuator.rerun import RerunActuator
@@ -198,7 +199,7 @@ NO_RECORDER: Final[Announcements] = _NoRecorder()
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Hold every external dependency of restarts."""
+    """Hold every external dependency of restarts. ``prover`` None: no GPU is proved before a start."""
 
     runtime: Runtime
     events: Events
@@ -209,6 +210,7 @@ class Dependencies:
     processes: ProcFs
     actuators: Actuators
     announcements: Announcements = NO_RECORDER
+    prover: Prover | None = None
 
 
 class Nics(Protocol):

@@ -13,6 +13,7 @@ class Result(enum.Enum):
 
     ``SWAPPED``: the successor runs; ``ADOPTED``: kubelet's container runs; ``RERUN``: the whole pod runs again. After
     ``RESET`` and ``TRIGGERED`` kubelet starts everything, after ``LEFT_TO_KUBELET`` the remaining containers.
+    ``DEVICE_NOT_USABLE``: the old containers were stopped, and a GPU has failed its proof, so nothing was started.
     """
 
     SWAPPED = "Swapped"
@@ -24,6 +25,7 @@ class Result(enum.Enum):
     SUCCESSOR_EXITED = "SuccessorExited"
     UNDONE = "Undone"
     STUCK = "Stuck"
+    DEVICE_NOT_USABLE = "DeviceNotUsable"
     FAILED = "Failed"
     UNFINISHED = "Unfinished"
 
@@ -44,6 +46,7 @@ _RESTARTED = (
 _WORST_FIRST = (
     Result.UNFINISHED,
     Result.STUCK,
+    Result.DEVICE_NOT_USABLE,
     Result.FAILED,
     Result.SUCCESSOR_EXITED,
     Result.UNDONE,

@@ -121,7 +121,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
         finally:
             self._end_standby()
             self._thaw_unless_replaced()
-        if outcome.result in (Result.UNDONE, Result.FAILED, Result.STUCK):
+        if outcome.result in (Result.UNDONE, Result.FAILED, Result.STUCK, Result.DEVICE_NOT_USABLE):
             await self._thaw_old()
         return outcome
 
@@ -216,13 +216,15 @@ class _SwapRun(PlanRunner[intents.Intent]):
         if self.standby is None or container_id != self.intent.old:
             return
         begun = asyncio.get_running_loop().time()
-        async with turns.waiting():
-            while not await self.tools.gates.opens(self.intent.id, timeout=RELIST_SECONDS):
-                if self.is_ending():
-                    return
-                self.tools.gates.raise_if_stuck(self.intent.id)
-                self.extend_time()
-        self.waited_at_gate(since=begun, within=steps.StepKind.STOP)
+        try:
+            async with turns.waiting():
+                while not await self.tools.gates.opens(self.intent.id, timeout=RELIST_SECONDS):
+                    if self.is_ending():
+                        return
+                    self.tools.gates.raise_if_shut(self.intent.id)
+                    self.extend_time()
+        finally:
+            self.waited_at_gate(since=begun, within=steps.StepKind.STOP)
         await self.clean_before_start(container_id)
         self._end_standby()
         for view in self.seen:
