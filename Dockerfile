@@ -24,10 +24,10 @@ FROM ${PYTHON}
 RUN python -m pip uninstall --yes --quiet --root-user-action=ignore wheel setuptools pip
 COPY --from=build /opt/kubemend /opt/kubemend
 
-# libnvidia-ml.so.1 belongs to the driver and stays on the host. The DaemonSet mounts the usual driver directories below
-# /host. The library found there is the right one also after an upgrade of the driver, and while the NVIDIA container
-# toolkit starts nothing (a GPU is lost). Each directory gets a folder with one link, because the host's directories also
-# contain its libc. The loader ignores dangling links.
+# libnvidia-ml.so.1 belongs to the driver and stays on the host, and so do libcuda.so.1 and its compiler, which prove
+# GPUs. The DaemonSet mounts the usual driver directories below /host. The libraries found there are the right ones also
+# after an upgrade of the driver, and while the NVIDIA container toolkit starts nothing (a GPU is lost). Each directory
+# gets a folder with links, because the host's directories also contain its libc. The loader ignores dangling links.
 RUN set -eu; arch="$(uname -m)"; number=0; for place in \
         /run/nvidia/driver/usr/lib/$arch-linux-gnu \
         /run/nvidia/driver/usr/lib64 \
@@ -38,7 +38,9 @@ RUN set -eu; arch="$(uname -m)"; number=0; for place in \
     ; do \
         number=$((number + 1)); \
         mkdir -p /opt/nvml/$number; \
-        ln -s /host$place/libnvidia-ml.so.1 /opt/nvml/$number/libnvidia-ml.so.1; \
+        for library in libnvidia-ml.so.1 libcuda.so.1 libnvidia-ptxjitcompiler.so.1; do \
+            ln -s /host$place/$library /opt/nvml/$number/$library; \
+        done; \
     done
 ENV LD_LIBRARY_PATH=/opt/nvml/1:/opt/nvml/2:/opt/nvml/3:/opt/nvml/4:/opt/nvml/5:/opt/nvml/6
 

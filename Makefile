@@ -13,7 +13,7 @@ export GOGC ?= 400
 GENERATORS := protogen catalog_doc monitoring api_doc chart performance_doc steps_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode kubernetes crio platforms image demo test test-long test-platforms lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-steps generate lock clean
+.PHONY: help venv devnode kubernetes crio platforms image demo test test-long test-platforms lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-proofs bench-steps generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -90,6 +90,9 @@ bench-steps: devnode kubernetes  ## from a fault to the next training step, for 
 
 bench-crash: devnode kubernetes  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
 	python -m bench.crash --runs 500
+
+bench-proofs: venv  ## prove a fake GPU that works 10,000 times, as JSON (a quarter of an hour)
+	python -m bench.proofs
 
 bench-dying: devnode kubernetes  ## have trainers die of their fault by themselves while they are restarted, 200 times, as JSON (ten minutes)
 	python -m bench.dying --runs 200

@@ -60,6 +60,12 @@ class Metrics:
             buckets=_STEPS,
             registry=registry,
         )
+        self.proofs = Counter(
+            "kubemend_restart_device_proofs",
+            "Proofs of GPUs between kill and release (--proof-timeout), by result and reason.",
+            ["result", "reason"],
+            registry=registry,
+        )
         self.caches = Counter(
             "kubemend_cache_emptyings",
             "Compile caches to empty because their containers died young twice in a row, by result.",

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, Self
 
 from kubemend.agent.actuator import context
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner
+from kubemend.agent.actuator.device_proof import Prover
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold import hold_set
 from kubemend.agent.actuator.process import ProcessActuator
@@ -216,7 +217,10 @@ NO_RECORDER: Final[Announcements] = _NoRecorder()
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Hold every external dependency of restarts. ``launchers`` is None where the agent speaks with none."""
+    """Hold every external dependency of restarts.
+
+    ``launchers`` None: the agent speaks with none. ``prover`` None: no GPU is proved before a start.
+    """
 
     runtime: Runtime
     events: Events
@@ -229,6 +233,7 @@ class Dependencies:
     announcements: Announcements = NO_RECORDER
     heartbeats: Heartbeats = NO_HEARTBEATS
     launchers: context.Launchers | None = None
+    prover: Prover | None = None
 
 
 class Nics(Protocol):

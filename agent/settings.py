@@ -12,6 +12,8 @@ from kubemend.common.settings import duration, setting
 
 LONGEST_DEVICE_RELEASE_TIMEOUT = 30.0
 """Seconds. A restart takes 60 s at most, including all waits."""
+LONGEST_PROOF_TIMEOUT = 20.0
+"""Seconds. All members of a gang wait for the slowest proof."""
 LONGEST_HUB_ANSWER_TIMEOUT = 30.0
 """Seconds. A member that waits longer for its restart costs its gang more than a round would."""
 LONGEST_WINDOW = 24 * 3600.0
@@ -71,6 +73,11 @@ class Settings:
     )
     device_release_timeout: float = duration(
         "How long a new process waits for the old one to leave its GPUs and free their memory.", default=10.0
+    )
+    proof_timeout: float = duration(
+        "How long a restart waits for the proof of the GPUs that a fault concerned, and of all GPUs of a gang from its "
+        "second round on. 0s: no GPU is proved.",
+        default=1.0,
     )
     storm_restarts: int = setting(
         "Maximum automatic restarts on this node per --storm-window, three quarters of them in one namespace. Manual "
@@ -141,6 +148,11 @@ def _check(settings: Settings) -> None:
         raise click.BadParameter(
             f"--device-release-timeout {durations.text(settings.device_release_timeout)}; must be from 0s to "
             f"{durations.text(LONGEST_DEVICE_RELEASE_TIMEOUT)}"
+        )
+    if not 0 <= settings.proof_timeout <= LONGEST_PROOF_TIMEOUT:
+        raise click.BadParameter(
+            f"--proof-timeout {durations.text(settings.proof_timeout)}; must be from 0s to "
+            f"{durations.text(LONGEST_PROOF_TIMEOUT)}"
         )
     if settings.storm_restarts < 1:
         raise click.BadParameter(f"--storm-restarts {settings.storm_restarts}; must be at least 1")

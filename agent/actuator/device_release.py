@@ -4,7 +4,8 @@ The rule is in ``agent.restart.device_release``.
 
 The processes on the devices are recorded before the stop, in parallel with the journal write. When the old processes
 have ended (a pidfd shows it, mostly before the runtime answers the stop) the driver is polled until they have left, so
-a gate is mostly open before the successor exists. A driver that does not answer delays nothing.
+a gate is mostly open before the successor exists. A driver that does not answer delays nothing. Then the devices that a
+restart must prove are proved (``agent.actuator.device_proof``).
 """
 
 import asyncio
@@ -17,10 +18,11 @@ import structlog
 
 from kubemend.agent.actuator import device_processes
 from kubemend.agent.actuator.device_processes import Driver, Host, NoDriver, NoProcesses, Processes
+from kubemend.agent.actuator.device_proof import PreparedProof, Proving
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.hangs import Thread
-from kubemend.agent.restart import device_release, intents, stuck
+from kubemend.agent.restart import device_proof, device_release, intents, stuck
 from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState
 from kubemend.common import aio
 
@@ -45,6 +47,10 @@ class Patience:
 
 class ProcessStuckError(cri_errors.DeadlineExceeded):
     """A process of the old container survives its kill; handled like a stop that times out."""
+
+
+class DeviceUnusableError(cri_errors.CriError):
+    """A device has failed its proof, so nothing may be started on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,11 @@ class Gate:
     def was_occupied(self) -> bool:
         """Return whether a process of the old container was on its devices."""
         return bool(self._held)
+
+    @property
+    def opening(self) -> "asyncio.Task[ReleaseCheck]":
+        """Return the task that ends when the gate opens."""
+        return self._opening
 
     @property
     def decided(self) -> ReleaseCheck | None:
@@ -194,10 +205,11 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class GateSession:
-    """The gates of one restart."""
+    """The gates of one restart, and the proof of its devices behind them."""
 
     made: Sequence[Gate]
     before: "asyncio.Task[device_release.Seen | None]"
+    proving: Proving
 
     async def remembered(self) -> None:
         """Wait until the processes on the devices are known, or that times out. Nothing is stopped before."""
@@ -229,40 +241,70 @@ class ReleaseGates:
         self._host = Host(driver, processes)
         self._patience = patience if patience is not None else Patience()
         self._gates: dict[str, Gate] = {}
+        self._proofs: dict[str, Proving] = {}
 
     @contextlib.asynccontextmanager
     async def around(
-        self, begun: Sequence[intents.AnyIntent], *, devices: frozenset[GpuUuid]
+        self,
+        begun: Sequence[intents.AnyIntent],
+        *,
+        devices: frozenset[GpuUuid],
+        proof: PreparedProof | None = None,
     ) -> AsyncIterator[GateSession]:
-        """Put a gate before each of these intents for the block; query the processes on the devices at once."""
+        """Put a gate before each of these intents for the block; query the processes on the devices at once.
+
+        ``proof`` runs once, behind all gates; the block closes it.
+        """
         query = self._host.processes_on(devices, timeout=self._patience.before)
         before = asyncio.create_task(query, name="before the stop")
         made = {
             intent.id: Gate(intent, devices=devices, before=before, host=self._host, patience=self._patience)
             for intent in begun
         }
+        proving = Proving(proof, openings=[gate.opening for gate in made.values()])
         self._gates.update(made)
+        self._proofs.update(dict.fromkeys(made, proving))
         try:
-            yield GateSession(tuple(made.values()), before)
+            yield GateSession(tuple(made.values()), before, proving)
         finally:
+            await proving.close()
             for restart, gate in made.items():
-                del self._gates[restart]
+                del self._gates[restart], self._proofs[restart]
                 await gate.close()
             await _end(before)
 
     async def opens(self, restart: str, *, timeout: float | None = None) -> bool:
-        """Wait at an intent's gate, at most ``timeout`` seconds; return whether it is open. No gate counts as open."""
+        """Wait at an intent's gate and for the proof behind it, at most ``timeout`` seconds each.
+
+        Return whether a container may start. No gate counts as open.
+        """
         if (gate := self._gates.get(restart)) is None:
             return True
         judgement = await gate.judgement(timeout=timeout)
-        return judgement is not None and judgement.verdict is not ReleaseState.STUCK
+        if judgement is None or judgement.verdict is ReleaseState.STUCK:
+            return False
+        proving = self._proofs[restart]
+        return await proving.done(timeout=timeout) and not device_proof.unusable(proving.results)
 
-    def raise_if_stuck(self, restart: str) -> None:
-        """Raise ProcessStuckError if the gate of an intent will not open, so nothing can be started."""
+    def proof_seconds(self, restart: str, *, since: float) -> float:
+        """Return for how long the proof of an intent's devices has been running since then (loop time)."""
+        return proving.seconds(since=since) if (proving := self._proofs.get(restart)) is not None else 0.0
+
+    def leave(self, restart: str) -> None:
+        """End an intent's part: its container runs, or never will. A proof under way is ended."""
+        if (proving := self._proofs.get(restart)) is not None:
+            proving.interrupt()
+
+    def raise_if_shut(self, restart: str) -> None:
+        """Raise ProcessStuckError or DeviceUnusableError if the gate of an intent will not open."""
         gate = self._gates.get(restart)
         judgement = gate.decided if gate is not None else None
-        if judgement is not None and judgement.verdict is ReleaseState.STUCK:
+        if judgement is None:
+            return
+        if judgement.verdict is ReleaseState.STUCK:
             raise ProcessStuckError(f"the old process {judgement.detail}", hint="reboot the node if it does not end")
+        if why := device_proof.unusable(self._proofs[restart].results):
+            raise DeviceUnusableError(why)
 
 
 async def _end(task: "asyncio.Task[Any]") -> None:

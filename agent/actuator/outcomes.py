@@ -14,8 +14,9 @@ class Result(enum.Enum):
     ``RESTARTED``: the program runs again in the same container. ``STEPPED_DOWN``: its launcher has failed to restart
     it, and another strategy takes over. ``SWAPPED``: the successor runs; ``ADOPTED``: kubelet's container runs;
     ``RERUN``: the whole pod runs again. After ``RESET`` and ``TRIGGERED`` kubelet starts everything, after
-    ``LEFT_TO_KUBELET`` the remaining containers.
-    ``NOT_ALIKE``: the successor would differ from the old container, and was removed before anything was stopped.
+    ``LEFT_TO_KUBELET`` the remaining containers. ``NOT_ALIKE``: the successor would differ from the old container, and
+    was removed before anything was stopped. ``DEVICE_NOT_USABLE``: the old containers were stopped, and a GPU has
+    failed its proof, so nothing was started.
     """
 
     RESTARTED = "Restarted"
@@ -30,6 +31,7 @@ class Result(enum.Enum):
     UNDONE = "Undone"
     NOT_ALIKE = "NotAlike"
     STUCK = "Stuck"
+    DEVICE_NOT_USABLE = "DeviceNotUsable"
     FAILED = "Failed"
     UNFINISHED = "Unfinished"
 
@@ -51,6 +53,7 @@ _RESTARTED = (
 _WORST_FIRST = (
     Result.UNFINISHED,
     Result.STUCK,
+    Result.DEVICE_NOT_USABLE,
     Result.FAILED,
     Result.STEPPED_DOWN,
     Result.SUCCESSOR_EXITED,

@@ -33,6 +33,9 @@ RELIST_SECONDS = 1.0
 DEVICE_PHASE = "device"
 """The phase in which a successor waits for the old process to leave its devices."""
 
+PROOF_PHASE = "proof"
+"""The phase in which a successor waits for the proof of its devices."""
+
 
 _Intent = TypeVar("_Intent", intents.Intent, intents.PodIntent)
 
@@ -82,6 +85,8 @@ class PlanRunner(RuntimeOps[_Intent]):
                     return await self._drive(changes)
             except TimeoutError:
                 return self.outcome(Result.UNFINISHED, detail=self.last_error or "time limit reached")
+            finally:
+                self.tools.gates.leave(self.intent.id)
 
     def extend_time(self) -> None:
         """Extend the time limit because something has progressed, up to ``ActuatorContext.longest`` in all."""
@@ -122,6 +127,9 @@ class PlanRunner(RuntimeOps[_Intent]):
             errors = await self._really_failed(errors)
             if not errors:
                 continue
+            if unusable := [error for _, error in errors if isinstance(error, device_release.DeviceUnusableError)]:
+                self.last_error = str(unusable[0])
+                return await self._remove_waiting(unusable[0], Result.DEVICE_NOT_USABLE)
             unkillable = [error for step, error in errors if means_unkillable(step, error)]
             if unkillable:
                 outcome = await self._stuck(unkillable[0])
@@ -203,11 +211,14 @@ class PlanRunner(RuntimeOps[_Intent]):
         return (steps.Step(steps.StepKind.WAIT, steps.StepReason.OLD_ON_DEVICE, starts[0].container, starts[0].name),)
 
     def waited_at_gate(self, *, since: float, within: steps.StepKind | None = None) -> None:
-        """Count a wait for the devices as the phase ``device``, and not as the step ``within`` which it was made."""
+        """Count a wait as the phases ``device`` and ``proof``, and not as the step ``within`` which it was made."""
         waited = asyncio.get_running_loop().time() - since
         if waited < _SHORTEST_PHASE:
             return
-        self.phases[DEVICE_PHASE] = self.phases.get(DEVICE_PHASE, 0.0) + waited
+        proved = min(waited, self.tools.gates.proof_seconds(self.intent.id, since=since))
+        for name, seconds in ((DEVICE_PHASE, waited - proved), (PROOF_PHASE, proved)):
+            if seconds >= _SHORTEST_PHASE:
+                self.phases[name] = self.phases.get(name, 0.0) + seconds
         if within is not None:
             phase: str = within.value
             self.phases[phase] = self.phases.get(phase, 0.0) - waited
@@ -215,7 +226,7 @@ class PlanRunner(RuntimeOps[_Intent]):
     async def _wait_at_gate(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Wait for the gate, or for a change: kubelet does not wait, and its own container takes precedence."""
         await first_of(self.tools.gates.opens(self.intent.id), next_change(changes, timeout=RELIST_SECONDS))
-        self.tools.gates.raise_if_stuck(self.intent.id)
+        self.tools.gates.raise_if_shut(self.intent.id)
         self.extend_time()  # gates have their own timeout
 
     async def _take(
@@ -224,7 +235,10 @@ class PlanRunner(RuntimeOps[_Intent]):
         """Take steps concurrently; return those that failed, and their errors."""
         begun = asyncio.get_running_loop().time()
         results = await turns.side_by_side(*(self._try(step, changes) for step in todo))
-        self.add_phase_time(_phase(todo[0]), since=begun)
+        if todo[0].why is steps.StepReason.OLD_ON_DEVICE:
+            self.waited_at_gate(since=begun)
+        else:
+            self.add_phase_time(_phase(todo[0]), since=begun)
         for step in todo:
             log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value, name=step.name)
         return [(step, error) for step, error in zip(todo, results, strict=True) if error is not None]
@@ -326,6 +340,10 @@ class PlanRunner(RuntimeOps[_Intent]):
             return None
         if where := "; ".join(death.where for death in self.deaths.values() if death.is_stuck):
             self.last_error = f"{error}: {where}"
+        return await self._remove_waiting(error, Result.STUCK)
+
+    async def _remove_waiting(self, error: cri_errors.CriError, result: Result) -> Outcome:
+        """Remove the successors that wait for their start, and return the outcome with this result."""
         ours = [view for view in self.seen if view.restart_id == self.intent.id]
         waiting = [view.id for view in ours if view.state in _NOT_STARTED or self.is_held(view.id)]
         try:
@@ -333,7 +351,7 @@ class PlanRunner(RuntimeOps[_Intent]):
                 await self.remove(container_id)
         except cri_errors.CriError as again:
             return self.outcome(Result.UNFINISHED, detail=f"{error}; {again}")
-        return self.outcome(Result.STUCK)
+        return self.outcome(result)
 
     def _is_unkillable(self) -> bool:
         if not self._wants_a_kill():
@@ -347,8 +365,6 @@ class PlanRunner(RuntimeOps[_Intent]):
 
 
 def _phase(step: steps.Step) -> str:
-    if step.why is steps.StepReason.OLD_ON_DEVICE:
-        return DEVICE_PHASE
     return "confirm" if step.kind is steps.StepKind.DONE else step.kind.value
 
 

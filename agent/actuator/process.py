@@ -65,6 +65,8 @@ class ProcessActuator:
             return await run.run_to_end()
         except device_release.ProcessStuckError as error:
             return run.outcome(Result.STEPPED_DOWN, str(error))
+        except device_release.DeviceUnusableError as error:
+            return run.outcome(Result.DEVICE_NOT_USABLE, str(error))
         except cri_errors.CriError as error:
             return run.outcome(Result.UNFINISHED, str(error))
 
@@ -154,7 +156,7 @@ class _Run:
 
     async def _at_gate(self) -> bool:
         opens = await self.tools.gates.opens(self.intent.id, timeout=_GATE_SECONDS)
-        self.tools.gates.raise_if_stuck(self.intent.id)
+        self.tools.gates.raise_if_shut(self.intent.id)
         return opens
 
     def _ended(self, step: steps.Step, launcher: Launcher | Silent) -> Outcome:

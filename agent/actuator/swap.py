@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 _SHOWN_SECONDS = 2.0
 """Seconds within which a runtime shows that a container's process is gone."""
+_OLD_MAY_RUN = (Result.UNDONE, Result.NOT_ALIKE, Result.FAILED, Result.STUCK, Result.DEVICE_NOT_USABLE)
+"""Results after which the old container may run, and must not stay frozen."""
 
 
 class SwapActuator:
@@ -175,7 +177,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
         finally:
             self._end_standby()
             self._thaw_unless_replaced()
-        if outcome.result in (Result.UNDONE, Result.NOT_ALIKE, Result.FAILED, Result.STUCK):
+        if outcome.result in _OLD_MAY_RUN:
             await self._thaw_old()
         return outcome
 
@@ -279,13 +281,15 @@ class _SwapRun(PlanRunner[intents.Intent]):
         if self.standby is None or container_id != self.intent.old:
             return
         begun = asyncio.get_running_loop().time()
-        async with turns.waiting():
-            while not await self.tools.gates.opens(self.intent.id, timeout=RELIST_SECONDS):
-                if self.is_ending():
-                    return
-                self.tools.gates.raise_if_stuck(self.intent.id)
-                self.extend_time()
-        self.waited_at_gate(since=begun, within=steps.StepKind.STOP)
+        try:
+            async with turns.waiting():
+                while not await self.tools.gates.opens(self.intent.id, timeout=RELIST_SECONDS):
+                    if self.is_ending():
+                        return
+                    self.tools.gates.raise_if_shut(self.intent.id)
+                    self.extend_time()
+        finally:
+            self.waited_at_gate(since=begun, within=steps.StepKind.STOP)
         await self.clean_before_start(container_id)
         self._end_standby()
         for view in self.seen:

@@ -17,6 +17,7 @@ from kubemend.agent.app.device_routes import DeviceRoutes
 from kubemend.agent.app.device_sources import DeviceSources, SourceCallbacks
 from kubemend.agent.app.holders import GpuHolders
 from kubemend.agent.app.reporting import Reporting
+from kubemend.agent.app.restart_proofs import RestartProofs
 from kubemend.agent.app.runtime_services import RuntimeServices
 from kubemend.agent.clients.journal.store import FILE, HistoryError, Store
 from kubemend.agent.clients.podresources.client import AllocationCache, PodResourcesClient
@@ -248,6 +249,16 @@ async def _run_parts(
         reporter=reporting.pods,
         announcements=reporting.events,
         processes=processes,
+        prover=RestartProofs(
+            nvml=watching.nvml,
+            ledger=ledger,
+            holders=holders,
+            processes=processes,
+            submit=engine.submit,
+            classify=classify,
+            metrics=metrics,
+            timeout=settings.proof_timeout,
+        ),
         now=time.time,
         report=parts.reporter("container-runtime"),
         report_heartbeats=parts.reporter("heartbeats"),

@@ -19,6 +19,7 @@ from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.app import last_resort
 from kubemend.agent.app.dead_man_switch import DeadManSwitch
+from kubemend.agent.app.restart_proofs import RestartProofs
 from kubemend.agent.app.stored_ids import BEATING, StoredIds
 from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
@@ -85,6 +86,7 @@ class RuntimeServices:
         reporter: PodConditionReporter,
         announcements: ports.Announcements,
         processes: ProcFs,
+        prover: RestartProofs,
         now: Callable[[], float],
         report: Callable[[ComponentStatus], None],
         report_heartbeats: Callable[[ComponentStatus], None],
@@ -106,6 +108,7 @@ class RuntimeServices:
         self._reporter = reporter
         self._announcements = announcements
         self._processes = processes
+        self._prover = prover
         self._now = now
         self._report = report
         self._report_heartbeats = report_heartbeats
@@ -303,6 +306,7 @@ class RuntimeServices:
                 ),
                 pods=self._pods,
             ),
+            prover=self._prover,
         )
         self._restarts = RestartScheduler(
             outside=outside,

@@ -45,6 +45,7 @@ class VerdictStore:
         self._saved = self._state, self._history
         self._inventory = Inventory()
         self._names: dict[str, str] = {}
+        self._last_faults: dict[str, float] = {}
 
     async def load(self) -> None:
         """Load the verdicts of a previous agent. A reboot since then is evidence (``fold.after_reboot``).
@@ -70,6 +71,8 @@ class VerdictStore:
         )
         if repeated is not None:
             self._state = fold.fold(self._state, repeated, device=device, catalog=self._catalog, now=now)
+        if finding.action.severity >= ActionClass.RESTART_APP.severity and finding.kind not in fold.EVIDENCE:
+            self._last_faults[device] = max(finding.observed_at, self._last_faults.get(device, 0.0))
         return device
 
     def verdict(self, device: str, *, inventory: Inventory) -> Verdict:
@@ -101,6 +104,13 @@ class VerdictStore:
     def active_faults(self, device: str) -> tuple[fold.ActiveFault, ...]:
         """Return a device's active faults."""
         return self._state.active_faults(self.name(device))
+
+    def last_fault(self, device: str) -> float:
+        """Return when a device last had a fault that calls for more than observation, since this agent's start.
+
+        Unix time; 0 if it had none.
+        """
+        return self._last_faults.get(self.name(device), 0.0)
 
     def key(self, where: DeviceLocator, *, inventory: Inventory) -> str:
         """Return the store's name of the located device."""

@@ -21,6 +21,7 @@ class Source(enum.Enum):
     RESTART = "restart"  # the result of a restart by kubemend
     KUBELET = "kubelet"  # a container's allocatedResourcesStatus
     OPERATOR = "operator"  # an operator command
+    PROOF = "proof"  # the proof of a GPU in a restart
 
 
 class FindingKind(enum.Enum):
@@ -45,6 +46,13 @@ class FindingKind(enum.Enum):
     PROCESS_STUCK = "ProcessStuck"
     RESTARTS_IN_VAIN = "RestartsInVain"
     FAULT_REPEATED = "FaultRepeated"
+
+    # Failed proofs of a GPU (``agent.prove``)
+    WRONG_RESULT = "WrongResult"
+    WRONG_MEMORY = "WrongMemory"
+    WRONG_COPY = "WrongCopy"
+    SLOW_MEMORY = "SlowMemory"
+    CUDA_ERROR = "CudaError"
 
     # GPU states and errors from NVML
     GPU_UNAVAILABLE = "GpuUnavailable"

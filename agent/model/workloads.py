@@ -286,7 +286,8 @@ class Allocation:
     """Devices that one container holds, from kubelet's pod-resources API (which gives no pod UID).
 
     ``devices`` are those known by UUID. ``claims`` and ``plugin_devices`` are those not (yet) matched with a GPU: they
-    are kept, so that an unmatched device never looks like no device.
+    are kept, so that an unmatched device never looks like no device. ``shared``: one of them is a share of a GPU
+    (time-slicing, MPS), of which other containers may hold or get more.
     """
 
     namespace: str
@@ -295,6 +296,7 @@ class Allocation:
     devices: frozenset[GpuUuid]
     claims: frozenset[ClaimDevice] = frozenset()
     plugin_devices: frozenset[PluginDevice] = frozenset()
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

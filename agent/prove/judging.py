@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kubemend.agent.model.devices import Gpu, GpuUuid
 from kubemend.agent.prove.measurements import OF_ONE_GPU, CudaFailure, Facts, Hanging, Measured, Step, Test
-from kubemend.agent.prove.report import Outcome, Reason, Verdict
+from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer
 
 SLOWEST_SHARE: Final = 0.1

@@ -4,7 +4,6 @@ The worker of one GPU sees no other, so a GPU that hangs or breaks its process d
 """
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +12,17 @@ from typing import Final
 
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.model.devices import Gpu, GpuUuid, PciAddress
-from kubemend.agent.prove import judging, measurements, worker
-from kubemend.agent.prove.measurements import Finished, Hanging, Measured, Message
-from kubemend.agent.prove.report import GpuRow, Outcome, PairRow, Reason, Report, Verdict
+from kubemend.agent.prove import judging, worker, workers
+from kubemend.agent.prove.measurements import Measured
+from kubemend.agent.prove.report import GpuRow, PairRow, Report
+from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.scan import gpus as scanned
 from kubemend.agent.scan.found import GpusFound
 from kubemend.agent.scan.report import Unseen
-from kubemend.agent.sources.nvml.child import Child
-from kubemend.common import process
 
 _NVML_SHARE, _WORKER_SHARE, _CALL_SHARE = 0.3, 0.35, 0.25
 """Shares of the timeout: for NVML, for each of the two rounds of workers, and for one CUDA call in them."""
 
-_STOP_SECONDS: Final = 2.0
 _MPS_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - the default of nvidia-cuda-mps-control
 _PEERS: Final = "peers"
 
@@ -122,47 +119,4 @@ async def _pairs(rows: Sequence[GpuRow], *, timeout: float) -> tuple[tuple[PairR
 
 async def _run(what: str, uuids: Sequence[GpuUuid], *, timeout: float) -> Measured:
     """Run one worker and return what it reports in its share of ``timeout``."""
-    argv = process.helper_command(worker.__name__, what, str(len(uuids)), str(_CALL_SHARE * timeout))
-    try:
-        child = Child(argv, env=_environment(uuids))
-    except OSError as error:
-        return Measured(ended=f"the worker cannot be started: {error.strerror}")
-    messages: list[Message] = []
-    try:
-        await child.connect()
-        try:
-            async with asyncio.timeout(_WORKER_SHARE * timeout):
-                await _receive(child, messages)
-                if messages and isinstance(messages[-1], Finished | Hanging):
-                    return measurements.gathered(messages)
-                return measurements.gathered(messages, ended=await _how_it_ended(child))
-        except TimeoutError:
-            ended = f"it did not finish within {_WORKER_SHARE * timeout:g} s"
-            return measurements.gathered(messages, ended=ended)
-        finally:
-            child.close_stdin()
-            with contextlib.suppress(TimeoutError):  # a hanging one is left behind: killing it could wedge its GPU
-                async with asyncio.timeout(_STOP_SECONDS):
-                    await child.ended()
-    finally:
-        child.close_pipes()
-
-
-async def _receive(child: Child, messages: list[Message]) -> None:
-    """Receive messages until the worker ends or reports a call that hangs."""
-    while (line := await child.stdout.readline()).endswith(b"\n"):
-        messages.append(measurements.decode(line))
-        if isinstance(messages[-1], Hanging):
-            return
-
-
-async def _how_it_ended(child: Child) -> str:
-    status, output = await child.ended(), await child.stderr.read()
-    how = f"by signal {-status}" if status < 0 else f"with status {status}"
-    last = output.decode(errors="replace").strip().rpartition("\n")[2]
-    return f"its process ended {how} ({last or 'no output'})"
-
-
-def _environment(uuids: Sequence[GpuUuid]) -> dict[str, str]:
-    """Return the worker's environment: these GPUs only, in this order, and no cache of compiled kernels on the disk."""
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_CACHE_DISABLE": "1"}
+    return await workers.run(what, uuids, deadline=_CALL_SHARE * timeout, timeout=_WORKER_SHARE * timeout)

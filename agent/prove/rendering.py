@@ -6,7 +6,8 @@ from typing import Any, Final
 import click
 import tabulate
 
-from kubemend.agent.prove.report import GpuRow, Outcome, Report, Verdict
+from kubemend.agent.prove.report import GpuRow, Report
+from kubemend.agent.prove.verdicts import Outcome, Verdict
 
 _HEADERS: Final = ("DEVICE", "NAME", "PCI", "PROOF", "REASON", "MESSAGE")
 _COLOURS: Final = {

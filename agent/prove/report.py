@@ -1,45 +1,13 @@
 """The report of a proof as values, and its exit code."""
 
-import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.prove.verdicts import Outcome, Verdict
 from kubemend.agent.scan.report import Unseen
-
-
-class Outcome(enum.Enum):
-    """What is known about a GPU. Only ``PASSED`` means that it was proven to work; ``UNKNOWN`` accuses nothing."""
-
-    PASSED = "Passed"
-    FAILED = "Failed"
-    SKIPPED = "Skipped"
-    UNKNOWN = "Unknown"
-
-
-class Reason(enum.Enum):
-    """Why a GPU did not pass. The first group are failures, or unknown where the GPU may not be the cause."""
-
-    WRONG_RESULT = "WrongResult"
-    WRONG_MEMORY = "WrongMemory"
-    WRONG_COPY = "WrongCopy"
-    SLOW_MEMORY = "SlowMemory"
-    DID_NOT_ANSWER = "DidNotAnswer"
-    CUDA_ERROR = "CudaError"
-
-    MIG = "Mig"
-    MPS = "Mps"
-    IN_USE = "InUse"
-    COMPUTE_MODE = "ComputeMode"
-    TOO_LITTLE_MEMORY = "TooLittleMemory"
-    NO_CUDA = "NoCuda"
-
-    NOT_VISIBLE = "NotVisible"
-    NVML_UNCLEAR = "NvmlUnclear"
-    INCOMPLETE = "Incomplete"
-
 
 EXIT_CODES: Final[Mapping[Outcome, int]] = MappingProxyType(
     {Outcome.PASSED: 0, Outcome.FAILED: 2, Outcome.SKIPPED: 3, Outcome.UNKNOWN: 3}
@@ -47,16 +15,6 @@ EXIT_CODES: Final[Mapping[Outcome, int]] = MappingProxyType(
 """As of ``kubemend scan``. A GPU that was skipped is not proven."""
 
 _RANK: Final = (Outcome.PASSED, Outcome.SKIPPED, Outcome.UNKNOWN, Outcome.FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """An outcome, with its reason (None: passed), one line for people, and the evidence as plain JSON values."""
-
-    outcome: Outcome
-    reason: Reason | None = None
-    message: str = ""
-    evidence: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)

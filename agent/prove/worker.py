@@ -1,9 +1,10 @@
 """Prove GPUs in a process of its own: ``python -m agent.prove.worker gpu|peers COUNT DEADLINE``.
 
-``proving`` starts it; CUDA_VISIBLE_DEVICES names the GPUs. It works like the NVML worker, for the same reasons: any
-call of the driver can block indefinitely, and killing a process in the middle of one can wedge a GPU. So the main
-thread never calls CUDA; it reports the hanging call, and ends the process when stdin is closed. Signals that a terminal
-sends to the whole group are ignored.
+``workers`` starts it; CUDA_VISIBLE_DEVICES names the GPUs. It calls the driver once it has received a line on stdin, so
+it can be started ahead of its work. It works like the NVML worker, for the same reasons: any call of the driver can
+block indefinitely, and killing a process in the middle of one can wedge a GPU. So the main thread never calls CUDA; it
+reports the hanging call, and ends the process when stdin is closed. Signals that a terminal sends to the whole group
+are ignored.
 """
 
 import os
@@ -22,7 +23,7 @@ ONE_GPU = "gpu"
 
 
 def main(what: str, count: int, deadline: float) -> None:
-    """Prove once, on this process's stdin and stdout. ``deadline`` of one CUDA call is in seconds."""
+    """Prove once, when stdin says so; report on stdout. ``deadline`` of one CUDA call is in seconds."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.excepthook = _die
@@ -57,6 +58,8 @@ def main(what: str, count: int, deadline: float) -> None:
         os._exit(0)
 
     calls = Calls(deadline=deadline, announce=announce, came_back=lambda: None)
+    if not os.read(0, 4096):
+        os._exit(0)
     threading.Thread(target=prove, name="cuda", daemon=True).start()
     while True:
         ready, _, _ = select.select([0], [], [], min(deadline, calls.until_due()))

@@ -11,6 +11,7 @@ from typing import Protocol
 import structlog
 
 from kubemend.agent import ports
+from kubemend.agent.actuator import device_proof as proofs
 from kubemend.agent.actuator import progress, turns
 from kubemend.agent.actuator.device_release import GateSession
 from kubemend.agent.actuator.outcomes import Outcome, Result
@@ -22,7 +23,7 @@ from kubemend.agent.model import rounds
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import PodUid
-from kubemend.agent.restart import admission, steps, verification
+from kubemend.agent.restart import admission, device_proof, steps, verification
 from kubemend.agent.restart.device_release import ReleaseState
 from kubemend.agent.restarts import verifier
 from kubemend.agent.restarts.budgets import Counted
@@ -155,8 +156,9 @@ class RestartExecutor:
         - ``part`` is set for a restart of a round.
         """
         gates = self._outside.actuators.gates
-        async with gates.around(act.entries, devices=devices or frozenset()) as visit:
-            record = part.record() if part is not None else None
+        record = part.record() if part is not None else None
+        proof = self._proof(act, cause=cause, devices=devices, record=record)
+        async with gates.around(act.entries, devices=devices or frozenset(), proof=proof) as visit:
             await self._store.begin(*act.entries, counted=counted.restart, record=record)
             counted.has_begun()
             announce()
@@ -164,6 +166,8 @@ class RestartExecutor:
             act.followed.notify(progress.Begun(self._now(), act.id, act.strategy, containers, act.restart_count))
             with self._act_noted(in_round=part is not None):
                 outcome = await self._to_the_end(act, remembered=visit.remembered)
+            if note := device_proof.note(visit.proving.results):
+                outcome = replace(outcome, notes=(*outcome.notes, note))
             done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
             if outcome.result is Result.NOT_ALIKE:
                 counted.taken_back()
@@ -179,6 +183,30 @@ class RestartExecutor:
             with self._act_noted(in_round=True):
                 outcome = await self._to_the_end(act)
             await self._finish(_Done(act, cause, outcome, in_round=True), part=part, devices=None, visit=visit)
+
+    def _proof(
+        self,
+        act: RestartPlan,
+        *,
+        cause: admission.Cause,
+        devices: frozenset[GpuUuid] | None,
+        record: rounds.Record | None,
+    ) -> proofs.PreparedProof | None:
+        """Return the proof of the plan's GPUs, ready to begin; None if nothing is proved, or on an internal error."""
+        if self._outside.prover is None or not devices:
+            return None
+        subject = proofs.Subject(
+            restart=act.id,
+            strategy=act.strategy,
+            pod=act.target.pod,
+            names=act.names,
+            devices=devices,
+            device=cause.device,
+            attempt=record.order.attempt if record is not None else 0,
+        )
+        with contained.within(Kind.VERIFICATION, act.target):
+            return self._outside.prover.prepare(subject)
+        return None
 
     @contextlib.contextmanager
     def expedite(self, pod: PodUid) -> Iterator[None]:

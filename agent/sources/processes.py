@@ -67,6 +67,14 @@ class ProcFs:
             return None
         return ProcessFacts(pid=pid, container=cgroup_paths.container_id(cgroup), started=_started(stat))
 
+    def name(self, pid: int) -> str:
+        """Return a process's own name, of 15 characters at most; empty if it does not exist or cannot be read."""
+        try:
+            text = kernel_files.read(self.root / str(pid) / "comm")
+        except OSError:
+            return ""
+        return text.removesuffix("\n") if text is not None else ""
+
     def root_kind(self, pid: int) -> str | None:
         """Return the file system type of the process's root, such as ``overlay``; None: unknown."""
         return root_mounts.kind(pid, proc=self.root)

@@ -79,7 +79,8 @@ def _on_refused(draft: RoundBuilder, one: MemberState, told: StepTold) -> None:
 def _on_failed(draft: RoundBuilder, one: MemberState, told: StepTold) -> None:
     reason = told.reason or told.phase.value
     if draft.phase is Phase.STOPPING and one.stand in (MemberPhase.WAITING, MemberPhase.STOPPING, MemberPhase.STOPPED):
-        replacement.lose(draft, told.pod, reason=reason, detail=told.detail)
+        device = reason == replacement.DEVICE_NOT_USABLE  # it has failed its proof
+        replacement.lose(draft, told.pod, reason=reason, detail=told.detail, device=device)
     else:
         _failed(draft, one, told)
 

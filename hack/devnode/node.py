@@ -177,6 +177,7 @@ class DevNode:
             "state-dir": str(where.agent_state),
             "pod-log-symlinks": str(where.container_log_links),
             "metrics-address": metrics_address,
+            "proof-timeout": "0s",  # a node has no CUDA driver, unless a scenario brings a fake one
         }
 
     def agent_environment(self) -> dict[str, str]:

@@ -72,6 +72,8 @@ def test_empty_path_disables_log_symlinks() -> None:
         (["--nvml-poll-interval", "0"], "--nvml-poll-interval"),
         (["--device-release-timeout", "31"], "--device-release-timeout"),
         (["--device-release-timeout", "nan"], "--device-release-timeout"),
+        (["--proof-timeout", "21"], "--proof-timeout"),
+        (["--proof-timeout", "-1"], "--proof-timeout"),
         (["--storm-restarts", "0"], "--storm-restarts"),
         (["--storm-window", "0"], "--storm-window"),
         (["--storm-window", "86401"], "--storm-window"),

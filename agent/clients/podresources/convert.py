@@ -17,6 +17,8 @@ _UUID = re.compile(r"(?P<uuid>(?:GPU|MIG)-.+?)(?:::\d+)?")
 _INDEX = re.compile(r"(?P<index>\d+)(?:::\d+)?")
 # GKE's device plugin: the device node's name, then MIG's GPU instance, then the time-sharing replica.
 _DEVICE_NODE = re.compile(r"nvidia(?P<minor>\d+)(?:/gi(?P<gpu_instance>\d+))?(?:/vgpu\d+)?")
+# The end of an id that stands for a share of a GPU, in all these forms.
+_SHARE = re.compile(r"(?:::|/vgpu)\d+\Z")
 # The DRA driver: gpu-<minor>, and gpu-<parent's minor>-mig-<profile…>-<placement…>.
 _DRA_NAME = re.compile(r"gpu-(?P<minor>\d+)(?P<mig>-mig-.+)?")
 
@@ -29,9 +31,10 @@ def allocations(pods: Iterable[api_pb2.PodResources]) -> Allocations:
 def _allocations(pods: Iterable[api_pb2.PodResources]) -> Iterator[Allocation]:
     for pod in pods:
         for container in pod.containers:
-            uuids, others = set(), set()
+            uuids, others, shared = set(), set(), False
             for entry in container.devices:
                 for device_id in entry.device_ids:
+                    shared |= _SHARE.search(device_id) is not None
                     if (match := _UUID.fullmatch(device_id)) is not None:
                         uuids.add(GpuUuid(match["uuid"]))
                     else:
@@ -45,6 +48,7 @@ def _allocations(pods: Iterable[api_pb2.PodResources]) -> Iterator[Allocation]:
                     devices=frozenset(uuids),
                     claims=claims,
                     plugin_devices=frozenset(others),
+                    shared=shared,
                 )
 
 

@@ -127,7 +127,7 @@ async def test_freeing_memory_extends_the_timeout(host: GpuHost) -> None:
         for tick in range(20):
             host.used[PID] = tick
             assert not await gates.opens("r1", timeout=0.05)
-            assert gates.raise_if_stuck("r1") is None  # type: ignore[func-returns-value]
+            assert gates.raise_if_shut("r1") is None  # type: ignore[func-returns-value]
         host.end(PID)
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is ReleaseState.FREE
@@ -157,7 +157,7 @@ async def test_unkillable_process_keeps_its_gate_shut(host: GpuHost) -> None:
         assert (await judgement(visit)).verdict is ReleaseState.STUCK
         assert not await gates.opens("r1", timeout=30)
         with pytest.raises(ProcessStuckError, match=f"pid {PID} on {GPU}"):
-            gates.raise_if_stuck("r1")
+            gates.raise_if_shut("r1")
         assert visit.stuck() == {GPU: {PID}}
 
 

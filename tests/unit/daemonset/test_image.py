@@ -153,7 +153,8 @@ def test_the_drivers_library_is_searched_where_the_manifests_mount_it() -> None:
     (script,) = [rest for word, rest in INSTRUCTIONS if word == "RUN" and "libnvidia-ml.so.1" in rest]
     places = re.findall(r"(?<=\s)/[\w./$-]+(?=\s)", script.partition(" in ")[2].partition(" ; do")[0] + " ")
     mounted = [PurePosixPath(mount["mountPath"]) for mount in manifests.agent(["gke"])["volumeMounts"]]
-    assert "/host$place/libnvidia-ml.so.1" in script
+    assert "ln -s /host$place/$library /opt/nvml/$number/$library" in script
+    assert {"libnvidia-ml.so.1", "libcuda.so.1"} <= set(script.split())
     for place in places:
         assert any(PurePosixPath(f"/host{place}").is_relative_to(mount) for mount in mounted), place
     assert variables()["LD_LIBRARY_PATH"].split(":") == [f"/opt/nvml/{n}" for n in range(1, len(places) + 1)]

@@ -20,7 +20,7 @@ from kubemend.agent.prove.measurements import (
     Step,
     Test,
 )
-from kubemend.agent.prove.report import Outcome, Reason, Verdict
+from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse
 
 UUID = GpuUuid("GPU-1")

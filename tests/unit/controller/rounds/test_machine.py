@@ -352,9 +352,10 @@ def test_member_refused_by_agent_is_recreated_once(phase: StepPhase) -> None:
     assert (play.wanted(Recreate), play.stands(0, 1)) == ([], MemberPhase.FAILED)
 
 
-def test_unusable_device_is_the_reason_of_recreation() -> None:
+@pytest.mark.parametrize("phase", [StepPhase.REFUSED, StepPhase.FAILED])
+def test_unusable_device_is_the_reason_of_recreation(phase: StepPhase) -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.REFUSED, 0, reason="DeviceNotUsable")
+    play.told(phase, 0, reason="DeviceNotUsable")
     assert [each.device_failure for each in play.wanted(Recreate)] == [True]
 
 

@@ -1,0 +1,95 @@
+"""Run the worker processes of proofs (``agent.prove.worker``) and collect what they report."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.prove import measurements, worker
+from kubemend.agent.prove.measurements import Finished, Hanging, Measured, Message
+from kubemend.agent.sources.nvml.child import Child
+from kubemend.common import process
+
+STOP_SECONDS: Final = 2.0
+"""Seconds for a worker to end when it has been asked to."""
+
+_BEGIN: Final = b"begin\n"
+
+
+class Worker:
+    """One worker process. It has been started, and does nothing until ``measured`` is called.
+
+    The constructor raises OSError if it cannot be started. Call ``close`` at the end in any case.
+    """
+
+    def __init__(self, what: str, uuids: Sequence[GpuUuid], *, deadline: float) -> None:
+        """``what``: ``worker.ONE_GPU`` or ``worker.PEERS``; ``deadline`` of one CUDA call is in seconds."""
+        argv = process.helper_command(worker.__name__, what, str(len(uuids)), str(deadline))
+        self._child = Child(argv, env=_environment(uuids))
+
+    async def measured(self, *, timeout: float, stop: float = STOP_SECONDS) -> Measured:
+        """Let it prove, and return what it reports in ``timeout`` seconds.
+
+        Then it is asked to end, and ``stop`` seconds are given to it. A worker that hangs in the driver is left behind
+        to end by itself: killing it could wedge its GPU.
+        """
+        messages: list[Message] = []
+        child = self._child
+        await child.connect()
+        child.send(_BEGIN)
+        try:
+            async with asyncio.timeout(timeout):
+                await _receive(child, messages)
+                if messages and isinstance(messages[-1], Finished | Hanging):
+                    return measurements.gathered(messages)
+                return measurements.gathered(messages, ended=await _how_it_ended(child))
+        except TimeoutError:
+            return measurements.gathered(messages, ended=f"it did not finish within {timeout:g} s")
+        finally:
+            child.close_stdin()
+            await self.ended(timeout=stop)
+
+    async def ended(self, *, timeout: float) -> None:
+        """Wait until it has ended, at most ``timeout`` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._child.ended()
+
+    def close(self) -> None:
+        """Ask it to end, if it still runs, and close its pipes."""
+        self._child.close_stdin()
+        self._child.close_pipes()
+
+
+async def run(what: str, uuids: Sequence[GpuUuid], *, deadline: float, timeout: float) -> Measured:
+    """Start one worker and return what it reports in ``timeout`` seconds; ``deadline`` is that of one CUDA call."""
+    try:
+        started = Worker(what, uuids, deadline=deadline)
+    except OSError as error:
+        return Measured(ended=f"the worker cannot be started: {error.strerror}")
+    try:
+        return await started.measured(timeout=timeout)
+    finally:
+        started.close()
+
+
+async def _receive(child: Child, messages: list[Message]) -> None:
+    """Receive messages until the worker ends or reports a call that hangs."""
+    while (line := await child.stdout.readline()).endswith(b"\n"):
+        messages.append(measurements.decode(line))
+        if isinstance(messages[-1], Hanging):
+            return
+
+
+async def _how_it_ended(child: Child) -> str:
+    status, output = await child.ended(), await child.stderr.read()
+    how = f"by signal {-status}" if status < 0 else f"with status {status}"
+    last = output.decode(errors="replace").strip().rpartition("\n")[2]
+    return f"its process ended {how} ({last or 'no output'})"
+
+
+def _environment(uuids: Sequence[GpuUuid]) -> dict[str, str]:
+    """Return the worker's environment: these GPUs only, in this order, and no cache of compiled kernels on the disk."""
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_CACHE_DISABLE": "1"}

@@ -1,0 +1,196 @@
+"""Proofs of GPUs between the kill of a swap and the start of its successor."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from kubemend.agent.actuator.device_release import DeviceUnusableError, Patience, ReleaseGates
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.restart import device_proof, intents
+from kubemend.agent.restart.device_proof import DeviceProof, ProofState
+from tests.fakes.gpu_host import GpuHost
+from tests.unit.actuator.conftest import Rig
+from tests.unit.restart import builders
+
+GPU = GpuUuid("GPU-0")
+PID = 11
+PATIENT = Patience(before=5.0, answer=5.0, leave=60.0)
+PASSED = DeviceProof(GPU, ProofState.PASSED)
+UNKNOWN = DeviceProof(GPU, ProofState.UNKNOWN, "Incomplete", "it did not finish within 1 s")
+WRONG = DeviceProof(GPU, ProofState.FAILED, "WrongResult", "integer-product: 1 of 9 values are wrong")
+
+ORDERS = pytest.mark.parametrize("order", list(intents.SwapOrder))
+
+
+@dataclass
+class Proof:
+    """A proof that ends with these results when it may."""
+
+    results: Sequence[DeviceProof]
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: bool = False
+    closed: bool = False
+    runs: int = 0
+
+    @property
+    def devices(self) -> frozenset[GpuUuid]:
+        return frozenset({GPU})
+
+    async def run(self) -> Sequence[DeviceProof]:
+        self.runs += 1
+        self.begun.set()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        return self.results
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def ended(self) -> None:
+        assert self.closed
+
+
+class Swap:
+    """One swap of the rig's container, whose process is on the GPU, with a proof."""
+
+    def __init__(self, rig: Rig, *results: DeviceProof, order: intents.SwapOrder) -> None:
+        self.rig = rig
+        self.host = GpuHost()
+        self.host.put(GPU, PID, container=rig.old)
+        self.intent = rig.intent(order=order)
+        self.proof = Proof(results)
+        self.gates = ReleaseGates(driver=self.host, processes=self.host, patience=PATIENT)
+        self.told: Sequence[DeviceProof] = ()
+
+    async def run(self) -> Outcome:
+        material = await self.rig.material(self.intent)
+        actuator = SwapActuator(replace(self.rig.tools(), gates=self.gates))
+        async with self.gates.around([self.intent], devices=frozenset({GPU}), proof=self.proof) as visit:
+            await visit.remembered()
+            outcome = await actuator.carry_out(self.intent, material=material)
+            self.told = visit.proving.results
+            return outcome
+
+    async def begun(self) -> None:
+        async with asyncio.timeout(30):
+            await self.proof.begun.wait()
+
+
+async def runs_something(rig: Rig) -> bool:
+    """Whether any container runs freely: one on standby does not."""
+    held = rig.standbys.held if rig.standbys is not None else ()
+    return any(view.id not in held for view in await rig.running())
+
+
+@ORDERS
+async def test_successor_runs_after_the_proof(rig: Rig, order: intents.SwapOrder) -> None:
+    swap = Swap(rig, PASSED, order=order)
+    work = asyncio.create_task(swap.run())
+    await asyncio.sleep(0)
+    swap.host.end(PID)
+    await swap.begun()
+    assert not await runs_something(rig)
+    await asyncio.sleep(0.01)  # the length of the proof, not a wait for an event
+    swap.proof.may_end.set()
+    outcome = await work
+    assert (outcome.result, len(await rig.running())) == (Result.SWAPPED, 1)
+    assert outcome.phases["proof"] > 0
+    assert (swap.told, swap.proof.runs, swap.proof.closed) == ((PASSED,), 1, True)
+
+
+@ORDERS
+async def test_proof_waits_until_the_old_process_has_left(rig: Rig, order: intents.SwapOrder) -> None:
+    swap = Swap(rig, PASSED, order=order)
+    swap.proof.may_end.set()
+    work = asyncio.create_task(swap.run())
+    async with asyncio.timeout(30):
+        await swap.host.questions_reach(1)
+    swap.host.die(PID)
+    async with asyncio.timeout(30):
+        await swap.host.questions_reach(4)
+    assert not swap.proof.begun.is_set()
+    swap.host.leave(PID)
+    assert (await work).result is Result.SWAPPED
+    assert swap.proof.runs == 1
+
+
+@ORDERS
+async def test_inconclusive_proof_blocks_nothing(rig: Rig, order: intents.SwapOrder) -> None:
+    swap = Swap(rig, UNKNOWN, order=order)
+    swap.host.end(PID)
+    swap.proof.may_end.set()
+    assert (await swap.run()).result is Result.SWAPPED
+    assert swap.told == (UNKNOWN,)
+
+
+@ORDERS
+async def test_failed_proof_starts_nothing(rig: Rig, order: intents.SwapOrder) -> None:
+    swap = Swap(rig, WRONG, order=order)
+    swap.host.end(PID)
+    swap.proof.may_end.set()
+    outcome = await swap.run()
+    assert outcome.result is Result.DEVICE_NOT_USABLE
+    assert outcome.detail.startswith(f"WrongResult on {GPU}: integer-product")
+    assert await rig.running() == []
+    assert [view.id for view in await rig.containers()] == [rig.old]
+
+
+async def test_kubelets_container_ends_the_proof(rig: Rig) -> None:
+    swap = Swap(rig, PASSED, order=intents.SwapOrder.STOP_FIRST)
+    swap.host.end(PID)
+    work = asyncio.create_task(swap.run())
+    await swap.begun()
+    theirs = await rig.kubelet_creates(attempt=2)
+    outcome = await work
+    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (swap.proof.cancelled, swap.proof.closed) == (True, True)
+    assert [each.reason for each in swap.told] == [device_proof.INTERRUPTED]
+
+
+async def test_unknown_driver_state_skips_the_proof(rig: Rig) -> None:
+    swap = Swap(rig, PASSED, order=intents.SwapOrder.STOP_FIRST)
+    swap.host.answers = False
+    assert (await swap.run()).result is Result.SWAPPED
+    assert (swap.proof.runs, [each.reason for each in swap.told]) == (0, [device_proof.NOT_FREE])
+
+
+async def test_containers_of_one_restart_share_one_proof() -> None:
+    host, proof = GpuHost(), Proof([WRONG])
+    host.put(GPU, PID, container="old")
+    host.put(GPU, 33, container="sibling")
+    gates = ReleaseGates(driver=host, processes=host, patience=PATIENT)
+    both = [builders.intent(), builders.intent(id="r2", old="sibling")]
+    async with gates.around(both, devices=frozenset({GPU}), proof=proof) as visit:
+        await visit.remembered()
+        host.end(PID)
+        proof.may_end.set()
+        assert not await gates.opens("r1", timeout=0.02)
+        gates.raise_if_shut("r1")  # nothing is known yet
+        assert proof.runs == 0  # the other one may still be on the GPU
+        host.end(33)
+        async with asyncio.timeout(30):
+            await proof.begun.wait()
+        for restart in ("r1", "r2"):
+            assert not await gates.opens(restart, timeout=30)
+            with pytest.raises(DeviceUnusableError, match="WrongResult"):
+                gates.raise_if_shut(restart)
+        assert proof.runs == 1
+    assert proof.closed
+
+
+async def test_proof_that_never_began_is_closed_with_its_restart() -> None:
+    proof = Proof([PASSED])
+    host = GpuHost()
+    async with ReleaseGates(driver=host, processes=host).around(
+        [builders.intent()], devices=frozenset({GPU}), proof=proof
+    ):
+        pass
+    assert (proof.runs, proof.closed) == (0, True)
