@@ -222,11 +222,14 @@ class Swap:
         self.intent = rig.intent(order=order)
         self.gates = ReleaseGates(driver=self.host, processes=self.host, patience=patience)
 
-    async def run(self) -> Outcome:
+    async def run(self, *, open_first: bool = False) -> Outcome:
+        """Carry it out; with ``open_first`` once its gate is open."""
         material = await self.rig.material(self.intent)
         actuator = SwapActuator(replace(self.rig.tools(), gates=self.gates))
         async with self.gates.around([self.intent], devices=frozenset({GPU})) as visit:
             await visit.remembered()
+            if open_first:
+                await judgement(visit)
             return await actuator.carry_out(self.intent, material=material)
 
     async def stopped(self) -> None:
@@ -258,7 +261,7 @@ async def test_successor_starts_after_the_old_process_has_left(rig: Rig, order: 
 async def test_free_device_costs_no_call_and_no_phase(rig: Rig, order: intents.SwapOrder) -> None:
     swap = Swap(rig, order=order)
     swap.host.end(PID)
-    outcome = await swap.run()
+    outcome = await swap.run(open_first=True)
     assert (outcome.result, set(outcome.phases)) == (Result.SWAPPED, {"stop", "create", "start", "confirm"})
     assert rig.server.called().count("ListContainers") == 2  # the listing before the first step, and the last one
 
