@@ -79,7 +79,8 @@ class Client:
         self._ids = itertools.count()
 
     async def run(self) -> None:
-        """Attack until cancelled."""
+        """Attack until cancelled: with the stolen token first, for which the other attacks leave little room."""
+        await self._as_the_node()
         ways: Sequence[Callable[[], Awaitable[None]]] = (
             self._without_token, self._with_a_guess, self._with_the_token, self._connect_only,
         )  # fmt: skip
