@@ -1,23 +1,28 @@
 # The image of the node agent and of the controller (and of the kubemend command): docker build -t REGISTRY/kubemend:0.1.0 .
 # Without Docker and without a registry: make image, which passes a base built from Debian's packages as PYTHON.
-# For a reproducible image, name the base by its digest:
-#   docker build --build-arg PYTHON=python:3.11-slim-bookworm@sha256:… --build-arg REVISION=$(git rev-parse HEAD) …
+# For a reproducible image, name the base by its digest, and give all files one date:
+#   docker buildx build --build-arg PYTHON=python:3.11-slim-bookworm@sha256:… --build-arg REVISION=$(git rev-parse HEAD) \
+#     --build-arg SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) --output type=image,rewrite-timestamp=true …
 ARG PYTHON=python:3.11-slim-bookworm
 
 FROM ${PYTHON} AS build
+ARG SOURCE_DATE_EPOCH=1767225600
 WORKDIR /src
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml requirements.lock requirements-build.lock README.md LICENSE ./
 COPY agent agent
 COPY cli cli
 COPY common common
 COPY controller controller
 COPY kubemend kubemend
-RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
-# All dependencies, in the versions and with the hashes of requirements.lock (`make lock`), and nothing else.
+# All packages, those that build the wheel too, in the versions and with the hashes of the locks (`make lock`). Bytecode
+# is valid for its source's hash, because the dates of files are not those of the build.
+RUN python -m pip install --no-cache-dir --require-hashes --root-user-action=ignore -r requirements-build.lock \
+    && python -m pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir /wheels .
 RUN python -m venv --without-pip /opt/kubemend \
-    && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir --require-hashes -r requirements.lock \
-    && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir --no-deps --no-index /wheels/*.whl \
-    && python -m pip --python /opt/kubemend/bin/python check
+    && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir --no-compile --require-hashes -r requirements.lock \
+    && python -m pip --python /opt/kubemend/bin/python install --no-cache-dir --no-compile --no-deps --no-index /wheels/*.whl \
+    && python -m pip --python /opt/kubemend/bin/python check \
+    && python -m compileall -q -f --invalidation-mode=unchecked-hash /opt/kubemend
 
 # glibc, not musl: the driver's library, which comes from the host, is built for it.
 FROM ${PYTHON}

@@ -67,9 +67,10 @@ class Settings:
     network_namespace: Path | None = setting(
         "Network namespace whose links are watched, such as /proc/1/ns/net; without it the agent's own.", default=None
     )
-    device_taints: bool = setting(
-        "Keep new DRA claims off unhealthy devices by DeviceTaintRules (needs the control plane's feature gate).",
-        default=False,
+    device_taints: bool | None = setting(
+        "Keep new DRA claims off unhealthy devices by DeviceTaintRules, also of an alpha or beta API. By default only "
+        "where the API server has them in a stable version, and not with --dry-run.",
+        default=None,
     )
     device_release_timeout: float = duration(
         "How long a new process waits for the old one to leave its GPUs and free their memory.", default=10.0
@@ -107,6 +108,10 @@ class Settings:
     pod_uid: str | None = setting("UID of the agent's own pod, which it never restarts.", default=None, env="POD_UID")
     log_level: str = setting("debug, info, warning or error.", default="info")
     log_format: str = setting("json, or console for people.", default="json")
+
+    def taints_devices(self) -> bool:
+        """Return whether unhealthy devices are tainted, if the API server has what that needs."""
+        return self.device_taints if self.device_taints is not None else not self.dry_run
 
     def listen(self) -> tuple[str, int]:
         """Return host and port of the metrics address."""

@@ -102,7 +102,7 @@ class Options:
         }
         if item.metadata["duration"]:
             return click.option(flag, type=_Duration(), **common | {"show_default": durations.text(item.default)})
-        if kind is bool:
+        if kind in (bool, bool | None):
             return click.option(f"{flag}/--no-{flag[2:]}", **common)
         if kind == tuple[str, ...]:
             return click.option(flag.removesuffix("s"), item.name, multiple=True, **common)

@@ -18,7 +18,7 @@ from kubemend.common.kube import client as kube
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """The reporters. ``taints`` is None unless enabled."""
+    """The reporters. ``taints`` is None if disabled."""
 
     pods: PodConditionReporter
     node: NodeConditionReporter
@@ -33,8 +33,13 @@ class Reporting:
         """Create all reporters."""
         name = settings.node_name
         taints = None
-        if settings.device_taints:
-            taints = DeviceTaintReporter(api=api, node_name=name, report=parts.reporter("device-taints"))
+        if settings.taints_devices():
+            taints = DeviceTaintReporter(
+                api=api,
+                node_name=name,
+                report=parts.reporter("device-taints"),
+                if_stable=settings.device_taints is None,
+            )
         return cls(
             pods=PodConditionReporter(
                 api=api,

@@ -6,6 +6,7 @@ while there is a rule or an unhealthy device. Rules of a previous agent are foun
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,12 @@ _NOT_SERVED = ComponentStatus(
     f"the API server serves no DeviceTaintRules ({GROUP})",
     "to use them, enable their API version and the feature gate DRADeviceTaintRules in the control plane",
 )
+_NOT_STABLE = ComponentStatus(
+    ComponentState.IDLE,
+    f"the API server serves no DeviceTaintRules in a stable version of {GROUP}",
+    "to use those of an alpha or beta version, set --device-taints",
+)
+_STABLE = re.compile(r"v\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Pace:
     """Intervals in seconds.
 
     ``resync`` applies while a rule or an unhealthy device exists, ``served`` between checks for an API that is not
-    served.
+    served, or not permitted.
     """
 
     resync: float = 60.0
@@ -61,10 +68,16 @@ class DeviceTaintReporter:
         report: Callable[[ComponentStatus], None],
         pace: Pace | None = None,
         backoff: aio.Backoff | None = None,
+        if_stable: bool = False,
     ) -> None:
+        """Create it; ``if_stable``: use rules only in a stable version of the API, and only if they are permitted.
+
+        Otherwise the rules are wanted, and a missing permission is a problem.
+        """
         self._api = api
         self._node = node_name
         self._report = report
+        self._if_stable = if_stable
         self._pace = pace if pace is not None else Pace()
         self._backoff = backoff if backoff is not None else aio.Backoff(first=0.5, limit=30.0)
         self._verdicts: tuple[Verdict, ...] | None = None
@@ -94,11 +107,16 @@ class DeviceTaintReporter:
             except errors.KubeError as error:
                 if isinstance(error, errors.NotFoundError):
                     self._served = None  # the API may have been switched off
-                self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
-                await self._backoff.wait()
+                if self._if_stable and isinstance(error, errors.ForbiddenError):
+                    self._report(ComponentStatus(ComponentState.IDLE, error.what, error.hint))
+                    await asyncio.sleep(self._pace.served)
+                else:
+                    self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
+                    await self._backoff.wait()
                 continue
             self._backoff.reset()
-            self._report(_NOT_SERVED if self._served is None else ComponentStatus(ComponentState.READY))
+            unserved = _NOT_STABLE if self._if_stable else _NOT_SERVED
+            self._report(unserved if self._served is None else ComponentStatus(ComponentState.READY))
             await self._until_due()
 
     async def _until_due(self) -> None:
@@ -122,7 +140,8 @@ class DeviceTaintReporter:
             }
         except errors.NotFoundError:
             return None
-        rules = next((version for version, found in by_version.items() if "devicetaintrules" in found), None)
+        usable = (version for version in by_version if not self._if_stable or _STABLE.fullmatch(version))
+        rules = next((version for version in usable if "devicetaintrules" in by_version[version]), None)
         slices = next((version for version, found in by_version.items() if "resourceslices" in found), None)
         if rules is None or slices is None:
             return None

@@ -60,11 +60,11 @@ def unpack(machine: Machine, *, suite: str, packages: Sequence[str], into: pathl
 
 def unpack_with_dependencies(
     machine: Machine, *, suite: str, packages: Sequence[str], into: pathlib.Path, beside: pathlib.Path | None = None
-) -> None:
+) -> list[str]:
     """Unpack packages of a suite together with all their dependencies; nothing is installed, no script runs.
 
-    ``beside`` is the dpkg status file of a system: its installed packages are not unpacked. None means everything, as
-    for an empty system. Raises AptError as ``unpack`` does.
+    Returns the control file of each package. ``beside`` is the dpkg status file of a system: its installed packages are
+    not unpacked. None means everything, as for an empty system. Raises AptError as ``unpack`` does.
     """
     with tempfile.TemporaryDirectory(prefix="kubemend-apt-") as name:
         work = pathlib.Path(name)
@@ -73,8 +73,10 @@ def unpack_with_dependencies(
             shutil.copyfile(beside, work / "status")
         _run("apt-get", *options, "update")
         _run("apt-get", *options, "install", "--download-only", "--yes", "--no-install-recommends", *packages)
-        for package in sorted((work / "cache" / "archives").glob("*.deb")):
+        archives = sorted((work / "cache" / "archives").glob("*.deb"))
+        for package in archives:
             _run("dpkg-deb", "--extract", str(package), str(into))
+        return [_run("dpkg-deb", "--field", str(package)) for package in archives]
 
 
 def install(packages: Sequence[str]) -> None:
@@ -113,7 +115,7 @@ def _run(program: str, *arguments: str, folder: pathlib.Path | None = None) -> s
         raise AptError(f"{program} is not on this machine; the dev node needs a Debian")
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
     command = [program, *arguments]
-    action = next((word for word in arguments if word in ("update", "download", "install", "--extract")), "")
+    action = next((word for word in arguments if word in ("update", "download", "install", "--extract", "--field")), "")
     what = f"{program} {action}".strip()
     try:
         answer = subprocess.run(

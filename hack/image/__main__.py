@@ -1,4 +1,4 @@
-"""``python -m hack.image``: build the image, and print the path of its archive."""
+"""``python -m hack.image``: build the image, and print the paths of its archive and of the list of its content."""
 
 import click
 
@@ -12,7 +12,8 @@ def main() -> None:
     """Build kubemend's image from the Dockerfile, on a base made of Debian's packages (Debian, root)."""
     logs.configure(log_format="console")
     try:
-        click.echo(build.ensure())
+        archive = build.ensure()
+        click.echo(f"{archive}\n{build.sbom_of(archive)}")
     except (build.ImageError, packages.PackagesError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -1,8 +1,8 @@
 """Build a base image with Python 3.11 from Debian's packages, for machines that reach no registry.
 
 It replaces ``python:3.11-slim-bookworm``: Debian 12 with Python 3.11, pip and CA certificates. The packages are
-unpacked, not installed: no maintainer script runs, and dpkg knows none of them. That suffices to try kubemend on a dev
-node. An image to publish is built on a public base.
+unpacked, not installed: no maintainer script runs, and only scanners know of them, from ``/var/lib/dpkg/status.d``.
+That suffices to try kubemend on a dev node. An image to publish is built on a public base.
 """
 
 import pathlib
@@ -11,8 +11,10 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Iterable
 
 from hack.devnode import apt
+from hack.image import sbom
 
 SUITE = "bookworm"
 """The only suite of Debian whose Python is 3.11, which requirements.lock is made for."""
@@ -40,7 +42,8 @@ def build(archive: pathlib.Path) -> None:
         root = pathlib.Path(directory, "root")
         root.mkdir()
         root.chmod(0o755)
-        apt.unpack_with_dependencies(apt.this_machine(), suite=SUITE, packages=_PACKAGES, into=root)
+        unpacked = apt.unpack_with_dependencies(apt.this_machine(), suite=SUITE, packages=_PACKAGES, into=root)
+        _list_packages(root / sbom.DPKG, unpacked)
         _merge_usr(root)
         _set_up_python(root)
         _configure(root)
@@ -48,6 +51,14 @@ def build(archive: pathlib.Path) -> None:
         with tarfile.open(staged, "w") as tar:
             tar.add(root, arcname=".")
         staged.rename(archive)
+
+
+def _list_packages(folder: pathlib.Path, controls: Iterable[str]) -> None:
+    """Write the packages' control files to where scanners look for them."""
+    folder.mkdir(parents=True)
+    for control in controls:
+        name = control.partition("Package: ")[2].partition("\n")[0]
+        (folder / name).write_text(control, encoding="utf-8")
 
 
 def _merge_usr(root: pathlib.Path) -> None:
@@ -68,7 +79,9 @@ def _set_up_python(root: pathlib.Path) -> None:
     packages.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as file:
         file.extractall(packages)
-    _run("chroot", str(root), _PYTHON, "-m", "compileall", "-q", "/usr/lib/python3.11")
+    # By hash: the image's files all get one date, which bytecode that names its source's date would not survive.
+    by_hash = ("-m", "compileall", "-q", "--invalidation-mode=unchecked-hash")
+    _run("chroot", str(root), _PYTHON, *by_hash, "/usr/lib/python3.11")
 
 
 def _configure(root: pathlib.Path) -> None:

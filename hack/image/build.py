@@ -15,13 +15,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterable, Sequence
 
 import structlog
 
 from hack.devnode import apt, packages
-from hack.image import base
+from hack.image import base, sbom
 
 log = structlog.get_logger(__name__)
 
@@ -32,11 +31,11 @@ DEFAULT_CACHE = packages.CHECKOUT / ".dev" / "image"
 
 _BASE = "localhost/kubemend-python:3.11"
 _DOCKERFILE = packages.CHECKOUT / "Dockerfile"
-_LOCK = packages.CHECKOUT / "requirements.lock"
-_PYPROJECT = packages.CHECKOUT / "pyproject.toml"
+_LOCKS = (packages.CHECKOUT / "requirements.lock", packages.CHECKOUT / "requirements-build.lock")
 _HOME = "/root"  # the builder's home directory in the image; pip reads its settings there
 _PIP_SETTINGS = f"[global]\nno-index = true\nfind-links = {_HOME}/wheels\n"
 _PIP_TARGET = ("--python-version=3.11", "--only-binary=:all:", "--quiet", "--disable-pip-version-check")
+_DATE = 1_767_225_600  # 2026-01-01
 _SECONDS = 900.0
 _LOG_LINES = 15
 
@@ -61,6 +60,22 @@ def reference() -> str:
 def archive(cache: pathlib.Path = DEFAULT_CACHE) -> pathlib.Path:
     """Return the path of the image of the present sources, existing or not, as an archive in Docker's format."""
     return cache / platform.machine() / f"kubemend-{_digest(_sources())}.tar"
+
+
+def sbom_of(archive: pathlib.Path) -> pathlib.Path:
+    """Return the path of the list of an archive's content."""
+    return archive.with_suffix(".cdx.json")
+
+
+def date() -> int:
+    """Return the date of all files in the image, in seconds since 1970: ``$SOURCE_DATE_EPOCH``, or a fixed one.
+
+    So equal sources make equal images (reproducible-builds.org/docs/source-date-epoch). Raises ImageError.
+    """
+    given = os.environ.get("SOURCE_DATE_EPOCH", str(_DATE))
+    if not given.isdecimal():
+        raise ImageError(f"$SOURCE_DATE_EPOCH is {given!r}; give it seconds since 1970, or unset it")
+    return int(given)
 
 
 def ensure(cache: pathlib.Path = DEFAULT_CACHE) -> pathlib.Path:
@@ -101,7 +116,7 @@ def _build(target: pathlib.Path) -> None:
         rootfs = _base(home / f"base-{base.SUITE}.tar")
     except apt.AptError as error:
         raise ImageError(str(error)) from error
-    wheels = _wheels(home / f"wheels-{_digest((_LOCK, _PYPROJECT))}")
+    wheels = _wheels(home / f"wheels-{_digest(_LOCKS)}")
     with tempfile.TemporaryDirectory(prefix=".build-", dir=home) as directory:
         work = pathlib.Path(directory)
         builder = _builders_home(work / "home", wheels=wheels)
@@ -111,8 +126,10 @@ def _build(target: pathlib.Path) -> None:
         staged = work / "image.tar"
         script = _script(buildah, work=work, home=builder, rootfs=rootfs.name, staged=staged)
         _run(_isolated(script), what="buildah")
-        for older in home.glob("kubemend-*.tar"):
+        for older in home.glob("kubemend-*"):
             older.unlink()
+        listed = sbom.document(sbom.read(staged), suite=base.SUITE, created=date())
+        sbom_of(target).write_text(listed, encoding="utf-8")
         staged.rename(target)
 
 
@@ -136,14 +153,14 @@ def _base(target: pathlib.Path) -> pathlib.Path:
 
 
 def _wheels(target: pathlib.Path) -> pathlib.Path:
-    """Download the locked packages and the requirements of setuptools' build, once for each requirements.lock."""
+    """Download the locked packages, those of the image and those that build it, once for each version of the locks."""
     if not target.is_dir():
         log.info("image.wheels", into=str(target))
         download = (sys.executable, "-m", "pip", "download", *_PIP_TARGET)
         with packages.staging(target) as folder:
-            locked = ("--no-deps", "--require-hashes", f"--requirement={_LOCK}")
-            _run((*download, f"--dest={folder}", *locked), what="pip download")
-            _run((*download, f"--dest={folder}", *_build_requirements()), what="pip download")
+            for lock in _LOCKS:
+                locked = ("--no-deps", "--require-hashes", f"--requirement={lock}")
+                _run((*download, f"--dest={folder}", *locked), what="pip download")
         for older in target.parent.glob("wheels-*"):
             if older != target:
                 shutil.rmtree(older)
@@ -158,34 +175,34 @@ def _builders_home(home: pathlib.Path, *, wheels: pathlib.Path) -> pathlib.Path:
     return home
 
 
-def _build_requirements() -> list[str]:
-    settings = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))
-    return list(settings["build-system"]["requires"])
-
-
 def _script(buildah: pathlib.Path, *, work: pathlib.Path, home: pathlib.Path, rootfs: str, staged: pathlib.Path) -> str:
     """Return the shell script that builds the base and the image on it, and writes the archive."""
-    settings = buildah / "etc/containers"
-    policy = f"--signature-policy={settings / 'policy.json'}"
+    policy = f"--signature-policy={_file(buildah, 'etc/containers/policy.json')}"
     program = [
         "buildah",
         f"--root={work / 'storage'}",
         f"--runroot={work / 'run'}",
         "--storage-driver=overlay",
-        f"--registries-conf={settings / 'registries.conf'}",
+        f"--registries-conf={_file(buildah, 'etc/containers/registries.conf')}",
     ]
-    build = [*program, "build", "--isolation=chroot", policy]
+    build = [*program, "build", "--isolation=chroot", f"--timestamp={date()}", policy]
     on_base = [f"--build-arg=PYTHON={_BASE}", f"--volume={home}:{_HOME}:ro", f"--tag={reference()}"]
+    on_base += [f"--build-arg=SOURCE_DATE_EPOCH={date()}"]
     commands = (
         ["mount", "-t", "tmpfs", "tmpfs", "/var/lib"],  # it keeps a cache in /var/lib/containers
         ["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={buildah / 'usr'}:/usr", "/usr"],
-        ["export", f"CONTAINERS_CONF={buildah / 'usr/share/containers/containers.conf'}", f"TMPDIR={work}"],
+        ["export", f"CONTAINERS_CONF={_file(buildah, 'usr/share/containers/containers.conf')}", f"TMPDIR={work}"],
         [*build, f"--tag={_BASE}", f"--file={work / 'context' / 'Dockerfile'}", str(work / "context")],
         [*build, *on_base, str(packages.CHECKOUT)],
         [*program, "push", policy, reference(), f"docker-archive:{staged}:{reference()}"],
     )
     (work / "context" / "Dockerfile").write_text(f"FROM scratch\nADD {rootfs} /\n", encoding="utf-8")
     return "\n".join(shlex.join(command) for command in commands)
+
+
+def _file(buildah: pathlib.Path, name: str) -> pathlib.Path:
+    """Return a file of buildah's packages, of which only those were unpacked that this machine lacks."""
+    return buildah / name if (buildah / name).exists() else pathlib.Path("/", name)
 
 
 def _isolated(script: str) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def ends_with_its_verb(said: kubectl_words.Said) -> bool:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     options = ("--runtime-config=resource.k8s.io/v1beta2=true", "--feature-gates=DRADeviceTaintRules=true")
-    with installation.installed(tmp_path_factory.mktemp("docs"), "device-taints", options=options) as made:
+    with installation.installed(tmp_path_factory.mktemp("docs"), options=options) as made:
         asyncio.run(fill(made))
         made.kubectl("apply", "--server-side", "--kustomize", str(installation.DAEMONSET / "jobset"))
         made.kubectl("wait", "--for=condition=Established", TIMED, "crd/jobsets.jobset.x-k8s.io")

@@ -1,6 +1,8 @@
 """The image that `make image` builds: its content, and that its programs start."""
 
+import hashlib
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -8,7 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
+from hack.devnode import packages
 from hack.image import build
 from tests import machine
 
@@ -62,6 +67,31 @@ def root(archive: Path, manifest: dict[str, Any], tmp_path_factory: pytest.TempP
         )
     directory.chmod(0o755)
     return directory
+
+
+@pytest.mark.timeout(2400)
+def test_equal_sources_make_equal_images(tmp_path: Path) -> None:
+    again = build.ensure(tmp_path)  # everything again, also the downloads
+    for one, other in ((build.ensure(), again), (build.sbom_of(build.ensure()), build.sbom_of(again))):
+        assert hashlib.sha256(one.read_bytes()).digest() == hashlib.sha256(other.read_bytes()).digest(), one.name
+
+
+def test_list_of_the_content_names_every_locked_package_and_debians() -> None:
+    text = build.sbom_of(build.ensure()).read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    urls = {each["purl"].partition("?")[0] for each in json.loads(text)["components"]}
+    python = {url.removeprefix("pkg:pypi/") for url in urls if url.startswith("pkg:pypi/")}
+    locked = re.findall(r"^(\S+)==(\S+)(.*) \\$", (packages.CHECKOUT / "requirements.lock").read_text(), re.MULTILINE)
+    needed = {f"{name}@{version}" for name, version, marker in locked if "win32" not in marker}
+    assert needed | {f"kubemend@{build.version()}"} <= python
+    assert {url.rpartition("@")[0] for url in urls} >= {"pkg:deb/debian/python3.11", "pkg:deb/debian/libssl3"}
+
+
+def test_bytecode_in_the_image_is_valid_whatever_the_dates_of_its_sources(root: Path) -> None:
+    compiled = sorted((root / "opt/kubemend").rglob("*.pyc")) + sorted((root / "usr/lib/python3.11").rglob("*.pyc"))
+    assert len(compiled) > 1000
+    unchecked = (1).to_bytes(4, "little")  # PEP 552
+    assert [path for path in compiled if path.read_bytes()[4:8] != unchecked] == []
 
 
 def run(root: Path, *words: str) -> "subprocess.CompletedProcess[str]":

@@ -75,7 +75,7 @@ Callers = dict[str, client.KubeClient]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     options = ("--runtime-config=resource.k8s.io/v1beta2=true", "--feature-gates=DRADeviceTaintRules=true")
-    with installation.installed(tmp_path_factory.mktemp("admission"), "device-taints", options=options) as made:
+    with installation.installed(tmp_path_factory.mktemp("admission"), options=options) as made:
         made.kubectl("apply", "--server-side", "--filename", str(jobsets.MANIFESTS / "crd.yaml"))
         made.kubectl("wait", "--for=condition=Established", "customresourcedefinition/jobsets.jobset.x-k8s.io")
         yield made

@@ -15,7 +15,7 @@ from tests.unit.daemonset import manifests
 
 Json = dict[str, Any]
 
-COMPONENTS = sorted(manifests.COMPONENTS.keys() - {"gangs", "monitoring"})
+COMPONENTS = sorted(manifests.COMPONENTS.keys() - {"device-taints", "gangs", "monitoring"})
 """Those that ``daemonset/default`` lacks; the Prometheus Operator's resources do not exist on this API server."""
 OVERLAYS = sorted(path.name for path in (installation.DAEMONSET / "overlays").iterdir())
 

@@ -194,6 +194,32 @@ async def test_members_of_a_lost_node_are_recreated_while_others_wait(tmp_path: 
             assert after[1][2] == first.name
 
 
+@pytest.mark.long
+async def test_member_whose_nodes_maintenance_is_planned_moves_in_the_round_of_another(tmp_path: Path) -> None:
+    async with own_cluster("leaving", nodes=2) as cluster, Product.on(cluster, state=tmp_path) as product:
+        first, leaving = cluster.nodes
+        await product.start(nodes=2)
+        async with (
+            kube.connect(kubeconfig=first.kubeconfig) as api,
+            Gang.on([first, leaving, first, first], "moved") as gang,
+        ):
+            before = await gang.identities()
+            await plan_maintenance(api, leaving.name)
+            fault = await gang.end(0, exit_code=1)
+            await gang.gone(1, before[1][0])
+            await sentences.held(gang, 0, 2, 3)
+            await gang.replace(1, node=first)
+            restart = await Rounds(api, gang.template.key).finished(1)
+            assert restart["status"]["phase"] == "Done", restart["status"]
+            assert restart["status"]["decision"]["reason"] == "MaintenancePlanned"
+            assert restart["status"]["members"]["recreated"] == 1
+            await gang.all_running(since=fault)
+            await gang.shown_running()
+            after = await gang.identities()
+            assert [after[index] for index in (0, 2, 3)] == [before[index] for index in (0, 2, 3)]
+            assert after[1][2] == first.name
+
+
 @contextlib.asynccontextmanager
 async def own_cluster(kind: str, *, nodes: int) -> AsyncIterator[Cluster]:
     """Nodes that the scenario may lose."""
@@ -210,3 +236,10 @@ async def out_of_service(api: kube.KubeClient, name: str) -> None:
     await api.patch_status(f"{paths.NODES}/{name}", {"status": {"conditions": [ready]}})
     taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
     await api.patch(f"{paths.NODES}/{name}", {"spec": {"taints": [taint]}})
+
+
+async def plan_maintenance(api: kube.KubeClient, name: str) -> None:
+    """Announce a node's maintenance and cordon it, as its operator does (KEP-5683)."""
+    planned = {"type": "MaintenancePlanned", "status": "True", "reason": "NewFirmware"}
+    await api.patch_status(f"{paths.NODES}/{name}", {"status": {"conditions": [planned]}})
+    await api.patch(f"{paths.NODES}/{name}", {"spec": {"unschedulable": True}})

@@ -17,8 +17,8 @@ from tests.unit.daemonset.manifests import Json
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 KEEP = "helm.sh/resource-policy"
-IN_DEFAULT = {"gangs"}
-OFF = {"gangs": False, "admission": False}
+IN_DEFAULT = {"device-taints", "gangs"}
+OFF = {"gangs": False, "admission": False, "deviceTaints": False}
 KIND: Json = {
     "image": {"pullPolicy": "Never"},
     "agent": {"affinity": None, "env": [{"name": "KUBEMEND_LOG_LEVEL", "value": "debug"}]},

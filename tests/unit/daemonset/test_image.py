@@ -21,6 +21,7 @@ INSTRUCTIONS = [
 HASHED = re.compile(r"^(?P<name>\S+)==(?P<version>\S+).* \\\n    --hash=sha256:[0-9a-f]{64}\b", re.MULTILINE)
 LOCK = (manifests.REPOSITORY / "requirements.lock").read_text()
 LOCKED = {canonicalize_name(found["name"]): found["version"] for found in HASHED.finditer(LOCK)}
+BUILD_LOCK = (manifests.REPOSITORY / "requirements-build.lock").read_text()
 
 
 def arguments(instruction: str) -> list[list[str]]:
@@ -111,9 +112,27 @@ def test_image_contains_only_locked_packages() -> None:
     installs = [
         part for word, rest in INSTRUCTIONS if word == "RUN" for part in rest.split("&&") if " install " in part
     ]
-    assert len(installs) == 2
-    assert "--require-hashes -r requirements.lock" in installs[0]
-    assert "--no-deps --no-index /wheels/" in installs[1]
+    tools, locked, ours = installs
+    assert "--require-hashes" in tools
+    assert "-r requirements-build.lock" in tools
+    assert "--require-hashes -r requirements.lock" in locked
+    assert "--no-deps --no-index /wheels/" in ours
+
+
+def test_what_builds_the_package_is_locked_too() -> None:
+    (build,) = [part for _, rest in INSTRUCTIONS for part in rest.split("&&") if " pip wheel " in part]
+    assert "--no-build-isolation" in build, "pip would fetch the newest"
+    locked = {canonicalize_name(found["name"]): found["version"] for found in HASHED.finditer(BUILD_LOCK)}
+    settings = tomllib.loads((manifests.REPOSITORY / "pyproject.toml").read_text())
+    for one in map(Requirement, settings["build-system"]["requires"]):
+        assert one.specifier.contains(locked[canonicalize_name(one.name)]), "make lock"
+
+
+def test_bytecode_does_not_depend_on_the_dates_of_files() -> None:
+    scripts = [rest for word, rest in INSTRUCTIONS if word == "RUN"]
+    installs = [part for rest in scripts for part in rest.split("&&") if "/opt/kubemend/bin/python install" in part]
+    assert all("--no-compile" in part for part in installs)
+    assert any("compileall -q -f --invalidation-mode=unchecked-hash /opt/kubemend" in rest for rest in scripts)
 
 
 def test_all_that_the_package_needs_is_locked_by_version_and_hash() -> None:

@@ -20,7 +20,7 @@ from tests.unit.daemonset import manifests
 
 POLICIES: Final = {
     obj["metadata"]["name"].removeprefix("kubemend-"): obj["spec"]
-    for obj in [*manifests.build(manifests.DEFAULT), *manifests.render(("device-taints", "restart-namespaces"))]
+    for obj in [*manifests.build(manifests.DEFAULT), *manifests.render(("restart-namespaces",))]
     if obj["kind"] == "ValidatingAdmissionPolicy"
 }
 

@@ -18,7 +18,7 @@ Row = list[str]
 def objects() -> list[Json]:
     return [
         *manifests.build(manifests.DEFAULT),
-        *manifests.render(("caches", "device-taints", "pod-groups", "restart-namespaces")),
+        *manifests.render(("caches", "pod-groups", "restart-namespaces")),
     ]
 
 

@@ -145,16 +145,10 @@ def test_a_variable_is_a_setting_of_the_program_that_gets_it(said: Said) -> None
         assert name in known or (name.startswith(OF_TELEMETRY) and program == "controller")
 
 
-KUBERNETES_LABELS: Final = {"pod-security.kubernetes.io/enforce": ("privileged", "baseline", "restricted")}
-
-
 @with_verbs("label")
 def test_label_has_a_valid_value(said: Said) -> None:
     kind, _, *given = said.arguments
     for name, _, value in (each.partition("=") for each in given):
-        if name in KUBERNETES_LABELS:
-            assert value in KUBERNETES_LABELS[name]
-            continue
         meanings = [
             each.values
             for each in api_names.WRITTEN_BY_PEOPLE

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.reporters import taint_rules
 from kubemend.agent.reporters.device_taints import GROUP, DeviceTaintReporter, Pace
+from kubemend.agent.settings import Settings
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
-from kubemend.common.kube import client, paths
+from kubemend.common.kube import client, errors, paths
 from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
 
@@ -44,7 +46,7 @@ def slice_of(name: str = "gpu-0", *, uuid: str = "GPU-a", node: str) -> dict[str
 class Bench:
     """A reporter that runs, what it reported, and a client of the same server."""
 
-    def __init__(self, tenant: Tenant, api: client.KubeClient, *, pace: Pace) -> None:
+    def __init__(self, tenant: Tenant, api: client.KubeClient, *, pace: Pace, if_stable: bool = False) -> None:
         self.tenant = tenant
         self.server = tenant.server
         self.node = tenant.node
@@ -57,6 +59,7 @@ class Bench:
             report=self._told,
             pace=pace,
             backoff=aio.Backoff(first=0.01, limit=0.05),
+            if_stable=if_stable,
         )
 
     def _told(self, status: ComponentStatus) -> None:
@@ -80,9 +83,11 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def running(tenant: Tenant, *, pace: Pace, with_api: bool = True) -> AsyncIterator[Bench]:
+async def running(
+    tenant: Tenant, *, pace: Pace, with_api: bool = True, if_stable: bool = False
+) -> AsyncIterator[Bench]:
     async with connected(tenant) as api:
-        bench = Bench(tenant, api, pace=pace)
+        bench = Bench(tenant, api, pace=pace, if_stable=if_stable)
         await api.create(paths.NODES, {"metadata": {"name": bench.node}})
         await api.create(SLICES, slice_of(node=bench.node))
         if not with_api:
@@ -207,3 +212,75 @@ async def test_disabled_api_is_idle(bench: Bench) -> None:
     bench.reporter.set([verdict(reason="Xid48")])
     await bench.until(ComponentState.IDLE)
     assert "serves no DeviceTaintRules" in bench.reports[-1].message
+
+
+async def test_beta_api_is_not_used_by_default(tenant: Tenant) -> None:
+    async with running(tenant, pace=SLOW, if_stable=True) as bench:
+        bench.reporter.set([verdict()])
+        for _ in ("no verdicts yet", "not served"):
+            await bench.until(ComponentState.IDLE)
+        assert "serves no DeviceTaintRules in a stable version" in bench.reports[-1].message
+        assert "--device-taints" in bench.reports[-1].hint
+        assert await bench.rules() == []
+
+
+class StableApi:
+    """An API server that serves DeviceTaintRules as Kubernetes 1.37 does, in three versions."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.refuses = refuses
+        self.created: list[tuple[str, str]] = []
+
+    async def get(self, path: str) -> dict[str, Any]:
+        if path == f"{paths.NODES}/node-1":
+            return {"metadata": {"uid": "uid-1"}}
+        if path == f"/apis/{GROUP}":
+            return {"versions": [{"version": version} for version in ("v1beta2", "v1", "v1alpha3")]}
+        return {"resources": [{"name": "devicetaintrules"}, {"name": "resourceslices"}]}
+
+    async def list(self, path: str, **_: Any) -> Any:
+        if self.refuses:
+            raise errors.ForbiddenError("list DeviceTaintRules", hint="allow it")
+        return SimpleNamespace(items=[slice_of(node="node-1")] if "slices" in path else [])
+
+    async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.created.append((path, body["apiVersion"]))
+        return body
+
+
+def on_stable(api: StableApi) -> tuple[DeviceTaintReporter, "asyncio.Queue[ComponentStatus]"]:
+    reports: asyncio.Queue[ComponentStatus] = asyncio.Queue()
+    fake: Any = api
+    reporter = DeviceTaintReporter(api=fake, node_name="node-1", report=reports.put_nowait, pace=SLOW, if_stable=True)
+    return reporter, reports
+
+
+async def test_stable_api_is_used_by_default_whatever_the_server_prefers() -> None:
+    api = StableApi()
+    reporter, reports = on_stable(api)
+    async with started(reporter):
+        reporter.set([verdict()])
+        assert [(await reports.get()).state for _ in range(2)] == [ComponentState.IDLE, ComponentState.READY]
+    assert api.created == [(f"/apis/{GROUP}/v1/devicetaintrules", f"{GROUP}/v1")]
+
+
+async def test_installation_without_the_rights_is_idle_by_default() -> None:
+    reporter, reports = on_stable(StableApi(refuses=True))
+    async with started(reporter):
+        reporter.set([verdict()])
+        waiting, refused = [await reports.get() for _ in range(2)]
+    assert (waiting.state, refused.state) == (ComponentState.IDLE, ComponentState.IDLE)
+    assert "DeviceTaintRules" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, True),
+        ({"dry_run": True}, False),
+        ({"device_taints": False}, False),
+        ({"device_taints": True, "dry_run": True}, True),
+    ],
+)
+def test_devices_are_tainted_unless_the_agent_only_reports(flags: dict[str, bool], expected: bool) -> None:
+    assert Settings(**flags).taints_devices() is expected  # type: ignore[arg-type]
