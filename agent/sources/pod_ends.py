@@ -190,7 +190,7 @@ class PodEnds:
         """
         pod, loop = ended.ref.pod, asyncio.get_running_loop()
         since = loop.time()
-        (why, node), _ = await asyncio.gather(self._read_states(pod, ended.sandbox_id), self._note_recorded_stop(ended))
+        why, node = await self._read_states(pod, ended.sandbox_id)
         why = why or self._why_around(ended)
         checked_at = loop.time()
         event = asyncio.Event()
