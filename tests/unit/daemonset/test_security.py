@@ -16,7 +16,14 @@ Row = list[str]
 
 @functools.cache
 def objects() -> list[Json]:
-    return [*manifests.build(manifests.DEFAULT), *manifests.render(("caches", "device-taints", "restart-namespaces"))]
+    default = manifests.build(manifests.DEFAULT)
+    known = {manifests.identity(obj) for obj in default}
+    controllers = manifests.combined(manifests.DAEMONSET / "controller", manifests.DAEMONSET / "hub-from-nodes")
+    return [
+        *default,
+        *manifests.render(("caches", "device-taints", "restart-namespaces")),
+        *(obj for obj in controllers if manifests.identity(obj) not in known),
+    ]
 
 
 def roles() -> dict[str, Json]:
