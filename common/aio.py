@@ -1,9 +1,10 @@
 """Run supervised asyncio tasks: named, in one TaskGroup, and never lost silently."""
 
 import asyncio
+import contextlib
 import random
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
@@ -91,6 +92,36 @@ async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
     tasks = [asyncio.ensure_future(work) for work in works]
     await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in tasks]
+
+
+_SLICES: Final = 4
+
+
+async def holds_within(timeout: float, condition: asyncio.Condition, predicate: Callable[[], bool]) -> bool:
+    """Wait for a predicate under a Condition; return whether it holds within ``timeout`` seconds.
+
+    The time counts as in ``is_done_within``.
+    """
+    for _ in range(_SLICES):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout / _SLICES), condition:
+                await condition.wait_for(predicate)
+        if predicate():
+            return True
+    return False
+
+
+async def is_done_within(timeout: float, future: asyncio.Future[_T]) -> bool:
+    """Wait for a future, which is never cancelled; return whether it is done within ``timeout`` seconds.
+
+    The time counts in slices, because a busy event loop finds an expired timer together with what it was waiting for,
+    and processes the timer first: a loop that was blocked once for longer than ``timeout`` still gets the rest of it.
+    """
+    for _ in range(_SLICES):
+        await asyncio.wait({future}, timeout=timeout / _SLICES)
+        if future.done():
+            return True
+    return False
 
 
 async def ticks(*, period: float) -> AsyncIterator[None]:

@@ -200,12 +200,7 @@ class AppFaultHandler:
                 for event, window in zip(events, windows, strict=False)
             )
 
-        try:
-            async with asyncio.timeout(self._patience.twin), self._newly_named:
-                await self._newly_named.wait_for(named)
-        except TimeoutError:
-            return False
-        return True
+        return await aio.holds_within(self._patience.twin, self._newly_named, named)
 
     async def _attribute(self, noted: RecordedFinding) -> Attribution:
         """Attribute the finding as soon as kubelet and the runtime report the necessary facts."""

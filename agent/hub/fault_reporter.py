@@ -15,6 +15,7 @@ from kubemend.agent.hub.open_faults import LONGEST, Fault, OpenFaults
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.workloads import ContainerRef, PodUid, PodView
 from kubemend.agent.restart import admission
+from kubemend.common import aio
 from kubemend.common.coordination import FaultAnswer, FaultKind
 from kubemend.common.gangs import GangKey
 
@@ -69,9 +70,8 @@ class FaultReporter:
         """Report a fault and wait for the answer. After the timeout the report continues, also to later leaders."""
         answer = self._faults.tell(fault)
         try:
-            async with asyncio.timeout(patience):
-                return await asyncio.shield(answer)
-        except TimeoutError:
+            if await aio.is_done_within(patience, answer):
+                return answer.result()
             self._metrics.answers.labels(fault.kind.value, UNANSWERED).inc()
             log.warning("hub.no_answer", container=str(fault.target), cause=fault.code, seconds=patience)
             return FaultAnswer.ALONE
@@ -110,15 +110,15 @@ class FaultReporter:
         self, failure: Failure, answer: "asyncio.Future[FaultAnswer]", ordered: asyncio.Event
     ) -> FaultAnswer:
         """Wait for the answer, and for the order that follows it, until the timeout."""
-        taken = FaultAnswer.ALONE
-        try:
-            async with asyncio.timeout(self._patience):
-                taken = await asyncio.shield(answer)
-                if taken is FaultAnswer.ROUND:
+        until = asyncio.get_running_loop().time() + self._patience
+        if not await aio.is_done_within(self._patience, answer):
+            self._faults.leave_alone(failure.id)
+            return FaultAnswer.ALONE
+        taken = answer.result()
+        if taken is FaultAnswer.ROUND:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
                     await ordered.wait()
-        except TimeoutError:
-            if not answer.done():
-                self._faults.leave_alone(failure.id)
         return taken
 
     async def _report(self, failure: Failure, gang: GangKey) -> "asyncio.Future[FaultAnswer]":

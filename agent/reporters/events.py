@@ -29,7 +29,7 @@ class Outcome(enum.Enum):
 
     WRITTEN = "told"  # by one of this agent's writes, together with others or alone
     KNOWN = "known"  # a previous agent has recorded them
-    REFUSED = "refused"  # the server will never accept them, or their namespace is being deleted
+    REFUSED = "refused"  # the server will never accept them, or a quota or policy of their namespace does not
     DROPPED = "dropped"  # no longer recent, or too many series
 
 
@@ -169,9 +169,10 @@ class EventReporter:
             log.warning("event.refused", reason=series.announcement.reason, error=str(error))
             outcome = Outcome.REFUSED
         except errors.ForbiddenError as error:
-            if errors.NAMESPACE_GOES not in error.said:
+            if not error.is_by_admission:
                 self._report(ComponentStatus(ComponentState.DEGRADED, "creating Events is forbidden", error.hint))
                 return False
+            log.info("event.refused_by_admission", reason=series.announcement.reason, error=str(error))
             outcome = Outcome.REFUSED
         except errors.KubeError as error:
             log.debug("event.write_failed", reason=series.announcement.reason, error=str(error))

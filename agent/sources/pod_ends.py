@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
@@ -38,6 +38,8 @@ from kubemend.common.kube import client, errors, paths
 
 log = structlog.get_logger(__name__)
 
+_K = TypeVar("_K")
+
 _SANDBOXES: Final = 4096
 """Number of stopped sandboxes to remember; no id is ever used twice."""
 _ANSWER: Final = 0.5
@@ -50,6 +52,8 @@ _FRESH: Final = 0.05
 """Seconds for which the API server need not be queried again."""
 _EVENTS: Final = 20
 """Events to read of one pod's kills. Kubelet has one for each container and message, and counts repetitions in it."""
+_STOPS_ALL: Final = "Stopping container "
+"""The message of a kill that concerns all containers of a sandbox; kills of single containers have their reason."""
 _NANOSECONDS: Final = 1_000_000_000
 
 
@@ -98,21 +102,18 @@ class PodEnds:
         self._node = paths.one("nodes", node_name) if node_name else ""
         self._stopped: OrderedDict[SandboxId, None] = OrderedDict()
         self._asked: OrderedDict[ContainerId, None] = OrderedDict()
+        self._stopping: OrderedDict[SandboxId, None] = OrderedDict()
         self._waiting: set[asyncio.Event] = set()
         self._unread_at = -math.inf
 
     def sandbox_stopped(self, sandbox: SandboxId) -> None:
         """Note that a sandbox has stopped: no container will run in it again."""
-        self._stopped[sandbox] = None
-        while len(self._stopped) > _SANDBOXES:
-            self._stopped.popitem(last=False)
+        _remember(sandbox, self._stopped)
         self._wake()
 
     def stop_asked(self, container: ContainerId) -> None:
         """Note that the runtime was asked to stop a container (``agent.actuator.stop_requests``)."""
-        self._asked[container] = None
-        while len(self._asked) > _SANDBOXES:
-            self._asked.popitem(last=False)
+        _remember(container, self._asked)
         self._wake()
 
     def request_unread(self) -> None:
@@ -143,6 +144,8 @@ class PodEnds:
         """Return why a pod is ending, by the known state; empty if nothing shows that it is."""
         if sandbox in self._stopped:
             return "its sandbox has been stopped"
+        if sandbox in self._stopping:
+            return "kubelet stops all its containers"
         return _why(self._pods.pods().get(pod))
 
     def _why_around(self, ended: ContainerSummary) -> str:
@@ -190,7 +193,7 @@ class PodEnds:
         """
         pod, loop = ended.ref.pod, asyncio.get_running_loop()
         since = loop.time()
-        (why, node), _ = await asyncio.gather(self._read_states(pod, ended.sandbox_id), self._note_recorded_stop(ended))
+        why, node = await self._read_states(pod, ended.sandbox_id)
         why = why or self._why_around(ended)
         checked_at = loop.time()
         event = asyncio.Event()
@@ -233,10 +236,12 @@ class PodEnds:
         except (errors.KubeError, TimeoutError) as error:
             log.info("pods.events_not_listed", error=str(error) or f"no answer within {_ANSWER:g} s")
             return False
-        if not any(_stops(event, ended) for event in listing.items):
-            return False
-        self.stop_asked(ended.id)
-        return True
+        kills = [event for event in listing.items if _stops(event, ended)]
+        if any(str(event.get("message")).startswith(_STOPS_ALL) for event in kills):
+            _remember(ended.sandbox_id, self._stopping)
+        if kills:
+            self.stop_asked(ended.id)
+        return bool(kills)
 
     def _scene(self, ended: ContainerSummary, node: NodeState, *, lag: float) -> exits.Scene:
         pod = self._pods.pods().get(ended.ref.pod.uid)
@@ -289,6 +294,12 @@ def _why(pod: PodView | None) -> str:
     if pod.leaving:
         return f"Kubernetes is ending it: {pod.leaving}"
     return f"its phase is {pod.phase}" if pod.is_over else ""
+
+
+def _remember(key: _K, kept: "OrderedDict[_K, None]") -> None:
+    kept[key] = None
+    while len(kept) > _SANDBOXES:
+        kept.popitem(last=False)
 
 
 def _stops(event: Mapping[str, Any], ended: ContainerSummary) -> bool:

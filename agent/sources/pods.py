@@ -148,7 +148,8 @@ class PodWatch:
             async with asyncio.timeout(timeout):
                 return await seen
         except TimeoutError:
-            return None
+            pod = self.pods().get(uid)  # it may have changed while the event loop was blocked
+            return pod if pod is not None and predicate(pod) else None
         finally:
             unsubscribe()
 

@@ -66,6 +66,11 @@ class UnauthorizedError(KubeError):
 class ForbiddenError(KubeError):
     """The credentials are valid, but RBAC or admission refuses the request."""
 
+    @property
+    def is_by_admission(self) -> bool:
+        """Return whether admission refuses this request only, such as by a quota of its namespace."""
+        return _AUTHORIZER.search(self.said) is None
+
 
 class NotFoundError(KubeError):
     """There is no such object, or no such resource."""
@@ -130,7 +135,7 @@ def _kind(status: int, reason: str) -> type[KubeError]:
 _ALREADY_EXISTS: Final = "AlreadyExists"
 """``Status.reason`` (``StatusReasonAlreadyExists`` of metav1)."""
 
-NAMESPACE_GOES: Final = "because it is being terminated"
+_NAMESPACE_GOES: Final = "because it is being terminated"
 """Part of the message of the admission plugin NamespaceLifecycle for a namespace that accepts nothing new."""
 
 _AUTHORIZER: Final = re.compile(r'\bforbidden: User "[^"]*" cannot ')
@@ -140,7 +145,7 @@ _ADMISSION: Final[Mapping[str, str]] = MappingProxyType(
     {
         "ValidatingAdmissionPolicy": "the policy in the message refuses this; its binding defines where it applies",
         "exceeded quota": "raise the namespace's ResourceQuota, or free some of what it counts",
-        NAMESPACE_GOES: "the namespace is being deleted and accepts no new objects",
+        _NAMESPACE_GOES: "the namespace is being deleted and accepts no new objects",
     }
 )
 """Hints for refusals by admission, by the text found in their messages."""

@@ -181,9 +181,10 @@ class StatusWriter:
                 if asyncio.get_running_loop().time() - entry.since > self._give_up:
                     log.error("restart.timed_out", restart=entry.id, error=str(error))
                     break
-                self._report_status(
-                    entry, ComponentStatus(ComponentState.DEGRADED, error.what, error.hint or _hint(error))
-                )
+                if not _concerns_one_namespace(error):
+                    self._report_status(
+                        entry, ComponentStatus(ComponentState.DEGRADED, error.what, error.hint or _hint(error))
+                    )
                 log.warning("restart.write_failed", restart=entry.id, error=str(error))
                 await backoff.wait()
 
@@ -219,6 +220,15 @@ class StatusWriter:
         del self._pending[entry.id]
         if not self._pending:
             self._all_written.set()
+
+
+def _concerns_one_namespace(error: errors.KubeError) -> bool:
+    """Return whether an error shows nothing about other objects: a quota, or a namespace that is being deleted."""
+    if isinstance(error, errors.ForbiddenError):
+        return error.is_by_admission
+    return isinstance(error, errors.ConflictError) or (
+        isinstance(error, errors.NotFoundError) and error.said.startswith("namespaces ")
+    )
 
 
 def _hint(error: errors.KubeError) -> str:

@@ -152,7 +152,6 @@ class NvmlSource:
         No worker is started until ``resume``, even when the result is False.
         """
         self._wanted.clear()
-        self._findings.reset_counters()
         if self._child is not None:
             self._child.close_stdin()
         try:
@@ -163,7 +162,12 @@ class NvmlSource:
         return True
 
     def resume(self) -> None:
-        """Start NVML again after ``release``, with a new nvmlInit."""
+        """Start NVML again after ``release``, with a new nvmlInit.
+
+        Counters count from the first poll: earlier ones, which were read until the worker had ended, were before a
+        reset.
+        """
+        self._findings.reset_counters()
         self._wanted.set()
 
     def forget(self, device: str) -> None:

@@ -16,9 +16,13 @@ Row = list[str]
 
 @functools.cache
 def objects() -> list[Json]:
+    default = manifests.build(manifests.DEFAULT)
+    known = {manifests.identity(obj) for obj in default}
+    controllers = manifests.combined(manifests.DAEMONSET / "controller", manifests.DAEMONSET / "hub-from-nodes")
     return [
-        *manifests.build(manifests.DEFAULT),
-        *manifests.render(("caches", "pod-groups", "restart-namespaces")),
+        *default,
+        *manifests.render(("caches", "device-taints", "pod-groups", "restart-namespaces")),
+        *(obj for obj in controllers if manifests.identity(obj) not in known),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -28,6 +29,7 @@ from tests.fakes.hub import SECONDS
 from tests.unit.hub import builders
 
 PATIENCE = 0.05
+BRIEF = 0.5
 
 
 @contextlib.asynccontextmanager
@@ -51,7 +53,7 @@ def failure() -> Failure:
     return Failure(pod=builders.member(0), container=ended, exit_code=1, reason="", at=0.0)
 
 
-def desk_of(pod: PodView, *, faults: OpenFaults) -> FaultReporter:
+def desk_of(pod: PodView, *, faults: OpenFaults, patience: float = SECONDS) -> FaultReporter:
     async def worst(_: ContainerRef) -> ActionClass:
         return ActionClass.NONE
 
@@ -61,7 +63,7 @@ def desk_of(pod: PodView, *, faults: OpenFaults) -> FaultReporter:
         worst=worst,
         metrics=HubMetrics(CollectorRegistry()),
         opted_in_namespaces=frozenset(),
-        patience=SECONDS,
+        patience=patience,
     )
 
 
@@ -110,6 +112,36 @@ async def test_fault_of_target_is_reported_to_gang() -> None:
         assert said is not None
         faults.answered(said.fault.id, FaultAnswer.ROUND)
         assert await taking is FaultAnswer.ROUND
+
+
+async def answered_late(faults: OpenFaults, taken: FaultAnswer) -> None:
+    """Block the event loop for longer than ``BRIEF``; after that it finds the expired timer and the hub's answer.
+
+    The answer is handled in a few turns of the loop, as one that arrives by gRPC.
+    """
+    said = faults.next()
+    assert said is not None
+    time.sleep(1.2 * BRIEF)  # noqa: ASYNC251 - blocks the loop
+    for _ in range(5):
+        await asyncio.sleep(0)
+    faults.answered(said.fault.id, taken)
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+async def test_answer_that_a_blocked_loop_finds_late_counts(*, by_itself: bool) -> None:
+    faults, pod = OpenFaults(), builders.member(0)
+    desk = desk_of(pod, faults=faults, patience=BRIEF)
+    told = asyncio.Event()
+    faults.on_new(told.set)
+    if by_itself:
+        work = desk.tell(failure(), guarded=guard(), doubt=no_doubt)
+    else:
+        work = desk.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE)
+    async with asyncio.timeout(SECONDS):
+        waiting = asyncio.create_task(work)
+        await told.wait()
+        await answered_late(faults, FaultAnswer.ROUND)
+        assert await waiting is FaultAnswer.ROUND
 
 
 async def test_exit_is_reported_even_if_devices_are_known_late() -> None:

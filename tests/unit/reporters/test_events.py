@@ -259,6 +259,16 @@ async def test_deleted_namespace_costs_one_message_and_delays_nothing(bench: Ben
     await bench.until(Outcome.WRITTEN, 1)
 
 
+async def test_policy_of_one_namespace_degrades_nothing(bench: Bench) -> None:
+    denied = 'events "x" is forbidden: ValidatingAdmissionPolicy "no-events" with binding "team" denied request: none'
+    bench.server.fail_next(1, status=403, method="POST", message=denied)
+    bench.reporter.record(announcement(about=bench.pod()))
+    await bench.until(Outcome.REFUSED, 1)
+    bench.reporter.record(announcement("another", reason="Other"))
+    await bench.until(Outcome.WRITTEN, 1)
+    assert ComponentState.DEGRADED not in {each.state for each in bench.reports}
+
+
 async def test_event_refused_by_the_server_is_not_repeated(bench: Bench) -> None:
     bench.server.fail_next(1, status=422, method="POST")
     bench.reporter.record(announcement())

@@ -293,8 +293,12 @@ def hooked() -> PodView:
     )
 
 
-def kill(*, of: str = "trainer", at: str = "1970-01-01T00:00:05Z") -> dict[str, Any]:
-    return {"involvedObject": {"fieldPath": f"spec.containers{{{of}}}"}, "lastTimestamp": at, "reason": "Killing"}
+PROBE = "Container trainer failed liveness probe, will be restarted"
+
+
+def kill(*, of: str = "trainer", at: str = "1970-01-01T00:00:05Z", message: str = PROBE) -> dict[str, Any]:
+    subject = {"fieldPath": f"spec.containers{{{of}}}"}
+    return {"involvedObject": subject, "lastTimestamp": at, "reason": "Killing", "message": message}
 
 
 async def test_error_in_a_pre_stop_hook_is_doubted_until_the_pod_is_marked() -> None:
@@ -306,13 +310,21 @@ async def test_error_in_a_pre_stop_hook_is_doubted_until_the_pod_is_marked() -> 
         assert await doubt == "Kubernetes is ending it: Evicted"
 
 
+async def test_error_in_a_pre_stop_hook_of_a_stopped_pod_is_no_fault_however_long_other_hooks_take() -> None:
+    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[kill(message="Stopping container trainer")]]))
+    rig.events.run(ContainerRef(REF, "shipper"), name="s")
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == "kubelet stops all its containers"
+    assert rig.ends.why(REF.uid, SANDBOX) == "kubelet stops all its containers"
+
+
 async def test_kubelets_event_may_arrive_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exits, "QUICK", 0.01)
     rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[], [kill()]]))
-    rig.events.run(ContainerRef(REF, "shipper"), name="s")
+    assert not await rig.ends.was_stopped(rig.events.views[ContainerId("c")])
+    assert rig.api.listed.get_nowait()
     async with rig.doubting(ERROR, quick=0.0) as doubt:
-        for _ in range(2):
-            await rig.api.listed.get()
+        assert await rig.api.listed.get()
         await rig.pods.put(pod(leaving="Evicted"))
         assert await doubt == "Kubernetes is ending it: Evicted"
 
@@ -332,7 +344,7 @@ async def test_event_of_another_kill_is_no_evidence(
     monkeypatch: pytest.MonkeyPatch, events: list[dict[str, Any]]
 ) -> None:
     monkeypatch.setattr(exits, "QUICK", 0.0)
-    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[events, events]))
+    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[events]))
     async with rig.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
 
@@ -346,7 +358,7 @@ async def test_unanswered_question_for_events_leaves_a_fault(monkeypatch: pytest
 
 async def test_recorded_stop_of_an_end_by_this_agent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exits, "QUICK", 0.0)
-    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[], [kill()]]))
+    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[kill()]]))
     rig.runtime.ours.add(ContainerId("c"))
     async with rig.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""

@@ -107,6 +107,27 @@ async def test_missing_definition_is_reported_with_hint_and_awaited(bench: Bench
     assert (await bench.read())["status"]["phase"] == "Done"
 
 
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (403, 'restarts.restarts.kubemend.io "a" is forbidden: exceeded quota: none, requested: count/restarts=1'),
+        (403, 'restarts.restarts.kubemend.io "a" is forbidden: unable to create new content in namespace x because '
+              "it is being terminated"),
+        (404, 'namespaces "x" not found'),
+        (409, 'Operation cannot be fulfilled on resourcequotas "few": the object has been modified'),
+    ],
+)  # fmt: skip
+async def test_refusal_that_concerns_one_namespace_degrades_nothing(bench: Bench, status: int, message: str) -> None:
+    """People who may write a ResourceQuota, or delete their namespace, could otherwise make the controller unready."""
+    refused = bench.server.fail_next(10_000, status=status, path="/restarts", message=message)
+    assert not await bench.begin(timeout=0.05)
+    bench.server.rules.remove(refused)
+    bench.writer.set_status(bench.key("a"), {"phase": "Done"}, known=None)
+    assert await bench.writer.flush(timeout=SECONDS)
+    assert (await bench.read())["status"]["phase"] == "Done"
+    assert ComponentState.DEGRADED not in {each.state for each in bench.reports}
+
+
 async def test_lost_answer_to_create_makes_no_second_object(bench: Bench) -> None:
     new = bench.new_round()
     await bench.api.create(names.collection(bench.namespace), new.body("a"))  # its answer was lost

@@ -19,7 +19,7 @@ from kubemend.agent.sources.nvml.protocol import DevicesAnswer
 from kubemend.agent.sources.nvml.queries import Unknown
 from kubemend.agent.sources.nvml.source import Periods
 from kubemend.common.components import ComponentState
-from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, QUICK, Start
+from tests.unit.sources.nvml.conftest import HANGS, NEVER, PATIENCE, QUICK, Start
 
 AGENT = """
 import asyncio, sys
@@ -49,7 +49,7 @@ def wait_for_end(pidfd: int) -> bool:
 
 
 async def test_hanging_driver_degrades_the_component_and_blocks_nothing_else(fake: FakeNvml, start: Start) -> None:
-    bench = start()
+    bench = start(periods=HANGS)
     await bench.status(ComponentState.READY)
     pid = bench.source.worker_pid
 
@@ -86,7 +86,7 @@ async def test_query_in_flight_when_driver_hangs_is_unknown(fake: FakeNvml, star
 
 async def test_driver_hanging_in_nvmlinit_is_given_time(fake: FakeNvml, start: Start) -> None:
     fake.hang(Group.INIT)
-    bench = start()
+    bench = start(periods=HANGS)
 
     status = await bench.status(ComponentState.DEGRADED)
     pid = bench.source.worker_pid
@@ -98,7 +98,7 @@ async def test_driver_hanging_in_nvmlinit_is_given_time(fake: FakeNvml, start: S
 
 
 async def test_hang_of_event_wait_alone_is_detected(fake: FakeNvml, start: Start) -> None:
-    bench = start()
+    bench = start(periods=HANGS)
     await bench.status(ComponentState.READY)
 
     fake.hang(Group.EVENTS)
@@ -112,7 +112,7 @@ async def test_hang_of_event_wait_alone_is_detected(fake: FakeNvml, start: Start
 
 
 async def test_stopped_worker_is_unresponsive_until_it_continues(start: Start) -> None:
-    bench = start()
+    bench = start(periods=HANGS)
     await bench.status(ComponentState.READY)
     pid = bench.source.worker_pid
     assert pid is not None

@@ -1,5 +1,6 @@
 """Faults in the readings of the fake NVML, through the worker process, to findings and their ends."""
 
+import time
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -14,7 +15,7 @@ from kubemend.agent.sources.nvml import events
 from kubemend.agent.sources.nvml.protocol import DevicesAnswer
 from kubemend.agent.sources.nvml.source import Periods
 from kubemend.common.components import ComponentState
-from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, Start
+from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, QUICK, Start
 
 AT_ONCE = Limits(settle=0.0, retell=0.0, link_down=0.0, fabric_wait=0.0, pcie_begin=0.0, hot_begin=0.0)
 QUICK_WINDOWS = Limits(
@@ -235,6 +236,7 @@ async def test_reset_restarts_counters_and_faults_end_by_evidence(fake: FakeNvml
     await bench.finding(FindingKind.ROW_REMAP_PENDING)
     await bench.over(FindingKind.PCIE_ERRORS, gpu=GPU)
 
+    time.sleep(4 * QUICK.poll_period)  # noqa: ASYNC251 - polls wait in the pipe, and are read after the release
     assert await bench.source.release(timeout=PATIENCE)
     fake.after_reset(gpu=GPU)
     fake.set(gpu=GPU, pcie_replays=900)  # more than before: links also count during training
