@@ -87,6 +87,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
     frozen: int | None = None  # the old one's pid
     alike: set[ContainerId] = field(default_factory=set)
     unlike: str | None = None
+    refused: str | None = None
 
     def next_steps(self) -> Sequence[steps.Step]:
         can_clone = self.made_from is not None
@@ -211,8 +212,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
             await self.next_names.clear(self.intent.sandbox_id, name=name, attempt=attempt)
             raise
         except CallFailed as error:
-            if self.made_from is not None and self.made_from.original is not None:
-                self.unlike = f"the runtime refuses it: {error}"
+            self.refused = f"the runtime refuses it: {error}"
             raise
 
     async def start(self, container_id: ContainerId) -> bool:
@@ -299,9 +299,16 @@ class _SwapRun(PlanRunner[intents.Intent]):
     def gives_up(self) -> bool:
         """Remove the successor rather than leave it waiting next to the old one; then list again.
 
-        If even that fails, the intent stays in the journal: the outcome is UNFINISHED.
+        A rebuilt config that the runtime refuses counts as one that differs. If even that fails, the intent stays in
+        the journal: the outcome is UNFINISHED.
         """
-        if not self._old_runs or not any(view.restart_id == self.intent.id for view in self.seen):
+        if not any(view.restart_id == self.intent.id for view in self.seen):
+            if self.made_from is None or self.made_from.original is None or self.refused is None:
+                return True
+            self.unlike = self.refused  # a config that was rebuilt; the pod can still be reset
+            self.failures = 0
+            return False
+        if not self._old_runs:
             return True
         self.resolution = steps.Resolution.UNDO
         self.failures = 0

