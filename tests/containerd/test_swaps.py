@@ -182,9 +182,10 @@ async def start_with_image_volume(
         annotations=beside.config["annotations"],
         log_path="main/0.log",
         linux=api_pb2.LinuxContainerConfig(
+            resources=api_pb2.LinuxContainerResources(cpu_shares=2),
             security_context=api_pb2.LinuxContainerSecurityContext(
                 namespace_options=api_pb2.NamespaceOption(pid=api_pb2.CONTAINER)
-            )
+            ),
         ),
     )
     (Path(running.sandbox.log_directory) / "main").mkdir()

@@ -92,8 +92,8 @@ async def test_a_removal_gives_no_grace_period(tmp_path: pathlib.Path, name: str
         start(server, container_id)
         async with CriClient(server.endpoint) as cri:
             await cri.remove_container(container_id)
-        ends = [call for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
-        assert [call.request.timeout for call in ends] == [0] * len(first)
+        ends = [call.request for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
+        assert [request.timeout for request in ends] == [0] * len(first)
         assert container_id not in server.runtime.containers
 
 

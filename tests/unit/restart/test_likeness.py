@@ -120,6 +120,15 @@ def test_a_mount_that_lost_its_source_or_covers_another_is_named() -> None:
     assert "covered by" in told
 
 
+def test_several_mounts_at_one_place_are_compared_in_their_order() -> None:
+    old, new = crio.spec(), successor_spec()
+    for spec in (old, new):
+        spec["mounts"] += [{"destination": "/a", "source": "/1"}, {"destination": "/a", "source": "/2"}]
+    assert difference(new, old=old) is None
+    new["mounts"][-2:] = reversed(new["mounts"][-2:])
+    assert difference(new, old=old) == "mounts./a.0.source differs"
+
+
 def test_a_directory_with_a_random_name_below_its_own_may_have_another() -> None:
     old, new = crio.spec(), successor_spec()
     for spec, container_id, name in ((old, crio.status().id, "7" * 64), (new, crio.NEW_ID, "8" * 64)):
