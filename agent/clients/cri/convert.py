@@ -205,7 +205,8 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         log_path=status.log_path,
         annotations=dict(status.annotations),
         sandbox_id=_sandbox_id(verbose),
-        pid=_pid(verbose),
+        # CRI-O keeps the pid of one that has ended, and the kernel may have given it to another process.
+        pid=_pid(verbose) if status.state != api_pb2.CONTAINER_EXITED else None,
         cgroups_path=_cgroups_path(spec),
         root=_root(spec),
         shm_source=_mount_source(spec, at=shm.INSIDE),
