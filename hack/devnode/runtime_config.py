@@ -5,8 +5,9 @@ plugins that the node does not use are off, which makes containerd start faster 
 """
 
 import json
+import os
 import pathlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from hack.devnode import images, layout, packages
@@ -33,6 +34,8 @@ PROGRAMS: Final = (CONTAINERD, CRIO)
 class RuntimeOptions:
     """Select the kind of runtime: ``program`` is ``containerd`` or ``cri-o``. The rest is about containerd.
 
+    ``$KUBEMEND_DEV_RUNTIME`` is the program of nodes that do not ask for one: scenarios run on either.
+
     - ``snapshotter`` makes the containers' roots; None: ``overlayfs`` where the machine can mount overlays, else
       ``native``
     - ``snapshots`` is its directory; None: below the node's root
@@ -40,7 +43,7 @@ class RuntimeOptions:
     - ``nri`` turns on the Node Resource Interface, which containerd 2.x has on by default
     """
 
-    program: str = CONTAINERD
+    program: str = field(default_factory=lambda: os.environ.get("KUBEMEND_DEV_RUNTIME", CONTAINERD))
     snapshotter: str | None = None
     snapshots: pathlib.Path | None = None
     runc: pathlib.Path | None = None
