@@ -68,9 +68,9 @@ async def is_ready(agent: node.Agent) -> bool:
         return False
 
 
-async def _standbys(socket_path: str) -> Standbys:
+async def _standbys(cri: cri_client.CriClient) -> Standbys:
     """Return the hold mechanism for successors, as the agent has it. Raises HoldError where this machine cannot."""
-    holds = ExecHolds(socket_path=socket_path, proc=_PROC)
+    holds = ExecHolds(socket_path=cri.endpoint, proc=_PROC, tells=cri)
     made = Standbys(holds=holds, proc=_PROC, cgroup_root=_CGROUPS)
     await made.check()
     return made
@@ -89,9 +89,7 @@ async def on(dev: node.DevNode) -> AsyncIterator[Rig]:
         events = ContainerWatch(cri, report=lambda _: None)
         pods = PodWatch(api=api, node_name=dev.name, report=lambda _: None)
         files = HostFiles(symlink_dir=where.container_log_links)
-        tools = ActuatorContext(
-            runtime=cri, events=events, files=files, standbys=await _standbys(str(where.containerd_socket))
-        )
+        tools = ActuatorContext(runtime=cri, events=events, files=files, standbys=await _standbys(cri))
         tasks = [asyncio.create_task(events.run(), name="events"), asyncio.create_task(pods.run(), name="pods")]
         try:
             yield Rig(

@@ -89,6 +89,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
     frozen: int | None = None  # the old one's pid
     alike: set[ContainerId] = field(default_factory=set)
     unlike: str | None = None
+    refused: str | None = None
 
     def next_steps(self) -> Sequence[steps.Step]:
         can_clone = self.made_from is not None
@@ -207,15 +208,42 @@ class _SwapRun(PlanRunner[intents.Intent]):
 
     async def _make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
         try:
-            await super(_SwapRun, self).make(config, sandbox_config=sandbox_config)
+            await self._create(config, sandbox_config=sandbox_config)
         except NameReserved:
             name, attempt = config.metadata.name, config.metadata.attempt
             await self.next_names.clear(self.intent.sandbox_id, name=name, attempt=attempt)
             raise
         except CallFailed as error:
-            if self.made_from is not None and self.made_from.original is not None:
-                self.unlike = f"the runtime refuses it: {error}"
+            self.refused = f"the runtime refuses it: {error}"
             raise
+
+    async def _create(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
+        """Create the successor, unless kubelet creates a container of that name first. Raises CriError.
+
+        Where another call creates a container of the same name, CRI-O lets this one wait for minutes, even when the
+        other has ended (``getResourceOrWait`` in server/utils.go, 1.34).
+        """
+        if self.made_from is None or self.made_from.original is None:
+            return await super(_SwapRun, self).make(config, sandbox_config=sandbox_config)
+        creating = asyncio.ensure_future(super(_SwapRun, self).make(config, sandbox_config=sandbox_config))
+        target = self.intent.target
+        try:
+            async with self.tools.events.subscribe(target.pod.uid) as changes:
+                while True:
+                    change = asyncio.ensure_future(next_change(changes, timeout=RELIST_SECONDS))
+                    await asyncio.wait({creating, change}, return_when=asyncio.FIRST_COMPLETED)
+                    change.cancel()
+                    if creating.done():
+                        return creating.result()
+                    seen: Sequence[ContainerSummary] = ()
+                    with contextlib.suppress(CriError):
+                        seen = await self.tools.runtime.list_containers(pod_uid=target.pod.uid, name=target.name)
+                    for view in seen:
+                        if view.attempt == config.metadata.attempt and view.restart_id != self.intent.id:
+                            raise NameReserved("CreateContainer: kubelet's container has the name", holder=view.id)
+        finally:
+            creating.cancel()
+            await asyncio.gather(creating, return_exceptions=True)
 
     async def start(self, container_id: ContainerId) -> bool:
         """Start the successor; next to a running old container, on standby.
@@ -303,9 +331,16 @@ class _SwapRun(PlanRunner[intents.Intent]):
     def gives_up(self) -> bool:
         """Remove the successor rather than leave it waiting next to the old one; then list again.
 
-        If even that fails, the intent stays in the journal: the outcome is UNFINISHED.
+        A rebuilt config that the runtime refuses counts as one that differs. If even that fails, the intent stays in
+        the journal: the outcome is UNFINISHED.
         """
-        if not self._old_runs or not any(view.restart_id == self.intent.id for view in self.seen):
+        if not any(view.restart_id == self.intent.id for view in self.seen):
+            if self.made_from is None or self.made_from.original is None or self.refused is None:
+                return True
+            self.unlike = self.refused  # a config that was rebuilt; the pod can still be reset
+            self.failures = 0
+            return False
+        if not self._old_runs:
             return True
         self.resolution = steps.Resolution.UNDO
         self.failures = 0

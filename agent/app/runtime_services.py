@@ -256,7 +256,7 @@ class RuntimeServices:
         Containers held by a round come first, and are left to the round.
         """
         files = HostFiles(symlink_dir=self._settings.pod_log_symlinks)
-        holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc)
+        holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc, tells=cri)
         standbys = await self._standbys(holds)
         freezer = Freezer(
             runtime=cri,

@@ -127,21 +127,21 @@ def _environment(items: Sequence[str]) -> dict[str, str]:
 
 
 def _mounts(items: Sequence[Mapping[str, Any]], *, termination_path: str | None) -> dict[str, Any]:
-    """Return the mounts by their place, and for each those that cover it. Raises ValueError if two are at one place."""
-    made: dict[str, Any] = {}
-    places: dict[str, int] = {}
+    """Return the mounts by their place, and for each those that cover it. Several at one place keep their order."""
+    found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for number, item in enumerate(items):
         place = posixpath.normpath(item["destination"])
-        if place in made:
-            raise ValueError("two mounts are at one place")
-        made[place] = {**item}
-        places[place] = number
+        mount = {**item}
         if termination_path is not None and place == posixpath.normpath(termination_path):
-            made[place]["source"] = ""
-    for place, number in places.items():
-        covering = [parent for parent in _parents(place) if places.get(parent, -1) > number]
-        made[place]["covered by"] = covering
-    return made
+            mount["source"] = ""
+        found.setdefault(place, []).append((number, mount))
+    for place, mounts in found.items():
+        for number, mount in mounts:
+            parents = [parent for parent in _parents(place) if parent in found]
+            mount["covered by"] = [parent for parent in parents if found[parent][-1][0] > number]
+    return {
+        place: mounts[0][1] if len(mounts) == 1 else [each for _, each in mounts] for place, mounts in found.items()
+    }
 
 
 def _parents(place: str) -> Iterator[str]:

@@ -5,9 +5,10 @@ plugins that the node does not use are off, which makes containerd start faster 
 """
 
 import json
+import os
 import pathlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from hack.devnode import images, layout, packages
@@ -34,6 +35,8 @@ PROGRAMS: Final = (CONTAINERD, CRIO)
 class RuntimeOptions:
     """Select the kind of runtime: ``program`` is ``containerd`` or ``cri-o``. The rest is about containerd.
 
+    ``$KUBEMEND_DEV_RUNTIME`` is the program of nodes that do not ask for one: scenarios run on either.
+
     - ``snapshotter`` makes the containers' roots; None: ``overlayfs`` where the machine can mount overlays, else
       ``native``
     - ``snapshots`` is its directory; None: below the node's root
@@ -42,7 +45,7 @@ class RuntimeOptions:
     - ``handlers`` are further names under which RuntimeClasses can ask for the same OCI runtime
     """
 
-    program: str = CONTAINERD
+    program: str = field(default_factory=lambda: os.environ.get("KUBEMEND_DEV_RUNTIME", CONTAINERD))
     snapshotter: str | None = None
     snapshots: pathlib.Path | None = None
     runc: pathlib.Path | None = None

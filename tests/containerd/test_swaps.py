@@ -1,10 +1,15 @@
-"""A swap keeps resized resources, termination messages and image volumes, on the real containerd."""
+"""A swap keeps resized resources, termination messages and image volumes, on the real containerd.
+
+After each the successor's OCI spec is the old container's but for what must differ.
+"""
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +22,11 @@ from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodRef, PodUid
-from kubemend.agent.restart import intents
+from kubemend.agent.restart import intents, likeness
 from kubemend.agent.restarts import runtime_state
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import eventually
 
@@ -57,7 +63,18 @@ class Swapper:
         tools = ActuatorContext(runtime=self.cri, events=self._watch, files=HostFiles(symlink_dir=None))
         outcome = await SwapActuator(tools).carry_out(intent, material=material)
         assert outcome.result is Result.SWAPPED, outcome
+        ids = (target.view.id, outcome.survivors["main"])
+        old, new = [likeness.Original(each, await self._spec(each)) for each in ids]
+        made = material.successor
+        assert likeness.difference(old, new, config=made.config, termination_path=made.termination_path) is None
         return await self.cri.container_status(outcome.survivors["main"])
+
+    async def _spec(self, container_id: str) -> dict[str, Any]:
+        async with grpcio.unix_channel(self.cri.endpoint) as channel:
+            stub: api_pb2_grpc.RuntimeServiceAsyncStub = api_pb2_grpc.RuntimeServiceStub(channel)
+            request = api_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)
+            spec: dict[str, Any] = json.loads((await stub.ContainerStatus(request)).info["info"])["runtimeSpec"]
+        return spec
 
 
 @pytest.fixture
@@ -165,9 +182,10 @@ async def start_with_image_volume(
         annotations=beside.config["annotations"],
         log_path="main/0.log",
         linux=api_pb2.LinuxContainerConfig(
+            resources=api_pb2.LinuxContainerResources(cpu_shares=2),
             security_context=api_pb2.LinuxContainerSecurityContext(
                 namespace_options=api_pb2.NamespaceOption(pid=api_pb2.CONTAINER)
-            )
+            ),
         ),
     )
     (Path(running.sandbox.log_directory) / "main").mkdir()

@@ -37,15 +37,17 @@ class Behaviour:
 
     ``has_events`` False: no GetContainerEvents (containerd 1.6). ``tells_events`` False: the stream stays silent (CRI-O
     by default). ``gives_config`` False: the verbose status has no config. ``is_crio``: it has CRI-O's OCI spec instead.
-    ``spec_of_new`` replaces parts of the spec's ``process`` for every attempt but the first. ``runtime_type``: the
-    low-level runtime of all containers, None if not reported (CRI-O). ``start_fails``: no container can be started,
-    which containerd takes for the container's exit (internal/cri/server/container_start.go).
+    ``root`` is every root's path in the spec. ``spec_of_new`` replaces parts of its ``process`` for every attempt but
+    the first. ``runtime_type``: the low-level runtime of all containers, None if not reported (CRI-O). ``start_fails``:
+    no container can be started, which containerd takes for the container's exit
+    (internal/cri/server/container_start.go).
     """
 
     has_events: bool = True
     tells_events: bool = True
     gives_config: bool = True
     is_crio: bool = False
+    root: str = "rootfs"
     spec_of_new: dict[str, Any] = field(default_factory=dict)
     runtime_type: str | None = "io.containerd.runc.v2"
     name: str = "containerd"
@@ -118,6 +120,7 @@ class Container:
             "sandboxID": self.sandbox.id,
             "pid": 4242 if self.state == pb.CONTAINER_RUNNING else 0,
             "runtimeSpec": {
+                "root": {"path": behaviour.root},
                 "process": {"env": env, "args": [*self.config.command, *self.config.args]},
                 "mounts": [{"destination": each.container_path, "source": each.host_path} for each in mounts],
                 "linux": {"cgroupsPath": f"/k8s.io/{self.id}"},

@@ -1,9 +1,10 @@
 """Hold a container at its first instruction: started for runtime and kubelet, but not yet running its own code.
 
-A container's root is an overlay of its own. A fanotify mark for FAN_OPEN_EXEC_PERM on it (fanotify_mark(2), Linux 5.0)
-makes the kernel ask the agent before it executes any file of that overlay; the process blocks inside execve(2) until
-the agent answers. So the runtime reports the container as running although no instruction of its image has been
-executed. If the agent dies the kernel allows everything: a hold can be lost, but never stays.
+A container's root is an overlay of its own: containerd mounts it at the start, at a place with the container's id;
+CRI-O has mounted it before, at a place that only it can tell (``Roots``). A fanotify mark for FAN_OPEN_EXEC_PERM on it
+(fanotify_mark(2), Linux 5.0) makes the kernel ask the agent before it executes any file of that overlay; the process
+blocks inside execve(2) until the agent answers. So the runtime reports the container as running although no instruction
+of its image has been executed. If the agent dies the kernel allows everything: a hold can be lost, but never stays.
 """
 
 import asyncio
@@ -12,11 +13,13 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from kubemend.agent.actuator.hold import fanotify
 from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
+from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import kernel_files, root_mounts, unix_sockets
@@ -50,15 +53,26 @@ class Patience:
     engaged: float = 0.25
 
 
+class Roots(Protocol):
+    """A runtime that tells where containers' roots are mounted (``clients.cri.client.CriClient``)."""
+
+    async def root_of(self, container_id: ContainerId) -> str | None:
+        """Return the place, for a runtime that mounts it when it creates the container; else None. Raises CriError."""
+
+
 class ExecHolds:
     """Create holds on one runtime's containers.
 
-    ``socket_path`` is the runtime's socket: mounts are looked up as the process behind it sees them. Blocking calls do
-    not use the event loop's default threads, which are few, because many holds run concurrently.
+    ``socket_path`` is the runtime's socket: mounts are looked up as the process behind it sees them. ``tells`` is that
+    runtime; None: it is containerd. Blocking calls do not use the event loop's default threads, which are few, because
+    many holds run concurrently.
     """
 
-    def __init__(self, *, socket_path: str, proc: Path, patience: Patience | None = None) -> None:
+    def __init__(
+        self, *, socket_path: str, proc: Path, patience: Patience | None = None, tells: Roots | None = None
+    ) -> None:
         self._socket_path = socket_path
+        self._tells = tells
         self._proc = proc
         self._patience = patience if patience is not None else Patience()
         self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="hold")
@@ -77,20 +91,38 @@ class ExecHolds:
 
     async def could_have_held(self, container_id: ContainerId) -> bool:
         """Return whether a running container could have been held, and so its successor can be. Raises HoldError."""
-        runtime = await self._runtime_process()
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, RootfsMountWatcher(runtime).shows, container_id
-            )
-        except OSError as error:
-            raise HoldError(f"cannot read the runtime's mounts: {error.strerror}") from error
+        return await self._has_overlay(container_id, await self._runtime_process(), await self._root(container_id))
 
     async def arm(self, container_id: ContainerId) -> "Hold":
         """Return the hold of a container that is about to be started. Always release it. Raises HoldError."""
         runtime = await self._runtime_process()
+        root = await self._root(container_id)
+        if root is not None and not await self._has_overlay(container_id, runtime, root):
+            raise HoldError(f"the container's root is not an overlay; {NEEDS_OVERLAYS}")
         if self._roots is None or self._roots.runtime != runtime:
             self._roots = RootfsMountWatcher(runtime)
-        return Hold(container_id, proc=self._proc, roots=self._roots, threads=self._threads, patience=self._patience)
+        hold = Hold(container_id, proc=self._proc, roots=self._roots, threads=self._threads, patience=self._patience)
+        if root is None:
+            hold.mark_once_mounted()
+        else:
+            await asyncio.get_running_loop().run_in_executor(self._threads, hold.mark, runtime / "root" / root[1:])
+        return hold
+
+    async def _root(self, container_id: ContainerId) -> str | None:
+        if self._tells is None:
+            return None
+        try:
+            return await self._tells.root_of(container_id)
+        except CriError as error:
+            raise HoldError(f"the runtime does not tell where the container's root is: {error}") from error
+
+    async def _has_overlay(self, container_id: ContainerId, runtime: Path, root: str | None) -> bool:
+        """Return whether the root is mounted, and is an overlay. Raises HoldError."""
+        watcher = RootfsMountWatcher(runtime)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, watcher.shows, container_id, root)
+        except OSError as error:
+            raise HoldError(f"cannot read the runtime's mounts: {error.strerror}") from error
 
     async def _runtime_process(self) -> Path:
         loop = asyncio.get_running_loop()
@@ -135,7 +167,17 @@ class Hold:
         self._started = False
         self._timers = [self._loop.call_later(patience.at_most, self.release)]
         self._loop.add_reader(self._group, self._on_events)
-        roots.wait_for(container_id, self._mark)
+
+    def mark_once_mounted(self) -> None:
+        """Mark the root as soon as it is mounted, at the start."""
+        self._roots.wait_for(self._container_id, self.mark)
+
+    def mark(self, root: Path) -> None:
+        """Have the kernel ask before it executes a file of the overlay that is mounted there."""
+        try:
+            fanotify.mark(self._group, root)
+        except OSError as error:
+            log.warning("hold.not_marked", container=self._container_id, error=str(error))
 
     async def engaged(self) -> bool:
         """Return whether the container is held at its first instruction. Call when the runtime has started it.
@@ -207,12 +249,6 @@ class Hold:
             fanotify.allow(self._group, file)
         except FileNotFoundError:  # the process was killed in the meantime
             log.debug("hold.asker_gone", container=self._container_id)
-
-    def _mark(self, root: Path) -> None:
-        try:
-            fanotify.mark(self._group, root)
-        except OSError as error:
-            log.warning("hold.not_marked", container=self._container_id, error=str(error))
 
     def _close(self, _: "asyncio.Future[None]") -> None:
         self._loop.remove_reader(self._group)

@@ -58,9 +58,13 @@ class RootfsMountWatcher:
         """Return the file system types of the current containers' roots. Raises OSError."""
         return frozenset(kernel_files.text(found["kind"]) for found in _ROOT.finditer(self._mountinfo()))
 
-    def shows(self, container_id: ContainerId) -> bool:
-        """Return whether a running container has a root that ``wait_for`` would have found. Raises OSError."""
-        return _root(container_id, self._mountinfo()) is not None
+    def shows(self, container_id: ContainerId, root: str | None = None) -> bool:
+        """Return whether a container's root is a mounted overlay. Raises OSError.
+
+        ``root`` is its place; None: one that ``wait_for`` finds.
+        """
+        end = root if root is not None else _end(container_id)
+        return _mounted_at(end, self._mountinfo()) is not None
 
     def _mountinfo(self) -> bytes:
         return kernel_files.read_bytes(self.runtime / "mountinfo", limit=_LIMIT) or b""
@@ -104,7 +108,7 @@ class RootfsMountWatcher:
         mountinfo = kernel_files.read_open(mounts.fileno(), limit=_LIMIT, name="mountinfo")
         with self._lock:
             _drain(wake)
-            found = {each: root for each in self._awaited if (root := _root(each, mountinfo)) is not None}
+            found = {each: at for each in self._awaited if (at := _mounted_at(_end(each), mountinfo)) is not None}
             for container_id, root in found.items():
                 self._awaited.pop(container_id)(self.runtime / "root" / root.lstrip("/"))
             if self._awaited:
@@ -122,18 +126,24 @@ class RootfsMountWatcher:
         os.close(wake)
 
 
-def _root(container_id: ContainerId, mountinfo: bytes) -> str | None:
-    """Return where a container's root is mounted, from the text of ``/proc/<pid>/mountinfo``; None if it is not (yet).
+def _end(container_id: ContainerId) -> str:
+    """Return the end of the place where containerd mounts a container's root."""
+    return f"/{container_id}/rootfs"
 
+
+def _mounted_at(place: str, mountinfo: bytes) -> str | None:
+    """Return where an overlay is mounted, from the text of ``/proc/<pid>/mountinfo``; None if it is not (yet).
+
+    ``place`` is the path, or its end.
     Overlays only: they are filesystems of their own. Marking the filesystem of a bind mount would block the whole node.
     The text has thousands of lines on a busy node, and is searched for each container that is started: only lines with
     the container's name are parsed. Mounts can have arbitrary names: any bytes but blanks and line feeds, which the
     kernel escapes.
     """
-    end = f"/{container_id}/rootfs".encode()
+    end = os.fsencode(place)
     for line in _lines_with(end + b" ", mountinfo):
-        place, _, kind = line.partition(b" - ")
-        fields = place.split(b" ")
+        mount, _, kind = line.partition(b" - ")
+        fields = mount.split(b" ")
         if kind.startswith(b"overlay ") and len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT].endswith(end):
             return os.fsdecode(fields[_MOUNT_POINT])
     return None

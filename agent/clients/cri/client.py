@@ -20,6 +20,7 @@ from kubemend.agent.restart import options
 from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
+_CRIO = "cri-o"  # server/version.go
 _ENDS_KNOWN = 4096  # containers; without an event stream the end is noticed seconds later
 
 _LONGEST_OUTPUT = 256 * 1024
@@ -59,6 +60,7 @@ class CriClient:
         self._ended: collections.OrderedDict[ContainerId, None] = collections.OrderedDict()
         self._running: Remembered[ContainerId, ContainerStatus] = Remembered()
         self._sandbox_configs: Remembered[SandboxId, Mapping[str, Any]] = Remembered()
+        self._runtime: RuntimeVersion | None = None
         self._listings = Listings(self._stub, errors=self._errors, deadline=self._deadlines.read)
 
     async def __aenter__(self) -> Self:
@@ -199,8 +201,17 @@ class CriClient:
                 timeout=whole + self._deadlines.margin,
             )
 
+    async def root_of(self, container_id: ContainerId) -> str | None:
+        """Return where CRI-O has mounted a container's root; None on another runtime. Raises NotFound."""
+        return (await self.container_status(container_id)).root if await self._is_crio() else None
+
     async def remove_container(self, container_id: ContainerId) -> None:
-        """Remove a container, killing it first if it runs. A container that does not exist counts as removed."""
+        """Remove a container, killing it first if it runs. A container that does not exist counts as removed.
+
+        CRI-O would give it a grace period (``ctr_stop_timeout``, 30 s).
+        """
+        if await self._is_crio():
+            await self.stop_container(container_id, grace=0)
         self._note_end(container_id)
         with self._errors("RemoveContainer"), _gone_is_done():
             await self._stub.RemoveContainer(
@@ -234,6 +245,11 @@ class CriClient:
         finally:
             call.cancel()
         raise errors.RuntimeUnavailable("GetContainerEvents: the runtime ended the stream", where=self.endpoint)
+
+    async def _is_crio(self) -> bool:
+        if self._runtime is None:
+            self._runtime = await self.version()
+        return self._runtime.name == _CRIO
 
     def _note_end(self, container_id: ContainerId) -> None:
         self._ended[container_id] = None

@@ -73,12 +73,13 @@ class ContainerStatus:
     """The result of ContainerStatus(verbose). Times are Unix nanoseconds, 0 is "not yet".
 
     ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``runtime_args``, ``pid``,
-    ``cgroups_path``, ``shm_source`` and ``cache_source`` (the host's directories that are mounted at /dev/shm and for
-    compile caches) and ``runtime_type`` (containerd's name of the low-level runtime) come from the verbose part, which
-    is not specified: None means that this runtime does not report them. ``config``, ``spec``, ``runtime_env`` and
-    ``runtime_args`` may contain secrets and are kept out of ``repr``. ``spec`` is the OCI spec from which ``config``
-    was rebuilt (``agent.restart.rebuild``); None if the runtime returns the config itself. ``hidden`` is why there is
-    no ``config``.
+    ``cgroups_path``, ``root`` (where its root is mounted, if that is a path of the host), ``shm_source`` and
+    ``cache_source`` (the host's directories that are mounted at /dev/shm and for compile caches) and ``runtime_type``
+    (containerd's name of the low-level runtime) come from the verbose part, which is not specified: None means that
+    this runtime does not report them. ``config``, ``spec``, ``runtime_env`` and ``runtime_args`` may contain secrets
+    and are kept out of ``repr``. ``spec`` is the OCI spec from which ``config`` was rebuilt
+    (``agent.restart.rebuild``); None if the runtime returns the config itself. ``hidden`` is why there is no
+    ``config``.
     """
 
     id: ContainerId
@@ -96,6 +97,7 @@ class ContainerStatus:
     sandbox_id: SandboxId | None = None
     pid: int | None = None
     cgroups_path: str | None = None
+    root: str | None = None
     shm_source: str | None = None
     cache_source: str | None = None
     runtime_type: str | None = None
@@ -205,8 +207,10 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         log_path=status.log_path,
         annotations=dict(status.annotations),
         sandbox_id=_sandbox_id(verbose),
-        pid=_pid(verbose),
+        # CRI-O keeps the pid of one that has ended, and the kernel may have given it to another process.
+        pid=_pid(verbose) if status.state != api_pb2.CONTAINER_EXITED else None,
         cgroups_path=_cgroups_path(spec),
+        root=_root(spec),
         shm_source=_mount_source(spec, at=shm.INSIDE),
         cache_source=_mount_source(spec, at=cache.INSIDE),
         runtime_type=_runtime_type(verbose),
@@ -266,6 +270,11 @@ def _runtime_type(verbose: Mapping[str, Any]) -> str | None:
 def _cgroups_path(spec: Mapping[str, Any]) -> str | None:
     value = _object(spec.get("linux")).get("cgroupsPath")
     return value if isinstance(value, str) and value else None
+
+
+def _root(spec: Mapping[str, Any]) -> str | None:
+    value = _object(spec.get("root")).get("path")
+    return value if isinstance(value, str) and value.startswith("/") else None
 
 
 def _mount_source(spec: Mapping[str, Any], *, at: str) -> str | None:

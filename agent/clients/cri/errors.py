@@ -29,6 +29,8 @@ from kubemend.agent.model.workloads import ContainerId
 _CONTAINERD_RESERVED = re.compile(r'is reserved for "(?P<holder>[^"]*)"')
 # CRI-O internal/storage: `error reserving ctr name k8s_… for id <the new one's id>: name is reserved`.
 _CRIO_RESERVED = "name is reserved"
+# CRI-O server: CreateContainer in a sandbox that does not exist, with status code UNKNOWN.
+_CRIO_NO_SANDBOX = "specified sandbox not found"
 
 # containerd internal/cri/server: setContainerStarting and setContainerRemoving, with status code UNKNOWN.
 _CONTAINERD_BUSY = re.compile(r"container is (?:already )?in (?:starting|removing) state")
@@ -123,7 +125,7 @@ def from_rpc(error: grpc.aio.AioRpcError, *, call: str, endpoint: str) -> CriErr
         return AnswerTooLong(f"{call}: {details}", where=endpoint)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"{call} took too long ({details})", where=endpoint, hint=_OVERLOADED)
-    if code is grpc.StatusCode.NOT_FOUND:
+    if code is grpc.StatusCode.NOT_FOUND or details.startswith(_CRIO_NO_SANDBOX):
         return NotFound(f"{call}: {details}", where=endpoint)
     return CallFailed(f"{call}: {code.name}: {details}", where=endpoint)
 

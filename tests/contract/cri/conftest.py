@@ -1,7 +1,7 @@
-"""Run the suite on the stand-in runtime, on the newest containerd, and on containerd 1.6 (no event stream).
+"""Run the suite on the stand-in runtime, the newest containerd, containerd 1.6 (no event stream), and CRI-O.
 
 ``KUBEMEND_TEST_CRI_ENDPOINT`` and ``KUBEMEND_TEST_CRI_IMAGE`` (a local image with /bin/sh and /bin/sleep) select
-another runtime, such as CRI-O, instead of the newest containerd.
+another runtime instead of the newest containerd.
 """
 
 import asyncio
@@ -18,14 +18,16 @@ from hack.devnode.layout import NodeLayout
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.containerd.conftest import binaries, containerd, legacy_binaries, worker
 from tests.contract.cri import node as nodes
+from tests.crio.conftest import runtime
 from tests.fakes.cri_server import CriServer
 
-__all__ = ["binaries", "containerd", "legacy_binaries", "worker"]
+__all__ = ["binaries", "containerd", "legacy_binaries", "runtime", "worker"]
 
 VERBOSE = ("/bin/sh", "-c", "dd if=/dev/zero bs=1M count=4 2>/dev/null")
 ECHO = ("/bin/sh", "-c", "echo out; echo err >&2; exit 3")
 
-STAND_IN, NEWEST, LEGACY = "stand-in", "containerd", "containerd-1.6"
+STAND_IN, NEWEST, LEGACY, CRIO = "stand-in", "containerd", "containerd-1.6", "cri-o"
+_FIXTURES = {NEWEST: "containerd", LEGACY: "legacy_containerd", CRIO: "runtime"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Real:
     endpoint: str
     image: str
     has_events: bool
+    is_crio: bool = False
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +56,7 @@ def legacy_containerd(legacy_binaries: packages.Binaries, worker: str) -> Iterat
         STAND_IN,
         pytest.param(NEWEST, marks=pytest.mark.containerd),
         pytest.param(LEGACY, marks=pytest.mark.containerd),
+        pytest.param(CRIO, marks=[pytest.mark.crio, pytest.mark.long]),
     ],
 )
 def real(request: pytest.FixtureRequest) -> Real | None:
@@ -62,8 +66,14 @@ def real(request: pytest.FixtureRequest) -> Real | None:
     endpoint = os.environ.get("KUBEMEND_TEST_CRI_ENDPOINT")
     if endpoint and request.param == NEWEST:
         return Real(endpoint=endpoint, image=os.environ["KUBEMEND_TEST_CRI_IMAGE"], has_events=True)
-    runtime = request.getfixturevalue("containerd" if request.param == NEWEST else "legacy_containerd")
-    return Real(endpoint=str(runtime.node.containerd_socket), image=images.BUSYBOX, has_events=request.param == NEWEST)
+    runtime = request.getfixturevalue(_FIXTURES[request.param])
+    has_events = request.param != LEGACY
+    return Real(
+        endpoint=str(runtime.node.containerd_socket),
+        image=images.BUSYBOX,
+        has_events=has_events,
+        is_crio=request.param == CRIO,
+    )
 
 
 @pytest.fixture
@@ -71,7 +81,9 @@ async def node(real: Real | None, tmp_path: pathlib.Path) -> AsyncIterator[nodes
     """A runtime on which pods are created."""
     logs = str(tmp_path)
     if real is not None:
-        async with nodes.Node(real.endpoint, image=real.image, log_directory=logs, has_events=real.has_events) as made:
+        async with nodes.Node(
+            real.endpoint, image=real.image, log_directory=logs, has_events=real.has_events, is_crio=real.is_crio
+        ) as made:
             yield made
         return
     async with CriServer(str(tmp_path / "cri.sock")) as server:

@@ -12,11 +12,17 @@ _numbers = itertools.count()
 
 
 class Node:
-    """A runtime under test: our client on it, and the calls that only kubelet makes. Removes its pods."""
+    """A runtime under test: our client on it, and the calls that only kubelet makes. Removes its pods.
 
-    def __init__(self, endpoint: str, *, image: str, log_directory: str, has_events: bool = True) -> None:
+    ``is_crio``: the runtime is CRI-O, whose answers differ in some points.
+    """
+
+    def __init__(
+        self, endpoint: str, *, image: str, log_directory: str, has_events: bool = True, is_crio: bool = False
+    ) -> None:
         self.endpoint = endpoint
         self.has_events = has_events
+        self.is_crio = is_crio
         self.cri = client.CriClient(endpoint)
         self._image = image
         self._log_directory = log_directory
@@ -28,6 +34,9 @@ class Node:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for view in await self.cri.list_containers():  # CRI-O would give those that run a grace period
+            if view.sandbox_id in self._sandboxes:
+                await self.cri.stop_container(view.id, grace=0)
         for sandbox in self._sandboxes:
             await self._stub.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox), timeout=30)
             await self._stub.RemovePodSandbox(api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox), timeout=30)
@@ -59,7 +68,7 @@ class Node:
         """Return the config of a container that sleeps."""
         return api_pb2.ContainerConfig(
             metadata=api_pb2.ContainerMetadata(name=name, attempt=attempt),
-            image=api_pb2.ImageSpec(image=self._image),
+            image=api_pb2.ImageSpec(image=self._image, user_specified_image=self._image),
             command=["/bin/sleep"],
             args=["600"],
             envs=[api_pb2.KeyValue(key="GREETING", value=b"hello")],

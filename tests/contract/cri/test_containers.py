@@ -1,11 +1,14 @@
 """The runtime behaviour that the swap relies on: containers, config and names, on the stand-in and the real runtime."""
 
 import json
+from pathlib import PurePosixPath
 
 import pytest
+from google.protobuf import json_format
 
 from kubemend.agent.clients.cri import errors
 from kubemend.agent.model.workloads import ContainerId, ContainerState, SandboxId
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.contract.cri.conftest import ECHO, VERBOSE
 from tests.contract.cri.node import Node
 
@@ -77,9 +80,13 @@ async def test_status_returns_the_config_unchanged(node: Node) -> None:
 
     assert info.config is not None
     assert info.config["metadata"] == {"name": "trainer", "attempt": 1}
-    assert info.config["envs"] == [{"key": "GREETING", "value": "hello"}]
-    assert info.config["log_path"] == "trainer-1.log"
-    assert info.config["linux"]["security_context"]["namespace_options"] == {"network": 2, "pid": 1}
+    assert {"key": "GREETING", "value": "hello"} in info.config["envs"]
+    assert node.is_crio or len(info.config["envs"]) == 1, "a rebuilt config has the image's variables as well"
+    assert PurePosixPath(info.config["log_path"]).name == "trainer-1.log"
+    parsed = json_format.ParseDict(
+        info.config["linux"]["security_context"]["namespace_options"], api_pb2.NamespaceOption()
+    )
+    assert (parsed.network, parsed.pid) == (api_pb2.NODE, api_pb2.CONTAINER)
     assert info.runtime_env is not None
     assert "GREETING=hello" in info.runtime_env
     assert info.cgroups_path is not None
@@ -104,10 +111,12 @@ async def test_a_taken_name_and_attempt_names_its_holder(node: Node) -> None:
     pod = await node.pod()
     holder = await pod.create("trainer", attempt=1)
 
-    with pytest.raises(errors.NameReserved) as caught:
-        await pod.create("trainer", attempt=1)
-
-    assert caught.value.holder == holder
+    if node.is_crio:  # it takes the call for a repeated one
+        assert await pod.create("trainer", attempt=1) == holder
+    else:
+        with pytest.raises(errors.NameReserved) as caught:
+            await pod.create("trainer", attempt=1)
+        assert caught.value.holder == holder
     assert await pod.create("trainer", attempt=2) != holder
 
 
@@ -162,7 +171,7 @@ async def test_starting_a_running_container_fails(node: Node) -> None:
     pod = await node.pod()
     container_id = await pod.run()
 
-    with pytest.raises(errors.CallFailed, match="CONTAINER_RUNNING"):
+    with pytest.raises(errors.CallFailed, match=r"CONTAINER_RUNNING|not in created state: running"):
         await node.cri.start_container(container_id)
 
 
@@ -188,7 +197,7 @@ async def test_exec_in_an_exited_container_fails(node: Node) -> None:
     container_id = await pod.run()
     await node.cri.stop_container(container_id, grace=0)
 
-    with pytest.raises(errors.CallFailed):
+    with pytest.raises(errors.NotFound if node.is_crio else errors.CallFailed):
         await node.cri.exec_sync(container_id, ("/bin/true",), timeout=60)
 
 

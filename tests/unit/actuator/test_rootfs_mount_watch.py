@@ -20,15 +20,15 @@ OVERLAY = MOUNT % (2, b"/run/k8s.io/c1/rootfs", b"overlay")
 
 @given(st.binary())
 def test_root_is_found_among_any_bytes(noise: bytes) -> None:
-    found = rootfs_mount_watch._root(ContainerId("c1"), noise + b"\n" + OVERLAY + noise)
+    found = rootfs_mount_watch._mounted_at("/c1/rootfs", noise + b"\n" + OVERLAY + noise)
     assert found == "/run/k8s.io/c1/rootfs"
-    rootfs_mount_watch._root(ContainerId("c1"), noise)
+    rootfs_mount_watch._mounted_at("/c1/rootfs", noise)
 
 
 @pytest.mark.parametrize("mark", [b"\r", b"\x0b", b"\x1c", b"\xc2\x85"])
 def test_only_blanks_separate_mount_fields(mark: bytes) -> None:
     overlay = OVERLAY.replace(b" / ", b" /a" + mark + b"b ")
-    assert rootfs_mount_watch._root(ContainerId("c1"), overlay) == "/run/k8s.io/c1/rootfs"
+    assert rootfs_mount_watch._mounted_at("/c1/rootfs", overlay) == "/run/k8s.io/c1/rootfs"
 
 
 async def test_mount_name_that_is_not_unicode_hides_no_container(tmp_path: Path) -> None:
@@ -53,3 +53,12 @@ def test_kinds_are_those_of_container_roots_only(tmp_path: Path) -> None:
     assert RootfsMountWatcher(tmp_path).kinds() == {"ext4", "overlay"}
     assert not RootfsMountWatcher(tmp_path).shows(ContainerId("a" * 64))
     assert RootfsMountWatcher(tmp_path).shows(ContainerId("b" * 64))
+
+
+def test_a_root_whose_place_is_known_must_be_an_overlay(tmp_path: Path) -> None:
+    merged = b"/var/lib/containers/storage/overlay/%s/merged"
+    lines = [MOUNT % (1, merged % b"5", b"ext4"), MOUNT % (2, merged % b"6", b"overlay")]
+    (tmp_path / "mountinfo").write_bytes(b"".join(lines))
+    shown = {name: (merged % name).decode() for name in (b"5", b"6", b"7")}
+    watcher = RootfsMountWatcher(tmp_path)
+    assert [watcher.shows(ContainerId("c1"), place) for place in shown.values()] == [False, True, False]

@@ -20,8 +20,9 @@ from kubemend.agent.model.workloads import (
     SleepHook,
     UnsupportedHook,
 )
-from kubemend.agent.restart import intents, steps, swap
+from kubemend.agent.restart import intents, likeness, steps, swap
 from kubemend.common.pb.runtime.v1 import api_pb2
+from tests import eventually
 from tests.fakes.standbys import Standbys
 from tests.unit.actuator.conftest import LAST_WORDS, TARGET, Rig
 
@@ -164,6 +165,24 @@ async def test_kubelets_container_is_adopted_if_it_won_the_name(rig: Rig) -> Non
     outcome = await rig.actuator().carry_out(intent, material=material, seen=seen)
     assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
     assert [view.id for view in await rig.running()] == [theirs]
+
+
+async def test_crio_lets_a_call_wait_whose_name_kubelet_has_taken(rig: Rig) -> None:
+    rig.server.runtime.behaviour.is_crio = True
+    intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
+    info = await rig.cri.container_status(rig.old)
+    assert info.spec is not None
+    material = await rig.material(intent, original=likeness.Original(info.id, info.spec))
+    rig.server.delay("CreateContainer", 60.0)
+    swapping = asyncio.create_task(rig.actuator().carry_out(intent, material=material))
+    await eventually.true(lambda: "CreateContainer" in rig.server.called())
+    request = api_pb2.CreateContainerRequest(
+        pod_sandbox_id=rig.sandbox_id, config=rig.config(attempt=1), sandbox_config=rig.sandbox_config
+    )
+    theirs = rig.server.runtime.create_container(request).container_id
+    rig.server.runtime.start_container(api_pb2.StartContainerRequest(container_id=theirs))
+    outcome = await swapping
+    assert (outcome.result, outcome.survivors[TARGET.name]) == (Result.ADOPTED, theirs)
 
 
 async def test_kubelets_unstarted_container_is_waited_for(rig: Rig) -> None:

@@ -84,6 +84,27 @@ async def test_stop_and_remove_treat_not_found_as_done(server: CriServer, cri: C
     await cri.remove_container(container_id)
 
 
+@pytest.mark.parametrize(("name", "first"), [("cri-o", ["StopContainer"]), ("containerd", [])])
+async def test_a_removal_gives_no_grace_period(tmp_path: pathlib.Path, name: str, first: list[str]) -> None:
+    """CRI-O would wait for 30 s for a program that ignores SIGTERM."""
+    async with CriServer(str(tmp_path / "x.sock"), behaviour=Behaviour(name=name)) as server:
+        container_id = create(server)
+        start(server, container_id)
+        async with CriClient(server.endpoint) as cri:
+            await cri.remove_container(container_id)
+        ends = [call.request for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
+        assert [request.timeout for request in ends] == [0] * len(first)
+        assert container_id not in server.runtime.containers
+
+
+@pytest.mark.parametrize(("name", "expected"), [("cri-o", "/var/lib/merged"), ("containerd", None)])
+async def test_only_crio_tells_where_a_root_is(tmp_path: pathlib.Path, name: str, expected: str | None) -> None:
+    async with CriServer(str(tmp_path / "x.sock"), behaviour=Behaviour(name=name, root="/var/lib/merged")) as server:
+        container_id = create(server)
+        async with CriClient(server.endpoint) as cri:
+            assert await cri.root_of(container_id) == expected
+
+
 async def test_requested_ends_are_known(server: CriServer, cri: CriClient, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped, removed, other = (create(server, name) for name in ("a", "b", "c"))
     await cri.stop_container(stopped, grace=0)

@@ -48,6 +48,7 @@ def mapped(code: grpc.StatusCode, details: str | None, *, call: str = "CreateCon
         (Code.UNIMPLEMENTED, "unknown method CheckpointContainer", errors.Unsupported),
         (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", errors.DeadlineExceeded),
         (Code.NOT_FOUND, 'failed to find sandbox id "x": not found', errors.NotFound),
+        (Code.UNKNOWN, "specified sandbox not found: x: PodSandbox with ID starting with x not found", errors.NotFound),
         (Code.UNKNOWN, "failed to create containerd task: no space left on device", errors.CallFailed),
         (
             Code.UNKNOWN,

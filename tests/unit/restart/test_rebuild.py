@@ -210,6 +210,14 @@ def test_a_status_says_why_it_has_no_config() -> None:
     assert "KUBERNETES" not in repr(tells), "an environment may contain secrets"
 
 
+def test_a_container_that_has_ended_has_no_pid() -> None:
+    """CRI-O keeps it."""
+    answer = answer_with(json.dumps(crio.info()))
+    assert convert.container_status(answer, endpoint="cri").pid == crio.info()["pid"]
+    answer.status.state = api_pb2.CONTAINER_EXITED
+    assert convert.container_status(answer, endpoint="cri").pid is None
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -126,6 +126,32 @@ def test_order_names_the_fallback_without_holds(order: intents.SwapOrder, otherw
     assert otherwise is None or otherwise.beside is order
 
 
+@pytest.mark.parametrize("order", list(intents.SwapOrder))
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        ([OLD_RUNS, ours(CREATED)], ("remove", "NotAlike", "ours")),
+        ([OLD_DEAD, ours(CREATED)], ("remove", "NotAlike", "ours")),
+        ([OLD_RUNS], ("done", "NotAlike", None)),
+        ([OLD_DEAD], ("done", "NotAlike", None)),
+        ([OLD_RUNS, ours(RUNNING)], ("stop", "OldRuns", "old")),
+        ([OLD_RUNS, ours(CREATED), kubelets(RUNNING, 2)], ("remove", "KubeletWon", "ours")),
+        ([OLD_DEAD, kubelets(RUNNING, 2)], ("done", "Adopted", "kubelets")),
+    ],
+)
+def test_a_successor_that_differs_is_taken_back_and_nothing_is_stopped_for_it(
+    order: intents.SwapOrder, seen: list[ContainerSummary], expected: tuple[str, str, str | None]
+) -> None:
+    step = swap.next_step(builders.intent(order=order), seen, is_unlike=True)
+    assert (step.kind.value, step.why.value, step.container) == expected
+
+
+@pytest.mark.parametrize("order", list(intents.SwapOrder))
+def test_the_order_for_a_comparison_creates_first(order: intents.SwapOrder) -> None:
+    assert order.creating not in (intents.SwapOrder.STOP_FIRST, intents.SwapOrder.START_ELSE_STOP_FIRST)
+    assert order.creating.starts_first is order.starts_first
+
+
 def test_undo_removes_a_waiting_successor_while_old_runs() -> None:
     step = swap.next_step(CREATE_FIRST, [OLD_RUNS, ours(CREATED)], resolution=steps.Resolution.UNDO)
     assert (step.kind, step.container) == (steps.StepKind.REMOVE, "ours")

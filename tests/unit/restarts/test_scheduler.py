@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -201,6 +202,16 @@ async def test_a_rebuilt_config_whose_spec_differs_is_taken_back_before_anything
     calls = [call for call in server.called() if call in ("CreateContainer", "StopContainer", "RemoveContainer")]
     assert calls[:2] == ["CreateContainer", "RemoveContainer"]
     assert await world.store.unfinished() == ()
+
+
+async def test_a_rebuilt_config_that_the_runtime_refuses_three_times_is_reset(world: World) -> None:
+    server = world.pod.rig.server
+    server.runtime.behaviour.is_crio = True
+    server.fail("CreateContainer", grpc.StatusCode.UNKNOWN, details="no such image", times=3)
+    condition = await world.ask()
+    assert " by reset " in condition.message
+    assert "no such image" in condition.message
+    assert (await world.pod.running()).keys() == set(LASTING)
 
 
 async def test_auto_steps_down_if_config_is_not_cloneable(world: World) -> None:
