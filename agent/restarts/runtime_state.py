@@ -39,6 +39,7 @@ class RuntimeState:
             exit_code=self.info.exit_code if exited else None,
             started_at=self.info.started_at * _NANOSECOND + stepped if self.info.started_at else None,
             sandbox_ready=self.sandbox_ready,
+            finished_at=self.info.finished_at * _NANOSECOND if exited and self.info.finished_at else None,
             not_cloneable=None if self.info.config is not None else "the runtime does not return its config",
             not_holdable=not_holdable,
             unsupported=runtimes.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
