@@ -106,6 +106,14 @@ class Gate:
         """Return the result, or None while the gate is shut."""
         return self._opening.result() if self._opening.done() and not self._opening.cancelled() else None
 
+    async def memory_left(self) -> int:
+        """Query how much memory the old processes still have on the devices, in bytes; 0: none, or unknown."""
+        devices = frozenset(item.device for item in self._held)
+        if not devices or self._opening.done():
+            return 0
+        seen = await self._host.processes_on(devices, timeout=self._patience.answer)
+        return device_release.left(self._held, seen)
+
     async def judgement(self, *, timeout: float | None = None) -> ReleaseCheck | None:
         """Wait until the gate opens, at most ``timeout`` seconds; the successor could start now. None: still shut."""
         if self._due_at is None:
@@ -285,6 +293,11 @@ class ReleaseGates:
             return False
         proving = self._proofs[restart]
         return await proving.done(timeout=timeout) and not device_proof.unusable(proving.results)
+
+    async def memory_left(self, restart: str) -> int:
+        """Query how much device memory the old processes of an intent still have, in bytes; 0: none, or unknown."""
+        gate = self._gates.get(restart)
+        return await gate.memory_left() if gate is not None else 0
 
     def proof_seconds(self, restart: str, *, since: float) -> float:
         """Return for how long the proof of an intent's devices has been running since then (loop time)."""
