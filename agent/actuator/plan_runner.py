@@ -226,6 +226,7 @@ class PlanRunner(RuntimeOps[_Intent]):
         """Wait for the gate, or for a change: kubelet does not wait, and its own container takes precedence."""
         await first_of(self.tools.gates.opens(self.intent.id), next_change(changes, timeout=RELIST_SECONDS))
         self.tools.gates.raise_if_shut(self.intent.id)
+        self.report_left(self.tools.gates.last_left(self.intent.id), name=self.intent.target.name)
         self.extend_time()  # gates have their own timeout
 
     async def _take(
@@ -331,6 +332,14 @@ class PlanRunner(RuntimeOps[_Intent]):
             freeing.cancel()
             await asyncio.gather(following, freeing, return_exceptions=True)
 
+    def report_left(self, left: int, *, name: str) -> None:
+        """Report the device memory that a killed container still has, in bytes, unless it has none."""
+        if not left:
+            return
+        if self.holding is not None:
+            self.holding.doing, self.holding.detail = DRIVER_FREEING, f"{left / _GIB:.1f} GiB left"
+        self.followed.notify(progress.Freeing(name, left))
+
     async def _follow_freeing(self, container_id: ContainerId, *, within: steps.StepKind) -> None:
         """Report the device memory that a killed container still has, until cancelled; count the time as ``free``.
 
@@ -346,10 +355,7 @@ class PlanRunner(RuntimeOps[_Intent]):
                 if least is None or left < least:
                     least = left
                     self.extend_time()
-                if self.holding is not None:
-                    self.holding.doing = DRIVER_FREEING
-                    self.holding.detail = f"{left / _GIB:.1f} GiB left"
-                self.followed.notify(progress.Freeing(self.name_of(container_id), left))
+                self.report_left(left, name=self.name_of(container_id))
                 await asyncio.sleep(self.tools.rhythm.memory)
         finally:
             if since is not None:

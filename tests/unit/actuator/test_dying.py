@@ -1,18 +1,21 @@
 """Slow kills: a process that still ends is waited for, a stuck one is reported, by the state of its threads."""
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import grpc
+import pytest
 
-from kubemend.agent.actuator import progress
+from kubemend.agent.actuator import plan_runner, progress, swap
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
 from kubemend.agent.actuator.dying import Rhythm
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.hangs import Thread
+from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import DeviceUse
 from tests.fakes.gpu_host import GpuHost
 from tests.unit.actuator.conftest import Rig
@@ -97,24 +100,37 @@ class Told:
 
     def __init__(self) -> None:
         self.left: list[int] = []
+        self.reported = asyncio.Event()
 
     def notify(self, event: progress.Event) -> None:
         if isinstance(event, progress.Freeing):
             assert event.container == "trainer"
             self.left.append(event.left)
+            self.reported.set()
 
 
-async def freed(rig: Rig, host: GpuHost, told: Told, *, takes: float) -> Outcome:
+async def freed(
+    rig: Rig,
+    host: GpuHost,
+    told: Told,
+    *,
+    takes: float,
+    order: intents.SwapOrder = intents.SwapOrder.STOP_FIRST,
+    leave: float = 0.05,
+    at_once: bool = False,
+) -> Outcome:
     """Swap a container whose kill takes some seconds, in which the driver frees its memory."""
     host.put(GPU, PID, container=rig.old, used=41 * GIB)
-    intent = rig.intent()
+    intent = rig.intent(order=order)
     material = await rig.material(intent)
     rig.server.delay("StopContainer", takes)
-    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=5.0, answer=5.0, leave=0.05))
+    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=5.0, answer=5.0, leave=leave))
     rhythm = replace(QUICK, memory=0.01)
     tools = replace(rig.tools(), processes=Processes(frees), rhythm=rhythm, gates=gates)
     async with gates.around([intent], devices=frozenset({GPU})) as visit:
         await visit.remembered()
+        if at_once:
+            host.end(PID)
         return await SwapActuator(tools).carry_out(intent, material=material, followed=told)
 
 
@@ -128,9 +144,26 @@ async def test_memory_that_is_left_is_reported_while_the_driver_frees_it(rig: Ri
     assert outcome.phases["stop"] >= 0
 
 
+@pytest.mark.parametrize("order", list(intents.SwapOrder))
+async def test_memory_that_is_left_after_the_kill_is_reported(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, order: intents.SwapOrder
+) -> None:
+    for module in (plan_runner, swap):
+        monkeypatch.setattr(module, "RELIST_SECONDS", 0.02)
+    told, host = Told(), GpuHost()
+    work = asyncio.create_task(freed(rig, host, told, takes=0.0, order=order, leave=60.0))
+    async with asyncio.timeout(30):
+        await host.questions_reach(1)
+        host.die(PID)
+        await told.reported.wait()
+    host.leave(PID)
+    assert (await work).result is Result.SWAPPED
+    assert set(told.left) == {41 * GIB}
+
+
 async def test_memory_of_a_quick_kill_is_not_queried(rig: Rig) -> None:
     told, host = Told(), GpuHost()
-    outcome = await freed(rig, host, told, takes=0.0)
+    outcome = await freed(rig, host, told, takes=0.0, at_once=True)
     assert (outcome.result, told.left, "free" in outcome.phases) == (Result.SWAPPED, [], False)
 
 
