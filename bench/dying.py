@@ -8,7 +8,7 @@ neither a failed pod nor CrashLoopBackOff may have been shown.
 
 Two things are beyond reach, and are counted apart. What kubelet does because it sees the exit before a successor could
 prevent that: it creates its own container, which the agent adopts, shows CrashLoopBackOff in a pod with a backoff, and
-fails a ``Never`` pod. And the agent leaves a ``Never`` container alone that has exited before it decides.
+fails a ``Never`` pod. And the agent leaves a ``Never`` container alone that has exited before the fault.
 
 Prints JSON: violations by kind and pod, those beyond reach, how often the trainer died by itself before it was killed,
 and the time from the line to the successor. Exits with 1 if there was a violation within reach. Past restarts are moved
@@ -373,13 +373,17 @@ class Deaths:
         return said[-_LOG_LINES:]
 
 
-async def dying(*, runs: int, seed: int) -> tuple[dict[str, Any], bool]:
-    """Make that many runs on a node of their own; return the figures, and whether no violation was within reach."""
+async def dying(*, runs: int, seed: int, policies: Collection[str] = ()) -> tuple[dict[str, Any], bool]:
+    """Make that many runs on a node of their own; return the figures, and whether no violation was within reach.
+
+    ``policies``: the restart policies of the pods; empty: all.
+    """
     began = time.monotonic()
+    chosen = tuple(each for each in SUBJECTS if not policies or each.policy in policies)
     async with (
-        node.DevNode.named("dying", options=node.Options(gpus=len(SUBJECTS))) as dev,
+        node.DevNode.named("dying", options=node.Options(gpus=len(chosen))) as dev,
         Waiting.on(dev) as waiting,
-        Scene.on(dev, subjects=SUBJECTS, state_dir=Path(dev.layout.agent_state)) as scene,
+        Scene.on(dev, subjects=chosen, state_dir=Path(dev.layout.agent_state)) as scene,
     ):
         deaths = Deaths(scene, waiting)
         await deaths.run(count=runs, seed=seed)
@@ -391,12 +395,19 @@ async def dying(*, runs: int, seed: int) -> tuple[dict[str, Any], bool]:
 @click.command(help=__doc__)
 @click.option("--runs", type=click.IntRange(min=1), default=200, show_default=True, help="Faults, each with an exit.")
 @click.option("--seed", type=int, help="Seed of the moments, to repeat them; random by default.")
-def main(runs: int, seed: int | None) -> None:
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Choice(["Always", "OnFailure", "Never"]),
+    help="Only pods of this restartPolicy; may be repeated.",
+)
+def main(runs: int, seed: int | None, policies: tuple[str, ...]) -> None:
     """Run and print."""
     logs.configure(level="error", log_format="json")
     chosen = seed if seed is not None else random.randrange(2**32)
     click.echo(f"seed {chosen}", err=True)
-    made, flawless = asyncio.run(dying(runs=runs, seed=chosen))
+    made, flawless = asyncio.run(dying(runs=runs, seed=chosen, policies=policies))
     click.echo(json.dumps(made, indent=2))
     sys.exit(0 if flawless else 1)
 

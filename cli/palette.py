@@ -40,6 +40,7 @@ _OTHERS: Final = (Ink("#CC79A7", "magenta", "▞"), Ink("#8C6BB1", "bright_magen
 _MEANINGS: Final = {
     timeline.ORDER: "order in transit",
     timeline.RECREATE: "pod recreated",
+    timeline.FREE: "driver is freeing memory",
     "device": "old process leaves its GPUs",
     "proof": "GPUs are proved",
     timeline.HELD: "successor held until all old are dead",

@@ -26,6 +26,15 @@ def tops(mounted_at: Path) -> list[Path]:
     return [one] if one.exists() else sorted(mounted_at.glob("*/cgroup.procs"))
 
 
+def leave(mounted_at: Path) -> None:
+    """Move this process to the topmost cgroup, as far as that is permitted."""
+    for procs in tops(mounted_at):
+        try:
+            procs.write_text(str(os.getpid()))
+        except OSError:
+            continue  # no permission to leave this cgroup
+
+
 def pids(groups: Iterable[Path]) -> frozenset[int]:
     """Return the processes of these groups and of all groups below them. Raises OSError."""
     found: set[int] = set()

@@ -88,6 +88,8 @@ class Gate:
         self._worth_asking = asyncio.Event()
         self._due_at: float | None = None
         self._signs: _Signs | None = None
+        self.left = 0
+        """How much memory the old processes had on the devices at the last poll, in bytes; 0: none, or unknown."""
         self._moved_at = 0.0
         self._opening = asyncio.create_task(self._decide(), name=f"gate {intent.id}")
 
@@ -105,6 +107,16 @@ class Gate:
     def decided(self) -> ReleaseCheck | None:
         """Return the result, or None while the gate is shut."""
         return self._opening.result() if self._opening.done() and not self._opening.cancelled() else None
+
+    async def memory_left(self) -> int:
+        """Query how much memory the old processes still have on the devices, in bytes; 0: none, or unknown."""
+        devices = frozenset(item.device for item in self._held)
+        if not devices or self._opening.done():
+            return 0
+        self.left = device_release.left(
+            self._held, await self._host.processes_on(devices, timeout=self._patience.answer)
+        )
+        return self.left
 
     async def judgement(self, *, timeout: float | None = None) -> ReleaseCheck | None:
         """Wait until the gate opens, at most ``timeout`` seconds; the successor could start now. None: still shut."""
@@ -143,6 +155,7 @@ class Gate:
         backoff = aio.Backoff(first=0.005, limit=0.25)
         while True:
             seen = await self._host.processes_on(devices, timeout=self._patience.answer)
+            self.left = device_release.left(self._held, seen)
             judgement = device_release.judge(self._held, seen, old=self._old, silent=silent)
             if judgement.verdict.is_settled:
                 return judgement
@@ -285,6 +298,16 @@ class ReleaseGates:
             return False
         proving = self._proofs[restart]
         return await proving.done(timeout=timeout) and not device_proof.unusable(proving.results)
+
+    def last_left(self, restart: str) -> int:
+        """Return how much that was when the driver was last polled."""
+        gate = self._gates.get(restart)
+        return gate.left if gate is not None and gate.decided is None else 0
+
+    async def memory_left(self, restart: str) -> int:
+        """Query how much device memory the old processes of an intent still have, in bytes; 0: none, or unknown."""
+        gate = self._gates.get(restart)
+        return await gate.memory_left() if gate is not None else 0
 
     def proof_seconds(self, restart: str, *, since: float) -> float:
         """Return for how long the proof of an intent's devices has been running since then (loop time)."""

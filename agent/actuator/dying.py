@@ -34,12 +34,14 @@ class _Runtime(Protocol):
 class Rhythm:
     """Intervals in seconds.
 
-    ``first`` before the first poll (most have ended by then), ``each`` between two, ``window`` for proof.
+    ``first`` before the first poll (most have ended by then), ``each`` between two, ``window`` for proof. ``memory``:
+    before the first query for the device memory that is left, and between two.
     """
 
     first: float = 2.0
     each: float = 1.0
     window: float = stuck.WINDOW
+    memory: float = 0.5
 
 
 class Death:

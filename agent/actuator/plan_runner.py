@@ -33,6 +33,9 @@ RELIST_SECONDS = 1.0
 DEVICE_PHASE = "device"
 """The phase in which a successor waits for the old process to leave its devices."""
 
+FREEING_PHASE = "free"
+"""The phase in which the driver frees the device memory of a killed container, from when that was noticed."""
+
 PROOF_PHASE = "proof"
 """The phase in which a successor waits for the proof of its devices."""
 
@@ -227,6 +230,7 @@ class PlanRunner(RuntimeOps[_Intent]):
         """Wait for the gate, or for a change: kubelet does not wait, and its own container takes precedence."""
         await first_of(self.tools.gates.opens(self.intent.id), next_change(changes, timeout=RELIST_SECONDS))
         self.tools.gates.raise_if_shut(self.intent.id)
+        self.report_left(self.tools.gates.last_left(self.intent.id), name=self.intent.target.name)
         self.extend_time()  # gates have their own timeout
 
     async def _take(
@@ -247,7 +251,7 @@ class PlanRunner(RuntimeOps[_Intent]):
         before, begun = self.seen, asyncio.get_running_loop().time()
         failed = None
         if self.holding is not None:
-            self.holding.doing = _doing(step)
+            self.holding.doing, self.holding.detail = _doing(step), ""
         try:
             await self._perform(step, changes)
         except cri_errors.CriError as error:
@@ -304,11 +308,14 @@ class PlanRunner(RuntimeOps[_Intent]):
                     return
                 kills = step.kind is steps.StepKind.STOP
                 given_time = kills and self.intent.grace_seconds > 0
-                async with turns.waiting(after=0.0 if given_time else turns.SLOW), self._followed(step.container):
+                async with (
+                    turns.waiting(after=0.0 if given_time else turns.SLOW),
+                    self._followed(step.container, within=step.kind),
+                ):
                     await (self.stop(step.container) if kills else self.remove(step.container))
 
     @contextlib.asynccontextmanager
-    async def _followed(self, container_id: ContainerId) -> AsyncIterator[None]:
+    async def _followed(self, container_id: ContainerId, *, within: steps.StepKind) -> AsyncIterator[None]:
         """Follow how a container ends, for the block; while it progresses the time limit is extended."""
         if self.tools.processes is None:
             yield
@@ -319,11 +326,46 @@ class PlanRunner(RuntimeOps[_Intent]):
             )
             self.deaths[container_id] = death
         following = asyncio.create_task(death.follow(on_progress=self.extend_time), name=f"death of {container_id}")
+        freeing = asyncio.create_task(
+            self._follow_freeing(container_id, within=within), name=f"memory of {container_id}"
+        )
         try:
             yield
         finally:
             following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            freeing.cancel()
+            await asyncio.gather(following, freeing, return_exceptions=True)
+
+    def report_left(self, left: int, *, name: str) -> None:
+        """Report the device memory that a killed container still has, in bytes, unless it has none."""
+        if not left:
+            return
+        if self.holding is not None:
+            self.holding.doing, self.holding.detail = DRIVER_FREEING, f"{left / _GIB:.1f} GiB left"
+        self.followed.notify(progress.Freeing(name, left))
+
+    async def _follow_freeing(self, container_id: ContainerId, *, within: steps.StepKind) -> None:
+        """Report the device memory that a killed container still has, until cancelled; count the time as ``free``.
+
+        After SIGKILL nothing of the program runs: the driver frees its memory, which takes an H100 240 ms for each GiB
+        that is pinned. That takes as long as it takes, and while memory is freed the time limit is extended.
+        """
+        await asyncio.sleep(self.intent.grace_seconds + self.tools.rhythm.memory)
+        least: int | None = None
+        since: float | None = None
+        try:
+            while left := await self.tools.gates.memory_left(self.intent.id):
+                since = asyncio.get_running_loop().time() if since is None else since
+                if least is None or left < least:
+                    least = left
+                    self.extend_time()
+                self.report_left(left, name=self.name_of(container_id))
+                await asyncio.sleep(self.tools.rhythm.memory)
+        finally:
+            if since is not None:
+                freed = asyncio.get_running_loop().time() - since
+                self.phases[FREEING_PHASE] = self.phases.get(FREEING_PHASE, 0.0) + freed
+                self.phases[within.value] = self.phases.get(within.value, 0.0) - freed
 
     async def _stuck(self, error: cri_errors.CriError) -> Outcome | None:
         """Remove a waiting successor after a kill without effect (a process in D state); never retry indefinitely.
@@ -371,7 +413,7 @@ def _phase(step: steps.Step) -> str:
 def _doing(step: steps.Step) -> str:
     """Return a member's progress while a step is taken, for the gang members that wait for it."""
     why: str = step.why.value
-    return "DriverFreeing" if step.why is steps.StepReason.OLD_ON_DEVICE else _DOING.get(step.kind, why)
+    return DRIVER_FREEING if step.why is steps.StepReason.OLD_ON_DEVICE else _DOING.get(step.kind, why)
 
 
 def means_unkillable(step: steps.Step, error: cri_errors.CriError) -> bool:
@@ -412,6 +454,8 @@ _DOING = {
     steps.StepKind.START: "Starting",
 }
 _KUBELET_ACTS = (cri_errors.NameReserved, cri_errors.ContainerBusy)
+DRIVER_FREEING = "DriverFreeing"
+_GIB = 1 << 30
 _MOST_FAILURES = 3
 _PROOF_OF_UNKILLABLE = 2
 _LISTING_VALID = 0.05  # seconds for which a start may wait and still rely on the previous listing

@@ -54,6 +54,14 @@ class StepTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class Freeing:
+    """The driver frees the device memory of a killed container; ``left`` is how much it still has, in bytes."""
+
+    container: str
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reported:
     """How the restart ended; repeated with the checks when ``settled``: kubelet and the devices have answered."""
 
@@ -68,7 +76,7 @@ class Reported:
         return self.settled and self.outcome.result.restarted and passed
 
 
-Event = Queued | Joined | Decided | Begun | StepTaken | Reported
+Event = Queued | Joined | Decided | Begun | StepTaken | Freeing | Reported
 
 
 class Progress(Protocol):

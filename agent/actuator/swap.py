@@ -315,6 +315,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
                     if self.is_ending():
                         return
                     self.tools.gates.raise_if_shut(self.intent.id)
+                    self.report_left(self.tools.gates.last_left(self.intent.id), name=self.intent.target.name)
                     self.extend_time()
         finally:
             self.waited_at_gate(since=begun, within=steps.StepKind.STOP)

@@ -178,7 +178,9 @@ class RestartProof:
         for uuid in [uuid for uuid, verdict in self._verdicts.items() if verdict is None]:
             try:
                 deadline = min(_CALL_SHARE * timeout, _LONGEST_CALL)
-                self._workers[uuid] = workers.Worker(worker.ONE_GPU, [uuid], deadline=deadline)
+                self._workers[uuid] = workers.Worker(
+                    worker.ONE_GPU, [uuid], deadline=deadline, leaving=processes.cgroup_root
+                )
             except OSError as error:
                 why = f"the worker cannot be started: {error.strerror}"
                 self._verdicts[uuid] = Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, why)

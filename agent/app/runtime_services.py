@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,7 +28,7 @@ from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.clients.launcher.client import LauncherClient
 from kubemend.agent.devices.suspicion import SuspicionTracker
-from kubemend.agent.faults.exits import Ended, Exits
+from kubemend.agent.faults.exits import Ended, Exits, why_not_its_own
 from kubemend.agent.faults.hangs import Hangs
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
@@ -343,7 +344,8 @@ class RuntimeServices:
         recovery = Recovery(outside=outside, store=self._store, now=self._now, spared=held)
         count = await _until_done(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
-        self._access.fulfil(RuntimeAccess(self._restarts, watch, cri))
+        doubt = functools.partial(why_not_its_own, pods=self._pods, events=watch, runtime=cri, ends=ends)
+        self._access.fulfil(RuntimeAccess(self._restarts, watch, cri, doubt))
         return self._restarts
 
     async def _standbys(self, holds: ExecHolds) -> Standbys | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubemend.agent.actuator.outcomes import Outcome
-from kubemend.agent.actuator.progress import Begun, Decided, Event, Joined, Queued, Reported, StepTaken
+from kubemend.agent.actuator.progress import Begun, Decided, Event, Freeing, Joined, Queued, Reported, StepTaken
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, verification
 
@@ -59,6 +59,8 @@ def encode(event: Event) -> Json:
                 "took_ms": _milliseconds(event.seconds),
                 "error": event.error,
             }
+        case Freeing(container, left):
+            return {"event": "freeing", "container": container, "left_bytes": left}
         case Reported(outcome, checks, settled):
             if not settled:
                 return {"event": "acted", **_outcome(outcome)}

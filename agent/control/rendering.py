@@ -6,6 +6,7 @@ from typing import Any
 from kubemend.agent.restart import verification
 
 Json = Mapping[str, Any]
+_GIB = 1 << 30
 
 
 class Lines:
@@ -39,6 +40,9 @@ def _label_and_text(event: Json) -> tuple[str, str]:
             return "begun", f"restart {event['restart']} of {', '.join(event['containers'])}, in the journal"
         case "step":
             return event["step"], _step(event)
+        case "freeing":
+            left = event["left_bytes"] / _GIB
+            return "freeing", f"{event['container']}: the driver is freeing memory, {left:.1f} GiB left"
         case "acted":
             return "acted", _took(event)
         case "settled":

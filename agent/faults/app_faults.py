@@ -151,7 +151,8 @@ class AppFaultHandler:
             await asyncio.sleep(self._patience.root_cause)
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
-                await restarts.handle(replace(await self._request(noted, target), followed=programs))
+                request = await self._request(noted, target, named=found.how is How.PROCESS)
+                await restarts.handle(replace(request, followed=programs))
         return over
 
     def is_over(self, noted: RecordedFinding) -> bool:
@@ -252,7 +253,7 @@ class AppFaultHandler:
     async def _holders_of(self, device: str) -> list[ContainerRef] | None:
         return await self._all_holders(locator(device))
 
-    async def _request(self, noted: RecordedFinding, target: ContainerRef) -> Request:
+    async def _request(self, noted: RecordedFinding, target: ContainerRef, *, named: bool) -> Request:
         held = convert.held_by(target, await self._holders.current(max_age=1.0))
         finding = noted.finding
 
@@ -267,13 +268,19 @@ class AppFaultHandler:
                     {noted.device, *gpu_keys(held or (), inventory=inventory)}, inventory=inventory
                 ),
                 device=noted.device,
+                names_process=named,
             )
+
+        async def withdrawn() -> str:
+            return await (await self._access.wait()).doubt(target)
 
         async def lapsed() -> str:
             gone = noted.process is not None and not self._processes.is_alive(noted.process)
             return f"process {finding.pid}, which the fault hit, has ended" if gone else ""
 
-        return Request(target=target, cause=cause, devices=held, lapsed=lapsed, kind=FaultKind.DEVICE)
+        return Request(
+            target=target, cause=cause, devices=held, withdrawn=withdrawn, lapsed=lapsed, kind=FaultKind.DEVICE
+        )
 
 
 class _Programs:

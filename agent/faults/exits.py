@@ -21,11 +21,13 @@ from kubemend.agent.devices.verdict_store import gpu_keys
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.workloads import (
     ContainerId,
+    ContainerRef,
     ContainerState,
     ContainerSummary,
     PodRef,
     PodUid,
     PodView,
+    RestartPolicy,
     SandboxId,
 )
 from kubemend.agent.restart import admission, exits
@@ -72,6 +74,32 @@ class Ended:
     container: ContainerSummary
     how: exits.Exit
     at: float
+
+
+async def why_not_its_own(
+    target: ContainerRef, *, pods: ports.Pods, events: ports.Events, runtime: Runtime, ends: Ends
+) -> str:
+    """Return why the end of a ``Never`` container is not its own; empty if it is, or if the container runs.
+
+    A fault that came before the end admits the restart of such a container (``agent.restart.admission``). A stop by
+    another component, or the end of the pod, is final nevertheless. What is not known speaks against a restart.
+    """
+    pod = pods.pods().get(target.pod.uid)
+    if pod is None or pod.policy_of(target.name) is not RestartPolicy.NEVER:
+        return ""
+    views = [view for view in events.containers() if view.ref == target]
+    newest = max(views, key=lambda view: (view.created_at, view.attempt), default=None)
+    if newest is None or newest.state is not ContainerState.EXITED:
+        return ""
+    try:
+        info = await runtime.container_status(newest.id)
+    except CriError as error:
+        return f"the runtime does not report how it ended: {error}"
+    how = exits.Exit(target.name, info.exit_code, info.reason, asked=ends.was_asked(newest.id))
+    if how.looks_like_a_stop:
+        return "it was stopped"
+    why = await ends.why_not_its_own(newest, how, lag=0.0, quick=0.0)
+    return f"the pod is ending: {why}" if why else ""
 
 
 class Exits:

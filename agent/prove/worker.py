@@ -1,10 +1,14 @@
-"""Prove GPUs in a process of its own: ``python -m agent.prove.worker gpu|peers COUNT DEADLINE``.
+"""Prove GPUs in a process of its own: ``python -m agent.prove.worker gpu|peers COUNT DEADLINE [CGROUPS]``.
 
 ``workers`` starts it; CUDA_VISIBLE_DEVICES names the GPUs. It calls the driver once it has received a line on stdin, so
 it can be started ahead of its work. It works like the NVML worker, for the same reasons: any call of the driver can
 block indefinitely, and killing a process in the middle of one can wedge a GPU. So the main thread never calls CUDA; it
 reports the hanging call, and ends the process when stdin is closed. Signals that a terminal sends to the whole group
 are ignored.
+
+With CGROUPS, where cgroups are mounted, it leaves its cgroup first: CUDA takes some hundred MiB of the host's memory,
+which must not count for the agent, and a process that hangs in the driver would keep the agent's cgroup from being
+removed.
 """
 
 import os
@@ -12,18 +16,22 @@ import select
 import signal
 import sys
 import threading
+from pathlib import Path
 
 from kubemend.agent.prove import measurements, measuring
 from kubemend.agent.prove.cuda import Cuda, CudaError
 from kubemend.agent.prove.measurements import CudaFailure, Hanging, Message, NoLibrary
 from kubemend.agent.sources.nvml.calls import Calls
+from kubemend.common import cgroupfs
 
 PEERS = "peers"
 ONE_GPU = "gpu"
 
 
-def main(what: str, count: int, deadline: float) -> None:
+def main(what: str, count: int, deadline: float, cgroups: Path | None = None) -> None:
     """Prove once, when stdin says so; report on stdout. ``deadline`` of one CUDA call is in seconds."""
+    if cgroups is not None:
+        cgroupfs.leave(cgroups)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.excepthook = _die
@@ -76,4 +84,4 @@ def _die(failed: threading.ExceptHookArgs) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), *map(Path, sys.argv[4:]))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from kubemend.agent.model.devices import GpuUuid
@@ -24,9 +25,13 @@ class Worker:
     The constructor raises OSError if it cannot be started. Call ``close`` at the end in any case.
     """
 
-    def __init__(self, what: str, uuids: Sequence[GpuUuid], *, deadline: float) -> None:
-        """``what``: ``worker.ONE_GPU`` or ``worker.PEERS``; ``deadline`` of one CUDA call is in seconds."""
-        argv = process.helper_command(worker.__name__, what, str(len(uuids)), str(deadline))
+    def __init__(self, what: str, uuids: Sequence[GpuUuid], *, deadline: float, leaving: Path | None = None) -> None:
+        """``what``: ``worker.ONE_GPU`` or ``worker.PEERS``; ``deadline`` of one CUDA call is in seconds.
+
+        ``leaving``: where cgroups are mounted, for a worker that leaves this process's.
+        """
+        cgroups = [str(leaving)] if leaving is not None else []
+        argv = process.helper_command(worker.__name__, what, str(len(uuids)), str(deadline), *cgroups)
         self._child = Child(argv, env=_environment(uuids))
 
     async def measured(self, *, timeout: float, stop: float = STOP_SECONDS) -> Measured:

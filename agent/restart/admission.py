@@ -39,6 +39,7 @@ LWS_NAME_LABEL = "leaderworkerset.sigs.k8s.io/name"
 UNLIMITED_BACKOFF = 2**31 - 1
 
 
+_SIGKILL_CODE, _SIGTERM_CODE = 137, 143
 _ONE_ANSWER = 120.0
 """Seconds around a restart in which further events of the container are consequences of that restart."""
 
@@ -129,15 +130,16 @@ class RuntimeFacts:
     ``started_at`` is Unix time in seconds, None if it never started. ``not_cloneable`` is why its config cannot be read
     or copied, None if no obstacle is known. ``not_holdable`` is why its successor cannot be held at its first
     instruction although this node can hold others, and ``unsupported`` why containers of its low-level runtime are not
-    restarted at all. ``launcher`` is the answer of the launcher in it, None if it runs none; ``program_started_at`` is
-    when that has started the program that runs now. ``config_is_rebuilt``: the runtime does not return the config
-    (``agent.restart.rebuild``).
+    restarted at all. ``finished_at`` is when it ended, None while it runs. ``launcher`` is the answer of the launcher in
+    it, None if it runs none; ``program_started_at`` is when that has started the program that runs now.
+    ``config_is_rebuilt``: the runtime does not return the config (``agent.restart.rebuild``).
     """
 
     state: ContainerState
     exit_code: int | None
     started_at: float | None
     sandbox_ready: bool
+    finished_at: float | None = None
     not_cloneable: str | None = None
     not_holdable: str | None = None
     unsupported: str | None = None
@@ -151,7 +153,8 @@ class Cause:
     """The cause of a restart. ``happened_at`` is Unix time; ``action`` is the worst verdict of its devices.
 
     ``code`` is short and stable, such as ``Xid31``; it appears in KUBEMEND_RESTART_REASON and in metrics. ``device`` is
-    the device at fault, by the name under which its health is kept; None if no device is.
+    the device at fault, by the name under which its health is kept; None if no device is. ``names_process``: the fault
+    named a process of the target itself.
     """
 
     code: str
@@ -160,6 +163,7 @@ class Cause:
     action: ActionClass = ActionClass.RESTART_APP
     devices_known: bool = True
     device: str | None = None
+    names_process: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +261,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
         _refuse_for_good(facts, pod=pod, pod_options=pod_options)
         or _refuse_by_phase(pod)
         or _refuse_by_device(facts)
-        or _refuse_by_runtime(facts, pod=pod)
+        or _refuse_by_runtime(facts, pod=pod, pod_options=pod_options)
     )
     if refusal is not None:
         return refusal
@@ -465,7 +469,7 @@ def _refuse_by_device(facts: Facts) -> Decision | None:
     return None
 
 
-def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
+def _refuse_by_runtime(facts: Facts, *, pod: PodView, pod_options: options.Options) -> Decision | None:
     runtime = facts.runtime
     if runtime is None:
         return _hold(Reason.CONTAINER_UNKNOWN, "the runtime does not show a container of that name")
@@ -483,7 +487,7 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView) -> Decision | None:
         return decision
     if runtime.state is ContainerState.EXITED:
         policy = pod.policy_of(facts.target.name)
-        if policy is RestartPolicy.NEVER:
+        if policy is RestartPolicy.NEVER and not _died_of_the_fault(facts, pod=pod, pod_options=pod_options):
             return _refuse(Reason.ALREADY_TERMINATED, "the container has exited and its restartPolicy is Never")
         if policy is RestartPolicy.ON_FAILURE and runtime.exit_code == 0:
             return _refuse(Reason.COMPLETED, "the container has completed")
@@ -502,6 +506,22 @@ def _program_restarted(facts: Facts, runtime: RuntimeFacts) -> Decision | None:
         return None
     by = since - facts.cause.happened_at
     return _refuse(Reason.ALREADY_REPLACED, f"the launcher has started the program {by:.1f} s after the fault")
+
+
+def _died_of_the_fault(facts: Facts, *, pod: PodView, pod_options: options.Options) -> bool:
+    """Return whether the container has ended by itself, with an error, after the fault that named its process.
+
+    CUDA reports a fault to the program some 16 to 350 ms after the kernel's line, so it may be faster than the agent.
+    Kubelet has not ended the pod yet. An exit as of a stop, and one that the pod's own rules decide, is final.
+    """
+    runtime, spec = facts.runtime, pod.container(facts.target.name)
+    if runtime is None or spec is None or runtime.finished_at is None or runtime.exit_code is None:
+        return False
+    if not facts.cause.names_process or runtime.finished_at < facts.cause.happened_at:
+        return False
+    by_itself = runtime.exit_code not in (0, _SIGKILL_CODE, _SIGTERM_CODE)
+    ruled = runtime.exit_code in pod_options.fatal_exit_codes or spec.rule_for(runtime.exit_code) is not None
+    return by_itself and not ruled
 
 
 def _refuse(reason: Reason, detail: str) -> Decision:

@@ -209,6 +209,22 @@ _GRAVITY = (
 )
 
 
+def left(held: Sequence[Held], now: Seen | None) -> int:
+    """Return how much memory the old processes still have on the devices, in bytes; 0 if that is unknown, or none.
+
+    Where the driver does not report it by process, a device's memory in use counts while one of them is listed.
+    """
+    total = 0
+    for item in held:
+        use = now.devices.get(item.device) if now is not None else None
+        listed = [each for each in use.processes if each.pid in item.pids] if use is not None else []
+        if use is None or not listed:
+            continue
+        by_process = _total(listed)
+        total += by_process if by_process is not None else use.memory_used or 0
+    return total
+
+
 def in_use(seen: Seen | None) -> int:
     """Return how much memory is in use on the devices that answered, in bytes; 0 if none reports it."""
     return sum(use.memory_used or 0 for use in seen.devices.values()) if seen is not None else 0

@@ -42,6 +42,7 @@ class RuntimeState:
             exit_code=self.info.exit_code if exited else None,
             started_at=self.info.started_at * _NANOSECOND + stepped if self.info.started_at else None,
             sandbox_ready=self.sandbox_ready,
+            finished_at=self.info.finished_at * _NANOSECOND if exited and self.info.finished_at else None,
             not_cloneable=None if self.info.config is not None else self.info.hidden or _HIDDEN,
             config_is_rebuilt=self.info.config is not None and self.info.spec is not None,
             not_holdable=not_holdable,

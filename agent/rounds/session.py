@@ -198,7 +198,7 @@ class MemberSession:
             if self._end_reason is EndReason.SUPERSEDED:
                 return
             if self.standing.phase is StepPhase.STOPPING:
-                self.told(replace(self.standing, reason=self.holding.doing))
+                self.told(replace(self.standing, reason=self.holding.doing, detail=self.holding.detail))
             elif self.standing.phase is StepPhase.STOPPED and self._end_reason is EndReason.RELEASED:
                 self.told(replace(self.standing, reason="Starting"))
 

@@ -28,7 +28,8 @@ def told(draft: RoundBuilder, told: StepTold) -> None:
 def _on_stopping(draft: RoundBuilder, one: MemberState, told: StepTold) -> None:
     """Record progress: the current step extends the deadline, which counts from the last report (``deadlines``)."""
     if told.reason and one.stand is MemberPhase.STOPPING:
-        draft.change(told.pod, heard=draft.now, doing=told.reason)
+        doing = f"{told.reason} ({told.detail})" if told.detail else told.reason
+        draft.change(told.pod, heard=draft.now, doing=doing)
 
 
 def _on_stopped(draft: RoundBuilder, one: MemberState, told: StepTold) -> None:

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 ORDER: Final = "order"
 STOP: Final = "stop"
+FREE: Final = "free"
 HELD: Final = "held"
 RELEASE: Final = "release"
 RECREATE: Final = "recreate"
 
-_PHASES: Final = (STOP, "reserve", "device", "proof", "clean", "create", "start", "confirm", "wait")
+_PHASES: Final = (STOP, FREE, "reserve", "device", "proof", "clean", "create", "start", "confirm", "wait")
 """In the order in which an agent runs them (``agent.restart.steps``); others come after them, by name."""
 _BEFORE: Final = (ORDER, RECREATE, *_PHASES)
 _LATE: Final = (HELD, RELEASE)

@@ -79,8 +79,8 @@ class HoldSet:
     """Hold one pod's containers of these names. ``mark`` is written on their cgroups.
 
     ``spared`` containers are not held, because they will end. ``foreign`` counts the held containers that kubelet
-    created. ``doing`` is the current step of the restart, for gang members that wait for it. ``must_release`` is set
-    when the release has been ordered, but work remains to be done before.
+    created. ``doing`` is the current step of the restart, for gang members that wait for it, with ``detail`` for
+    people. ``must_release`` is set when the release has been ordered, but work remains to be done before.
     """
 
     def __init__(self, freezer: Freezer, *, mark: str, names: Collection[str] = ()) -> None:
@@ -89,6 +89,7 @@ class HoldSet:
         self.spared: frozenset[ContainerId] = frozenset()
         self.foreign = 0
         self.doing = "Preparing"
+        self.detail = ""
         self.must_release = False
         self._freezer = freezer
         self._near: Cgroup | None = None

@@ -137,3 +137,23 @@ async def test_gpu_without_a_verdict_in_time_delays_its_gang_by_the_timeout_only
             product.agents[1], "kubemend_restart_device_proofs_total", result="Failed", reason="DidNotAnswer"
         )
         assert failed is None
+
+
+@pytest.mark.long
+async def test_agent_that_dies_during_a_proof_leaves_its_round_to_the_next_agent(
+    cluster: Cluster, product: Product, api: kube.KubeClient, cuda: FakeCuda
+) -> None:
+    await start(product, AMPLE)
+    async with Gang.on(cluster.nodes, "killed") as gang:
+        before = await gang.identities()
+        cuda.hang("cuLaunchKernel", gpu=await gpu_of(gang, 1))
+        _, fault = await xid(gang, 1)
+        await sentences.held(gang, 0, 2, 3)  # the other one is on standby until its GPU is proved
+        await product.kill_agent(1)
+        await product.start_agent(1, AMPLE)
+        restart = await Rounds(api, gang.template.key).finished(1)
+        assert sentences.is_done(restart, members=4)
+        await gang.all_running(since=fault)
+        assert sentences.proved(gang, restart, since=fault), gang.barrier(since=fault)
+        await gang.shown_running()
+        assert await gang.identities() == before

@@ -1,19 +1,30 @@
 """Slow kills: a process that still ends is waited for, a stuck one is reported, by the state of its threads."""
 
+import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import grpc
+import pytest
 
+from kubemend.agent.actuator import plan_runner, progress, swap
+from kubemend.agent.actuator.device_release import Patience, ReleaseGates
 from kubemend.agent.actuator.dying import Rhythm
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.hangs import Thread
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.device_release import DeviceUse
+from tests.fakes.gpu_host import GpuHost
 from tests.unit.actuator.conftest import Rig
 
 QUICK = Rhythm(first=0.0, each=0.01, window=0.3)
 MANY = 1000
+GPU = GpuUuid("GPU-0")
+PID = 11
+GIB = 1 << 30
 
 
 class Processes:
@@ -72,3 +83,91 @@ async def test_death_in_progress_extends_the_time_limit(rig: Rig) -> None:
 async def test_runtime_that_does_not_kill_is_not_a_stuck_process(rig: Rig) -> None:
     outcome = await swapped(rig, Processes(sleeps), unanswered=MANY, time_limit=1.0)
     assert outcome.result is Result.UNFINISHED
+
+
+class Declines(GpuHost):
+    """A driver that lists less memory of the old process at each query, as an H100 with pinned memory does."""
+
+    async def uses(self, uuids: Iterable[GpuUuid], *, timeout: float) -> Mapping[GpuUuid, DeviceUse] | None:
+        used = self.listed[GPU].get(PID)
+        if used is not None and self.questions:
+            self.listed[GPU][PID] = max(used - 4 * GIB, GIB)
+        return await super().uses(uuids, timeout=timeout)
+
+
+class Told:
+    """What the restart reports of the memory."""
+
+    def __init__(self) -> None:
+        self.left: list[int] = []
+        self.reported = asyncio.Event()
+
+    def notify(self, event: progress.Event) -> None:
+        if isinstance(event, progress.Freeing):
+            assert event.container == "trainer"
+            self.left.append(event.left)
+            self.reported.set()
+
+
+async def freed(
+    rig: Rig,
+    host: GpuHost,
+    told: Told,
+    *,
+    takes: float,
+    order: intents.SwapOrder = intents.SwapOrder.STOP_FIRST,
+    leave: float = 0.05,
+    at_once: bool = False,
+) -> Outcome:
+    """Swap a container whose kill takes some seconds, in which the driver frees its memory."""
+    host.put(GPU, PID, container=rig.old, used=41 * GIB)
+    intent = rig.intent(order=order)
+    material = await rig.material(intent)
+    rig.server.delay("StopContainer", takes)
+    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=5.0, answer=5.0, leave=leave))
+    rhythm = replace(QUICK, memory=0.01)
+    tools = replace(rig.tools(), processes=Processes(frees), rhythm=rhythm, gates=gates)
+    async with gates.around([intent], devices=frozenset({GPU})) as visit:
+        await visit.remembered()
+        if at_once:
+            host.end(PID)
+        return await SwapActuator(tools).carry_out(intent, material=material, followed=told)
+
+
+async def test_memory_that_is_left_is_reported_while_the_driver_frees_it(rig: Rig) -> None:
+    told = Told()
+    outcome = await freed(rig, Declines(), told, takes=0.3)
+    assert outcome.result is Result.SWAPPED
+    assert told.left[:3] == [37 * GIB, 33 * GIB, 29 * GIB]
+    assert min(told.left) == GIB
+    assert outcome.phases["free"] > 0
+    assert outcome.phases["stop"] >= 0
+
+
+@pytest.mark.parametrize("order", list(intents.SwapOrder))
+async def test_memory_that_is_left_after_the_kill_is_reported(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, order: intents.SwapOrder
+) -> None:
+    for module in (plan_runner, swap):
+        monkeypatch.setattr(module, "RELIST_SECONDS", 0.02)
+    told, host = Told(), GpuHost()
+    work = asyncio.create_task(freed(rig, host, told, takes=0.0, order=order, leave=60.0))
+    async with asyncio.timeout(30):
+        await host.questions_reach(1)
+        host.die(PID)
+        await told.reported.wait()
+    host.leave(PID)
+    assert (await work).result is Result.SWAPPED
+    assert set(told.left) == {41 * GIB}
+
+
+async def test_memory_of_a_quick_kill_is_not_queried(rig: Rig) -> None:
+    told, host = Told(), GpuHost()
+    outcome = await freed(rig, host, told, takes=0.0, at_once=True)
+    assert (outcome.result, told.left, "free" in outcome.phases) == (Result.SWAPPED, [], False)
+
+
+async def test_driver_that_does_not_answer_reports_nothing(rig: Rig) -> None:
+    told, host = Told(), GpuHost(answers=False)
+    outcome = await freed(rig, host, told, takes=0.1)
+    assert (outcome.result, told.left, "free" in outcome.phases) == (Result.SWAPPED, [], False)

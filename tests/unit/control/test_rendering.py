@@ -3,7 +3,7 @@
 import pytest
 
 from kubemend.agent.actuator.outcomes import Outcome, Result
-from kubemend.agent.actuator.progress import Begun, Decided, Event, Joined, Queued, Reported, StepTaken
+from kubemend.agent.actuator.progress import Begun, Decided, Event, Freeing, Joined, Queued, Reported, StepTaken
 from kubemend.agent.control import events, rendering
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import admission
@@ -43,6 +43,7 @@ LINES = [
     ),
     (StepTaken(STOP, "trainer", 3, 0.0123), "stop      trainer (attempt 3) 12 ms"),
     (StepTaken(STOP, "trainer", None, 0.01, "not found"), "stop      trainer failed: not found"),
+    (Freeing("trainer", 41 << 30), "freeing   trainer: the driver is freeing memory, 41.0 GiB left"),
     (StepTaken(WAIT, "prepare", 1, 0.1), "wait      prepare (attempt 1) 100 ms, InitRuns"),
     (Reported(SWAPPED, (), settled=False), "acted     Swapped in 25 ms (stop 21, create 4)"),
     (

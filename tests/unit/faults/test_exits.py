@@ -13,7 +13,7 @@ from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.faults.exits import Ended, Exits
+from kubemend.agent.faults.exits import Ended, Exits, why_not_its_own
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -50,6 +50,25 @@ def pod(**changes: Any) -> PodView:
         "annotations": {"kubemend.io/restart": "InPlace"},
     }
     return PodView(**defaults | changes)
+
+
+def status(**changes: Any) -> ContainerStatus:
+    """The runtime's status of a trainer that has ended."""
+    defaults: dict[str, Any] = {
+        "id": C,
+        "ref": TRAINER,
+        "attempt": 0,
+        "state": ContainerState.EXITED,
+        "created_at": 1,
+        "started_at": 1,
+        "finished_at": 2_000_000_000,
+        "exit_code": 1,
+        "reason": "Error",
+        "message": "",
+        "log_path": "",
+        "annotations": {},
+    }
+    return ContainerStatus(**defaults | changes)
 
 
 @dataclass
@@ -247,20 +266,7 @@ async def test_exit_reported_to_hub_restarts_after_answer_alone(rig: Rig) -> Non
 
 
 async def test_exit_code_missing_from_event_is_queried(rig: Rig) -> None:
-    rig.runtime.infos[C] = ContainerStatus(
-        id=C,
-        ref=TRAINER,
-        attempt=0,
-        state=ContainerState.EXITED,
-        created_at=1,
-        started_at=1,
-        finished_at=2_000_000_000,
-        exit_code=7,
-        reason="Error",
-        message="",
-        log_path="",
-        annotations={},
-    )
+    rig.runtime.infos[C] = status(exit_code=7)
     async with rig.running():
         rig.events.exit(C, code=None)
         request, _ = await rig.restarts.next()
@@ -271,3 +277,58 @@ async def test_exit_with_unknown_code_is_left_to_kubelet(rig: Rig) -> None:
     async with rig.running():
         rig.events.exit(C, code=None)
         await rig.nothing_was_asked()
+
+
+# ---- the end of a Never container that a fault named
+
+
+def never(**changes: Any) -> PodView:
+    return pod(restart_policy=RestartPolicy.NEVER, **changes)
+
+
+async def doubt(
+    rig: Rig, *, state: ContainerState = ContainerState.EXITED, code: int = 1, reason: str = "Error"
+) -> str:
+    rig.events.run(TRAINER, name="before", created_at=0)
+    rig.events.run(TRAINER, name="c", created_at=1, attempt=1, state=state)
+    rig.runtime.infos[C] = status(exit_code=code)
+    return await why_not_its_own(TRAINER, pods=rig.pods, events=rig.events, runtime=rig.runtime, ends=rig.ends)
+
+
+async def test_end_of_a_never_container_is_its_own(rig: Rig) -> None:
+    await rig.pods.put(never())
+    assert await doubt(rig) == ""
+    assert rig.ends.quick == [0.0], "kubelet does not wait either"
+
+
+@pytest.mark.parametrize("code", [137, 143])
+async def test_end_as_of_a_stop_is_not_its_own(rig: Rig, code: int) -> None:
+    await rig.pods.put(never())
+    assert await doubt(rig, code=code) == "it was stopped"
+
+
+async def test_end_on_request_is_not_its_own(rig: Rig) -> None:
+    await rig.pods.put(never())
+    rig.ends.asked.add(C)
+    assert await doubt(rig) == "it was stopped"
+
+
+async def test_end_with_its_pod_is_not_its_own(rig: Rig) -> None:
+    await rig.pods.put(never())
+    rig.ends.why = "its sandbox has been stopped"
+    assert await doubt(rig) == "the pod is ending: its sandbox has been stopped"
+
+
+async def test_end_that_the_runtime_does_not_report_is_not_its_own(rig: Rig) -> None:
+    await rig.pods.put(never())
+    rig.events.run(TRAINER, name="c", state=ContainerState.EXITED)
+    why = await why_not_its_own(TRAINER, pods=rig.pods, events=rig.events, runtime=rig.runtime, ends=rig.ends)
+    assert why.startswith("the runtime does not report how it ended")
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_running_container_and_other_policies_are_not_doubted(rig: Rig, running: bool) -> None:
+    await rig.pods.put(never() if running else pod())
+    rig.ends.asked.add(C)
+    state = ContainerState.RUNNING if running else ContainerState.EXITED
+    assert await doubt(rig, state=state) == ""

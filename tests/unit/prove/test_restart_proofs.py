@@ -82,6 +82,11 @@ class Node:
     proofs: RestartProofs
     now: float = NOW
 
+    @property
+    def cgroups(self) -> Path:
+        """Where cgroups are mounted."""
+        return self.proc.parent / "cgroup"
+
     def fault(self, device: GpuUuid, *, ago: float = 0.0) -> None:
         """Let a GPU have an Xid 31."""
         where, at = locator(device), self.now - ago
@@ -146,7 +151,7 @@ async def node(
         nvml=nvml,
         ledger=ledger,
         holders=holders,
-        processes=ProcFs(root=tmp_path / "proc"),
+        processes=ProcFs(root=tmp_path / "proc", cgroup_root=tmp_path / "cgroup"),
         submit=found.append,
         classify=lambda kind, code: catalog.action(FaultKey(kind, code)),
         metrics=metrics,
@@ -159,8 +164,11 @@ async def node(
 
 
 async def test_right_answers_pass(node: Node) -> None:
+    node.cgroups.mkdir()
+    (node.cgroups / "cgroup.procs").touch()
     assert await node.proved() == dict.fromkeys(UUIDS, (ProofState.PASSED, ""))
     assert (node.found, node.counted("Passed", "")) == ([], GPUS)
+    assert (node.cgroups / "cgroup.procs").read_text().isdigit(), "no worker has left the agent's cgroup"
 
 
 async def test_wrong_answer_is_a_finding_that_makes_the_gpu_unhealthy(node: Node, machine: Machine) -> None:

@@ -156,6 +156,50 @@ REFUSALS = [
 ]
 
 
+FINISHED = NOW - 0.7
+DIED_OF_IT: dict[str, Any] = {
+    "cause": cause(names_process=True),
+    "runtime": runtime(state=ContainerState.EXITED, exit_code=1, finished_at=FINISHED),
+    "pod": builders.pod(restart_policy=RestartPolicy.NEVER),
+    "can_hold": True,
+}
+
+
+def test_never_container_that_died_of_the_fault_is_restarted() -> None:
+    decision = admission.decide(facts(**DIED_OF_IT), now=NOW)
+    assert (decision.verb, decision.strategy) == (Verb.ACT, intents.Strategy.SWAP)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"cause": cause()}, id="the-fault-named-no-process-of-it"),
+        pytest.param(
+            {"cause": cause(names_process=True, happened_at=FINISHED + 0.001)}, id="it-ended-before-the-fault"
+        ),
+        pytest.param({"runtime": runtime(state=ContainerState.EXITED, exit_code=1)}, id="unknown-when-it-ended"),
+        *(
+            pytest.param(
+                {"runtime": runtime(state=ContainerState.EXITED, exit_code=code, finished_at=FINISHED)},
+                id=f"exit-{code}",
+            )
+            for code in (0, 137, 143)
+        ),
+        pytest.param(
+            {
+                "pod": builders.pod(
+                    restart_policy=RestartPolicy.NEVER, annotations=OPT_IN | {"kubemend.io/fatal-exit-codes": "1"}
+                )
+            },
+            id="fatal-exit-code",
+        ),
+    ],
+)
+def test_never_container_with_a_final_exit_is_not_restarted(changes: dict[str, Any]) -> None:
+    decision = admission.decide(facts(**DIED_OF_IT | changes), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.ALREADY_TERMINATED)
+
+
 @pytest.mark.parametrize(("changes", "reason"), REFUSALS)
 def test_refused(changes: dict[str, Any], reason: Reason) -> None:
     decision = admission.decide(facts(**changes), now=NOW)

@@ -440,6 +440,15 @@ def test_only_silence_counts(silences: list[int]) -> None:
         play.tell(StepTold(uid(0), StepPhase.STOPPING, "DriverFreeing"))
 
 
+def test_lost_member_is_reported_with_its_last_step_and_what_was_left() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 1)
+    play.tell(StepTold(uid(0), StepPhase.STOPPING, "DriverFreeing", detail="12.0 GiB left"))
+    play.tell(after=LIMITS.stop)
+    (recreated,) = play.wanted(Recreate)
+    assert "the last step that its agent reported is DriverFreeing (12.0 GiB left)" in recreated.message
+
+
 def test_slow_start_with_progress_after_release_is_waited_for() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 0, 1)
