@@ -269,7 +269,8 @@ def decide(facts: Facts, *, now: float) -> Decision:
         can_hold=facts.can_hold,
         not_holdable=facts.runtime.not_holdable,
         launcher=facts.runtime.launcher,
-        is_fault=facts.asked is None,
+        is_fault=facts.asked is None or facts.asked.by_round,
+        by_round=facts.asked is not None and facts.asked.by_round,
         fails_again=process.fails_again(facts.history.container, died_at=facts.cause.happened_at),
         cleans=bool(pod_options.clean),
     )

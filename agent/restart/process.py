@@ -180,10 +180,10 @@ def next_step(intent: intents.ProcessIntent, seen: Seen, *, resolution: Resoluti
 def _held(intent: intents.ProcessIntent, seen: Seen, *, resolution: Resolution) -> Step:
     if seen.remains:
         return Step(StepKind.DONE, StepReason.OLD_LEFT, intent.container)
-    if resolution is Resolution.FINISH and seen.held_by_round:
-        return Step(StepKind.DONE, StepReason.HELD_FOR_ROUND, intent.container)
     if resolution is Resolution.FINISH and not seen.is_free:
         return Step(StepKind.WAIT, StepReason.OLD_ON_DEVICE, intent.container)
+    if resolution is Resolution.FINISH and seen.held_by_round:
+        return Step(StepKind.DONE, StepReason.HELD_FOR_ROUND, intent.container)
     return Step(StepKind.START, StepReason.SUCCESSOR_READY, intent.container)
 
 

@@ -4,6 +4,7 @@ A strategy that is requested by name is used or refused; only ``auto`` falls bac
 """
 
 import enum
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -39,7 +40,8 @@ class Situation:
     ``not_holdable`` is why this one's successor cannot, although the node can hold others.
 
     ``launcher`` is the answer of the launcher in the container that the fault hit, None if it runs none. ``is_fault``:
-    the restart is for a fault of the program. ``fails_again``: that follows another restart (``process.fails_again``).
+    the restart is for a fault of the program, or of its gang. ``fails_again``: that follows another restart
+    (``process.fails_again``). ``by_round``: its container is frozen until its gang's round goes on.
     ``cleans``: something of the pod must be emptied between the old program and the new one.
     """
 
@@ -52,6 +54,7 @@ class Situation:
     launcher: process.Launcher | process.Silent | None = None
     is_fault: bool = False
     fails_again: bool = False
+    by_round: bool = False
     cleans: bool = False
 
     @property
@@ -120,6 +123,8 @@ def _process(situation: Situation) -> tuple[Obstacle, str] | None:
         return Obstacle.NOT_ONLY_THE_PROGRAM, f"several containers are restarted together: {names}"
     if situation.cleans:
         return Obstacle.NOT_ONLY_THE_PROGRAM, "the pod's shared memory must be emptied"
+    if situation.by_round and not math.isinf(probes.longest_hold(situation.targets)):
+        return Obstacle.NOT_ONLY_THE_PROGRAM, "kubelet's probes would fail while the container is held for its gang"
     return None
 
 

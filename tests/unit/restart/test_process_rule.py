@@ -43,6 +43,7 @@ VALID = {
         pytest.param(Seen(STOPPING), ("wait", "OldRuns"), id="waits-for-its-end"),
         pytest.param(Seen(HELD), ("wait", "OldOnDevice"), id="waits-for-the-devices"),
         pytest.param(Seen(HELD, is_free=True), ("start", "SuccessorReady"), id="starts"),
+        pytest.param(Seen(HELD, held_by_round=True), ("wait", "OldOnDevice"), id="the-devices-come-first"),
         pytest.param(Seen(HELD, is_free=True, held_by_round=True), ("done", "HeldForRound"), id="waits-for-the-round"),
         pytest.param(Seen(HELD, remains=(9,), is_free=True), ("done", "OldLeft"), id="never-two-programs"),
         pytest.param(Seen(AGAIN), ("done", "Relaunched"), id="done"),
