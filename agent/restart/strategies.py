@@ -113,7 +113,7 @@ def _auto(situation: Situation) -> tuple[Strategy, ...]:
 def _process(situation: Situation) -> tuple[Obstacle, str] | None:
     launcher = situation.launcher
     if launcher is None:
-        return Obstacle.NO_LAUNCHER, "the container's command is not kubemend run"
+        return Obstacle.NO_LAUNCHER, "no launcher (kubemend run) runs in the container"
     if isinstance(launcher, process.Silent):
         return Obstacle.NO_LAUNCHER, launcher.why
     if launcher.state in (process.State.RESTARTING, process.State.ENDING):
