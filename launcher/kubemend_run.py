@@ -1304,7 +1304,7 @@ class Launcher:
     def _prepare_spares(self) -> Program | None:
         """Prepare for spares; return the program that they run, or None if spares are not possible."""
         program = program_of(self._command)
-        if program is None or self._policy.limit == 0 or self._options.no_spare:
+        if program is None or self._options.no_spare or not (self._policy.limit or self._control):
             return None
         if program.cold:
             say(f"no spare: {program.cold}")
@@ -1627,7 +1627,11 @@ def parser() -> argparse.ArgumentParser:
 def _add_restarts(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
-        "--max-restarts", type=_number, default=10, metavar="N", help="restarts within the window (default 10); 0: none"
+        "--max-restarts",
+        type=_number,
+        default=10,
+        metavar="N",
+        help="restarts within the window (default 10); 0: only those that kubemend's agent orders",
     )
     add(
         "--restart-window",

@@ -8,6 +8,7 @@ import structlog
 
 from kubemend.agent.actuator import device_release, progress, turns
 from kubemend.agent.actuator.context import ActuatorContext, Launchers
+from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.plan_runner import DEVICE_PHASE
 from kubemend.agent.clients.cri import errors as cri_errors
@@ -51,8 +52,11 @@ class ProcessActuator:
         *,
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NO_FOLLOWER,
+        holding: HoldSet | None = None,
     ) -> Outcome:
-        """Carry out the intent and return its outcome.
+        """Carry out the intent and return its outcome. With ``holding`` the program is dead and not started at the end.
+
+        The caller then freezes the container: a frozen one has been held before.
 
         ``STEPPED_DOWN``: the launcher does not do what it was ordered, or has ended; another strategy must restart the
         container. A launcher that holds the program, and is not heard of again, starts it by itself. ``UNFINISHED``:
@@ -60,7 +64,9 @@ class ProcessActuator:
         """
         if self._tools.launchers is None:
             return Outcome(Result.STEPPED_DOWN, detail="this agent speaks with no launchers")
-        run = _Run(self._tools, self._tools.launchers, self._patience, intent, resolution, followed)
+        run = _Run(self._tools, self._tools.launchers, self._patience, intent, resolution, followed, holding)
+        if holding is not None and holding.is_frozen(intent.container):
+            return run.outcome(Result.RESTARTED)
         try:
             return await run.run_to_end()
         except device_release.ProcessStuckError as error:
@@ -69,6 +75,19 @@ class ProcessActuator:
             return run.outcome(Result.DEVICE_NOT_USABLE, str(error))
         except cri_errors.CriError as error:
             return run.outcome(Result.UNFINISHED, str(error))
+
+    async def released(self, intent: intents.ProcessIntent) -> None:
+        """Have the program started after the round's release. A launcher that does not hear it starts it by itself."""
+        if self._tools.launchers is None:
+            return
+        try:
+            container = await self._tools.runtime.container_status(intent.container)
+        except cri_errors.CriError as error:
+            log.warning("restart.not_released", restart=intent.id, error=str(error))
+            return
+        answer = await self._tools.launchers.release(container, intent)
+        if isinstance(answer, Silent):
+            log.warning("restart.not_released", restart=intent.id, error=answer.why)
 
 
 @dataclass(slots=True)
@@ -79,6 +98,7 @@ class _Run:
     intent: intents.ProcessIntent
     resolution: steps.Resolution
     followed: progress.Progress
+    holding: HoldSet | None
     phases: dict[str, float] = field(default_factory=dict)
     is_free: bool = False
 
@@ -118,7 +138,7 @@ class _Run:
         found = await self.launchers.remains(container, launcher)
         if isinstance(found, Silent):
             return process.Seen(found)
-        return process.Seen(launcher, remains=found, is_free=self.is_free)
+        return process.Seen(launcher, found, is_free=self.is_free, held_by_round=self.holding is not None)
 
     async def _may_answer(self, since: float) -> bool:
         """Return, after a moment, whether a silent launcher may still answer: on a busy node it may be late."""
@@ -139,7 +159,8 @@ class _Run:
                     found = await self.launchers.release(container, self.intent)
                 case StepKind.WAIT, StepReason.OLD_ON_DEVICE:
                     self.is_free = await self._at_gate()
-                    found = launcher if self.is_free else await self.launchers.stop(container, self.intent)
+                    renews = not self.is_free or self.holding is not None  # a round freezes it in a moment
+                    found = await self.launchers.stop(container, self.intent) if renews else launcher
                 case StepKind.WAIT, StepReason.LAUNCHER_RESTARTS:
                     await asyncio.sleep(_LEAST_WAIT)
                     found = await self.launchers.status(container)
@@ -161,7 +182,7 @@ class _Run:
 
     def _ended(self, step: steps.Step, launcher: Launcher | Silent) -> Outcome:
         match step.why:
-            case StepReason.RELAUNCHED:
+            case StepReason.RELAUNCHED | StepReason.HELD_FOR_ROUND:
                 return self.outcome(Result.RESTARTED)
             case StepReason.LAUNCHER_WON:
                 return self.outcome(Result.RESTARTED, "the launcher had restarted the program by itself")

@@ -29,6 +29,7 @@ LONGEST_ANSWER = 4096
 
 _NAMES = ("kubemend_run", "kubemend-run")
 _LONGEST_FOLDER = 1000
+_LONGEST_REASON = 128  # as in the launcher
 _MOST = 2**53
 
 
@@ -132,7 +133,7 @@ def stop_request(intent: intents.ProcessIntent) -> bytes:
         trainer=intent.trainer,
         grace=intent.grace_seconds,
         hold=HOLD,
-        reason=intent.reason,
+        reason=_word(intent.reason),
     )
 
 
@@ -180,11 +181,16 @@ def next_step(intent: intents.ProcessIntent, seen: Seen, *, resolution: Resoluti
 def _held(intent: intents.ProcessIntent, seen: Seen, *, resolution: Resolution) -> Step:
     if seen.remains:
         return Step(StepKind.DONE, StepReason.OLD_LEFT, intent.container)
-    if resolution is Resolution.FINISH and seen.held_by_round:
-        return Step(StepKind.DONE, StepReason.HELD_FOR_ROUND, intent.container)
     if resolution is Resolution.FINISH and not seen.is_free:
         return Step(StepKind.WAIT, StepReason.OLD_ON_DEVICE, intent.container)
+    if resolution is Resolution.FINISH and seen.held_by_round:
+        return Step(StepKind.DONE, StepReason.HELD_FOR_ROUND, intent.container)
     return Step(StepKind.START, StepReason.SUCCESSOR_READY, intent.container)
+
+
+def _word(text: str) -> str:
+    """Return a reason as launchers accept it: printable ASCII without spaces, at least one character."""
+    return "".join(each if "!" <= each <= "~" else "-" for each in text[:_LONGEST_REASON]) or "Unknown"
 
 
 def _request(**fields: object) -> bytes:

@@ -4,6 +4,7 @@ A strategy that is requested by name is used or refused; only ``auto`` falls bac
 """
 
 import enum
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -40,7 +41,8 @@ class Situation:
     runtime does not return the config, so a successor must be compared before anything is stopped.
 
     ``launcher`` is the answer of the launcher in the container that the fault hit, None if it runs none. ``is_fault``:
-    the restart is for a fault of the program. ``fails_again``: that follows another restart (``process.fails_again``).
+    the restart is for a fault of the program, or of its gang. ``fails_again``: that follows another restart
+    (``process.fails_again``). ``by_round``: its container is frozen until its gang's round goes on.
     ``cleans``: something of the pod must be emptied between the old program and the new one.
     """
 
@@ -53,6 +55,7 @@ class Situation:
     launcher: process.Launcher | process.Silent | None = None
     is_fault: bool = False
     fails_again: bool = False
+    by_round: bool = False
     cleans: bool = False
     config_is_rebuilt: bool = False
 
@@ -112,7 +115,7 @@ def _auto(situation: Situation) -> tuple[Strategy, ...]:
 def _process(situation: Situation) -> tuple[Obstacle, str] | None:
     launcher = situation.launcher
     if launcher is None:
-        return Obstacle.NO_LAUNCHER, "the container's command is not kubemend run"
+        return Obstacle.NO_LAUNCHER, "no launcher (kubemend run) runs in the container"
     if isinstance(launcher, process.Silent):
         return Obstacle.NO_LAUNCHER, launcher.why
     if launcher.state in (process.State.RESTARTING, process.State.ENDING):
@@ -122,6 +125,8 @@ def _process(situation: Situation) -> tuple[Obstacle, str] | None:
         return Obstacle.NOT_ONLY_THE_PROGRAM, f"several containers are restarted together: {names}"
     if situation.cleans:
         return Obstacle.NOT_ONLY_THE_PROGRAM, "the pod's shared memory must be emptied"
+    if situation.by_round and not math.isinf(probes.longest_hold(situation.targets)):
+        return Obstacle.NOT_ONLY_THE_PROGRAM, "kubelet's probes would fail while the container is held for its gang"
     return None
 
 

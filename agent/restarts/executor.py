@@ -243,7 +243,7 @@ class RestartExecutor:
     ) -> Outcome:
         """Hold it until the round's release, then conclude it. An internal error still closes its intents."""
         try:
-            if part is not None:
+            if part is not None and done.outcome.result is not Result.STEPPED_DOWN:  # another strategy takes part
                 done = replace(done, outcome=await part.hold(done.act, done.outcome))
             await self._conclude(done, devices=devices, visit=visit)
         except Exception:

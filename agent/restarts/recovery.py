@@ -15,7 +15,7 @@ from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.restart import admission, clone, intents, steps, swap
 from kubemend.agent.restarts import planning, restart_plan, verifier
-from kubemend.common import contained
+from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 
 log = structlog.get_logger(__name__)
@@ -81,7 +81,10 @@ class Recovery:
             with contained.within(Part.REPLAY, orphan.target, passing=_TRY_LATER):
                 await self._take_back_orphan(orphan)
         dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
-        resumed = [await self._resume(intent) for intent in dangerous_first]
+        by_launcher = [intent for intent in dangerous_first if isinstance(intent, intents.ProcessIntent)]
+        resumed = [await self._resume(intent) for intent in dangerous_first if intent not in by_launcher]
+        # Launchers are the pods' programs: one that takes its time must not delay the others.
+        resumed += await aio.side_by_side(*(self._resume(intent) for intent in by_launcher))
         await asyncio.gather(*(self._conclude(each) for each in resumed if each is not None))
         return len(unfinished) + len(lost)
 

@@ -58,6 +58,11 @@ class RestartPlan(abc.ABC):
         """Return all containers of these names that existed before."""
 
     @property
+    def stays(self) -> frozenset[ContainerId]:
+        """Return the containers that stay, because only the program in them is restarted."""
+        return frozenset()
+
+    @property
     def duplicates(self) -> frozenset[ContainerId]:
         """Return older containers that ran next to the newest one of a name: an earlier restart was not finished."""
         return frozenset()
@@ -225,7 +230,11 @@ class ProcessPlan(RestartPlan):
 
     @property
     def old(self) -> frozenset[ContainerId]:
-        return frozenset()  # the container stays
+        return frozenset()
+
+    @property
+    def stays(self) -> frozenset[ContainerId]:
+        return frozenset({self.intent.container})
 
     @property
     def emptyings(self) -> tuple[CacheCleanup, ...]:
@@ -233,7 +242,9 @@ class ProcessPlan(RestartPlan):
 
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         actuator = self.outside.actuators.process
-        return await actuator.carry_out(self.intent, resolution=resolution, followed=self.followed)
+        return await actuator.carry_out(
+            self.intent, resolution=resolution, followed=self.followed, holding=self.holding
+        )
 
     def again(self) -> RestartPlan:
         return self
@@ -251,7 +262,7 @@ class ProcessPlan(RestartPlan):
         return replace(outcome, result=Result.SUCCESSOR_EXITED) if ended else outcome
 
     async def released(self) -> None:
-        return
+        await self.outside.actuators.process.released(self.intent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,7 +311,8 @@ class RoundParticipant:
             await member.hold_only()
             return
         act = member.take_on(act, pid=None)
-        await member.hold_running()
+        if not act.stays:  # its program may not be dead yet; if it was, the previous agent may have frozen it
+            await member.hold_running()
         await self._restarts.resume(act, cause=self._orders.cause(member, None), part=member)
         pod = self._outside.pods.pods().get(member.pod.uid)
         if member.tried_again and pod is not None:

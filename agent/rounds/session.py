@@ -283,7 +283,7 @@ class MemberSession:
             self.stand(phase, reason=outcome.result.value, detail=outcome.detail)
             await self._over.wait()  # what kubelet starts in the meantime is held, too
             return outcome
-        await self._hold_survivors(outcome)
+        await self._hold_survivors(act, outcome)
         if not all(await asyncio.gather(*(self._catcher.end(container_id) for container_id in act.duplicates))):
             self.stand(
                 StepPhase.STUCK,
@@ -392,10 +392,10 @@ class MemberSession:
             others = others | self._catcher.created
         return not others - self.holding.spared <= self._known
 
-    async def _hold_survivors(self, outcome: Outcome) -> None:
+    async def _hold_survivors(self, act: restart_plan.RestartPlan, outcome: Outcome) -> None:
         """Hold all survivors, including kubelet's adopted containers whose event is late."""
         mine = (container_id for name, container_id in outcome.survivors.items() if self.holding.takes(name))
-        await asyncio.gather(*(self.holding.hold(container_id) for container_id in mine))
+        await asyncio.gather(*(self.holding.hold(each, stays=each in act.stays) for each in mine))
         await self.holding.settled()
 
     def _longest_hold(self) -> float:
@@ -411,7 +411,7 @@ class MemberSession:
                 await self.holding.settled()
                 before = frozenset(self._catcher.strangers | self._catcher.created)
                 outcome = await act.resolve(outcome)
-                await self._hold_survivors(outcome)
+                await self._hold_survivors(act, outcome)
                 self._catcher.strangers -= before
                 self._catcher.created -= before
                 continue

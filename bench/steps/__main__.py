@@ -2,9 +2,10 @@
 
 One pod after another runs the same trainer with JAX on the CPU, which compiles its step, saves a checkpoint every ten
 steps, and fails several times. The ways: a Job, kubelet's restart, a loop in the container, kubemend's swap without and
-with the component ``caches``, and kubemend's launcher with a warm spare. Then one gang after another trains the same
-model, of fewer layers, a part of the batch in each pod. One member fails, and all must be restarted: by upstream's
-JobSet controller, in two ways, by loops in the containers, and by kubemend's round.
+with the component ``caches``, kubemend's launcher with a warm spare, and the same launcher by order of the agent, for
+an Xid that this program writes into the stand-in of the kernel log. Then one gang after another trains the same model,
+of fewer layers, a part of the batch in each pod. One member fails, and all must be restarted: by upstream's JobSet
+controller, in two ways, by loops in the containers, and by kubemend's round.
 
 Prints JSON. ``first_step_s`` is the median time from the fault to the first step that is finished after it,
 ``new_step_s`` to the first that had not been finished before, ``stages_s`` are the stages up to the first step.
@@ -31,6 +32,8 @@ from bench import all as bench_all
 from bench.rig import is_ready
 from bench.steps import arms, gangs, records, recovery
 from hack.devnode import controlplane, kubernetes, node, peers
+from hack.devnode.observer import Observer
+from hack.fakenvml import control
 from kubemend.common import aio, logs
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
@@ -46,6 +49,8 @@ _BASE: Final = "process"
 _GANG_BASE: Final = "gang-kubemend"
 _SECONDS: Final = 60.0
 _LOOK_AGAIN: Final = 0.2
+_LOOK_FOR_FAULTS: Final = 0.005
+_XID: Final = 31
 
 Json = dict[str, Any]
 
@@ -85,7 +90,7 @@ def _with_ratios(ways: Json, *, base: str) -> Json:
 async def _measure_alone(wanted: tuple[str, ...], plan: arms.Plan, *, directory: Path) -> Json:
     found: Json = {}
     async with contextlib.AsyncExitStack() as stack:
-        dev = await stack.enter_async_context(node.DevNode.named("bench-steps", options=node.Options(gpus=0)))
+        dev = await stack.enter_async_context(node.DevNode.named("bench-steps", options=node.Options(gpus=1)))
         await stack.enter_async_context(controlplane.on(dev.kubeconfig, directory / "control-plane"))
         api = await stack.enter_async_context(kube.connect(kubeconfig=dev.kubeconfig))
         await stack.enter_async_context(_ready_agent(dev))
@@ -93,7 +98,7 @@ async def _measure_alone(wanted: tuple[str, ...], plan: arms.Plan, *, directory:
         for arm in arms.ARMS:
             if arm.name in wanted:
                 where = _made(directory / arm.name)
-                found[arm.name] = {"what": arm.what, **await _run(api, arm, plan, node_name=dev.name, where=where)}
+                found[arm.name] = {"what": arm.what, **await _run(api, arm, plan, dev=dev, where=where)}
     return found
 
 
@@ -121,14 +126,37 @@ async def _have_caches(api: kube.KubeClient, node_name: str) -> None:
                 return
 
 
-async def _run(api: kube.KubeClient, arm: arms.Arm, plan: arms.Plan, *, node_name: str, where: Path) -> Json:
+async def _run(api: kube.KubeClient, arm: arms.Arm, plan: arms.Plan, *, dev: node.DevNode, where: Path) -> Json:
     """Run one arm's trainer until it has recovered from its last fault."""
-    resource, made = arms.objects(arm, plan, node=node_name, records=where)
+    resource, made = arms.objects(arm, plan, node=dev.name, records=where)
     collection = paths.collection(resource, namespace="default", group=_GROUPS.get(resource, ""))
     await api.create(collection, made)
-    found = await records.with_recoveries(where / "0.records", count=plan.faults, what=arm.name)
+    async with _xids(dev, arm, where / "0.records") if arm.survives else contextlib.nullcontext():
+        found = await records.with_recoveries(where / "0.records", count=plan.faults, what=arm.name)
     await _delete(api, f"{collection}/{arm.name}")
     return recovery.figures(found)
+
+
+@contextlib.asynccontextmanager
+async def _xids(dev: node.DevNode, arm: arms.Arm, file: Path) -> AsyncIterator[None]:
+    """Write an Xid of the container's main process into the kernel log for each fault of its trainer."""
+    async with Observer.of(dev.layout) as observer:
+        writing = asyncio.create_task(_write_xids(dev, observer, arm, file), name="xids")
+        try:
+            yield
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+
+async def _write_xids(dev: node.DevNode, observer: Observer, arm: arms.Arm, file: Path) -> None:
+    written = 0
+    async for _ in aio.ticks(period=_LOOK_FOR_FAULTS):
+        if records.faults(file) > written:
+            (container,) = (await observer.see(arm.name)).running["trainer"]
+            pci = control.kernel_address(0)
+            dev.kernel_log.write_xid(_XID, pci=pci, pid=await observer.pid(container), name="python3")
+            written += 1
 
 
 async def _delete(api: kube.KubeClient, path: str) -> None:

@@ -31,7 +31,7 @@ _LOOP: Final = "until {python} {train}; do :; done"
 class Arm:
     """Define one way. ``command`` is what runs the trainer; ``{python}`` and ``{train}`` stand for their paths.
 
-    ``own_cache``: the trainer sets its cache directory itself.
+    ``own_cache``: the trainer sets its cache directory itself. ``survives``: its faults are Xids that do not end it.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Arm:
     restart_policy: str = "OnFailure"
     own_cache: bool = True
     by_job: bool = False
+    survives: bool = False
 
 
 _OPTED_IN: Final = {"kubemend.io/restart": "InPlace"}
@@ -61,6 +62,13 @@ ARMS: Final = (
         "spare",
         "kubemend's launcher with a warm spare",
         f"{_LAUNCHED} --spare-after {{spare_after}} -- {{python}} {{train}}",
+    ),
+    Arm(
+        "agent-process",
+        "an Xid that the program survives: the agent has the launcher restart it (strategy process)",
+        f"{_LAUNCHED} --spare-after {{spare_after}} -- {{python}} {{train}}",
+        annotations={**_OPTED_IN, "kubemend.io/strategy": "process"},
+        survives=True,
     ),
 )
 
@@ -109,6 +117,8 @@ class Plan:
 def pod_spec(arm: Arm, plan: Plan, *, node: str, records: Path) -> Json:
     """Return the spec of an arm's pod. ``records`` is a directory on the node, for the trainer's records."""
     environment = {"JAX_COMPILATION_CACHE_DIR": CACHE} if arm.own_cache else {}
+    if arm.survives:
+        environment["STEPS_SURVIVES"] = "1"
     spec = _spec(arm.command, plan, environment=environment, records=records)
     return {**spec, "nodeName": node, "restartPolicy": arm.restart_policy}
 

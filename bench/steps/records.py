@@ -25,5 +25,10 @@ async def with_recoveries(file: Path, *, count: int, what: str) -> list[recovery
     return found
 
 
+def faults(file: Path) -> int:
+    """Return how many faults a trainer has recorded."""
+    return sum(each.stage == "fault" for each in _read(file))
+
+
 def _read(file: Path) -> list[recovery.Record]:
     return recovery.parse(file.read_text()) if file.exists() else []

@@ -3,7 +3,8 @@
 It imports nothing of kubemend: it runs in a container of its own. Each line of the file ``RANK.records`` in the
 directory ``$STEPS_RECORDS`` is a moment (``time.monotonic_ns``), a stage and the number of the last finished step. The
 checkpoint is beside that file. Every ``$STEPS_FAULT_EVERY`` steps it ends as if by an exception, without any cleanup,
-``$STEPS_FAULTS`` times in all. The model has ``$STEPS_LAYERS`` layers: the compiler needs longer for more.
+``$STEPS_FAULTS`` times in all; with ``$STEPS_SURVIVES`` it only stops, and waits to be killed. The model has
+``$STEPS_LAYERS`` layers: the compiler needs longer for more.
 
 ``$STEPS_WORLD`` processes train together, each on a part of the batch, and add up their gradients in each step. The
 first one writes its address into a file beside the records. The last one has the faults.
@@ -164,6 +165,8 @@ def main() -> None:
         record("step", step)
         if step == last:
             record("fault", step)
+            while os.environ.get("STEPS_SURVIVES"):
+                time.sleep(1.0)
             os._exit(1)
         if RANK == 0 and step % CHECKPOINT_EVERY == 0:
             save(weights, step)

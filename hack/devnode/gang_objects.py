@@ -1,28 +1,34 @@
 """Build the objects of a gang: an Indexed Job, and the pods that its controller would create. Pure."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hack.devnode import images, pulse
+from hack.devnode import host_python, images, pulse
 from kubemend.common import gangs
 
 NAMESPACE = "default"
 CONTAINER = "trainer"
 _LIVES = "/lives"
+_LAUNCHER = Path(__file__).resolve().parents[2] / "launcher" / "kubemend_run.py"
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Describe the kind of gang. ``annotations`` are added to its pods' opt-in; ``gpus`` is per member."""
+    """Describe the kind of gang. ``annotations`` are added to its pods' opt-in; ``gpus`` is per member.
+
+    ``launched``: kubemend's launcher runs the worker in each container.
+    """
 
     members: int = 4
     restart_policy: str = "OnFailure"
     gpus: int = 1
     annotations: Mapping[str, str] = field(default_factory=dict)
+    launched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +106,18 @@ class Template:
         }
         if self.shape.gpus:
             container["resources"] = {"limits": {"nvidia.com/gpu": str(self.shape.gpus)}}
+        volumes: list[Json] = [{"name": "lives", "hostPath": {"path": str(self.lives)}}]
+        if self.shape.launched:
+            python = Path(sys.executable)
+            container["command"] = [str(python), str(_LAUNCHER), "--max-restarts", "0", "--", *container["command"]]
+            shared, mounts = host_python.shared(python, _LAUNCHER.parent)
+            volumes += [*shared, {"name": "kubemend-cache", "emptyDir": {}}]
+            container["volumeMounts"] += [*mounts, {"name": "kubemend-cache", "mountPath": "/var/cache/kubemend"}]
         return {
             "restartPolicy": self.shape.restart_policy,
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "containers": [container],
-            "volumes": [{"name": "lives", "hostPath": {"path": str(self.lives)}}],
+            "volumes": volumes,
         }

@@ -197,3 +197,30 @@ def directory(pid: int) -> str:
         return str(Path(f"/proc/{pid}/cwd").readlink())
     except OSError:
         return ""
+
+
+@pytest.mark.long
+async def test_launchers_killed_at_any_moment_of_a_restart_leave_one_program(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    """Kubelet, or the agent, then replaces the container."""
+    name = "launched-dies"
+    async with dev.agent(own_state) as agent:
+        await training.until_ready(agent)
+        for number in range(8):
+            pod = launched(dev, name, strategy="process")
+            async with training.made(observer, pod) as before:
+                main = await observer.pid(before.running["trainer"][0])
+                decided = agent.log.read_text().count("restart.decided")
+                await training.xid(dev, observer, name, 31)
+                await eventually.true(lambda: agent.log.read_text().count("restart.decided") > decided)  # noqa: B023
+                await asyncio.sleep(0.003 * number)
+                os.kill(main, signal.SIGKILL)
+                after = await observer.until(
+                    name,
+                    lambda seen: seen.restart_counts["trainer"] > 0 and training.is_training(seen),
+                    timeout=training.DEADLINE,
+                    what=f"{name} training again",
+                )
+                await training.trains_on(observer, name, after, steps=5)
+                assert len(await programs(observer, after)) == 1

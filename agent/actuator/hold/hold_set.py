@@ -50,7 +50,8 @@ class _Container:
     """A container that is expected, being frozen, or frozen. Successive holders share the object.
 
     ``armed`` holds it at its first instruction until it is frozen; a ``borrowed`` hold is released by its owner. The
-    task ``freezing`` continues when the holder changes; ``slipped`` and ``failed`` are its result.
+    task ``freezing`` continues when the holder changes; ``slipped`` and ``failed`` are its result. ``stays``: it has
+    run before, and nothing new has begun in it.
     """
 
     id: ContainerId
@@ -60,6 +61,7 @@ class _Container:
     freezing: asyncio.Task[None] | None = None
     slipped: float = 0.0
     failed: str = ""
+    stays: bool = False
     fate: _Fate = _Fate.HELD
 
     @property
@@ -162,14 +164,18 @@ class HoldSet:
             elif armed is not None:
                 armed.release()
 
-    async def hold(self, container_id: ContainerId, *, foreign: bool = False) -> None:
-        """Freeze a started container, once even if called repeatedly. Never fails: see ``failed``."""
+    async def hold(self, container_id: ContainerId, *, foreign: bool = False, stays: bool = False) -> None:
+        """Freeze a started container, once even if called repeatedly. Never fails: see ``failed``.
+
+        ``stays``: only the program in it is restarted, and the next one has not begun.
+        """
         if not self._on or container_id in self.spared:
             return
         self._asked_for.add(container_id)
         container = self._known(container_id)
         if container.freezing is None:
             self.foreign += foreign
+            container.stays = stays
             container.freezing = asyncio.create_task(self._freeze(container), name=f"freeze {container_id}")
         await asyncio.shield(container.freezing)
 
@@ -231,9 +237,8 @@ class HoldSet:
 
     async def _freeze(self, container: _Container) -> None:
         try:
-            container.slipped = await self._freezer.freeze(
-                container.id, mark=self.mark, armed=container.armed, near=self._near
-            )
+            ran = await self._freezer.freeze(container.id, mark=self.mark, armed=container.armed, near=self._near)
+            container.slipped = 0.0 if container.stays else ran
         except HoldError as error:
             log.error("hold.failed", container=container.id, error=str(error))
             container.failed = str(error)

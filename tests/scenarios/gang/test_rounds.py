@@ -40,6 +40,25 @@ async def test_one_members_exit_restarts_the_whole_gang_in_place(
         assert len(await rounds.all()) == 2
 
 
+@pytest.mark.long
+async def test_launchers_restart_the_programs_of_the_members_that_still_run(
+    cluster: Cluster, product: Product, api: kube.KubeClient
+) -> None:
+    """The container of the member that has ended is replaced, those of the others stay."""
+    await product.start(nodes=2)
+    async with Gang.on(cluster.nodes, "launched", shape=Shape(launched=True)) as gang:
+        before, pids = await gang.identities(), [await gang.pid(index) for index in range(gang.size)]
+        fault = await gang.kill(0)
+        restart = await Rounds(api, gang.template.key).finished(1)
+        assert sentences.is_done(restart, members=4)
+        await gang.all_running(since=fault)
+        assert gang.barrier(since=fault).old == 4
+        assert sentences.proved(gang, restart, since=fault), gang.barrier(since=fault)
+        assert await gang.identities() == before
+        after = [await gang.pid(index) for index in range(gang.size)]
+        assert [old == new for old, new in zip(pids, after, strict=True)] == [False, True, True, True]
+
+
 @pytest.mark.parametrize("policy", ["OnFailure", "Never"])
 async def test_an_xid_on_one_nodes_gpu_restarts_the_whole_gang(
     cluster: Cluster, product: Product, api: kube.KubeClient, policy: str

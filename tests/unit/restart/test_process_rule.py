@@ -11,6 +11,7 @@ from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import counts, intents, process, steps
 from kubemend.agent.restart.process import Launcher, Seen, Silent, State
 from kubemend.agent.restart.steps import Resolution
+from launcher import kubemend_run
 from tests.unit.restart import builders
 
 INTENT = intents.ProcessIntent(
@@ -43,6 +44,7 @@ VALID = {
         pytest.param(Seen(STOPPING), ("wait", "OldRuns"), id="waits-for-its-end"),
         pytest.param(Seen(HELD), ("wait", "OldOnDevice"), id="waits-for-the-devices"),
         pytest.param(Seen(HELD, is_free=True), ("start", "SuccessorReady"), id="starts"),
+        pytest.param(Seen(HELD, held_by_round=True), ("wait", "OldOnDevice"), id="the-devices-come-first"),
         pytest.param(Seen(HELD, is_free=True, held_by_round=True), ("done", "HeldForRound"), id="waits-for-the-round"),
         pytest.param(Seen(HELD, remains=(9,), is_free=True), ("done", "OldLeft"), id="never-two-programs"),
         pytest.param(Seen(AGAIN), ("done", "Relaunched"), id="done"),
@@ -176,6 +178,18 @@ CHANGES: tuple[dict[str, object], ...] = (
 def test_an_answer_that_is_not_valid_is_an_error(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the text is the JSON library's in some cases
         process.answer(text)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [("Xid31", "Xid31"), ("", "Unknown"), ("a b\n\0é", "a-b---"), ("x" * 200, "x" * 128)],
+)
+def test_launchers_accept_every_order(reason: str, expected: str) -> None:
+    request = kubemend_run.request_of(process.stop_request(replace(INTENT, reason=reason, grace_seconds=3600.0)))
+    assert request is not None
+    assert request.order == kubemend_run.Order("r1", 3, 3600.0, process.HOLD, expected)
+    assert kubemend_run.request_of(process.release_request(INTENT)) == kubemend_run.Request(release="r1")
+    assert kubemend_run.request_of(process.STATUS_REQUEST) == kubemend_run.Request()
 
 
 @pytest.mark.parametrize(

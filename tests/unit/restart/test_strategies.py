@@ -270,6 +270,13 @@ def test_containers_that_are_restarted_together_are_swapped() -> None:
     assert choice.stepped_down == "not process: several containers are restarted together: trainer, other"
 
 
+def test_a_member_with_probes_is_swapped_in_a_round() -> None:
+    probed = (main(liveness=Probe()),)
+    assert strategies.choose(Strategy.AUTO, by_launcher(containers=probed)).strategy is Strategy.PROCESS
+    choice = strategies.choose(Strategy.AUTO, by_launcher(containers=probed, by_round=True))
+    assert (choice.strategy, choice.refused[0].obstacle) == (Strategy.SWAP, Obstacle.NOT_ONLY_THE_PROGRAM)
+
+
 @pytest.mark.parametrize("changes", [{"is_fault": False}, {"launcher": None}])
 def test_auto_swaps_without_a_word_about_launchers_where_there_is_none_or_a_person_asks(changes: Any) -> None:
     choice = strategies.choose(Strategy.AUTO, by_launcher(**changes))

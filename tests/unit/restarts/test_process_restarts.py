@@ -1,11 +1,13 @@
 """Restarts of a program by the launcher in its container, from the decision to the closed journal."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.restart import intents
@@ -141,6 +143,23 @@ async def test_the_next_agent_ends_what_is_open(launched: World, state: Launcher
     assert (launched.launchers.state.state, launched.launchers.state.trainer) == (State.RUNNING, after)
     assert await launched.store.unfinished() == ()
     assert not CHANGES & set(launched.pod.rig.server.called())
+
+
+async def test_a_launcher_that_takes_its_time_does_not_delay_another_ones_replay(launched: World) -> None:
+    both = asyncio.Barrier(2)
+    ask = launched.launchers.status
+
+    async def together(container: ContainerStatus) -> Launcher | Silent:
+        await both.wait()
+        return await ask(container)
+
+    launched.launchers.status = together  # type: ignore[method-assign]
+    await launched.store.begin(intent(launched))
+    await launched.store.begin(replace(intent(launched), id="r2"))
+    patience = Patience(kubelet=0.1, pod=0.1)
+    recovery = Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW, patience=patience)
+    assert await recovery.run() == 2
+    assert await launched.store.unfinished() == ()
 
 
 async def test_the_next_agent_closes_the_restart_of_a_container_that_has_ended(launched: World) -> None:

@@ -44,6 +44,7 @@ from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, Step
 from tests import eventually
 from tests.fakes import outside
 from tests.fakes.freezer import Freezer
+from tests.fakes.launchers import Launchers
 from tests.unit.actuator import pod_rig
 from tests.unit.actuator.conftest import POD, TARGET, Rig, rig
 from tests.unit.actuator.pod_rig import PodRig
@@ -95,6 +96,7 @@ class World:
         freezer.since_boot = lambda: self.since_boot
         self.boot = "this"
         self.bounds = NodePolicy()
+        self.launchers = Launchers()
         self.tasks: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
@@ -107,7 +109,8 @@ class World:
             owners=self.owners,
             reporter=self.said,
             processes=outside.Processes(),  # type: ignore[arg-type]
-            actuators=ports.Actuators.of(self.pod.rig.tools(), pods=self.pod.pods),
+            actuators=ports.Actuators.of(replace(self.pod.rig.tools(), launchers=self.launchers), pods=self.pod.pods),
+            launchers=self.launchers,
         )
         self.registry = CollectorRegistry()
         metrics = Metrics(self.registry)

@@ -1,0 +1,110 @@
+"""Calls to launchers never fail, and none blocks the agent."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.launcher.client import LauncherClient
+from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
+from kubemend.agent.model.workloads import ContainerId, ContainerState
+from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.common.side_process import ProcessEndedError
+from tests.unit.restart import builders
+
+CONTAINER = ContainerStatus(
+    id=ContainerId("c1"),
+    ref=builders.TARGET,
+    attempt=0,
+    state=ContainerState.RUNNING,
+    created_at=1,
+    started_at=1,
+    finished_at=0,
+    exit_code=0,
+    reason="",
+    message="",
+    log_path="",
+    annotations={},
+    pid=4242,
+    runtime_env=("KUBEMEND_CACHE=/cache",),
+)
+HELD = Launcher(State.HELD, trainer=1, spare=7)
+
+
+@dataclass
+class Calls:
+    """Answers each call with ``result``, or raises it; ``made`` are the calls."""
+
+    result: Any
+    made: list[tuple[Any, str, float]]
+
+    async def call(self, work: Callable[[], Any], *, who: str, timeout: float) -> Any:
+        self.made.append((work, who, timeout))
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass
+class Processes:
+    """A container's processes, or the error of reading them."""
+
+    error: OSError | None = None
+    root: Path = Path("/nowhere")
+
+    def beside(self, pid: int) -> frozenset[int]:
+        if self.error is not None:
+            raise self.error
+        return frozenset({pid})
+
+
+def client(result: Any, *, error: OSError | None = None) -> tuple[LauncherClient, Calls]:
+    calls = Calls(result, [])
+    return LauncherClient(calls=calls, processes=Processes(error)), calls
+
+
+async def test_the_launcher_is_asked_in_another_process_with_a_deadline() -> None:
+    launchers, calls = client(HELD)
+    assert await launchers.status(CONTAINER) == HELD
+    ((work, who, timeout),) = calls.made
+    assert work.args[0] == Where(4242, CONTAINER.id, "/cache", Path("/nowhere"))
+    assert who == "c1"
+    assert timeout > work.keywords["patience"]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (NoAnswerError("it is gone"), "it is gone"),
+        (TimeoutError(), "the container's file system did not answer within 2.5 s"),
+        (ProcessEndedError("too many"), "the launcher could not be asked: too many"),
+    ],
+)
+async def test_errors_are_reasons(error: Exception, why: str) -> None:
+    launchers, _ = client(error)
+    assert await launchers.status(CONTAINER) == Silent(why)
+
+
+async def test_a_container_without_a_process_has_no_launcher() -> None:
+    launchers, calls = client(HELD)
+    ended = replace(CONTAINER, pid=None)
+    assert isinstance(await launchers.status(ended), Silent)
+    assert isinstance(await launchers.remains(ended, HELD), Silent)
+    assert calls.made == []
+
+
+async def test_processes_that_cannot_be_read_are_not_taken_for_dead() -> None:
+    launchers, _ = client(HELD, error=PermissionError("not permitted"))
+    found = await launchers.remains(CONTAINER, HELD)
+    assert found == Silent("the container's processes cannot be read: not permitted")
+
+
+async def test_processes_that_have_ended_are_dead() -> None:
+    launchers, _ = client(HELD)
+    assert await launchers.remains(CONTAINER, HELD) == ()

@@ -1,0 +1,118 @@
+"""Members of a round whose program is restarted by the launcher in their container."""
+
+import pytest
+
+from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.common.coordination import StepPhase
+from tests import eventually
+from tests.unit.actuator.conftest import POD, rig
+from tests.unit.rounds.test_participant import World, world
+
+__all__ = ["rig", "world"]
+
+CHANGES = {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"}
+
+
+@pytest.fixture
+async def launched(world: World) -> World:
+    """The trainer's command is the launcher, and the round restarts only the trainer."""
+    config = world.pod.rig.server.runtime.containers[world.pod.old["trainer"]].config
+    config.command[:] = ["python", "/launcher/kubemend_run.py", "--", "python", "train.py"]
+    await world.annotate(restart="InPlace", containers="trainer")
+    return world
+
+
+def state(world: World) -> tuple[State, int]:
+    found = world.launchers.state
+    assert isinstance(found, Launcher)
+    return found.state, found.trainer
+
+
+async def test_the_program_is_dead_and_held_until_the_release_and_the_container_stays(launched: World) -> None:
+    told = launched.order()
+    stopped = await told.next()
+    assert (stopped.phase, stopped.slipped) == (StepPhase.STOPPED, 0.0)
+    assert launched.freezer.still() == {launched.pod.old["trainer"]} == launched.rounds.held()
+    assert state(launched) == (State.HELD, 1)
+    launched.rounds.release("default/gang-1", [POD.uid])
+    assert (await told.next()).phase is StepPhase.RUNNING
+    await eventually.true(lambda: state(launched) == (State.RUNNING, 2))
+    assert launched.freezer.still() == set()
+    assert await launched.newest() == launched.pod.old
+    assert not CHANGES & set(launched.pod.rig.server.called())
+    assert not launched.rounds.expects_end(launched.pod.old["trainer"]), "its next exit is a fault"
+
+
+async def test_a_second_round_soon_after_makes_a_new_container(launched: World) -> None:
+    told = launched.order()
+    await told.next()
+    launched.rounds.release("default/gang-1", [POD.uid])
+    await told.next()
+    await eventually.true(lambda: not launched.rounds.busy(POD.uid) and state(launched)[0] is State.RUNNING)
+    again = launched.order(round="default/gang-2", attempt=2)
+    assert (await again.next()).phase is StepPhase.STOPPED
+    assert (await launched.newest())["trainer"] != launched.pod.old["trainer"]
+    launched.rounds.release("default/gang-2", [POD.uid])
+    assert (await again.next()).phase is StepPhase.RUNNING
+
+
+@pytest.mark.parametrize("fails", ["at-once", "on-the-way"])
+async def test_a_member_whose_launcher_fails_is_swapped_in_the_same_round(launched: World, fails: str) -> None:
+    if fails == "at-once":
+        launched.launchers.state = Silent("it did not answer")
+    else:
+        launched.launchers.left = (7,)
+    told = launched.order()
+    assert (await told.next()).phase is StepPhase.STOPPED
+    newest = (await launched.newest())["trainer"]
+    assert newest != launched.pod.old["trainer"]
+    assert launched.freezer.still() == {newest}
+    launched.rounds.release("default/gang-1", [POD.uid])
+    assert (await told.next()).phase is StepPhase.RUNNING
+
+
+async def test_a_member_that_hears_nothing_more_starts_by_itself(launched: World) -> None:
+    told = launched.order(hold_seconds=0.5)
+    assert (await told.next()).phase is StepPhase.STOPPED
+    launched.since_boot += 1000.0
+    assert (await told.next()).phase is StepPhase.SELF_RELEASED
+    await eventually.true(lambda: state(launched) == (State.RUNNING, 2))
+
+
+@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "not-frozen-yet"])
+async def test_the_next_agent_goes_on_with_what_is_held(launched: World, frozen: bool) -> None:
+    told = launched.order()
+    await told.next()
+    await launched.die()
+    if not frozen:
+        launched.freezer.frozen.clear()
+    await launched.start()
+    await launched.stands(StepPhase.STOPPED)
+    await eventually.true(lambda: launched.freezer.still() == {launched.pod.old["trainer"]})
+    assert state(launched) == (State.HELD, 1)
+    launched.rounds.release("default/gang-1", [POD.uid])
+    await launched.stands(StepPhase.RUNNING)
+    await eventually.true(lambda: state(launched) == (State.RUNNING, 2))
+
+
+async def test_the_next_agent_stops_a_program_that_the_last_one_has_not_stopped(launched: World) -> None:
+    """The last agent died between the journal and the order: the program must not be frozen in its place."""
+    launched.launchers.before = never
+    launched.order()
+    await eventually.true(lambda: launched.launchers.calls[-1:] == ["stop"])
+    await launched.die()
+    launched.launchers.before = lambda _: None
+    await launched.start()
+    await launched.stands(StepPhase.STOPPED)
+    assert state(launched) == (State.HELD, 1)
+    launched.rounds.release("default/gang-1", [POD.uid])
+    await launched.stands(StepPhase.RUNNING)
+
+
+def never(call: str) -> None:
+    if call == "stop":
+        raise NeverError
+
+
+class NeverError(BaseException):
+    """The agent dies in this call."""
