@@ -21,11 +21,10 @@ from kubemend.agent.model.workloads import (
     RestartPolicy,
 )
 from kubemend.agent.restart import budget, counts, intents, members, options, overrides, owners, strategies
-from kubemend.common import budgets
+from kubemend.common import budgets, gangs
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
-LWS_NAME_LABEL = "leaderworkerset.sigs.k8s.io/name"
 UNLIMITED_BACKOFF = 2**31 - 1
 
 
@@ -396,7 +395,7 @@ def _refuse_by_container(
 
 def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision | None:
     counting = owners.counting(pod)
-    in_group = LWS_NAME_LABEL in pod.labels
+    in_group = gangs.LWS_NAME in pod.labels
     if counting is None and not in_group:
         return None
     by_round = facts.asked is not None and facts.asked.by_round
