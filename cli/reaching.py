@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 import yaml
 
-from kubemend.common.gangs import GANG, JOB_INDEX, JOBSET_NAME
+from kubemend.common.gangs import GANG, JOB_INDEX, JOBSET_NAME, LWS_GROUP
 from kubemend.common.kube import client, config, errors, paths
 from kubemend.controller.restarts import names
 
@@ -18,7 +18,7 @@ EXIT_UNKNOWN: Final = 3
 NOT_INSTALLED: Final = "the cluster does not know Restart objects: kubectl apply -f daemonset/crds/restarts.yaml"
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_OF_GANGS: Final = (GANG, JOBSET_NAME, JOB_INDEX)
+_OF_GANGS: Final = (GANG, JOBSET_NAME, JOB_INDEX, LWS_GROUP)
 """Labels that put pods in gangs (``common.gangs.key``); a selector has no "or", so each is a list of its own."""
 
 Json = dict[str, Any]

@@ -14,12 +14,21 @@ JOBSET_UID: Final = "jobset.sigs.k8s.io/jobset-uid"
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 
+LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
+LWS_GROUP: Final = "leaderworkerset.sigs.k8s.io/group-index"
+LWS: Final = "LeaderWorkerSet"
+_LONGEST_NAME: Final = 63
+"""Characters of a label's value: rounds have the gang's name as a label."""
+
 _KIND_OF_LABEL: Final = ((GANG, "Gang"), (JOBSET_NAME, "JobSet"))
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class GangKey:
-    """Identify a gang. ``kind`` is JobSet, Job, Pod, or Gang for pods that only a label binds together."""
+    """Identify a gang.
+
+    ``kind`` is JobSet, Job, Pod, LeaderWorkerSet (one group, named as its leader), or Gang if only a label binds pods.
+    """
 
     namespace: str
     kind: str
@@ -41,7 +50,8 @@ def key(namespace: str, labels: Mapping[str, str]) -> GangKey | None:
     """Return the gang of a pod with these labels; None when it has none.
 
     JobSet's label is on each of its pods (jobset_controller.go, labelAndAnnotateObject), the Job's name and index on
-    the pods of Indexed Jobs (pkg/controller/job/indexed_job_utils.go; the index as a label since Kubernetes 1.28).
+    the pods of Indexed Jobs (pkg/controller/job/indexed_job_utils.go; the index as a label since Kubernetes 1.28), the
+    LeaderWorkerSet's name and the group's index on the leader and the workers of each of its groups.
     """
     if labels.get(GANG) == ALONE:
         return None
@@ -50,6 +60,9 @@ def key(namespace: str, labels: Mapping[str, str]) -> GangKey | None:
             return GangKey(namespace, kind, labels[label])
     if JOB_INDEX in labels and labels.get(JOB_NAME):
         return GangKey(namespace, "Job", labels[JOB_NAME])
+    if JOB_INDEX not in labels and labels.get(LWS_NAME) and labels.get(LWS_GROUP):
+        leader = f"{labels[LWS_NAME]}-{labels[LWS_GROUP]}"
+        return GangKey(namespace, LWS, leader) if len(leader) <= _LONGEST_NAME else None
     return None
 
 

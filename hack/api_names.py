@@ -245,7 +245,7 @@ WRITTEN_BY_US: Final = (
     ),
     Name(marks.GATE, Kind.GATE, "Pod", "", "The pod waits for exclusive placement in a topology domain."),
     Name(marks.PLACEMENT, Kind.LABEL, "Pod", f"`{marks.EXCLUSIVE}`", "The pod uses exclusive placement."),
-    Name(names.GANG_KIND, Kind.LABEL, "Restart", "JobSet, Job, Gang, Pod", "The kind of the gang."),
+    Name(names.GANG_KIND, Kind.LABEL, "Restart", "JobSet, Job, LeaderWorkerSet, Gang, Pod", "The kind of the gang."),
     Name(
         names.GANG_NAME,
         Kind.LABEL,

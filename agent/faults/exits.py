@@ -95,7 +95,7 @@ async def why_not_its_own(
         info = await runtime.container_status(newest.id)
     except CriError as error:
         return f"the runtime does not report how it ended: {error}"
-    how = exits.Exit(target.name, info.exit_code, info.reason, asked=ends.was_asked(newest.id))
+    how = exits.Exit(target.name, info.exit_code, info.reason, asked=await ends.was_stopped(newest))
     if how.looks_like_a_stop:
         return "it was stopped"
     why = await ends.why_not_its_own(newest, how, lag=0.0, quick=0.0)

@@ -31,11 +31,10 @@ from kubemend.agent.restart import (
     process,
     strategies,
 )
-from kubemend.common import budgets
+from kubemend.common import budgets, gangs
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
-LWS_NAME_LABEL = "leaderworkerset.sigs.k8s.io/name"
 UNLIMITED_BACKOFF = 2**31 - 1
 
 
@@ -130,8 +129,8 @@ class RuntimeFacts:
     ``started_at`` is Unix time in seconds, None if it never started. ``not_cloneable`` is why its config cannot be read
     or copied, None if no obstacle is known. ``not_holdable`` is why its successor cannot be held at its first
     instruction although this node can hold others, and ``unsupported`` why containers of its low-level runtime are not
-    restarted at all. ``finished_at`` is when it ended, None while it runs. ``launcher`` is the answer of the launcher in
-    it, None if it runs none; ``program_started_at`` is when that has started the program that runs now.
+    restarted at all. ``finished_at`` is when it ended, None while it runs. ``launcher`` is the answer of the launcher
+    in it, None if it runs none; ``program_started_at`` is when that has started the program that runs now.
     ``config_is_rebuilt``: the runtime does not return the config (``agent.restart.rebuild``).
     """
 
@@ -429,7 +428,7 @@ def _refuse_by_container(
 
 def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision | None:
     counting = owners.counting(pod)
-    in_group = LWS_NAME_LABEL in pod.labels
+    in_group = gangs.LWS_NAME in pod.labels
     if counting is None and not in_group:
         return None
     by_round = facts.asked is not None and facts.asked.by_round

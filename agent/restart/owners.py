@@ -24,6 +24,10 @@ TRAINING: Final = {
 }
 """Kubeflow's kinds, with their resources."""
 
+_OF_MPI_OPERATOR: Final = "v2beta1"
+"""The version of an MPIJob of mpi-operator, whose backoffLimit is that of its launcher's Job (newLauncherJob in
+pkg/controller/mpi_job_controller.go). Workers have the MPIJob as their owner, and it counts no restarts of theirs."""
+
 _COUNTS_NOTHING: Final = frozenset(
     {
         ("", "Node"),
@@ -66,6 +70,8 @@ def counting(pod: PodView) -> Counting | None:
     match pod.owner:
         case OwnerRef(api_group="batch", kind="Job", name=name) if pod.restart_policy is RestartPolicy.ON_FAILURE:
             return Counting("Job", name, "jobs", "batch", "v1", ("backoffLimit",), 6, gangs.JOB_NAME)
+        case OwnerRef(api_group="kubeflow.org", kind="MPIJob", version=version) if version == _OF_MPI_OPERATOR:
+            return None
         case OwnerRef(api_group="kubeflow.org", kind=kind, name=name, version=version) if kind in TRAINING:
             limit = ("runPolicy", "backoffLimit")
             return Counting(
@@ -86,5 +92,7 @@ def unknown(pod: PodView) -> str:
     """Return the kind of an owner of which it is unknown whether it counts restarts; empty for a known kind."""
     owner = pod.owner
     if owner is None or (owner.api_group, owner.kind) in _COUNTS_NOTHING or counting(pod) is not None:
+        return ""
+    if (owner.api_group, owner.kind, owner.version) == (KUBEFLOW, "MPIJob", _OF_MPI_OPERATOR):
         return ""
     return f"{owner.kind}.{owner.api_group}" if owner.api_group else owner.kind

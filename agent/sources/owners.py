@@ -14,7 +14,7 @@ import structlog
 
 from kubemend.agent.model.workloads import PHASES_OVER, PodUid, PodView
 from kubemend.agent.restart import admission, owners
-from kubemend.common import contained
+from kubemend.common import contained, gangs
 from kubemend.common.kube import errors, paths
 
 log = structlog.get_logger(__name__)
@@ -161,7 +161,7 @@ class OwnerLookup:
         return admission.OwnerFacts(job_restarts_left=left, job_pods=max(1, count))
 
     async def _group(self, pod: PodView) -> str | None:
-        name = pod.labels.get(admission.LWS_NAME_LABEL)
+        name = pod.labels.get(gangs.LWS_NAME)
         if name is None:
             return None
         with _checking("its LeaderWorkerSet"):
@@ -183,7 +183,7 @@ def _checking(what: str) -> Iterator[None]:
 
 def _matters(pod: PodView) -> bool:
     """Return whether any query is needed."""
-    return owners.counting(pod) is not None or admission.LWS_NAME_LABEL in pod.labels
+    return owners.counting(pod) is not None or gangs.LWS_NAME in pod.labels
 
 
 def _limit(spec: dict[str, Any], owner: owners.Counting) -> int | None:

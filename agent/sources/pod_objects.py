@@ -46,7 +46,10 @@ _TOO_MUCH: Final = (
     f"those of its namespace {MOST_OF_A_NAMESPACE >> 20} MiB; shorten them)"
 )
 _OF_OTHERS: Final = (admission.MIRROR_ANNOTATION, admission.CONFIG_SOURCE_ANNOTATION)
-_OF_GANGS: Final = (gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_NAME, gangs.JOB_INDEX)
+_OF_GANGS: Final = (
+    *(gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_NAME, gangs.JOB_INDEX),
+    *(gangs.LWS_NAME, gangs.LWS_GROUP),
+)
 
 
 def pod_view(obj: Object) -> PodView:

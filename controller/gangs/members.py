@@ -96,7 +96,7 @@ def uid_of(gang: Collection[Member]) -> str:
     If a JobSet or Job has just taken the name of another, the newest member decides: members of the other may still be
     ending.
     """
-    if any(each.gang.kind == "Gang" for each in gang):
+    if any(each.gang.kind in ("Gang", gangs.LWS) for each in gang):
         uids = {each.gang_uid for each in gang}
         return next(iter(uids)) if len(uids) == 1 else ""
     return max(gang, key=lambda each: (each.created_at, each.pod.uid)).gang_uid if gang else ""

@@ -1,6 +1,6 @@
 """Every member of every gang, from the API server: which pods exist, on which nodes, and in which phase.
 
-A label selector has no "or", so there are three watches. Each pod that is in a gang matches exactly one.
+A label selector has no "or", so there are four watches. Each pod that is in a gang matches exactly one.
 """
 
 import asyncio
@@ -26,8 +26,9 @@ SELECTORS: Final = (
     f"{gangs.GANG},{gangs.GANG}!={gangs.ALONE}",
     f"!{gangs.GANG},{gangs.JOBSET_NAME}",
     f"!{gangs.GANG},!{gangs.JOBSET_NAME},{gangs.JOB_INDEX}",
+    f"!{gangs.GANG},!{gangs.JOBSET_NAME},!{gangs.JOB_INDEX},{gangs.LWS_NAME},{gangs.LWS_GROUP}",
 )
-"""Pods by their label, those of JobSets, those of Indexed Jobs: the order in which ``common.gangs.key`` checks."""
+"""Pods by their label, those of JobSets, of Indexed Jobs, of LeaderWorkerSets: the order of ``common.gangs.key``."""
 
 
 class MemberChangeKind(enum.Enum):

@@ -28,7 +28,8 @@ class Kind:
     """A kind of owner: its resource, and the selector of the pods that train for one of that name.
 
     ``budget`` returns, by name, what an owner itself counts of restarts, from the owner, its Events and its pods.
-    ``container`` is the name that the training container must have.
+    ``container`` is the name that the training container must have. ``gang`` is the kind and the name of the gang that
+    its pods are by themselves; those of other kinds get a label.
     """
 
     plural: str
@@ -37,6 +38,7 @@ class Kind:
     selector: str
     budget: Callable[[Json, Sequence[Json], Sequence[Json]], dict[str, Any]]
     container: str = CONTAINER
+    gang: tuple[str, str] = ("Gang", "{name}")
 
     @property
     def path(self) -> str:
@@ -50,7 +52,7 @@ class Owned(Workload):
     def __init__(self, cluster: Cluster, api: kube.KubeClient, kind: Kind, name: str, *, size: int) -> None:
         super().__init__(cluster, api, cluster.first.layout.root / "platforms" / "shared" / name)
         self.name = name
-        self.gang = gangs.GangKey(NAMESPACE, "Gang", name)
+        self.gang = gangs.GangKey(NAMESPACE, kind.gang[0], kind.gang[1].format(name=name))
         self.container_name = kind.container
         self._kind = kind
         self._size = size
@@ -139,8 +141,13 @@ class Owned(Workload):
 
     def template(self, *, restart_policy: str = "OnFailure", annotations: Mapping[str, str] | None = None) -> Json:
         """Return the template of a member's pod: opted in, in the gang, on a GPU of its own, on any node."""
-        labels = {gangs.GANG: self.name}
-        spec = {**apart(labels), **self.pod_spec(self.container(WORKER, {}, gpus=GPUS), restart_policy=restart_policy)}
+        labels = {gangs.GANG: self.name} if self.gang.kind == "Gang" else {}
+        selector = self._kind.selector.format(name=self.name)
+        together = dict(each.split("=") for each in selector.split(","))
+        spec = {
+            **apart(together),
+            **self.pod_spec(self.container(WORKER, {}, gpus=GPUS), restart_policy=restart_policy),
+        }
         opted_in = {"kubemend.io/restart": "InPlace", **(annotations or {})}
         return {"metadata": {"labels": labels, "annotations": opted_in}, "spec": spec}
 

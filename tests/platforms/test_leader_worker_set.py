@@ -1,4 +1,4 @@
-"""A LeaderWorkerSet of one group: a leader and two workers."""
+"""A LeaderWorkerSet of two groups, each of a leader and two workers; the faults are in the first one."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,11 +21,13 @@ def recreations(_: Json, events: Sequence[Json], __: Sequence[Json]) -> dict[str
     return {"groups recreated": sum(each["reason"] == "RecreateGroupOnPodRestart" for each in events)}
 
 
+OTHER_GROUP = "leaderworkerset.sigs.k8s.io/group-index=1"
 KIND = Kind(
     "leaderworkersets",
     "leaderworkerset.x-k8s.io",
     "v1",
-    selector="leaderworkerset.sigs.k8s.io/name={name}",
+    selector="leaderworkerset.sigs.k8s.io/name={name},leaderworkerset.sigs.k8s.io/group-index=0",
+    gang=("LeaderWorkerSet", "{name}-0"),
     budget=recreations,
 )
 
@@ -34,7 +36,7 @@ def spec(training: Owned, *, policy: str) -> Json:
     """Return a LeaderWorkerSet's spec; its pods' restartPolicy must be Always, as for every StatefulSet."""
     template = training.template(restart_policy="Always")
     group = {"size": 3, "restartPolicy": policy, "leaderTemplate": template, "workerTemplate": template}
-    return {"replicas": 1, "leaderWorkerTemplate": group}
+    return {"replicas": 2, "leaderWorkerTemplate": group}
 
 
 async def test_a_group_is_restarted_as_one_and_never_recreated(
@@ -43,10 +45,12 @@ async def test_a_group_is_restarted_as_one_and_never_recreated(
     platform = platforms.LEADER_WORKER_SET
     async with Story.beside(platform, cluster, KIND, size=3, state=tmp_path, tell=tell) as story:
         await story.training.begin(spec(story.training, policy="None"))
+        other = await story.training.others(OTHER_GROUP)
         await story.a_worker_is_killed("llm-0-1")
         await story.a_gpu_has_a_fault("llm-0")
         await story.a_pod_is_deleted_in_a_round()
         assert await story.training.budget() == {"groups recreated": 0}
+        assert await story.training.others(OTHER_GROUP) == other
 
 
 async def test_a_group_that_it_recreates_by_itself_is_left_to_it(

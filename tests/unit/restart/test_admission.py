@@ -20,7 +20,7 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import admission, counts, intents, overrides, process
 from kubemend.agent.restart.admission import Reason, Verb
-from kubemend.common import budgets
+from kubemend.common import budgets, gangs
 from tests.unit.restart import builders
 
 NOW = 10_000.0
@@ -119,7 +119,7 @@ REFUSALS = [
     ),
     pytest.param(
         {
-            "pod": builders.pod(labels={admission.LWS_NAME_LABEL: "g"}),
+            "pod": builders.pod(labels={gangs.LWS_NAME: "g"}),
             "owner": admission.OwnerFacts(group_policy="RecreateGroupOnPodRestart"),
         },
         Reason.LEADER_WORKER_SET,

@@ -10,6 +10,7 @@ from kubemend.agent.restart import admission, counts, options, overrides
 from kubemend.agent.restart.admission import Reason, Verb
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.common import gangs
 from tests.unit.restart import builders
 from tests.unit.restart.test_admission import NOW, cause, facts, runtime
 
@@ -109,7 +110,7 @@ SAFETY = [
     ),
     pytest.param(
         {
-            "pod": {"labels": {admission.LWS_NAME_LABEL: "g"}},
+            "pod": {"labels": {gangs.LWS_NAME: "g"}},
             "owner": admission.OwnerFacts(group_policy="RecreateGroupOnPodRestart"),
         },
         Reason.LEADER_WORKER_SET,

@@ -25,6 +25,7 @@ def test_kubeflow_job_counts_under_any_pod_policy(kind: str, policy: RestartPoli
         (OwnerRef("batch", "Job", "train"), ""),
         (OwnerRef("kubeflow.org", "PyTorchJob", "train"), ""),
         (OwnerRef("batch.volcano.sh", "Job", "train", version="v1alpha1"), "Job.batch.volcano.sh"),
+        (OwnerRef("kubeflow.org", "MPIJob", "train", version="v2beta1"), ""),
         (OwnerRef("kubeflow.org", "NewJob", "train"), "NewJob.kubeflow.org"),
     ],
 )

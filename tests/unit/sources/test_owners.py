@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from kubemend.agent.model.workloads import OwnerRef, PodRef, PodUid, PodView, RestartPolicy
 from kubemend.agent.restart import admission
 from kubemend.agent.sources.owners import OwnerLookup
+from kubemend.common import gangs
 from kubemend.common.kube import errors
 from tests import eventually
 from tests.fakes import outside
@@ -177,7 +178,7 @@ async def test_invalid_pods_give_unknown(item: Any) -> None:
 )
 async def test_leader_worker_set_gives_its_policy(spec: dict[str, Any], policy: str) -> None:
     path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets/l"
-    pod = member(owner=None, labels={admission.LWS_NAME_LABEL: "l"})
+    pod = member(owner=None, labels={gangs.LWS_NAME: "l"})
     assert await OwnerLookup(Api(answers={path: {"spec": spec}})).facts(pod) == admission.OwnerFacts(
         group_policy=policy
     )
@@ -186,7 +187,7 @@ async def test_leader_worker_set_gives_its_policy(spec: dict[str, Any], policy: 
 @pytest.mark.parametrize("name", ["", "l"])
 async def test_leader_worker_set_without_name_or_spec_gives_unknown(name: str) -> None:
     path = f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets/{name}"
-    pod = member(owner=None, labels={admission.LWS_NAME_LABEL: name})
+    pod = member(owner=None, labels={gangs.LWS_NAME: name})
     assert await OwnerLookup(Api(answers={path: {"items": []}})).facts(pod) is None
 
 
@@ -259,5 +260,11 @@ async def test_kubeflow_jobs_without_limit_count_nothing(spec: dict[str, Any]) -
 
 async def test_owner_is_read_in_the_version_of_its_reference() -> None:
     api = Api(limit=admission.UNLIMITED_BACKOFF)
-    await OwnerLookup(api).facts(member(owner=OwnerRef("kubeflow.org", "MPIJob", "m", version="v2beta1")))
-    assert api.asked == ["/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/m"]
+    await OwnerLookup(api).facts(member(owner=OwnerRef("kubeflow.org", "PyTorchJob", "m", version="v2")))
+    assert api.asked == ["/apis/kubeflow.org/v2/namespaces/default/pytorchjobs/m"]
+
+
+async def test_mpi_operator_counts_no_restarts_of_workers() -> None:
+    api = Api(limit=0)
+    facts = await OwnerLookup(api).facts(member(owner=OwnerRef("kubeflow.org", "MPIJob", "m", version="v2beta1")))
+    assert (facts, api.asked) == (admission.OwnerFacts(), [])

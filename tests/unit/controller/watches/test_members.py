@@ -17,7 +17,7 @@ from tests.control_plane import Tenant
 from tests.fakes.listing_api import ListingApi
 from tests.unit.reporters.running import started
 
-LABELS = (gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_INDEX)
+LABELS = (gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_INDEX, gangs.LWS_GROUP)
 
 
 class Bench:
@@ -78,13 +78,13 @@ async def test_deleting_pod_with_changed_labels_is_not_gone(bench: Bench) -> Non
         assert (await bench.changes.get()).kind is MemberChangeKind.LEFT
 
 
-async def test_three_watches_are_one_component(bench: Bench) -> None:
+async def test_all_watches_are_one_component(bench: Bench) -> None:
     assert bench.reports[-1].state is ComponentState.READY
     assert {report.state for report in bench.reports[:-1]} <= {ComponentState.STARTING}
 
 
 async def test_each_gang_pod_is_in_exactly_one_watch(tenant: Tenant) -> None:
-    kinds = [(present, value) for present in range(8) for value in ("x", gangs.ALONE)]
+    kinds = [(present, value) for present in range(16) for value in ("x", gangs.ALONE)]
     wanted = {f"pod-{number}": _labels(present, value) for number, (present, value) in enumerate(kinds)}
     matching: Counter[str] = Counter()
     async with tenant.client() as api:
@@ -105,6 +105,8 @@ def _labels(present: int, value: str) -> dict[str, str]:
         labels[gangs.GANG] = value
     if gangs.JOB_INDEX in labels:
         labels[gangs.JOB_NAME] = "train"
+    if gangs.LWS_GROUP in labels:
+        labels[gangs.LWS_NAME] = "served"
     return labels
 
 
