@@ -66,6 +66,7 @@ class Platform:
       else below the first directory of that place for it. "" if it can be told another
     - ``makes_certificates``: it makes those of its webhooks itself, for names that the API server cannot use here; so
       its webhooks are not called
+    - ``groups`` are the API groups whose webhooks are called; empty: all
     """
 
     module: GoModule
@@ -77,6 +78,7 @@ class Platform:
     environment: Mapping[str, str] = field(default_factory=dict)
     certificates: str = ""
     makes_certificates: bool = False
+    groups: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -124,6 +126,20 @@ def _training_operator_flags(place: Place) -> list[str]:
         f"--webhook-server-port={place.webhook_port}",
         f"--pytorch-init-container-template-file={place.write('init-container.yaml', [waits_for_master])}",
     ]
+
+
+def _kueue_flags(place: Place) -> list[str]:
+    config = {
+        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"host": operators.HOST, "port": place.webhook_port, "certDir": str(place.directory)},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": place.health_address},
+        "integrations": {"frameworks": ["batch/job"]},
+    }
+    return [f"--config={place.write('config.yaml', config)}", "--feature-gates=VisibilityOnDemand=false"]
 
 
 LEADER_WORKER_SET: Final = Platform(
@@ -175,7 +191,23 @@ TRAINING_OPERATOR: Final = Platform(
     certificates="/tmp/k8s-webhook-server/serving-certs",
     makes_certificates=True,
 )
-ALL: Final = (LEADER_WORKER_SET, KUBERAY, TRAINING_OPERATOR)
+KUEUE: Final = Platform(
+    module=GoModule(
+        name="Kueue",
+        root=_ROOT / "kueue",
+        requires="sigs.k8s.io/kueue",
+        packages=("sigs.k8s.io/kueue/cmd/kueue",),
+        hint=_HINT,
+        duration=_DURATION,
+    ),
+    program="kueue",
+    definitions="config/components/crd/bases/*.yaml",
+    flags=_kueue_flags,
+    webhooks="config/components/webhook/manifests.yaml",
+    certificates="/etc/kueue/metrics/certs",
+    groups=frozenset({"batch", "kueue.x-k8s.io"}),
+)
+ALL: Final = (LEADER_WORKER_SET, KUBERAY, TRAINING_OPERATOR, KUEUE)
 
 
 @contextlib.asynccontextmanager
@@ -249,6 +281,9 @@ async def _prepare_certificates(platform: Platform, source: Path, api: kube.Kube
 def _webhooks(platform: Platform, source: Path) -> Iterator[Json]:
     """Yield its webhooks' configurations; those for pods are limited to its own pods, as its release limits them."""
     for configuration in _documents(source, platform.webhooks) if platform.webhooks else ():
+        if platform.groups:
+            its = configuration["webhooks"]
+            configuration["webhooks"] = [each for each in its if platform.groups & {*each["rules"][0]["apiGroups"]}]
         for each in configuration["webhooks"]:
             if each["rules"][0]["resources"] == ["pods"]:
                 each["objectSelector"] = {"matchExpressions": [{"key": platform.pods, "operator": "Exists"}]}

@@ -1,7 +1,7 @@
 """The steps that are the same beside every controller: a fault, the round that answers it, and what it left alone."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -85,6 +85,34 @@ class Story:
         await training.replaced(before[deleted])
         self._product.resume_agent(index)
         return await self._restarted("a pod deleted in a round", because="Exit", recreated={deleted}, before=before)
+
+    async def all_are_suspended_in_a_round(
+        self, suspend: Callable[[], Awaitable[None]], resume: Callable[[], Awaitable[None]]
+    ) -> Json:
+        """While the agent of one node is stopped, the round cannot end; the owner then deletes all pods for a while.
+
+        The round ends when they are back, and none of them is held for one of the former ones.
+        """
+        training = self.training
+        dying, *others = [(member, await training.node_of(member)) for member in training.members]
+        index = training.cluster.nodes.index(next(on for _, on in others if on is not dying[1]))
+        self._product.pause_agent(index)
+        await training.kill(dying[0])
+        await self.rounds.until(lambda rounds: len(rounds) > self._count, what="a round")
+        await suspend()
+
+        async def none_is_left() -> bool:
+            return not await training.pods()
+
+        await training.until(none_is_left, what="the deletion of all pods")
+        self._product.resume_agent(index)
+        await resume()
+        await training.all_train()
+        self._count += 1
+        restart = await self.rounds.finished(self._count, timeout=_DEADLINE)
+        assert restart["status"]["phase"] == "Done", restart["status"]
+        await self.tell("suspended in a round", restart)
+        return restart
 
     async def a_round_is_refused(self, member: str) -> Json:
         """A member's program dies of SIGKILL, and its gang is not restarted; kubelet starts the one again."""
