@@ -15,7 +15,7 @@ from kubemend.agent.restart import clone, reservations
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests.crio.conftest import Swapper
 
-pytestmark = pytest.mark.crio
+pytestmark = [pytest.mark.crio, pytest.mark.long]
 
 MIB = 1 << 20
 LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"

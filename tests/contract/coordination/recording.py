@@ -4,12 +4,12 @@
 """
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import click
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto
@@ -157,7 +157,10 @@ def _within(field: FieldDescriptor) -> Descriptor | None:
     return within if within is not None and not within.GetOptions().map_entry else None
 
 
+@click.command()
+@click.argument("release")
 def _record(release: str) -> None:
+    """Record what this release writes, for the tests of later ones."""
     told = {
         name: {
             "from": "hub" if isinstance(message, pb.HubMessage) else "agent",
@@ -168,9 +171,9 @@ def _record(release: str) -> None:
     }
     path = _DIRECTORY / f"{release}.json"
     if path.exists():
-        raise SystemExit(f"{path} exists: the messages of a release are never changed")
+        raise click.ClickException(f"{path} exists: the messages of a release are never changed")
     path.write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    _record(sys.argv[1])
+    _record()

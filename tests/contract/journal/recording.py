@@ -7,11 +7,12 @@ import asyncio
 import contextlib
 import dataclasses
 import sqlite3
-import sys
 import tempfile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+
+import click
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.model import rounds
@@ -81,10 +82,13 @@ async def _leave(path: Path) -> None:
     await store.close()
 
 
+@click.command()
+@click.argument("release")
 def _record(release: str) -> None:
+    """Record what this release writes, for the tests of later ones."""
     target = DIRECTORY / f"{release}.sql"
     if target.exists():
-        raise SystemExit(f"{target} exists: the state file of a release is never changed")
+        raise click.ClickException(f"{target} exists: the state file of a release is never changed")
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "state.db"
         asyncio.run(_leave(path))
@@ -96,4 +100,4 @@ def _record(release: str) -> None:
 
 
 if __name__ == "__main__":
-    _record(sys.argv[1])
+    _record()

@@ -23,7 +23,8 @@ def test_annotations_are_understood(subject: Subject) -> None:
 
 def test_every_policy_and_strategy_occurs() -> None:
     assert {subject.policy for subject in subjects.ALL} == {policy.value for policy in RestartPolicy}
-    assert {subject.strategy for subject in subjects.ALL} == set(Strategy) - {Strategy.AUTO}
+    without_launcher = set(Strategy) - {Strategy.AUTO, Strategy.PROCESS}  # see tests/scenarios/test_launcher.py
+    assert {subject.strategy for subject in subjects.ALL} == without_launcher
 
 
 def test_each_lasting_container_has_a_lease_of_its_own() -> None:

@@ -1,5 +1,6 @@
 """Every command of the pages is tried by some test; here are those of the small programs."""
 
+import itertools
 import os
 import re
 import subprocess
@@ -51,13 +52,14 @@ def python(command: Command) -> None:
     if program[-1] == "pytest":
         pytest_runs(given)
         return
-    told = run(sys.executable, *program, "--help")
+    subcommand = itertools.takewhile(str.islower, itertools.takewhile(lambda word: not word.startswith("-"), given))
+    told = run(sys.executable, *program, *subcommand, "--help")
     assert told.returncode == 0, told.stderr
-    for flag in (word for word in given if word.startswith("-")):
-        assert re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", told.stdout)
-    assert all(word.startswith("-") or word.isdecimal() or word.isupper() for word in given), (
-        "a placeholder is in capitals"
-    )
+    for word in given:
+        is_placeholder = word.isdecimal() or word.isupper()
+        assert is_placeholder or re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", told.stdout), (
+            "a placeholder is in capitals"
+        )
 
 
 def pytest_runs(given: Sequence[str]) -> None:

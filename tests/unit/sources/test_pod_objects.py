@@ -249,7 +249,8 @@ def test_pod_with_arbitrary_values_is_converted_or_rejected(place: tuple[str | i
 
 
 USED_OF_A_CONTAINER = {
-    "name", "restartPolicy", "restartPolicyRules", "lifecycle", "startupProbe", "livenessProbe", "ports", "resources",
+    "name", "image", "restartPolicy", "restartPolicyRules", "lifecycle", "startupProbe", "livenessProbe", "ports",
+    "resources",
 }  # fmt: skip
 
 
