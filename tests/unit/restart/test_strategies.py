@@ -41,8 +41,8 @@ def situation(*, policy: RestartPolicy = ALWAYS, containers: Any = None, **chang
     return strategies.Situation(pod=pod, targets=(containers[-1],), **changes)
 
 
-def test_every_strategy_but_auto_has_a_check() -> None:
-    assert set(strategies.CHECKS) == set(Strategy) - {Strategy.AUTO}
+def test_every_strategy_but_auto_is_in_the_table() -> None:
+    assert set(strategies.SPECS) == set(Strategy) - {Strategy.AUTO}
 
 
 def test_every_obstacle_is_an_admission_reason() -> None:
