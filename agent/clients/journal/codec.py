@@ -163,7 +163,7 @@ def record_to_json(record: rounds.Record) -> str:
             "released": record.released,
             "order": {
                 "round": order.round,
-                "gang": order.gang,
+                "gang": "",  # agents of release 0.1.0 do not read an order without it
                 "attempt": order.attempt,
                 "pod": order.pod,
                 "kind": order.kind.value,
@@ -195,7 +195,6 @@ def record_from_json(text: str) -> rounds.Record:
     return rounds.Record(
         order=rounds.Order(
             round=order["round"],
-            gang=order["gang"],
             attempt=order["attempt"],
             pod=PodUid(order["pod"]),
             kind=OrderKind(order["kind"]),
