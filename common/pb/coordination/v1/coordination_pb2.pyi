@@ -77,7 +77,7 @@ class Hello(_message.Message):
     """the agent's"""
     node: _builtins.str
     instance: _builtins.str
-    """of the agent's process; random"""
+    """random; no hub reads it since 0.1.0, which refuses a Hello without it"""
     epoch: _builtins.int
     """the highest that this node has accepted"""
     @_builtins.property
