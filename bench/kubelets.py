@@ -89,7 +89,7 @@ async def _one(rig: Rig, pod: PodView, *, strategy: Strategy, samples: Samples) 
         assert outcome.result.restarted, outcome
         while awaited:
             event = await events.get()
-            if event.kind is EventKind.STARTED and event.container_id not in intent.old:
+            if event.kind is EventKind.STARTED and event.container_id not in intent.old_ids:
                 awaited.discard(event.container.ref.name)
         done = time.perf_counter()
     samples.acted.append(acted - kill)

@@ -79,7 +79,7 @@ class Gate:
         patience: Patience,
     ) -> None:
         self._restart = intent.id
-        self._old = intent.old if isinstance(intent, intents.PodIntent) else frozenset({intent.old})
+        self._old = intent.old_ids
         self._devices = devices
         self._before = before
         self._host = host

@@ -52,7 +52,7 @@ class PodPlanRunner(PlanRunner[intents.PodIntent]):
 
     @property
     def is_first(self) -> bool:
-        news = (view for view in self.seen if view.ref.name in self.intent.names and view.id not in self.intent.old)
+        news = (view for view in self.seen if view.ref.name in self.intent.names and view.id not in self.intent.old_ids)
         return all(view.state is ContainerState.CREATED for view in news)
 
     def survivors(self) -> dict[str, ContainerId]:

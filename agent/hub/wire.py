@@ -129,7 +129,6 @@ def _order(stop: pb.Stop, each: pb.Order, *, grace: float | None) -> rounds.Orde
         raise MalformedError(f"invalid order {each.action} for pod {each.pod.uid!r}")
     return rounds.Order(
         round=stop.round,
-        gang=stop.gang,
         attempt=stop.attempt,
         pod=PodUid(each.pod.uid),
         kind=kind,

@@ -19,7 +19,6 @@ class Order:
     """
 
     round: str
-    gang: str
     attempt: int
     pod: PodUid
     kind: OrderKind

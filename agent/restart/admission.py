@@ -287,7 +287,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
         return refusal
     if (spent := _spent(facts, allowance=pod_options.budget(), now=now)) is not None:
         return spent
-    swapped = targets if choice.strategy is intents.Strategy.SWAP else ()
+    swapped = targets if strategies.SPECS[choice.strategy].scope is strategies.Scope.CONTAINERS else ()
     orders = {spec.name: strategies.order_of(spec, situation) for spec in swapped}
     return Decision(
         Verb.ACT,
@@ -329,17 +329,9 @@ def _spent(facts: Facts, *, allowance: budget.Budget, now: float) -> Decision | 
 
 
 def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[ContainerSpec]) -> int:
-    """Return by how much the restart can raise the pod's restartCounts in total, finished init containers included.
-
-    None for a program that is restarted inside its container.
-
-    Two for each container: kubelet counts the exit and the removal separately when its rules restart a pod, and if
-    kubelet creates a container first, the successor is one attempt further on (measured, docs/architecture.md).
-    """
-    if strategy is intents.Strategy.PROCESS:
-        return 0
-    replaced = targets if strategy is intents.Strategy.SWAP else pod.containers
-    return 2 * len(replaced)
+    """Return by how much the restart can raise the pod's restartCounts in total, finished init containers included."""
+    spec = strategies.SPECS[strategy]
+    return spec.counted * len(pod.containers if spec.whole_pod else targets)
 
 
 def _refuse_for_good(facts: Facts, *, pod: PodView, pod_options: options.Options) -> Decision | None:

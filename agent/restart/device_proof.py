@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.restart import strategies
 from kubemend.agent.restart.intents import Strategy
 
 FRESH: Final = 60.0
@@ -17,9 +18,6 @@ FRESH: Final = 60.0
 
 SECOND_ROUND: Final = 2
 """The number of a gang's round from which on all GPUs of its members are proved."""
-
-CAN_WAIT: Final = frozenset({Strategy.SWAP, Strategy.RERUN})
-"""The strategies whose new containers are started by kubemend. Kubelet waits for no proof."""
 
 
 class ProofState(enum.Enum):
@@ -58,8 +56,8 @@ def due(
 
     ``concerned`` are those that a fault concerns; ``attempt`` is the number of the gang's round, 0 outside rounds.
     """
-    if strategy not in CAN_WAIT:
-        return frozenset()
+    if not strategies.SPECS[strategy].starts_containers:
+        return frozenset()  # kubelet waits for no proof
     return devices if attempt >= SECOND_ROUND else devices & frozenset(concerned)
 
 

@@ -110,6 +110,16 @@ class Intent:
     strategy: Strategy = Strategy.SWAP
     empty_cache_after: int = 0
 
+    @property
+    def old_ids(self) -> frozenset[ContainerId]:
+        """Return the containers whose processes must leave the devices."""
+        return frozenset({self.old})
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of the containers to restart."""
+        return frozenset({self.target.name})
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -142,7 +152,7 @@ class PodIntent:
     trigger: ContainerId | None = None
 
     @property
-    def old(self) -> frozenset[ContainerId]:
+    def old_ids(self) -> frozenset[ContainerId]:
         """Return every container that must be removed."""
         return frozenset(container for planned in self.plan for container in planned.old)
 
@@ -185,9 +195,14 @@ class ProcessIntent:
     strategy: Strategy = Strategy.PROCESS
 
     @property
-    def old(self) -> ContainerId:
-        """Return the container whose processes must leave the devices."""
-        return self.container
+    def old_ids(self) -> frozenset[ContainerId]:
+        """Return the containers whose processes must leave the devices."""
+        return frozenset({self.container})
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of the containers to restart."""
+        return frozenset({self.target.name})
 
 
 AnyIntent = Intent | PodIntent | ProcessIntent

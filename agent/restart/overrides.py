@@ -3,9 +3,7 @@
 from dataclasses import dataclass, replace
 
 from kubemend.agent.model.workloads import ContainerRole, PodView
-from kubemend.agent.restart import intents, members, options
-
-_WHOLE_POD = (intents.Strategy.RERUN, intents.Strategy.RESET, intents.Strategy.RULES)
+from kubemend.agent.restart import intents, members, options, strategies
 
 
 class AmbiguousTargetError(ValueError):
@@ -49,7 +47,8 @@ def container(pod: PodView, asked: RestartOverrides) -> str:
     if named:
         return named[0]
     meant = [name for name in mains if name in members.targets(pod, named=())]
-    if len(meant) > 1 and pod_options.strategy not in _WHOLE_POD:
+    spec = strategies.SPECS.get(pod_options.strategy)  # None: auto
+    if len(meant) > 1 and not (spec is not None and spec.whole_pod):
         raise AmbiguousTargetError(
             f"pod {pod.ref} has several containers; name one with --container: {', '.join(mains)}"
         )

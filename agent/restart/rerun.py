@@ -60,7 +60,7 @@ def next_steps(
 
 
 def _reserving(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known) -> tuple[Step, ...]:
-    if not any(view.id in intent.old for view in seen):
+    if not any(view.id in intent.old_ids for view in seen):
         return ()
     return reservations.left_over(intent, seen) or reservations.missing(intent, seen, taken=known.taken)
 

@@ -73,12 +73,12 @@ def next_steps(
 
 def is_untouched(intent: intents.PodIntent, seen: Iterable[ContainerSummary]) -> bool:
     """Return whether nothing has been removed yet, so that the restart can be undone."""
-    return {view.id for view in seen if view.ref.name in intent.names} == intent.old
+    return {view.id for view in seen if view.ref.name in intent.names} == intent.old_ids
 
 
 def clearing(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known) -> tuple[Step, ...]:
     """Return what must still be removed; empty if nothing old, and nothing out of turn, is left."""
-    old = [view for view in seen if view.id in intent.old]
+    old = [view for view in seen if view.id in intent.old_ids]
     exited = [view for view in old if view.state is ContainerState.EXITED]
     if exited and len(exited) < len(old):
         return _removals(exited, StepReason.OLD_LEFT)
@@ -103,7 +103,7 @@ def clearing_for_kubelet(
     going = {step.container for step in todo if step.kind is StepKind.REMOVE}
     inits = {planned.name for planned in intent.plan if planned.role is ContainerRole.INIT}
     stays = (view for view in seen if view.id not in going)
-    if any(view.id in intent.old or (view.ref.name in inits and view.state in LIVE) for view in stays):
+    if any(view.id in intent.old_ids or (view.ref.name in inits and view.state in LIVE) for view in stays):
         return todo
     newest = {view.ref.name: view for view in sorted(seen, key=lambda view: view.created_at)}
     for view in newest.values():
@@ -114,7 +114,7 @@ def clearing_for_kubelet(
 
 def successors(intent: intents.PodIntent, seen: Iterable[ContainerSummary], name: str) -> list[ContainerSummary]:
     """Return the containers of a name that are not old, oldest first."""
-    found = (view for view in seen if view.ref.name == name and view.id not in intent.old)
+    found = (view for view in seen if view.ref.name == name and view.id not in intent.old_ids)
     return sorted(found, key=lambda view: (view.created_at, view.attempt))
 
 

@@ -1,4 +1,4 @@
-"""Choose the strategy that restarts a pod, and explain why no better one is used. Pure: strategies with obstacles.
+"""Define what each strategy does, choose the one that restarts a pod, and explain why no better one is used. Pure.
 
 A strategy that is requested by name is used or refused; only ``auto`` falls back, each time with the reason.
 """
@@ -93,11 +93,41 @@ class Choice:
 Check = Callable[[Situation], tuple[Obstacle, str] | None]
 
 
+class Scope(enum.Enum):
+    """What a strategy restarts: a container's program, the containers that are meant, or every container of the pod."""
+
+    PROGRAM = "program"
+    CONTAINERS = "containers"
+    POD = "pod"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What one strategy does.
+
+    ``check`` returns the obstacle to it. ``counted`` is by how much it can raise the restartCount of each container
+    that it restarts. ``starts_containers``: kubemend starts the new containers, and can wait for a proof before that;
+    otherwise kubelet starts them, or the launcher a new program. ``kills``: one container must die of SIGKILL, so that
+    kubelet restarts the others; then there is no grace period.
+    """
+
+    scope: Scope
+    check: Check
+    counted: int
+    starts_containers: bool = False
+    kills: bool = False
+
+    @property
+    def whole_pod(self) -> bool:
+        """Return whether every container of the pod is restarted."""
+        return self.scope is Scope.POD
+
+
 def choose(wanted: Strategy, situation: Situation) -> Choice:
     """Return the first strategy without an obstacle: the wanted one, or for ``auto`` each in turn."""
     refused: list[Refused] = []
     for strategy in _auto(situation) if wanted is Strategy.AUTO else (wanted,):
-        obstacle = CHECKS[strategy](situation)
+        obstacle = SPECS[strategy].check(situation)
         if obstacle is None and wanted is Strategy.AUTO and strategy is Strategy.PROCESS:
             obstacle = _same_fault(situation)
         if obstacle is None:
@@ -271,16 +301,20 @@ def _early_liveness(containers: Iterable[ContainerSpec]) -> tuple[Obstacle, str]
     return None
 
 
-CHECKS: Final[Mapping[Strategy, Check]] = MappingProxyType(
+_COUNTED_TWICE: Final = 2
+"""Kubelet counts the exit and the removal separately when its rules restart a pod, and if kubelet creates a container
+first, the successor is one attempt further on (measured, docs/architecture.md)."""
+
+SPECS: Final[Mapping[Strategy, Spec]] = MappingProxyType(
     {
-        Strategy.PROCESS: _process,
-        Strategy.SWAP: _swap,
-        Strategy.RERUN: _rerun,
-        Strategy.RESET: _reset,
-        Strategy.RULES: _rules,
+        Strategy.PROCESS: Spec(Scope.PROGRAM, _process, counted=0),
+        Strategy.SWAP: Spec(Scope.CONTAINERS, _swap, counted=_COUNTED_TWICE, starts_containers=True),
+        Strategy.RERUN: Spec(Scope.POD, _rerun, counted=_COUNTED_TWICE, starts_containers=True),
+        Strategy.RESET: Spec(Scope.POD, _reset, counted=_COUNTED_TWICE),
+        Strategy.RULES: Spec(Scope.POD, _rules, counted=_COUNTED_TWICE, kills=True),
     }
 )
-"""The check for an obstacle to each strategy (``auto`` is the choice between them)."""
+"""What each strategy does (``auto`` is the choice between them)."""
 
 # Auto never chooses a rerun: it costs more than a swap, and has the same obstacles.
 _AUTO: Final = (Strategy.SWAP, Strategy.RESET, Strategy.RULES)

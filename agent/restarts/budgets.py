@@ -10,8 +10,9 @@ from prometheus_client.registry import Collector
 from kubemend.agent import ports
 from kubemend.agent.clients.journal.store import COUNT_SECONDS, Store
 from kubemend.agent.model.workloads import ContainerRef, PodView
-from kubemend.agent.restart import admission, counts, intents, options
+from kubemend.agent.restart import admission, counts, options
 from kubemend.agent.restart.device_budget import ON_DEVICE
+from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.common import budgets, contained
 
 
@@ -48,12 +49,13 @@ class Budgets:
     def counting(self, facts: admission.Facts, decision: admission.Decision) -> "Iterator[Counted]":
         """Count an admitted restart during the block; remove it at the end unless it started."""
         assert facts.pod is not None
-        match decision.strategy:
-            case intents.Strategy.SWAP:
-                names = frozenset(decision.orders)
-            case intents.Strategy.PROCESS:
+        assert decision.strategy is not None
+        match SPECS[decision.strategy].scope:
+            case Scope.PROGRAM:
                 names = frozenset({facts.target.name})
-            case _:
+            case Scope.CONTAINERS:
+                names = frozenset(decision.orders)
+            case Scope.POD:
                 names = frozenset(spec.name for spec in facts.pod.containers)
         counted = counts.Begun(
             pod=facts.pod.ref.uid,

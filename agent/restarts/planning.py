@@ -12,7 +12,7 @@ from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.shm_cleanup import ShmCleanup
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
 from kubemend.agent.restart import admission, cache, clone, intents, members, options, process, rules
-from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.agent.restarts import restart_plan, runtime_state
 
 log = structlog.get_logger(__name__)
@@ -34,16 +34,16 @@ async def prepare(
     ``ended_too``: also swap containers of the group that have exited, instead of leaving them to kubelet. ``crashes``
     are what has led to the restart.
     """
-    if decision.strategy is Strategy.SWAP:
+    assert decision.strategy is not None
+    spec = SPECS[decision.strategy]
+    if spec.scope is Scope.CONTAINERS:
         return await _prepare_swap(
             outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
         )
-    if decision.strategy is Strategy.PROCESS:
+    if spec.scope is Scope.PROGRAM:
         return _prepare_process(outside, decision, target=target, reason=reason, now=now)
-    assert decision.strategy is not None
     ref = target.view.ref
     plan = await runtime_state.plan(outside.runtime, pod)
-    rules_grace = decision.strategy is Strategy.RULES  # only SIGKILL gives the exit code that the rule matches
     intent = intents.PodIntent(
         id=_new_id(),
         target=ref,
@@ -52,15 +52,15 @@ async def prepare(
         plan=plan,
         reason=reason,
         created_at=now,
-        grace_seconds=0.0 if rules_grace else decision.grace_seconds,
-        trigger=_trigger(pod, plan=plan, preferred=ref.name) if rules_grace else None,
+        grace_seconds=0.0 if spec.kills else decision.grace_seconds,
+        trigger=_trigger(pod, plan=plan, preferred=ref.name) if spec.kills else None,
     )
     materials: Mapping[str, SuccessorSpec] | None = None
-    if decision.strategy is Strategy.RERUN:
+    if spec.starts_containers:
         materials = await runtime_state.materials(outside.runtime, intent, pod=pod, processes=outside.processes)
     sweep = _sweep(outside, pod.annotations, materials=(materials or {}).values())
-    spec = pod.container(ref.name)
-    count = spec.restart_count + 1 if spec is not None else 1
+    of_target = pod.container(ref.name)
+    count = of_target.restart_count + 1 if of_target is not None else 1
     if materials is not None:
         count = materials[ref.name].successor.restart_count
         materials = {

@@ -145,7 +145,7 @@ class SwapPlan(RestartPlan):
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset(swap.intent.target.name for swap in self.swaps)
+        return frozenset[str]().union(*(swap.intent.names for swap in self.swaps))
 
     @property
     def old(self) -> frozenset[ContainerId]:
@@ -226,7 +226,7 @@ class ProcessPlan(RestartPlan):
 
     @property
     def names(self) -> frozenset[str]:
-        return frozenset({self.intent.target.name})
+        return self.intent.names
 
     @property
     def old(self) -> frozenset[ContainerId]:
@@ -283,7 +283,7 @@ class PodRestartPlan(RestartPlan):
 
     @property
     def old(self) -> frozenset[ContainerId]:
-        return self.intent.old
+        return self.intent.old_ids
 
     @property
     def emptyings(self) -> tuple[CacheCleanup, ...]:

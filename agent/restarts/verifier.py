@@ -15,8 +15,7 @@ from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.workloads import PodView
-from kubemend.agent.restart import device_release, verification
-from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart import device_release, strategies, verification
 from kubemend.agent.restart.verification import Check, CheckState
 from kubemend.agent.restarts.restart_plan import RestartPlan
 
@@ -64,7 +63,7 @@ class RestartVerifier:
         """
         uid = act.target.pod.uid
         loop = asyncio.get_running_loop()
-        whole_pod = act.strategy not in (Strategy.PROCESS, Strategy.SWAP)
+        whole_pod = strategies.SPECS[act.strategy].whole_pod
         deadline = loop.time() + (self._patience.pod if whole_pod else self._patience.kubelet)
         async with self._outside.events.subscribe(uid) as changes:
             outcome = await act.resolve(outcome)

@@ -99,7 +99,6 @@ class Orders:
             pb.HubMessage(
                 stop=pb.Stop(
                     round=ref.id,
-                    gang=str(ref.gang),
                     attempt=ref.attempt,
                     cause_code=code,
                     cause_message=message,

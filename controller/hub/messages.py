@@ -78,7 +78,6 @@ def _hello(hello: pb.Hello, limits: Limits) -> None:
             f"the agent uses protocol {hello.protocol}, this hub {OLDEST} to {PROTOCOL}. Upgrade the agent",
         )
     _shape(_SUBDOMAIN, hello.node, "node")
-    _shape(_ID, hello.instance, "instance")
     _count(hello.results, limits.results, "results")
     for result in hello.results:
         _result(result, limits)

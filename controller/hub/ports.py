@@ -10,13 +10,11 @@ from kubemend.controller.model.members import NodeName, PodUid
 class Session(Protocol):
     """One agent's stream, from its first Hello to its end.
 
-    ``node`` comes from its token, ``instance`` from its Hello; ``number`` is never reused in this process.
+    ``node`` comes from its token; ``number`` is never reused in this process.
     """
 
     @property
     def node(self) -> NodeName: ...
-    @property
-    def instance(self) -> str: ...
     @property
     def number(self) -> int: ...
 

@@ -154,7 +154,7 @@ class Coordination:
         if data is grpc.aio.EOF:
             raise RefusedError(Reason.SILENT, "the stream ended without a Hello")
         hello = messages.hello_of(messages.parse(data, limits=self._rules.limits), node=who.node)
-        return Caller(who.node, token, hello.instance, next(self._numbers)), hello
+        return Caller(who.node, token, next(self._numbers)), hello
 
     async def _session(self, stream: Stream, hello: pb.Hello) -> Ending:
         self.roster.join(stream, pb.HubMessage(welcome=pb.Welcome(leader=self._name, protocol=PROTOCOL)))

@@ -44,11 +44,10 @@ REPLACED = Ending(Why.REPLACED, grpc.StatusCode.ABORTED, "a newer stream of this
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The peer of a stream: its node and token as the API server confirmed them, and its process."""
+    """The peer of a stream: its node and token as the API server confirmed them."""
 
     node: NodeName
     token: str
-    instance: str
     number: int
 
 
@@ -103,11 +102,6 @@ class Stream:
     def node(self) -> NodeName:
         """Return the node that the token names."""
         return self.caller.node
-
-    @property
-    def instance(self) -> str:
-        """Return the agent's process, as its Hello names it."""
-        return self.caller.instance
 
     @property
     def number(self) -> int:

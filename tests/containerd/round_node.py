@@ -374,7 +374,6 @@ def order(pod: PodView, *, number: int = 1, kind: OrderKind = OrderKind.RESTART,
     """Return an order of a round."""
     return Order(
         round=f"default/gang-{number}",
-        gang="default/Gang/g",
         attempt=number,
         pod=pod.ref.uid,
         kind=kind,

@@ -1,9 +1,10 @@
 """Convert values of the journal to JSON and back; unknown input is refused."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from kubemend.agent.health.catalog.catalog import FaultKey
 from kubemend.agent.health.state import recurrence
@@ -34,12 +35,7 @@ def intent_to_json(intent: intents.AnyIntent) -> str:
         "grace": intent.grace_seconds,
         "strategy": intent.strategy.value,
     }
-    if isinstance(intent, intents.PodIntent):
-        return json.dumps(raw | {"plan": [_planned_to_raw(item) for item in intent.plan], "trigger": intent.trigger})
-    if isinstance(intent, intents.ProcessIntent):
-        return json.dumps(raw | {"stays": intent.container, "trainer": intent.trainer})
-    swap = {"old": intent.old, "oldAttempt": intent.old_attempt, "order": intent.order.value}
-    return json.dumps(raw | swap | {"emptyCacheAfter": intent.empty_cache_after})
+    return json.dumps(raw | _KINDS[type(intent)].encode(intent))
 
 
 def intent_from_json(text: str) -> intents.AnyIntent:
@@ -61,14 +57,64 @@ def intent_from_json(text: str) -> intents.AnyIntent:
         "grace_seconds": raw["grace"],
         "strategy": intents.Strategy(raw["strategy"]),
     }
-    if "plan" in raw:
-        trigger = ContainerId(raw["trigger"]) if raw["trigger"] else None
-        return intents.PodIntent(**common, plan=tuple(map(_planned_from_raw, raw["plan"])), trigger=trigger)
-    if "stays" in raw:
-        return intents.ProcessIntent(**common, container=ContainerId(raw["stays"]), trainer=raw["trainer"])
-    old, order = ContainerId(raw["old"]), intents.SwapOrder(raw["order"])
-    after = raw.get("emptyCacheAfter", 0)  # missing in the intents of older agents
-    return intents.Intent(**common, old=old, old_attempt=raw["oldAttempt"], order=order, empty_cache_after=after)
+    for kind in _KINDS.values():
+        if kind.field in raw:
+            return kind.decode(raw, common)
+    raise ValueError(f"the intent {common['id']} is of no known kind")
+
+
+def _swap_to_raw(intent: intents.Intent) -> dict[str, Any]:
+    return {
+        "old": intent.old,
+        "oldAttempt": intent.old_attempt,
+        "order": intent.order.value,
+        "emptyCacheAfter": intent.empty_cache_after,
+    }
+
+
+def _swap_from_raw(raw: Mapping[str, Any], common: Mapping[str, Any]) -> intents.Intent:
+    return intents.Intent(
+        **common,
+        old=ContainerId(raw["old"]),
+        old_attempt=raw["oldAttempt"],
+        order=intents.SwapOrder(raw["order"]),
+        empty_cache_after=raw.get("emptyCacheAfter", 0),  # missing in the intents of older agents
+    )
+
+
+def _pod_to_raw(intent: intents.PodIntent) -> dict[str, Any]:
+    return {"plan": [_planned_to_raw(item) for item in intent.plan], "trigger": intent.trigger}
+
+
+def _pod_from_raw(raw: Mapping[str, Any], common: Mapping[str, Any]) -> intents.PodIntent:
+    trigger = ContainerId(raw["trigger"]) if raw["trigger"] else None
+    return intents.PodIntent(**common, plan=tuple(map(_planned_from_raw, raw["plan"])), trigger=trigger)
+
+
+def _process_to_raw(intent: intents.ProcessIntent) -> dict[str, Any]:
+    return {"stays": intent.container, "trainer": intent.trainer}
+
+
+def _process_from_raw(raw: Mapping[str, Any], common: Mapping[str, Any]) -> intents.ProcessIntent:
+    return intents.ProcessIntent(**common, container=ContainerId(raw["stays"]), trainer=raw["trainer"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How one kind of intent is stored beside what all have in common. ``field`` is in entries of this kind only."""
+
+    field: str
+    encode: Callable[[Any], dict[str, Any]]
+    decode: Callable[[Mapping[str, Any], Mapping[str, Any]], intents.AnyIntent]
+
+
+_KINDS: Final[Mapping[type[intents.AnyIntent], _Kind]] = MappingProxyType(
+    {
+        intents.Intent: _Kind("old", _swap_to_raw, _swap_from_raw),
+        intents.PodIntent: _Kind("plan", _pod_to_raw, _pod_from_raw),
+        intents.ProcessIntent: _Kind("stays", _process_to_raw, _process_from_raw),
+    }
+)
 
 
 def _planned_to_raw(planned: intents.Planned) -> dict[str, Any]:
@@ -117,7 +163,7 @@ def record_to_json(record: rounds.Record) -> str:
             "released": record.released,
             "order": {
                 "round": order.round,
-                "gang": order.gang,
+                "gang": "",  # agents of release 0.1.0 do not read an order without it
                 "attempt": order.attempt,
                 "pod": order.pod,
                 "kind": order.kind.value,
@@ -149,7 +195,6 @@ def record_from_json(text: str) -> rounds.Record:
     return rounds.Record(
         order=rounds.Order(
             round=order["round"],
-            gang=order["gang"],
             attempt=order["attempt"],
             pod=PodUid(order["pod"]),
             kind=OrderKind(order["kind"]),

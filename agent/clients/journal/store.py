@@ -285,11 +285,10 @@ def _put_record(connection: sqlite3.Connection, record: rounds.Record) -> None:
 
 def _counted(begun: Sequence[intents.AnyIntent]) -> Begun:
     """Return how a restart counts by its intents alone: all are of one pod, and begun at one time."""
-    names = (intent.names if isinstance(intent, intents.PodIntent) else {intent.target.name} for intent in begun)
     first = begun[0]
     return Begun(
         pod=first.target.pod.uid,
-        containers=frozenset[str]().union(*names),
+        containers=frozenset[str]().union(*(intent.names for intent in begun)),
         at=first.created_at,
         fault_at=first.created_at,
     )

@@ -48,7 +48,6 @@ _FAULT: Final = pb.Fault(
 _SAMPLE: Final = pb.DeviceSample(pod_uid="uid-0", device="GPU-0", utilization=0.5, clock=1.0, power=0.25)
 _STOP: Final = pb.Stop(
     round="team/r1",
-    gang="team/JobSet/train",
     attempt=2,
     cause_code="Exit1",
     cause_message="it ended",

@@ -41,7 +41,6 @@ RERUN: Final = intents.PodIntent(
 RECORD: Final = rounds.Record(
     order=rounds.Order(
         round="team/r1",
-        gang="team/JobSet/train",
         attempt=2,
         pod=builders.POD.uid,
         kind=OrderKind.RESTART,

@@ -1,11 +1,15 @@
 """State files of earlier releases are read, and that of a later one is refused in one line."""
 
 import contextlib
+import json
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kubemend.agent.clients.journal import codec
 from kubemend.agent.clients.journal import store as history
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from tests.contract.journal import recording
@@ -31,6 +35,30 @@ async def test_state_of_an_earlier_release_is_kept(tmp_path: Path, recorded: Pat
     await store.finish(recording.SWAP.id, outcome="Swapped", now=1002.0)
     assert await store.unfinished() == (recording.RERUN,)
     await store.close()
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda path: path.stem)
+def test_earlier_release_finds_every_field_that_it_wrote(recorded: Path) -> None:
+    """A downgrade works while the format is the same."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as then:
+        then.executescript(recorded.read_text())
+        ((record,),) = then.execute("SELECT body FROM rounds").fetchall()
+        intents = dict(then.execute("SELECT id, body FROM intents").fetchall())
+    assert missing(codec.record_to_json(recording.RECORD), record) == set()
+    for intent in (recording.SWAP, recording.RERUN):
+        assert missing(codec.intent_to_json(intent), intents[intent.id]) == set()
+
+
+def missing(today: str, then: str) -> set[str]:
+    """Return the fields that only the older JSON object has, and those of its objects."""
+    return set(paths(json.loads(then))) - set(paths(json.loads(today)))
+
+
+def paths(raw: dict[str, Any]) -> Iterator[str]:
+    for name, value in raw.items():
+        yield name
+        if isinstance(value, dict):
+            yield from (f"{name}.{path}" for path in paths(value))
 
 
 def test_the_format_of_today_is_recorded() -> None:

@@ -97,4 +97,4 @@ def stop(*numbers: int, round_name: str = "team/r1", **changes: Any) -> pb.Stop:
     """Return an order to stop these members."""
     defaults: dict[str, Any] = {"attempt": 1, "cause_code": "Exit1", "cause_message": "died", "hold_seconds": 30.0}
     orders = [pb.Order(pod=pod_of(number)) for number in numbers]
-    return pb.Stop(round=round_name, gang=str(GANG), orders=orders, **defaults | changes)
+    return pb.Stop(round=round_name, orders=orders, **defaults | changes)

@@ -41,7 +41,6 @@ async def test_order_is_carried_out_and_results_are_reported(rig: Rig, stream: F
     other, _ = await rig.rounds.ordered()
     assert order == Order(
         round="team/r1",
-        gang="team/JobSet/train",
         attempt=1,
         pod=builders.ref(0).uid,
         kind=OrderKind.RESTART,
@@ -232,6 +231,6 @@ async def test_internal_error_in_order_leaves_stream_and_next_order(rig: Rig, mo
         stream, _ = await hub.welcomed()
         for name in ("bad", "good"):
             order = pb.Order(pod=builders.pod_of(0), action=pb.Order.RESTART)
-            await stream.say(stop=pb.Stop(round=name, gang="g", attempt=1, hold_seconds=10.0, orders=[order]))
+            await stream.say(stop=pb.Stop(round=name, attempt=1, hold_seconds=10.0, orders=[order]))
         taken, _ = await rig.rounds.ordered()
         assert taken.round == "good"

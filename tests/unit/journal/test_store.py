@@ -174,7 +174,6 @@ async def test_pod_restart_counts_once_for_all_containers(store: Store) -> None:
 RECORD = rounds.Record(
     order=rounds.Order(
         round="default/gang-7",
-        gang="default/Gang/g",
         attempt=7,
         pod=builders.POD.uid,
         kind=OrderKind.HOLD,

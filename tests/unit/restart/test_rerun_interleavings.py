@@ -40,8 +40,8 @@ def check_end(world: World) -> None:
     lasting = [item.name for item in world.intent.plan if item.role is not INIT]
     for item in world.intent.plan:
         assert len(world.running(item.name)) == (item.name in lasting), item.name
-    assert not [view for view in world.containers if view.state is CREATED or view.id in world.intent.old]
-    ends = [end.at for container, end in world.exits.items() if container not in world.intent.old]
+    assert not [view for view in world.containers if view.state is CREATED or view.id in world.intent.old_ids]
+    ends = [end.at for container, end in world.exits.items() if container not in world.intent.old_ids]
     assert len(lasting) == len(world.intent.plan) or ends
     first = min(world.running(name)[0].created_at for name in lasting)
     assert max(ends, default=0) < first, "what init prepares is ready before anything uses it"

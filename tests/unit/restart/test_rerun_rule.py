@@ -192,6 +192,6 @@ def test_undo_leaves_untouched_pod_and_clears_half_cleared_one() -> None:
         steps.StepReason.GIVEN_BACK
     }
     assert rerun.next_steps(intent, ALL_OLD, resolution=undo)[0].why is steps.StepReason.UNDONE
-    known = reset.Known(noticed=intent.old)
+    known = reset.Known(noticed=intent.old_ids)
     cleared = rerun.next_steps(intent, ALL_OLD[1:], known=known, resolution=undo)
     assert {step.why for step in cleared} == {steps.StepReason.OLD_LEFT}

@@ -52,8 +52,8 @@ def is_up(world: World) -> bool:
 def check_end(world: World) -> None:
     """All containers are new, and init's work was complete before anything used it."""
     assert is_up(world)
-    assert not [view for view in world.containers if view.state is CREATED or view.id in world.intent.old]
-    ends = [end.at for container, end in world.exits.items() if container not in world.intent.old]
+    assert not [view for view in world.containers if view.state is CREATED or view.id in world.intent.old_ids]
+    ends = [end.at for container, end in world.exits.items() if container not in world.intent.old_ids]
     assert ends or not any(item.role is INIT for item in world.intent.plan)
     lasting = (item.name for item in world.intent.plan if item.role is not INIT)
     assert max(ends, default=0) < min(world.running(name)[0].created_at for name in lasting)

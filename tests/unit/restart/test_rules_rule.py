@@ -104,7 +104,7 @@ class World:
         return max(found, key=lambda view: view.created_at, default=None)
 
     def _old_left(self) -> bool:
-        return any(view.id in INTENT.old for view in self.containers)
+        return any(view.id in INTENT.old_ids for view in self.containers)
 
 
 MOVES: dict[str, Callable[[World], object]] = {
@@ -126,6 +126,6 @@ def test_rules_and_kubelet_interleaved_restart_the_pod_once_or_never(moves: list
         assert set(world.killed) <= {TRIGGER}, "what kubelet has started is none of its business"
     world.settle()
     assert {name: len(world.running(name)) for name in LASTING} == dict.fromkeys(LASTING, 1)
-    old_ones = [name for name in LASTING if world.running(name)[0].id in INTENT.old]
+    old_ones = [name for name in LASTING if world.running(name)[0].id in INTENT.old_ids]
     assert old_ones == ([] if world.killed else LASTING), "half a restart"
     assert world.made == (len(ORDER) if world.killed else 0), "each container is started once"

@@ -1,9 +1,11 @@
 """Which strategy is chosen, and the reason for each fallback."""
 
 import dataclasses
+import pathlib
 from typing import Any
 
 import pytest
+import yaml
 
 from kubemend.agent.model.workloads import (
     ContainerRole,
@@ -18,6 +20,8 @@ from kubemend.agent.restart import admission, process, strategies
 from kubemend.agent.restart.intents import Strategy, SwapOrder
 from kubemend.agent.restart.strategies import Obstacle
 from tests.unit.restart import builders
+
+CRD = pathlib.Path(__file__).parents[3] / "daemonset" / "crds" / "restarts.yaml"
 
 ALWAYS, ON_FAILURE, NEVER = RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE, RestartPolicy.NEVER
 RESTART_ALL = (RestartRule(RuleAction.RESTART_ALL, frozenset({137})),)
@@ -41,8 +45,15 @@ def situation(*, policy: RestartPolicy = ALWAYS, containers: Any = None, **chang
     return strategies.Situation(pod=pod, targets=(containers[-1],), **changes)
 
 
-def test_every_strategy_but_auto_has_a_check() -> None:
-    assert set(strategies.CHECKS) == set(Strategy) - {Strategy.AUTO}
+def test_every_strategy_but_auto_is_in_the_table() -> None:
+    assert set(strategies.SPECS) == set(Strategy) - {Strategy.AUTO}
+
+
+def test_restart_resource_allows_every_strategy() -> None:
+    (definition,) = yaml.safe_load_all(CRD.read_text("utf-8"))
+    (version,) = definition["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    assert spec["strategy"]["enum"] == [strategy.value for strategy in Strategy]
 
 
 def test_every_obstacle_is_an_admission_reason() -> None:

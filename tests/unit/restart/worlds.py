@@ -108,7 +108,7 @@ class World:
         """End running successors of mains with 1."""
         mains = {item.name for item in self.intent.plan if item.role is MAIN}
         for view in self.containers:
-            if view.ref.name in mains and view.state is RUNNING and view.id not in self.intent.old:
+            if view.ref.name in mains and view.state is RUNNING and view.id not in self.intent.old_ids:
                 self._set(view.id, EXITED)
 
     def agent_looks(self) -> None:
@@ -206,7 +206,7 @@ class World:
             return  # gone in the meantime: the call fails
         assert started.restart_id == self.intent.id, "only containers of this restart are started"
         assert RESERVED not in started.ref.name, "a reservation is never started"
-        assert not [view for view in self.containers if view.id in self.intent.old], "something old is left"
+        assert not [view for view in self.containers if view.id in self.intent.old_ids], "something old is left"
         self.we_started.append(started.ref.name)
 
     def _add(self, label: str, *, attempt: int, restart_id: str | None) -> ContainerId | None:

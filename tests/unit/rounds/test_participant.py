@@ -193,7 +193,6 @@ class World:
 def order(**changes: Any) -> Order:
     defaults: dict[str, Any] = {
         "round": "default/gang-1",
-        "gang": "default/Gang/g",
         "attempt": 1,
         "pod": POD.uid,
         "kind": OrderKind.RESTART,

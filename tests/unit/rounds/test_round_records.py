@@ -16,7 +16,7 @@ POD = PodRef("team", "train-0", PodUid("uid-0"))
 
 def record(attempt: int) -> Record:
     name = f"team/train-{attempt}"
-    order = Order(name, "team/Job/train", attempt, POD.uid, OrderKind.RESTART, "Exit1", "it ended", 30.0)
+    order = Order(name, attempt, POD.uid, OrderKind.RESTART, "Exit1", "it ended", 30.0)
     return Record(order, POD, Standing(name, POD, StepPhase.STOPPED), boot="boot-1", heard_at=1.0, written_at=1.0)
 
 

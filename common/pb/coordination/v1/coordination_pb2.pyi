@@ -77,7 +77,7 @@ class Hello(_message.Message):
     """the agent's"""
     node: _builtins.str
     instance: _builtins.str
-    """of the agent's process; random"""
+    """random; no hub reads it since 0.1.0, which refuses a Hello without it"""
     epoch: _builtins.int
     """the highest that this node has accepted"""
     @_builtins.property
@@ -518,7 +518,6 @@ class Stop(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUND_FIELD_NUMBER: _builtins.int
-    GANG_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CAUSE_CODE_FIELD_NUMBER: _builtins.int
     CAUSE_MESSAGE_FIELD_NUMBER: _builtins.int
@@ -528,7 +527,6 @@ class Stop(_message.Message):
     ORDERS_FIELD_NUMBER: _builtins.int
     round: _builtins.str
     """"namespace/name" of its Restart object"""
-    gang: _builtins.str
     attempt: _builtins.int
     cause_code: _builtins.str
     cause_message: _builtins.str
@@ -544,7 +542,6 @@ class Stop(_message.Message):
         self,
         *,
         round: _builtins.str = ...,
-        gang: _builtins.str = ...,
         attempt: _builtins.int = ...,
         cause_code: _builtins.str = ...,
         cause_message: _builtins.str = ...,
@@ -555,7 +552,7 @@ class Stop(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_seconds", b"_grace_seconds", "grace_seconds", b"grace_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_seconds", b"_grace_seconds", "attempt", b"attempt", "cause_code", b"cause_code", "cause_message", b"cause_message", "gang", b"gang", "grace_seconds", b"grace_seconds", "hold_seconds", b"hold_seconds", "orders", b"orders", "round", b"round", "strategy", b"strategy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_seconds", b"_grace_seconds", "attempt", b"attempt", "cause_code", b"cause_code", "cause_message", b"cause_message", "grace_seconds", b"grace_seconds", "hold_seconds", b"hold_seconds", "orders", b"orders", "round", b"round", "strategy", b"strategy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__grace_seconds: _TypeAlias = _typing.Literal["grace_seconds"]  # noqa: Y015
     _WhichOneofArgType__grace_seconds: _TypeAlias = _typing.Literal["_grace_seconds", b"_grace_seconds"]  # noqa: Y015

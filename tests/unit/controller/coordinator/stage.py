@@ -230,7 +230,6 @@ class Agent:
 
     def __init__(self, node: NodeName) -> None:
         self.node = node
-        self.instance = "one"
         self.number = 1
         self.inbox: asyncio.Queue[pb.HubMessage] = asyncio.Queue()
 

@@ -86,12 +86,12 @@ async def test_fault_restarts_whole_gang_in_one_round() -> None:
         assert stage.events.reasons == ["RoundDone"]
 
 
-async def test_stop_has_gang_cause_hold_and_pod() -> None:
+async def test_stop_has_attempt_cause_hold_and_pod() -> None:
     stage = Stage(builders.gang(SIZE))
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 0)
         stop = (await stage.agent(2).received("stop")).stop
-        assert (stop.gang, stop.attempt, stop.cause_code) == ("team/Job/train", 1, "Exit1")
+        assert (stop.attempt, stop.cause_code) == (1, "Exit1")
         assert stop.hold_seconds == Limits().hold
         assert [(order.pod.name, order.action) for order in stop.orders] == [("train-2-0", pb.Order.RESTART)]
 

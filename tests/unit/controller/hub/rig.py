@@ -61,7 +61,7 @@ class Engine:
     def connected(self, session: Session) -> None:
         assert session.node not in self.sessions
         self.sessions[session.node] = session
-        self._add(session, "connected", session.instance)
+        self._add(session, "connected", session.number)
 
     def hello(self, session: Session, hello: pb.Hello) -> None:
         assert self.sessions[session.node] is session
@@ -75,7 +75,7 @@ class Engine:
 
     def gone(self, session: Session) -> None:
         assert self.sessions.pop(session.node) is session
-        self._add(session, "gone", session.instance)
+        self._add(session, "gone", session.number)
 
     def of(self, kind: str) -> list[Any]:
         """Return the recorded calls of one kind."""
@@ -160,10 +160,10 @@ class Rig:
         )
         return Agent(channel, token=f"token-of-{node}" if token == "" else token)
 
-    async def session(self, node: str = "node-1", *uids: str, instance: str = "i-1") -> tuple[Agent, Session]:
+    async def session(self, node: str = "node-1", *uids: str) -> tuple[Agent, Session]:
         """Return a connected agent, and the hub's side of its session."""
         agent = await self.agent(node)
-        await agent.say(words.hello(*uids, node=node, instance=instance))
+        await agent.say(words.hello(*uids, node=node))
         assert (await agent.hear()).welcome.leader == "hub-0"
         return agent, self.engine.sessions[NodeName(node)]
 

@@ -185,5 +185,5 @@ async def test_token_of_living_stream_is_reviewed_again() -> None:
         agent, _ = await rig.session()
         rig.tokens.revoked.add("token-of-node-1")
         assert (await agent.ended())[0] is grpc.StatusCode.UNAUTHENTICATED
-        assert rig.engine.of("gone") == ["i-1"]
+        assert rig.engine.of("gone") == [1]
         assert rig.counted("kubemend_hub_sessions_ended_total") == {"Token": 1}

@@ -86,7 +86,6 @@ def _set(path: str, value: object) -> Callable[[pb.AgentMessage], object]:
     [
         ("hello", "hello.node", ""),
         ("hello", "hello.node", "Node_1"),
-        ("hello", "hello.instance", ""),
         ("hello", "hello.results.0.pod.uid", "../etc"),
         ("hello", "hello.results.0.pod.uid", ""),
         ("hello", "hello.results.0.pod.namespace", "train/x"),

@@ -34,7 +34,7 @@ def test_sort_hello_loses_nothing(uids: list[str]) -> None:
         uid for uid in uids if uid.startswith("new")
     ]
     assert parts.foreign == uids.count("theirs")
-    assert (parts.hello.node, parts.hello.instance, parts.hello.epoch) == (hello.node, hello.instance, hello.epoch)
+    assert (parts.hello.node, parts.hello.epoch) == (hello.node, hello.epoch)
 
 
 def test_foreign_samples_are_counted_and_unknown_ones_dropped() -> None:

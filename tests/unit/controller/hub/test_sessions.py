@@ -22,7 +22,7 @@ async def test_agent_is_welcomed_and_its_messages_arrive_in_order(rig: Rig) -> N
         await agent.say(message)
     await rig.engine.until(lambda: len(rig.engine.heard) == 5)
     assert rig.engine.heard == [
-        ("connected", "node-1", "i-1"),
+        ("connected", "node-1", 1),
         ("hello", "node-1", words.hello("uid-1").hello),
         ("told", "node-1", words.fault()),
         ("told", "node-1", words.result()),
@@ -57,7 +57,7 @@ async def test_second_hello_is_passed_on(rig: Rig) -> None:
 async def test_agent_that_disconnects_is_gone(rig: Rig) -> None:
     agent, session = await rig.session()
     agent.call.cancel()
-    await rig.engine.until(lambda: rig.engine.of("gone") == ["i-1"])
+    await rig.engine.until(lambda: rig.engine.of("gone") == [1])
     assert not session.send(pb.HubMessage(sync=pb.Sync()))
     assert not rig.hub.sessions()
 
@@ -66,15 +66,15 @@ async def test_agent_that_closes_its_side_ends_well(rig: Rig) -> None:
     agent, _ = await rig.session()
     await agent.call.done_writing()
     assert (await agent.ended())[0] is grpc.StatusCode.OK
-    assert rig.engine.of("gone") == ["i-1"]
+    assert rig.engine.of("gone") == [1]
 
 
 async def test_newer_stream_of_node_replaces_older(rig: Rig) -> None:
-    older, old_session = await rig.session(instance="i-1")
-    newer, new_session = await rig.session(instance="i-2")
+    older, old_session = await rig.session()
+    newer, new_session = await rig.session()
     assert await older.ended() == (grpc.StatusCode.ABORTED, "a newer stream of this node has connected")
     kinds = [(kind, what) for kind, _, what in rig.engine.heard if kind != "hello"]
-    assert kinds == [("connected", "i-1"), ("gone", "i-1"), ("connected", "i-2")]
+    assert kinds == [("connected", 1), ("gone", 1), ("connected", 2)]
     assert old_session.number < new_session.number
     assert not old_session.send(pb.HubMessage(sync=pb.Sync()))
     assert new_session.send(pb.HubMessage(sync=pb.Sync()))
@@ -95,7 +95,7 @@ async def test_standby_refuses_with_one_clear_line() -> None:
 async def test_former_leader_ends_sessions_and_may_lead_again(rig: Rig) -> None:
     agents = [(await rig.session(node))[0] for node in ("node-1", "node-2")]
     rig.hub.stand_by()
-    assert sorted(rig.engine.of("gone")) == ["i-1", "i-1"]
+    assert sorted(rig.engine.of("gone")) == [1, 2]
     assert [(await agent.ended())[0] for agent in agents] == [grpc.StatusCode.UNAVAILABLE] * 2
     rig.hub.lead(9)
     agent, session = await rig.session()
@@ -156,7 +156,7 @@ async def test_broken_rules_end_only_that_stream(data: bytes, code: grpc.StatusC
         good, _ = await rig.session("node-2")
         await bad.say(data)
         assert (await bad.ended())[0] is code
-        assert rig.engine.of("gone") == ["i-1"]
+        assert rig.engine.of("gone") == [1]
         await good.say(words.result("uid-2"))
         await rig.engine.until(lambda: rig.engine.of("told") == [words.result("uid-2")])
         assert rig.counted() == {reason: 1}

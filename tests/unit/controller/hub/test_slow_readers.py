@@ -19,20 +19,20 @@ def _flood(session: Session) -> int:
     return next((number for number in range(_MANY) if not session.send(_LONG)), _MANY)
 
 
-async def _stuck(rig: Rig, *, instance: str) -> tuple[Agent, Session]:
+async def _stuck(rig: Rig, *, number: int = 1) -> tuple[Agent, Session]:
     """Return an agent that has sent Hello and reads nothing, and its session, which was sent too much."""
     agent = await rig.agent()
-    await agent.say(words.hello(instance=instance))
-    await rig.engine.until(lambda: instance in rig.engine.of("connected"))
+    await agent.say(words.hello())
+    await rig.engine.until(lambda: number in rig.engine.of("connected"))
     session = next(iter(rig.engine.sessions.values()))
     return agent, session
 
 
 async def test_message_not_read_in_time_ends_session() -> None:
     async with Rig(options=_HASTY).running() as rig:
-        agent, session = await _stuck(rig, instance="i-1")
+        agent, session = await _stuck(rig)
         assert _flood(session) == _MANY
-        await rig.engine.until(lambda: rig.engine.of("gone") == ["i-1"])
+        await rig.engine.until(lambda: rig.engine.of("gone") == [1])
         assert not session.send(_LONG)
         assert rig.counted("kubemend_hub_sessions_ended_total") == {"Slow": 1}
         code, text = await agent.ended()  # once it reads
@@ -41,15 +41,15 @@ async def test_message_not_read_in_time_ends_session() -> None:
 
 async def test_queue_of_one_agent_is_limited() -> None:
     async with Rig(rules=Rules(waiting=8)).running() as rig:
-        _, session = await _stuck(rig, instance="i-1")
+        _, session = await _stuck(rig)
         assert _flood(session) == 8
         assert rig.engine.of("gone") == []  # called by the stream's own task, not within send
-        await rig.engine.until(lambda: rig.engine.of("gone") == ["i-1"])
+        await rig.engine.until(lambda: rig.engine.of("gone") == [1])
         assert rig.counted("kubemend_hub_sessions_ended_total") == {"Slow": 1}
 
 
 async def test_other_agents_receive_while_one_does_not_read(rig: Rig) -> None:
-    _, stuck = await _stuck(rig, instance="i-1")
+    _, stuck = await _stuck(rig)
     good, session = await rig.session("node-2")
     for _ in range(_MANY):
         assert stuck.send(_LONG)
@@ -59,12 +59,12 @@ async def test_other_agents_receive_while_one_does_not_read(rig: Rig) -> None:
 
 async def test_unread_streams_of_one_node_are_limited() -> None:
     async with Rig(rules=Rules(streams_of_node=2), options=_HASTY).running() as rig:
-        for instance in ("i-1", "i-2"):
-            _, session = await _stuck(rig, instance=instance)
+        for number in (1, 2):
+            _, session = await _stuck(rig, number=number)
             assert _flood(session) == _MANY
-            await rig.engine.until(lambda gone=instance: gone in rig.engine.of("gone"))  # type: ignore[misc]
+            await rig.engine.until(lambda gone=number: gone in rig.engine.of("gone"))  # type: ignore[misc]
         third = await rig.agent()
-        await third.say(words.hello(instance="i-3"))
+        await third.say(words.hello())
         assert (await third.ended())[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert rig.counted() == {"Crowded": 1}
         await rig.session("node-2")

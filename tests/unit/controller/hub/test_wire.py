@@ -10,7 +10,7 @@ from kubemend.controller.hub import wire
 @given(st.lists(st.from_regex(r"[a-z]{1,8}", fullmatch=True)), st.integers(min_value=1, max_value=2**64 - 1))
 def test_stop_in_two_parts_is_one_message_with_epoch(uids: list[str], epoch: int) -> None:
     orders = [pb.Order(pod=pb.Pod(uid=uid)) for uid in uids]
-    common = pb.Stop(round="train/llm-1", gang="train/JobSet/llm", attempt=3, hold_seconds=30)
+    common = pb.Stop(round="train/llm-1", attempt=3, hold_seconds=30)
     head = wire.encode(pb.HubMessage(stop=common))
     own = wire.encode(pb.HubMessage(stop=pb.Stop(orders=orders)))
     whole = pb.Stop()

@@ -7,10 +7,10 @@ def pod(uid: str = "uid-1") -> pb.Pod:
     return pb.Pod(namespace="train", name=f"pod-{uid}", uid=uid)
 
 
-def hello(*uids: str, node: str = "node-1", instance: str = "i-1") -> pb.AgentMessage:
+def hello(*uids: str, node: str = "node-1") -> pb.AgentMessage:
     """Return a Hello with a result of each of these pods."""
     results = [step(uid) for uid in uids]
-    return pb.AgentMessage(hello=pb.Hello(protocol=1, node=node, instance=instance, epoch=1, results=results))
+    return pb.AgentMessage(hello=pb.Hello(protocol=1, node=node, epoch=1, results=results))
 
 
 def fault(uid: str = "uid-1", *, id: str = "fault-1") -> pb.AgentMessage:  # noqa: A002 - the field's name
