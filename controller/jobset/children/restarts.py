@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kubemend.controller.jobset.children import owning
+from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.plan import RequestRestart
 from kubemend.controller.jobset.spec import model
 from kubemend.controller.jobset.spec.model import JobSet
@@ -22,7 +22,7 @@ def reset(jobset: JobSet) -> RequestRestart:
     body = {
         "apiVersion": restart_resource.API_VERSION,
         "kind": restart_resource.KIND,
-        "metadata": {"name": name, "namespace": jobset.namespace, "ownerReferences": [owning.owner(jobset)]},
+        "metadata": {"name": name, "namespace": jobset.namespace, "ownerReferences": [naming.owner_reference(jobset)]},
         "spec": {
             "gang": {"kind": model.KIND, "name": jobset.name},
             "strategy": STRATEGY,
