@@ -30,7 +30,7 @@ from kubemend.controller.jobset.policy import (
     template_drift,
     ttl,
 )
-from kubemend.controller.jobset.spec import model, validation, validity
+from kubemend.controller.jobset.spec import model, validation
 from kubemend.controller.jobset.spec.model import (
     ChildJob,
     JobSet,
@@ -54,9 +54,9 @@ def decide(world: World) -> Plan:
     if conditions.is_finished(jobset.status):
         return _finished(world, draft)
     if problems := validation.problems(jobset):
-        validity.refuse(problems, draft=draft)
+        validation.refuse(problems, draft=draft)
         return _invalid(world, draft)
-    validity.accept(draft)
+    validation.accept(draft)
     existing_claims.set_condition(world, draft=draft)
     return _unfinished(world, draft)
 
