@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -19,6 +20,9 @@ class ComponentState(enum.Enum):
     READY = "ready"
     IDLE = "idle"
     DEGRADED = "degraded"
+
+
+_FROM_WORST: Final = (ComponentState.DEGRADED, ComponentState.STARTING, ComponentState.READY, ComponentState.IDLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +80,22 @@ class ComponentRegistry:
         self._show(name, status.state)
         emit = log.warning if status.state is ComponentState.DEGRADED else log.info
         emit("component", part=name, state=status.state.value, message=status.message, hint=status.hint)
+
+
+class JointComponent:
+    """Combine the reports of several sources into one component, and pass the worst status to ``report``."""
+
+    def __init__(self, report: Callable[[ComponentStatus], None]) -> None:
+        self._report = report
+        self._states: list[ComponentStatus] = []
+
+    def reporter(self) -> Callable[[ComponentStatus], None]:
+        """Add a source and return its report function. The source is starting until its first report."""
+        number = len(self._states)
+        self._states.append(ComponentStatus(ComponentState.STARTING))
+
+        def report(status: ComponentStatus) -> None:
+            self._states[number] = status
+            self._report(min(self._states, key=lambda each: _FROM_WORST.index(each.state)))
+
+        return report

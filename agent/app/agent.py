@@ -15,12 +15,11 @@ from kubemend.agent.app import health_checks, hub_wiring, last_resort
 from kubemend.agent.app.control import ControlServer
 from kubemend.agent.app.device_routes import DeviceRoutes
 from kubemend.agent.app.device_sources import DeviceSources, SourceCallbacks
-from kubemend.agent.app.holders import GpuHolders
 from kubemend.agent.app.reporting import Reporting
 from kubemend.agent.app.restart_proofs import RestartProofs
 from kubemend.agent.app.runtime_services import RuntimeServices
 from kubemend.agent.clients.journal.store import FILE, HistoryError, Store
-from kubemend.agent.clients.podresources.client import AllocationCache, PodResourcesClient
+from kubemend.agent.clients.podresources.client import AllocationCache, GpuHolders, PodResourcesClient
 from kubemend.agent.control import messages
 from kubemend.agent.devices import event_messages
 from kubemend.agent.devices.condition_publisher import ConditionPublisher
@@ -166,7 +165,7 @@ async def _run_parts(
         api=api, node_name=settings.node_name, shutdown=pods.node_shuts_down, report=parts.reporter("node")
     )
     reporting = Reporting.of(settings, api=api, pods=pods, metrics=metrics, parts=parts)
-    holders = GpuHolders(cache=allocations, driver=driver)
+    holders = GpuHolders(cache=allocations, inventory=lambda: driver.inventory)
     publisher = ConditionPublisher(
         ledger=ledger,
         pods=pods,

@@ -14,14 +14,13 @@ import structlog
 from aiohttp import web
 
 from kubemend.agent.actuator import progress
-from kubemend.agent.app import peers
 from kubemend.agent.app.progress_stream import ProgressStream
 from kubemend.agent.control import client, events, messages
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import options, overrides
 from kubemend.agent.restart.admission import Decision, Reason, Verb
 from kubemend.agent.restarts.manual_requests import ManualRestarts, NoSuchPodError, PodsUnknownError
-from kubemend.common import contained
+from kubemend.common import contained, unix_sockets
 from kubemend.common.web import ListenError
 
 log = structlog.get_logger(__name__)
@@ -120,7 +119,7 @@ class ControlServer:
             return _refusal(413, f"the request is larger than {messages.LARGEST} bytes")
         except tuple(_STATUS) as error:
             return _refusal(_STATUS[type(error)], str(error))
-        uid = peers.uid(http)
+        uid = client_uid(http)
         requester = f"uid {uid} ({request.reason})" if request.reason else f"uid {uid}"
         log.info("request.accepted", container=str(target), uid=uid, reason=request.reason)
         job = _Job(asked=request.asked, target=target, requester=requester, feed=ProgressStream())
@@ -141,6 +140,17 @@ class ControlServer:
             if http.transport is not None:
                 http.transport.abort()
         return answer
+
+
+def client_uid(http: web.Request) -> int:
+    """Return the user id of the client process."""
+    assert http.transport is not None, "the request has just been read"
+    return unix_sockets.credentials(http.transport.get_extra_info("socket")).uid
+
+
+def client_name(http: web.Request) -> str:
+    """Return the client's name for conditions and logs."""
+    return f"uid {client_uid(http)}"
 
 
 async def _write(answer: web.StreamResponse, event: dict[str, Any] | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
-from kubemend.agent.app import peers
+from kubemend.agent.app import control
 from kubemend.agent.control import devices
 from kubemend.agent.control.messages import BadRequestError
 from kubemend.agent.devices.operator_commands import NoSuchDeviceError, OperatorCommands, StillHeldError
@@ -41,12 +41,12 @@ class DeviceRoutes:
 
     async def _clear(self, http: web.Request) -> dict[str, Any]:
         body = devices.Body.parse(await http.read(), known=frozenset({"device"}))
-        return dataclasses.asdict(self._operators.clear(body.name("device"), operator=peers.name(http)))
+        return dataclasses.asdict(self._operators.clear(body.name("device"), operator=control.client_name(http)))
 
     async def _release(self, http: web.Request) -> dict[str, Any]:
         body = devices.Body.parse(await http.read(), known=frozenset({"seconds"}))
         await self._operators.release(
-            seconds=body.seconds("seconds"), timeout=devices.RELEASE_SECONDS, operator=peers.name(http)
+            seconds=body.seconds("seconds"), timeout=devices.RELEASE_SECONDS, operator=control.client_name(http)
         )
         return {}
 

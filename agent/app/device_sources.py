@@ -4,9 +4,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kubemend.agent.app.kernel_log_cursor import StoredCursor, watched_since
 from kubemend.agent.app.nic_affinity import NicAffinity
-from kubemend.agent.app.source_state import SourceState
+from kubemend.agent.app.persisted_state import SourceState, StoredCursor, watched_since
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
 from kubemend.agent.health.gpu import gpu_inventory_state

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from kubemend.agent.app.holders import GpuHolders
-from kubemend.agent.app.stored_ids import EXITS_HANDLED, StoredIds
+from kubemend.agent.app.persisted_state import EXITS_HANDLED, StoredIds
 from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.clients.podresources.client import GpuHolders
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.nvml.driver import Driver

@@ -20,8 +20,8 @@ from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.app import last_resort
 from kubemend.agent.app.dead_man_switch import DeadManSwitch
+from kubemend.agent.app.persisted_state import BEATING, StoredIds
 from kubemend.agent.app.restart_proofs import RestartProofs
-from kubemend.agent.app.stored_ids import BEATING, StoredIds
 from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 from kubemend.agent.clients.cri.errors import CriError

@@ -57,7 +57,7 @@ class Rounds(Protocol):
 
 
 class HandledExits(Protocol):
-    """Persist which containers' exits have been answered (``agent.app.stored_ids.StoredIds``). Never raises."""
+    """Persist which containers' exits have been answered (``agent.app.persisted_state.StoredIds``). Never raises."""
 
     async def load(self) -> frozenset[ContainerId]: ...
     async def save(self, ids: frozenset[ContainerId], /) -> None: ...
@@ -71,7 +71,7 @@ class Epochs(Protocol):
 
 
 class Holders(Protocol):
-    """List which containers hold which devices (``agent.app.holders.GpuHolders``)."""
+    """List which containers hold which devices (``agent.clients.podresources.client.GpuHolders``)."""
 
     async def current(self, *, max_age: float) -> Allocations: ...
 

@@ -265,6 +265,19 @@ class KubeClient:
             ) from error
 
 
+async def get_by_uid(api: KubeClient, path: str, *, uid: str) -> Json | None:
+    """Return the object at a path; None if it no longer exists or has another UID. Raises KubeError.
+
+    Use it after a write with the UID as its precondition was refused: a wrong UID answers 409 or 422, as other errors
+    do.
+    """
+    try:
+        found = await api.get(path)
+    except errors.NotFoundError:
+        return None
+    return found if found["metadata"]["uid"] == uid else None
+
+
 _WAIT = tenacity.wait_exponential_jitter(multiplier=0.1, jitter=0.1, max=2.0)
 
 

@@ -28,15 +28,15 @@ from kubemend.controller.jobset.policy import (
     success,
     suspension,
     template_drift,
-    ttl,
 )
-from kubemend.controller.jobset.spec import model, validation, validity
+from kubemend.controller.jobset.spec import model, validation
 from kubemend.controller.jobset.spec.model import (
     ChildJob,
     JobSet,
     ReplicatedJob,
     ReplicatedJobStatus,
     RestartStrategy,
+    Status,
 )
 from kubemend.controller.jobset.status_builder import StatusBuilder
 
@@ -54,9 +54,9 @@ def decide(world: World) -> Plan:
     if conditions.is_finished(jobset.status):
         return _finished(world, draft)
     if problems := validation.problems(jobset):
-        validity.refuse(problems, draft=draft)
+        validation.refuse(problems, draft=draft)
         return _invalid(world, draft)
-    validity.accept(draft)
+    validation.accept(draft)
     existing_claims.set_condition(world, draft=draft)
     return _unfinished(world, draft)
 
@@ -67,10 +67,22 @@ def _finished(world: World, draft: StatusBuilder) -> Plan:
     jobs = buckets.sort(draft.status, world.jobs)
     _count(jobset, jobs, draft)
     running = [job for job in (*jobs.active, *jobs.previous) if job.end is None]
-    ends_at = ttl.ends_at(jobset, draft.status)
+    ends_at = _ttl_ends_at(jobset, draft.status)
     if ends_at is None or ends_at > world.now:
         return draft.plan(_deletions(running), wake_at=ends_at)
     return draft.plan(_deletions(running), (DeleteJobSet(),))
+
+
+def _ttl_ends_at(jobset: JobSet, status: Status) -> float | None:
+    """Return the Unix time at which ``ttlSecondsAfterFinished`` is over; None without one.
+
+    A JobSet without the time at which it finished is kept: upstream's reconcile (``ttl_after_finished.go``) fails on it
+    indefinitely.
+    """
+    end = conditions.finished(status)
+    if jobset.spec.ttl_seconds is None or end is None or not end.since:
+        return None
+    return end.since + jobset.spec.ttl_seconds
 
 
 def _invalid(world: World, draft: StatusBuilder) -> Plan:

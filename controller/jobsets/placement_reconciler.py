@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from kubemend.common import aio, contained, joint_component
-from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentState, ComponentStatus, JointComponent
 from kubemend.common.kube import client, errors, informer, paths, shares
 from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.placement import choosing, marks, reading
@@ -157,7 +157,7 @@ class _Board:
         self._api = api
         self._slots = asyncio.Semaphore(_PARALLEL)
         self._news = news
-        part = joint_component.JointComponent(report)
+        part = JointComponent(report)
         self._pods: informer.Informer[Pod] = informer.Informer(
             api=api, path=paths.PODS, reduce=reading.pod, report=part.reporter(), params=_OF_JOBSETS, bounds=_BOUNDS
         )

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from kubemend.common import aio, contained, joint_component
-from kubemend.common.components import ComponentStatus
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentStatus, JointComponent
 from kubemend.common.kube import client
 from kubemend.controller.jobset.placement import choosing
 from kubemend.controller.jobset.plan import Event, EventType, World
@@ -50,7 +50,7 @@ class JobSets:
 
         ``tainted`` returns the nodes with kubemend's taint.
         """
-        part = joint_component.JointComponent(report)
+        part = JointComponent(report)
         self._listeners: list[Listener] = []
         self._views = Views(api=api, report=part.reporter(), changed=self._changed, jobset_changed=self._jobset_changed)
         self._events = Events(api=api, instance=instance, clock=clock)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from kubemend.common import aio
-from kubemend.common.kube import by_uid, client, errors, paths
+from kubemend.common.kube import client, errors, paths
 from kubemend.common.kube.transport import Json
 from kubemend.controller.jobset.spec import model
 from kubemend.controller.jobset.spec.model import JobSet
@@ -63,7 +63,7 @@ class StatusWriter:
 
     async def _found(self, path: str, *, uid: str) -> Json | None:
         """Return the current state of the JobSet that a status is for; None if it was deleted or replaced."""
-        found = await by_uid.get(self._api, path, uid=uid)
+        found = await client.get_by_uid(self._api, path, uid=uid)
         if found is not None:
             self._views.wrote_jobset(found)
         return found

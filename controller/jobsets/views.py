@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import structlog
 
-from kubemend.common import aio, joint_component
-from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common import aio
+from kubemend.common.components import ComponentState, ComponentStatus, JointComponent
 from kubemend.common.kube import client, errors, informer, paths, shares
 from kubemend.controller.jobset.children import existing_claims as claims
 from kubemend.controller.jobset.children import naming
@@ -62,7 +62,7 @@ class Views:
         self._changed = changed
         self._report_jobset = jobset_changed
         self._backoff = backoff
-        part = joint_component.JointComponent(report)
+        part = JointComponent(report)
 
         def watch(path: str, reduce: Callable[[Any], Any], **options: Any) -> informer.Informer[Any]:
             known = {"params": _OF_JOBSETS, **options}

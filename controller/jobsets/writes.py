@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from kubemend.common.kube import by_uid, client, errors, paths
+from kubemend.common.kube import client, errors, paths
 from kubemend.common.kube.transport import Json
 from kubemend.controller.jobset import plan
 from kubemend.controller.jobset.spec.model import JobSet
@@ -170,7 +170,7 @@ class Writer:
         except errors.NotFoundError:
             return None
         except errors.ConflictError:  # the answer to a wrong UID, but also that of admission
-            if await by_uid.get(self._api, path, uid=uid) is not None:
+            if await client.get_by_uid(self._api, path, uid=uid) is not None:
                 raise
             return None
 
@@ -192,7 +192,7 @@ class Writer:
         except errors.NotFoundError:
             self._views.removed_job(uid)
         except (errors.ConflictError, errors.InvalidError):  # the answer to a wrong UID is either
-            if await by_uid.get(self._api, path, uid=uid) is not None:
+            if await client.get_by_uid(self._api, path, uid=uid) is not None:
                 raise
             self._views.removed_job(uid)
         else:

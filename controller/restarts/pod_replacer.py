@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from kubemend.common import aio, conditions, contained
-from kubemend.common.kube import by_uid, client, errors, paths, timestamps
+from kubemend.common.kube import client, errors, paths, timestamps
 from kubemend.controller.model.members import PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
 
@@ -155,7 +155,7 @@ class PodReplacer:
             return Outcome.GONE, "the API server does not have the pod"
         # the answer to a wrong UID is 409 for a deletion, 422 for a patch
         except (errors.ConflictError, errors.InvalidError):
-            if await by_uid.get(self._api, path, uid=pod.uid) is None:
+            if await client.get_by_uid(self._api, path, uid=pod.uid) is None:
                 return Outcome.GONE, "the pod was deleted or replaced"
             raise
         return Outcome.DELETED, wanted.message

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import structlog
 
-from kubemend.common import aio, contained, joint_component
-from kubemend.common.components import ComponentState, ComponentStatus
+from kubemend.common import aio, contained
+from kubemend.common.components import ComponentState, ComponentStatus, JointComponent
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import client, errors, informer, shares, timestamps
 from kubemend.controller.model.rounds import RoundRef
@@ -73,7 +73,7 @@ class RestartStore:
         self._is_alive = is_alive
         self._keeping = keeping if keeping is not None else Keeping()
         self._clock = clock
-        part = joint_component.JointComponent(report)
+        part = JointComponent(report)
         self._mirror: informer.Informer[Restart] = informer.Informer(
             api=api,
             path=names.WHOLE,

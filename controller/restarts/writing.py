@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubemend.common.kube import by_uid, client, errors
+from kubemend.common.kube import client, errors
 from kubemend.controller.restarts import names, objects
 from kubemend.controller.restarts.objects import Json, NewRound, Restart
 
@@ -126,7 +126,7 @@ def _presupposed(before: Written) -> list[Json]:
 
 async def _same(api: client.KubeClient, path: str, *, uid: str, error: errors.KubeError) -> Json:
     """Return the object that a write was refused for; raises SupersededError unless it is the same one."""
-    found = await by_uid.get(api, path, uid=uid)
+    found = await client.get_by_uid(api, path, uid=uid)
     if found is None:
         raise SupersededError(f"{path} was deleted or replaced") from error
     return found

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from kubemend.common import aio, contained, gangs, joint_component
-from kubemend.common.components import ComponentStatus
+from kubemend.common import aio, contained, gangs
+from kubemend.common.components import ComponentStatus, JointComponent
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import client, errors, informer, paths, shares
 from kubemend.controller.gangs import members
@@ -82,7 +82,7 @@ class Members:
         ``following`` returns the backoff between two reads of a single pod.
         """
         self._api = api
-        part = joint_component.JointComponent(report)
+        part = JointComponent(report)
         not_kept = dict.fromkeys(SELECTORS, 0)
 
         def bounds(selector: str) -> shares.Bounds[Member]:

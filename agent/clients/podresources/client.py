@@ -10,6 +10,7 @@ import grpc.aio
 import structlog
 
 from kubemend.agent.clients.podresources import convert
+from kubemend.agent.model.devices import Inventory
 from kubemend.agent.model.workloads import Allocations, PodRef
 from kubemend.common import grpcio
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -116,6 +117,22 @@ class AllocationCache:
                 self._held = await self._fetch()
                 self._fetched_at = started_at
             return self._held
+
+
+class GpuHolders:
+    """The containers that hold each GPU: kubelet's allocations, with what they name resolved to the UUIDs in faults.
+
+    They name indices, device nodes and DRA claims; ``inventory`` returns the GPUs that these belong to.
+    """
+
+    def __init__(self, *, cache: AllocationCache, inventory: Callable[[], Inventory]) -> None:
+        self._cache = cache
+        self._inventory = inventory
+
+    async def current(self, *, max_age: float) -> Allocations:
+        """Return allocations at most ``max_age`` seconds old; ``known`` False when kubelet does not answer."""
+        allocations = await self._cache.current(max_age=max_age)
+        return convert.resolve(allocations, inventory=self._inventory())
 
 
 def _lacks_get(error: grpc.aio.AioRpcError) -> bool:

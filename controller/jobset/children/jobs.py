@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kubemend.controller.gangs import members
-from kubemend.controller.jobset.children import naming, owning, volumes
+from kubemend.controller.jobset.children import naming, volumes
 from kubemend.controller.jobset.placement import exclusive, marks
 from kubemend.controller.jobset.policy import template_changes
 from kubemend.controller.jobset.spec.model import JobSet, Json, ReplicatedJob
@@ -53,7 +53,7 @@ class JobBuilder:
         if exclusive.wants_domain(jobset, replicated_job):
             self._pod_labels |= marks.LABELS
             self._pod_spec["schedulingGates"] = [*(self._pod_spec.get("schedulingGates") or ()), marks.GATE_ENTRY]
-        self._owners = [owning.controller(jobset)]
+        self._owners = [naming.controller_reference(jobset)]
 
     def job(self, index: int, *, job_attempt: int | None = None) -> dict[str, Any]:
         """Return the body of the Job with this index; ``job_attempt`` counts its own restarts, None if it had none."""

@@ -1,4 +1,4 @@
-"""Names of a JobSet's children, and the labels and annotations that identify them. Pure.
+"""Names of a JobSet's children, and the labels, annotations and owner references that identify them. Pure.
 
 kubectl plugins, Kueue, Trainer and users' start scripts (through the downward API) read them. So they are exactly
 upstream's: ``api/jobset/v1alpha2/jobset_types.go``, ``pkg/constants``, ``pkg/util/placement`` and
@@ -8,8 +8,9 @@ upstream's: ``api/jobset/v1alpha2/jobset_types.go``, ``pkg/constants``, ``pkg/ut
 import hashlib
 import itertools
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
+from kubemend.controller.jobset.spec import model
 from kubemend.controller.jobset.spec.model import JobSet, ReplicatedJob
 
 PREFIX: Final = "jobset.sigs.k8s.io/"
@@ -86,3 +87,16 @@ def first_index(jobs: Sequence[ReplicatedJob], name: str) -> int:
 def group(jobs: Sequence[ReplicatedJob], name: str) -> tuple[ReplicatedJob, ...]:
     """Return the replicated Jobs of the group ``name``, in their order."""
     return tuple(each for each in jobs if each.group == name)
+
+
+def owner_reference(jobset: JobSet) -> dict[str, Any]:
+    """Return an owner reference to the JobSet: objects with it are deleted with the JobSet."""
+    return {"apiVersion": model.API_VERSION, "kind": model.KIND, "name": jobset.name, "uid": jobset.uid}
+
+
+def controller_reference(jobset: JobSet) -> dict[str, Any]:
+    """Return the owner reference of objects that the JobSet controls (SetControllerReference).
+
+    For ``blockOwnerDeletion`` admission may require the right to update ``jobsets/finalizers``.
+    """
+    return {**owner_reference(jobset), "controller": True, "blockOwnerDeletion": True}

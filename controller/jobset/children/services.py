@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kubemend.controller.jobset.children import naming, owning
+from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.spec.model import JobSet
 
 
@@ -20,7 +20,7 @@ def service(jobset: JobSet) -> dict[str, Any]:
             "name": network.subdomain,
             "namespace": jobset.namespace,
             "labels": {naming.JOBSET_NAME: jobset.name},
-            "ownerReferences": [owning.controller(jobset)],
+            "ownerReferences": [naming.controller_reference(jobset)],
         },
         "spec": {
             "clusterIP": "None",

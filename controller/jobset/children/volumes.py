@@ -6,7 +6,7 @@ Source: ``pkg/controllers/volume_claim_policy.go``.
 from collections.abc import Iterator
 from typing import Any
 
-from kubemend.controller.jobset.children import naming, owning
+from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.spec.model import JobSet, Json, Retention
 
 
@@ -43,7 +43,7 @@ def _claim(jobset: JobSet, template: Json, *, owned: bool) -> dict[str, Any]:
     if annotations := meta.get("annotations"):
         written["annotations"] = dict(annotations)
     if owned:
-        written["ownerReferences"] = [owning.controller(jobset)]
+        written["ownerReferences"] = [naming.controller_reference(jobset)]
     spec = template.get("spec") or {}  # the API server reports missing fields
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": written, "spec": spec}
 

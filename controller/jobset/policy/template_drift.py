@@ -7,13 +7,19 @@ something again, they are restarted in place.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from kubemend.controller.jobset import children
+from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.children.buckets import Buckets
-from kubemend.controller.jobset.plan import AnnotateJob, Write
+from kubemend.controller.jobset.plan import AnnotateJob, RequestRestart, Write
 from kubemend.controller.jobset.policy import template_changes
 from kubemend.controller.jobset.policy.template_changes import Change, TemplateHash
+from kubemend.controller.jobset.spec import model
 from kubemend.controller.jobset.spec.model import ChildJob, JobSet
+from kubemend.controller.model import restart_resource
+
+_RESET_STRATEGY: Final = "reset"
+_UID_CHARACTERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,26 @@ def resets(jobset: JobSet, jobs: Sequence[ChildJob]) -> tuple[tuple[Write, ...],
     notes: tuple[Write, ...] = tuple(
         AnnotateJob(job.name, job.uid, template_changes.noted_by_reset(wanted[job.replicated_job])) for job in jobs
     )
-    return (children.reset(jobset),), notes
+    return (reset_request(jobset),), notes
+
+
+def reset_request(jobset: JobSet) -> RequestRestart:
+    """Return the request to restart the JobSet's gang so that ConfigMaps, Secrets and volumes are read again.
+
+    Its name depends on the spec's generation: repeated requests create it once.
+    """
+    name = f"{jobset.name}-{jobset.uid[:_UID_CHARACTERS]}-reset-{jobset.generation}"
+    body = {
+        "apiVersion": restart_resource.API_VERSION,
+        "kind": restart_resource.KIND,
+        "metadata": {"name": name, "namespace": jobset.namespace, "ownerReferences": [naming.owner_reference(jobset)]},
+        "spec": {
+            "gang": {"kind": model.KIND, "name": jobset.name},
+            "strategy": _RESET_STRATEGY,
+            "reason": f"annotations of its pods' template changed, in generation {jobset.generation} of the JobSet",
+        },
+    }
+    return RequestRestart(name, body)
 
 
 def _wanted(jobset: JobSet) -> Mapping[str, TemplateHash]:

@@ -52,7 +52,7 @@ POD: Final = {
     "spec": {"schedulingGates": [marks.GATE_ENTRY]},
 }
 ASKED_BY_THE_SERVER: Final = {Right("update", "jobsets", "jobset.x-k8s.io", "finalizers")}
-"""Admission requires it where an owner is named that blocks a deletion (``controller.jobset.children.owning``)."""
+"""Admission requires it where an owner is named that blocks a deletion (``controller.jobset.children.naming``)."""
 
 
 class Recorder(client.KubeClient):

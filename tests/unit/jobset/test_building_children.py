@@ -1,11 +1,10 @@
-"""The Service, PersistentVolumeClaims and their volumes, and the request for a reset."""
+"""The Service, PersistentVolumeClaims and their volumes."""
 
 from typing import Any
 
 import pytest
 
 from kubemend.controller.jobset import children
-from kubemend.controller.restarts import names, objects
 from tests.unit.jobset.manifests import jobset, replicated
 
 OWNER = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "train", "uid": "0b7e55ab-uid"}
@@ -127,20 +126,3 @@ def test_own_volumes_stay() -> None:
     found = volumes({"templates": [claim()]}, of=one)
     assert found is not None
     assert [each["name"] for each in found] == ["scratch", "data"]
-
-
-def test_reset_is_a_valid_request_for_rounds() -> None:
-    owner = jobset(generation=7)
-    write = children.reset(owner)
-    made = {"uid": "uid-restart", "creationTimestamp": "2026-01-31T08:00:00Z"}
-    read = objects.parse({**write.body, "metadata": {**write.body["metadata"], **made}})
-    assert read.is_request
-    assert read.gang is not None
-    assert (str(read.gang), read.spec.strategy) == ("ml/JobSet/train", "reset")
-    assert write.body["metadata"]["ownerReferences"] == [OWNER]
-    assert (write.body["apiVersion"], write.body["kind"]) == (names.API_VERSION, names.KIND)
-
-
-def test_reset_is_requested_once_per_generation() -> None:
-    assert children.reset(jobset(generation=7)) == children.reset(jobset(generation=7))
-    assert children.reset(jobset(generation=7)).name != children.reset(jobset(generation=8)).name

@@ -5,8 +5,10 @@ from typing import Any
 
 from kubemend.controller.jobset import decide
 from kubemend.controller.jobset.plan import AnnotateJob, CreateJob, DeleteJob, Plan, RequestRestart, ResumeJob, World
+from kubemend.controller.jobset.policy import template_drift
 from kubemend.controller.jobset.spec.model import FailurePolicy, RestartStrategy
-from tests.unit.jobset import worlds
+from kubemend.controller.restarts import names, objects
+from tests.unit.jobset import manifests, worlds
 
 
 def running(failure: FailurePolicy | None = worlds.IN_PLACE) -> World:
@@ -22,6 +24,7 @@ def changed(before: World, *, pod_annotations: dict[str, str] | None = None, **p
     return worlds.with_spec(before, replicated_jobs=(worlds.replicated(template=template),))
 
 
+OWNER = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "train", "uid": "0b7e55ab-uid"}
 NEW_IMAGE = [{"name": "main", "image": "train:2"}]
 
 
@@ -118,3 +121,23 @@ def test_finished_jobset_only_deletes_running_jobs() -> None:
     plan = decide.decide(changed(before, containers=NEW_IMAGE))
     assert plan.writes == (), "what ran was deleted when it finished"
     assert worlds.names_of(before.jobs) == ["js-w-0"]
+
+
+def test_reset_is_a_valid_request_for_rounds() -> None:
+    owner = manifests.jobset(generation=7)
+    write = template_drift.reset_request(owner)
+    made = {"uid": "uid-restart", "creationTimestamp": "2026-01-31T08:00:00Z"}
+    read = objects.parse({**write.body, "metadata": {**write.body["metadata"], **made}})
+    assert read.is_request
+    assert read.gang is not None
+    assert (str(read.gang), read.spec.strategy) == ("ml/JobSet/train", "reset")
+    assert write.body["metadata"]["ownerReferences"] == [OWNER]
+    assert (write.body["apiVersion"], write.body["kind"]) == (names.API_VERSION, names.KIND)
+
+
+def test_reset_is_requested_once_per_generation() -> None:
+    one, again, next_one = (
+        template_drift.reset_request(manifests.jobset(generation=generation)) for generation in (7, 7, 8)
+    )
+    assert one == again
+    assert one.name != next_one.name

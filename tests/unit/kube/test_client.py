@@ -230,3 +230,22 @@ async def test_metadata_only_can_be_requested(tenant: Tenant, api: client.KubeCl
     event = await anext(events)
     assert (event.object["metadata"]["name"], "spec" in event.object) == ("a", False)
     await events.aclose()
+
+
+async def test_existing_object_is_returned_by_uid(tenant: Tenant, api: client.KubeClient) -> None:
+    made = await api.create(tenant.of("configmaps"), {"metadata": {"name": "a"}})
+    assert await client.get_by_uid(api, f"{tenant.of('configmaps')}/a", uid=made["metadata"]["uid"]) == made
+
+
+async def test_deleted_or_replaced_object_is_not_returned_by_uid(tenant: Tenant, api: client.KubeClient) -> None:
+    former = await api.create(tenant.of("configmaps"), {"metadata": {"name": "a"}})
+    await api.delete(f"{tenant.of('configmaps')}/a")
+    assert await client.get_by_uid(api, f"{tenant.of('configmaps')}/a", uid=former["metadata"]["uid"]) is None
+    await api.create(tenant.of("configmaps"), {"metadata": {"name": "a"}})
+    assert await client.get_by_uid(api, f"{tenant.of('configmaps')}/a", uid=former["metadata"]["uid"]) is None
+
+
+async def test_error_does_not_count_as_absence_of_uid(tenant: Tenant, api: client.KubeClient) -> None:
+    tenant.server.fail_next(1, status=403, method="GET", path="/configmaps")
+    with pytest.raises(errors.ForbiddenError):
+        await client.get_by_uid(api, f"{tenant.of('configmaps')}/a", uid="uid")

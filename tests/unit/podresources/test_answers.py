@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.clients.podresources import convert
+from kubemend.agent.clients.podresources.client import AllocationCache, GpuHolders
 from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress
 from kubemend.agent.model.workloads import Allocations, ClaimDevice, PluginDevice
 from tests.fakes.podresources_server import pod
@@ -126,3 +127,17 @@ def test_no_device_is_ever_dropped(ids: list[str], names: list[str]) -> None:
         assert item.devices or item.claims or item.plugin_devices
     assert convert.resolve(before, inventory=Inventory()) == before
     assert convert.resolve(after, inventory=INVENTORY) == after
+
+
+async def test_holders_are_resolved_by_inventory_of_each_call() -> None:
+    inventory = Inventory()
+
+    async def fetch() -> Allocations:
+        return held(devices=[("nvidia.com/gpu", "0")])
+
+    holders = GpuHolders(cache=AllocationCache(fetch), inventory=lambda: inventory)
+    [before] = (await holders.current(max_age=3600)).items
+    inventory = INVENTORY
+    [after] = (await holders.current(max_age=3600)).items
+    assert not before.devices
+    assert after.devices == {"GPU-a"}

@@ -1,12 +1,13 @@
-"""The state of sources outlives the agent, and is written only when it changes."""
+"""What an agent leaves to the next one: it outlives the agent, and is written only when it changes."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from kubemend.agent.app.source_state import SourceState
+from kubemend.agent.app.persisted_state import BEATING, EXITS_HANDLED, SourceState, StoredIds
 from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.model.workloads import ContainerId
 
 
 @pytest.fixture
@@ -56,3 +57,25 @@ async def test_failed_write_is_retried(store: Store, monkeypatch: pytest.MonkeyP
     full = False
     await memories.write()
     assert await memories.load("nics") == "one"
+
+
+async def test_saved_ids_are_loaded_under_their_key(store: Store) -> None:
+    assert await StoredIds(store, BEATING).load() == frozenset()
+    beating = frozenset(map(ContainerId, ("a", "b")))
+    await StoredIds(store, BEATING).save(beating)
+    assert await StoredIds(store, BEATING).load() == beating
+    assert await StoredIds(store, EXITS_HANDLED).load() == frozenset()
+
+
+@pytest.mark.parametrize("text", ["", "{", "7"])
+async def test_unreadable_ids_load_as_none(store: Store, text: str) -> None:
+    await store.save(BEATING, text)
+    assert await StoredIds(store, BEATING).load() == frozenset()
+
+
+async def test_failing_disk_is_logged(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path / "other.db")
+    store._connection.execute("DROP TABLE documents")
+    await StoredIds(store, BEATING).save(frozenset({ContainerId("a")}))
+    assert await StoredIds(store, BEATING).load() == frozenset()
+    await store.close()

@@ -1,0 +1,46 @@
+"""Readiness depends on required components, and on no others; one of several sources is as good as its worst."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kubemend.agent.metrics import Metrics
+from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus, JointComponent
+
+
+@pytest.fixture
+def parts() -> ComponentRegistry:
+    return ComponentRegistry(show=Metrics(CollectorRegistry()).show_part)
+
+
+@pytest.mark.parametrize("state", list(ComponentState))
+def test_required_component_must_be_ready_or_idle(parts: ComponentRegistry, state: ComponentState) -> None:
+    parts.reporter("nvml")(ComponentStatus(state))
+    assert parts.ready() == (state in (ComponentState.READY, ComponentState.IDLE))
+
+
+@pytest.mark.parametrize("state", list(ComponentState))
+def test_optional_component_does_not_block_readiness(parts: ComponentRegistry, state: ComponentState) -> None:
+    parts.reporter("hub", needed=False)(ComponentStatus(state, "no hub answers", "start it"))
+    assert parts.ready()
+    assert parts.all()["hub"] == ComponentStatus(state, "no hub answers", "start it")
+    parts.reporter("nvml")
+    assert not parts.ready()
+
+
+def test_component_of_several_sources_has_worst_state() -> None:
+    reports: list[ComponentStatus] = []
+    part = JointComponent(reports.append)
+    first, second = part.reporter(), part.reporter()
+    away = ComponentStatus(ComponentState.DEGRADED, "away", "hint it")
+    first(ComponentStatus(ComponentState.READY))
+    second(ComponentStatus(ComponentState.IDLE, "nothing to do"))
+    first(away)
+    second(ComponentStatus(ComponentState.READY))
+    first(ComponentStatus(ComponentState.READY))
+    starting, idle, broken, still_broken, ready = reports
+    assert (starting.state, idle.state, ready.state) == (
+        ComponentState.STARTING,
+        ComponentState.READY,
+        ComponentState.READY,
+    )
+    assert broken == still_broken == away
