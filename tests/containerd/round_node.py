@@ -230,11 +230,13 @@ class RoundNode:
 
     @contextlib.asynccontextmanager
     async def mortal_agent(
-        self, pod: PodView, *, switch: float | None = None
+        self, pod: PodView, *, switch: float | None = None, starts: bool = True
     ) -> AsyncIterator[asyncio.subprocess.Process]:
         """Run an agent in a process of its own, which carries out a round's order.
 
-        ``switch``: its frozen containers are released this many seconds after its end.
+        ``switch``: its frozen containers are released this many seconds after its end. ``starts`` False: it waits
+        before its first StartContainer, so that its end cannot come while containerd starts a container, which it
+        would kill then.
         """
         (spec,) = pod.containers
         arguments = (self.containerd.node.name, self.directory, pod.ref.name, pod.ref.uid, pod.restart_policy.value)
@@ -244,7 +246,8 @@ class RoundNode:
             "tests.containerd.mortal_agent",
             *map(str, arguments),
             str(spec.container_id),
-            *([] if switch is None else [str(switch)]),
+            "" if switch is None else str(switch),
+            "" if starts else "before-start",
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )

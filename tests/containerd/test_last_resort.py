@@ -104,7 +104,7 @@ async def test_interrupted_swap_leaves_one_running_container(
 ) -> None:
     pod = await node.pod("member", policy=policy)
     (old,) = await node.running_in(pod)
-    async with node.watching(pod) as events, node.mortal_agent(pod) as process:
+    async with node.watching(pod) as events, node.mortal_agent(pod, starts=moment != "created") as process:
         await node.until_event(events, moment, old=old.id)
         await kill(process)
     await resort(node).run()
@@ -116,7 +116,8 @@ async def test_interrupted_swap_ends_before_held_containers_are_released(node: R
     """Both hold the pod's devices, and the kernel has let the successor run when the agent died."""
     pod = await node.pod("member")
     (old,) = await node.running_in(pod)
-    async with node.watching(pod) as events, node.mortal_agent(pod, switch=3600.0) as process:
+    starts = moment != "created"
+    async with node.watching(pod) as events, node.mortal_agent(pod, switch=3600.0, starts=starts) as process:
         await node.until_event(events, moment, old=old.id)
         await kill(process)
         await eventually.true(lambda: not node.is_frozen(old.id))

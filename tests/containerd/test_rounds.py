@@ -176,7 +176,7 @@ async def test_next_agent_finishes_the_order_of_a_killed_one_held(
 ) -> None:
     pod = await node.pod("member", policy=policy)
     (old,) = await node.running_in(pod)
-    async with node.watching(pod) as events, node.mortal_agent(pod) as process:
+    async with node.watching(pod) as events, node.mortal_agent(pod, starts=moment != "created") as process:
         if moment == "told":
             assert process.stdout is not None
             while await process.stdout.readline() != b"Stopped\n":

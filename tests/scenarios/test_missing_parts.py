@@ -92,7 +92,7 @@ async def test_no_kernel_log(dev: node.DevNode, tmp_path: Path) -> None:
 async def test_no_api_server(dev: node.DevNode, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     async with started(dev, tmp_path, kubeconfig=str(path)) as agent:
-        await degraded(agent, "kubernetes-api", mentions=str(path), also=["node"])
+        await degraded(agent, "kubernetes-api", mentions=str(path), also=["node", "device-taints"])
         path.symlink_to(dev.kubeconfig)
         await training.until_ready(agent)
 
