@@ -216,7 +216,7 @@ async def test_failures_of_all_gpus_accuse_none(node: Node, machine: Machine) ->
 async def test_driver_that_never_answers_accuses_none_and_ends_in_time(node: Node, machine: Machine) -> None:
     for number in range(GPUS):
         machine.cuda.hang("cuMemcpyDtoH_v2", gpu=number)
-    async with asyncio.timeout(30):  # far more than the proof's own second, far less than for ever
+    async with asyncio.timeout(30):  # many times the second that a proof may take
         results = await node.results()
     assert {each.state for each in results} == {ProofState.UNKNOWN}
     assert {each.reason for each in results} <= {"Incomplete", "DidNotAnswer"}
