@@ -142,15 +142,14 @@ def _kueue_flags(place: Place) -> list[str]:
     return [f"--config={place.write('config.yaml', config)}", "--feature-gates=VisibilityOnDemand=false"]
 
 
+def _module(name: str, *, root: str, requires: str, package: str) -> GoModule:
+    return GoModule(
+        name=name, root=_ROOT / root, requires=requires, packages=(package,), hint=_HINT, duration=_DURATION
+    )
+
+
 LEADER_WORKER_SET: Final = Platform(
-    module=GoModule(
-        name="LeaderWorkerSet",
-        root=_ROOT / "lws",
-        requires="sigs.k8s.io/lws",
-        packages=("sigs.k8s.io/lws/cmd",),
-        hint=_HINT,
-        duration=_DURATION,
-    ),
+    module=_module("LeaderWorkerSet", root="lws", requires="sigs.k8s.io/lws", package="sigs.k8s.io/lws/cmd"),
     program="cmd",
     definitions="config/crd/bases/*.yaml",
     flags=_lws_flags,
@@ -158,13 +157,11 @@ LEADER_WORKER_SET: Final = Platform(
     pods="leaderworkerset.sigs.k8s.io/name",
 )
 KUBERAY: Final = Platform(
-    module=GoModule(
-        name="KubeRay",
-        root=_ROOT / "kuberay",
+    module=_module(
+        "KubeRay",
+        root="kuberay",
         requires="github.com/ray-project/kuberay/ray-operator",
-        packages=("github.com/ray-project/kuberay/ray-operator",),
-        hint=_HINT,
-        duration=_DURATION,
+        package="github.com/ray-project/kuberay/ray-operator",
     ),
     program="ray-operator",
     definitions="config/crd/bases/*.yaml",
@@ -175,13 +172,11 @@ KUBERAY: Final = Platform(
     ],
 )
 TRAINING_OPERATOR: Final = Platform(
-    module=GoModule(
-        name="training-operator",
-        root=_ROOT / "training-operator",
+    module=_module(
+        "training-operator",
+        root="training-operator",
         requires="github.com/kubeflow/training-operator",
-        packages=("github.com/kubeflow/training-operator/cmd/training-operator.v1",),
-        hint=_HINT,
-        duration=_DURATION,
+        package="github.com/kubeflow/training-operator/cmd/training-operator.v1",
     ),
     program="training-operator.v1",
     definitions="manifests/base/crds/kubeflow.org_*.yaml",
@@ -192,14 +187,7 @@ TRAINING_OPERATOR: Final = Platform(
     makes_certificates=True,
 )
 KUEUE: Final = Platform(
-    module=GoModule(
-        name="Kueue",
-        root=_ROOT / "kueue",
-        requires="sigs.k8s.io/kueue",
-        packages=("sigs.k8s.io/kueue/cmd/kueue",),
-        hint=_HINT,
-        duration=_DURATION,
-    ),
+    module=_module("Kueue", root="kueue", requires="sigs.k8s.io/kueue", package="sigs.k8s.io/kueue/cmd/kueue"),
     program="kueue",
     definitions="config/components/crd/bases/*.yaml",
     flags=_kueue_flags,

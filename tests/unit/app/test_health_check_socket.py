@@ -353,28 +353,20 @@ async def test_share_of_a_processor_for_accepting_is_limited(env: Env) -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(room=fair_room.Room(each=1, all_together=8), slot_seconds=3600.0, refused_seconds=3600.0)]
+    ("limits", "result"),
+    [
+        (Limits(fair_room.Room(each=1, all_together=8), slot_seconds=3600.0, refused_seconds=3600.0), Result.CROWDED),
+        (Limits(fair_room.Room(each=1, all_together=8), slot_seconds=3600.0, refused_seconds=0.0), Result.NO_CONTAINER),
+    ],
+    ids=["soon", "after a moment"],
 )
-async def test_refused_process_is_not_identified_again(env: Env) -> None:
+async def test_refused_process_is_identified_again_only_after_a_moment(env: Env, result: Result) -> None:
     """Identifying costs ten times as much as refusing."""
     waiting = connected_at_once(env, count=2)
     assert await env.result() is Result.CROWDED
     shutil.rmtree(env.base / "proc" / str(os.getpid()))
     waiting += connected_at_once(env, count=1)
-    assert await env.result() is Result.CROWDED
-    for each in waiting:
-        each.close()
-
-
-@pytest.mark.parametrize(
-    "limits", [Limits(room=fair_room.Room(each=1, all_together=8), slot_seconds=3600.0, refused_seconds=0.0)]
-)
-async def test_process_is_identified_again_after_a_moment(env: Env) -> None:
-    waiting = connected_at_once(env, count=2)
-    assert await env.result() is Result.CROWDED
-    shutil.rmtree(env.base / "proc" / str(os.getpid()))
-    waiting += connected_at_once(env, count=1)
-    assert await env.result() is Result.NO_CONTAINER
+    assert await env.result() is result
     for each in waiting:
         each.close()
 
