@@ -17,7 +17,7 @@ from kubemend.agent.clients.cri.convert import Capabilities, ContainerStatus, Ex
 from kubemend.agent.clients.cri.listings import Listings
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, SandboxId, SandboxView
 from kubemend.agent.restart import options
-from kubemend.common import grpcio
+from kubemend.common import aio, grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
 _CRIO = "cri-o"  # server/version.go
@@ -270,15 +270,23 @@ class CriClient:
         return None
 
     async def _has_events(self) -> bool:
+        """Return whether the event stream stays open.
+
+        A runtime (or this process) that has no time for ``silence`` has not refused the stream yet: it has time again
+        when it answers a later call.
+        """
         stream = self.events()
+        first = asyncio.create_task(anext(stream), name="first container event")
         try:
-            async with asyncio.timeout(self._deadlines.silence):
-                await anext(stream)
-        except TimeoutError:
-            return True
+            if not await aio.is_done_within(self._deadlines.silence, first):
+                await self.version()
+            if first.done():
+                first.result()
         except errors.Unsupported:
             return False
         finally:
+            first.cancel()
+            await asyncio.wait({first})
             await stream.aclose()
         return True
 

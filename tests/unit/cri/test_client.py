@@ -144,6 +144,17 @@ async def test_probe_distinguishes_runtimes(tmp_path: pathlib.Path, *, gives_con
     assert (capabilities.gives_config, capabilities.has_events) == (gives_config, has_events)
 
 
+async def test_probe_of_a_slow_runtime_finds_no_events(tmp_path: pathlib.Path) -> None:
+    async with CriServer(str(tmp_path / "x.sock")) as server:
+        server.delay("GetContainerEvents", 0.2)
+        server.fail("GetContainerEvents", grpc.StatusCode.UNIMPLEMENTED)
+        server.delay("Version", 0.5)
+        async with CriClient(server.endpoint, deadlines=Deadlines(silence=0.05)) as cri:
+            capabilities = await cri.probe()
+
+    assert capabilities.has_events is False
+
+
 async def test_runtime_without_config_returns_the_rest(tmp_path: pathlib.Path) -> None:
     async with CriServer(str(tmp_path / "x.sock"), behaviour=Behaviour(gives_config=False)) as server:
         container_id = create(server)
