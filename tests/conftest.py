@@ -15,7 +15,7 @@ pytest_plugins = ["tests.control_plane"]
 
 # Python's own helper of multiprocessing: once started, it lives as long as the program by design.
 _RESOURCE_TRACKER = "multiprocessing.resource_tracker"
-_TASK_SECONDS = 1.0  # for a task that is just ending
+_TASK_SECONDS = 10.0  # for a task that is just ending; only a test that leaves one waits for so long
 
 # The duration of an example depends on the machine, not on the code.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
