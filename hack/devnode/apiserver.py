@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Self
 
 import aiohttp
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from hack.devnode import kubeconfig as kubeconfigs
 from hack.devnode import kubernetes, loopback, processes
@@ -144,12 +146,8 @@ class KubeApiServer:
         tokens = self._directory / "tokens.csv"
         tokens.touch(mode=0o600)
         tokens.write_text(f'{self._token},admin,admin,"system:masters"\n')
-        key = str(self._directory / "service-accounts.key")
-        openssl = await asyncio.create_subprocess_exec(
-            "openssl", "genrsa", "-out", key, "2048", stderr=asyncio.subprocess.DEVNULL
-        )
-        if await openssl.wait() != 0:
-            raise processes.ProcessError(f"openssl could not write {key}; is it installed?")
+        self.service_account_key.touch(mode=0o600)
+        self.service_account_key.write_bytes(await asyncio.to_thread(_private_key))
 
     def _etcd_command(self) -> list[str]:
         client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._etcd_peer_port}"
@@ -165,7 +163,7 @@ class KubeApiServer:
         ]
 
     def _server_command(self) -> list[str]:
-        key = self._directory / "service-accounts.key"
+        key = self.service_account_key
         return [
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
             "--bind-address=127.0.0.1",
@@ -203,3 +201,9 @@ class KubeApiServer:
         for child in (self._etcd, self._server):
             if child is not None and child.returncode is not None:
                 raise processes.ProcessError(f"{child.name} ended ({child.returncode}); see {self._log(child.name)}")
+
+
+def _private_key() -> bytes:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -8,8 +8,12 @@ _MOUNTED_AT = Path("/sys/fs/cgroup")
 
 
 def make(name: str) -> None:
-    """Create a cgroup in every hierarchy, with a usable cpuset: cgroup v1 starts with an empty one."""
+    """Create a cgroup in every hierarchy, with a usable cpuset: cgroup v1 starts with an empty one.
+
+    Kubelet needs its controllers: with cgroup v2 they are turned on as systemd does where it runs.
+    """
     for hierarchy in _hierarchies():
+        _turn_on_controllers(hierarchy)
         cgroup = hierarchy / name.lstrip("/")
         cgroup.mkdir(parents=True, exist_ok=True)
         for key in ("cpuset.cpus", "cpuset.mems"):
@@ -36,6 +40,14 @@ def _hierarchies() -> Iterator[Path]:
         yield _MOUNTED_AT
         return
     yield from (path for path in _MOUNTED_AT.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def _turn_on_controllers(hierarchy: Path) -> None:
+    """Turn on all controllers for the cgroups of cgroup v2's root, and nothing for v1, which has no such file."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in (hierarchy / "cgroup.controllers").read_text().split():
+            with contextlib.suppress(OSError):  # it is in use otherwise: kubelet names those that it lacks
+                (hierarchy / "cgroup.subtree_control").write_text(f"+{name}")
 
 
 def _remove_tree(directory: Path) -> None:

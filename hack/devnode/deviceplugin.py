@@ -1,13 +1,15 @@
-"""Offer fake GPUs to a real kubelet by a device plugin (v1beta1): ``python -m hack.devnode.deviceplugin``.
+"""Offer GPUs to a real kubelet by a device plugin (v1beta1): ``python -m hack.devnode.deviceplugin``.
 
-It answers Allocate as NVIDIA's does in its default mode: with NVIDIA_VISIBLE_DEVICES. A kubelet that starts again
-empties the directory of plugin sockets, so the plugin serves and registers again whenever its own socket is missing.
+It answers Allocate as NVIDIA's does in its default mode: with NVIDIA_VISIBLE_DEVICES; for real GPUs also with their
+device nodes and the driver's libraries (``realgpus``). A kubelet that starts again empties the directory of plugin
+sockets, so the plugin serves and registers again whenever its own socket is missing.
 """
 
 import asyncio
 import contextlib
+import functools
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import grpc.aio
 import structlog
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from hack.devnode import sockets
+from hack.devnode import realgpus, sockets
 from kubemend.common import grpcio
 
 log = structlog.get_logger(__name__)
@@ -44,16 +46,20 @@ def _messages() -> dict[str, Any]:
         "AllocateRequest": [("container_requests", 1, "ContainerAllocateRequest")],
         # A map on the wire is a repeated message of key and value.
         "Entry": [("key", 1, ""), ("value", 2, "")],
-        "ContainerAllocateResponse": [("envs", 1, "Entry")],
+        "Mount": [("container_path", 1, ""), ("host_path", 2, ""), ("read_only", 3, "bool")],
+        "DeviceSpec": [("container_path", 1, ""), ("host_path", 2, ""), ("permissions", 3, "")],
+        "ContainerAllocateResponse": [("envs", 1, "Entry"), ("mounts", 2, "Mount"), ("devices", 3, "DeviceSpec")],
         "AllocateResponse": [("container_responses", 1, "ContainerAllocateResponse")],
     }
     for name, fields in shapes.items():
         message = file.message_type.add(name=name)
         for field, number, kind in fields:
             added = message.field.add(name=field, number=number, type=_FIELD.TYPE_STRING, label=_FIELD.LABEL_OPTIONAL)
-            if kind:
+            if kind == "bool":
+                added.type = _FIELD.TYPE_BOOL
+            elif kind:
                 added.label = _FIELD.LABEL_REPEATED
-            if kind not in ("", "strings"):
+            if kind not in ("", "bool", "strings"):
                 added.type, added.type_name = _FIELD.TYPE_MESSAGE, f".v1beta1.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
@@ -63,13 +69,39 @@ def _messages() -> dict[str, Any]:
 _MESSAGE = _messages()
 
 
-class DevicePlugin:
-    """Offer ``ids`` as ``resource`` to the kubelet whose plugin directory is ``directory``."""
+def named(ids: Sequence[str]) -> Any:
+    """Return what a container gets for devices that are only names."""
+    return _MESSAGE["ContainerAllocateResponse"](envs=[_MESSAGE["Entry"](key=VISIBLE_DEVICES, value=",".join(ids))])
 
-    def __init__(self, directory: Path, *, resource: str, ids: Sequence[str]) -> None:
+
+def usable(ids: Sequence[str], *, gpus: Sequence[realgpus.RealGpu], libraries: Mapping[str, Path]) -> Any:
+    """Return what a container gets for devices that are real: the device nodes, the driver's libraries, their path."""
+    answer = named(ids)
+    answer.envs.append(_MESSAGE["Entry"](key="LD_LIBRARY_PATH", value=realgpus.LIBRARIES))
+    answer.mounts.extend(
+        _MESSAGE["Mount"](container_path=inside, host_path=str(path), read_only=True)
+        for inside, path in libraries.items()
+    )
+    answer.devices.extend(
+        _MESSAGE["DeviceSpec"](container_path=str(path), host_path=str(path), permissions="rw")
+        for path in realgpus.device_nodes(gpu for gpu in gpus if gpu.uuid in ids)
+    )
+    return answer
+
+
+class DevicePlugin:
+    """Offer ``ids`` as ``resource`` to the kubelet whose plugin directory is ``directory``.
+
+    ``allocated`` returns what a container gets for the ids that kubelet has chosen.
+    """
+
+    def __init__(
+        self, directory: Path, *, resource: str, ids: Sequence[str], allocated: Callable[[Sequence[str]], Any] = named
+    ) -> None:
         self._directory = directory
         self._resource = resource
         self._ids = tuple(ids)
+        self._allocated = allocated
 
     async def run(self) -> None:
         """Serve until cancelled; start over when kubelet did."""
@@ -121,12 +153,7 @@ class DevicePlugin:
         await asyncio.get_running_loop().create_future()  # the devices never change; the call ends with the server
 
     async def _allocate(self, request: Any, _context: object) -> Any:
-        answers = [
-            _MESSAGE["ContainerAllocateResponse"](
-                envs=[_MESSAGE["Entry"](key=VISIBLE_DEVICES, value=",".join(wanted.devices_ids))]
-            )
-            for wanted in request.container_requests
-        ]
+        answers = [self._allocated(tuple(wanted.devices_ids)) for wanted in request.container_requests]
         return _MESSAGE["AllocateResponse"](container_responses=answers)
 
     async def _register(self) -> None:
@@ -149,9 +176,13 @@ def _serialize(message: Any) -> bytes:
 @click.option("--directory", type=click.Path(path_type=Path), required=True, help="Kubelet's device-plugins directory.")
 @click.option("--resource", default="nvidia.com/gpu", show_default=True)
 @click.option("--device", "ids", multiple=True, help="A device id to offer; repeat it.")
-def main(directory: Path, resource: str, ids: tuple[str, ...]) -> None:
+@click.option("--real", is_flag=True, help="The devices are this machine's GPUs.")
+def main(directory: Path, resource: str, ids: tuple[str, ...], *, real: bool) -> None:
     """Offer devices to a real kubelet until SIGTERM."""
-    asyncio.run(_serve(DevicePlugin(directory, resource=resource, ids=ids)))
+    allocated: Callable[[Sequence[str]], Any] = named
+    if real:
+        allocated = functools.partial(usable, gpus=realgpus.find(), libraries=realgpus.libraries())
+    asyncio.run(_serve(DevicePlugin(directory, resource=resource, ids=ids, allocated=allocated)))
 
 
 async def _serve(plugin: DevicePlugin) -> None:

@@ -5,6 +5,7 @@ give the same bytes, and so the same image ids. The worker is in the image, not 
 first instruction only if its program is in its own root.
 """
 
+import functools
 import hashlib
 import io
 import json
@@ -12,7 +13,6 @@ import pathlib
 import platform
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -54,8 +54,7 @@ _IMAGES = (
 
 def build(binaries: packages.Binaries, archive: pathlib.Path) -> None:
     """Write both images into one OCI archive. Raises ImagesError when busybox or the compiler does not run."""
-    with tempfile.TemporaryDirectory() as directory:
-        layer = _layer(binaries.busybox, worker=_worker(pathlib.Path(directory)))
+    layer = _layer(binaries.busybox, worker=_worker())
     blobs = _Blobs()
     layer_descriptor = blobs.add(layer, media_type="application/vnd.oci.image.layer.v1.tar")
     manifests = [_manifest(image, layer=layer_descriptor, blobs=blobs) for image in _IMAGES]
@@ -127,9 +126,13 @@ def _manifest(image: _Image, *, layer: Mapping[str, object], blobs: _Blobs) -> d
     return {**descriptor, "annotations": names}
 
 
-def _worker(directory: pathlib.Path) -> pathlib.Path:
+@functools.cache
+def _worker() -> pathlib.Path:
+    """Return the gangs' worker, compiled once for its source."""
+    digest = hashlib.sha256(pulse.SOURCE.read_bytes()).hexdigest()[:8]
+    program = packages.DEFAULT_CACHE.parent / "pulse" / digest / pathlib.Path(pulse.PROGRAM).name
     try:
-        return pulse.build(directory)
+        return program if program.exists() else pulse.build(program.parent)
     except (OSError, subprocess.CalledProcessError) as error:
         raise ImagesError(f"cannot compile the gangs' worker: {error}; the dev node needs gcc and libc6-dev") from error
 

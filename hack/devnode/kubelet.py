@@ -4,7 +4,7 @@ It gets a mount namespace of its own in which /var/lib and /var/log are empty (i
 /var/log/containers), and in which the kernel parameters that it would set on this machine appear to be set already. The
 node's root is a shared mount (``containerd``), so that the volumes that kubelet mounts reach the containers.
 
-Fake GPUs come from a device plugin in a process of its own (``hack.devnode.deviceplugin``).
+GPUs come from a device plugin in a process of its own (``hack.devnode.deviceplugin``).
 """
 
 import asyncio
@@ -45,17 +45,19 @@ class Kubelet:
         kubeconfig: Path,
         node_name: str,
         devices: Sequence[str] = (),
+        real_gpus: bool = False,
         config: Mapping[str, Any] | None = None,
         flags: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         dies_with_us: bool = True,
     ) -> None:
-        """``environment``: what it gets instead of this program's."""
+        """``real_gpus``: the devices are this machine's. ``environment``: what it gets instead of this program's."""
         self.node_name = node_name
         self._dies_with_us = dies_with_us
         self._where = where
         self._kubeconfig = kubeconfig
         self._devices = tuple(devices)
+        self._real_gpus = real_gpus
         self._config = dict(config or {})
         self._flags = tuple(flags)
         self._environment = environment
@@ -126,6 +128,7 @@ class Kubelet:
     def _start_plugin(self) -> processes.Child:
         directory = self._var_lib / "device-plugins"
         flags = [f"--directory={directory}", *(f"--device={item}" for item in self._devices)]
+        flags += ["--real"] if self._real_gpus else []
         return processes.Child.start(
             [sys.executable, "-m", "hack.devnode.deviceplugin", *flags],
             name="device plugin",

@@ -1,7 +1,7 @@
 """Run one whole dev node: containerd, etcd and kube-apiserver, kubelet, a device plugin, a fake NVML and kernel log.
 
-Only the GPUs and the kernel log are simulated. Everything lies under one root, and leaving the node's context stops all
-parts in order and removes their remains.
+Only the GPUs and the kernel log are simulated, and neither where ``Options`` ask for the machine's own. Everything lies
+under one root, and leaving the node's context stops all parts in order and removes their remains.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Literal, Self
 
 from hack import kmsg
 from hack.devnode import (
@@ -28,11 +28,14 @@ from hack.devnode import (
     loopback,
     packages,
     processes,
+    realgpus,
     runtime_config,
     systembus,
 )
 from hack.devnode.containerd import Containerd
 from hack.fakenvml import control as nvml_control
+
+REAL: Final = "real"
 
 _AGENT_STOP_SECONDS = 30.0
 _HOST_PACKAGES = ("gcc", "libc6-dev", "iproute2", "libseccomp2", "openssl", "util-linux")
@@ -42,6 +45,8 @@ _HOST_PACKAGES = ("gcc", "libc6-dev", "iproute2", "libseccomp2", "openssl", "uti
 class Options:
     """Select the kind of node.
 
+    ``gpus`` is the number of simulated GPUs. ``REAL``: the node has this machine's GPUs, NVML and kernel log.
+
     ``kubelet_config`` is merged over kubelet's KubeletConfiguration, ``kubelet_flags`` are flags for what it has no
     field for. ``service_accounts`` has the API server give pods
     their service accounts and tokens, as it does by default; that needs a controller manager, which creates the
@@ -49,7 +54,7 @@ class Options:
     (``systembus``), which its graceful node shutdown needs; ``kubelet_config`` turns that on.
     """
 
-    gpus: int = 8
+    gpus: int | Literal["real"] = 8
     kubelet_config: Mapping[str, Any] = field(default_factory=dict)
     kubelet_flags: Sequence[str] = ()
     service_accounts: bool = False
@@ -69,6 +74,8 @@ class DevNode:
         self.layout = where
         self.options = options or Options()
         self.name = where.name
+        self.gpu_uuids = _gpu_uuids(self.options)
+        """The GPUs that NVML shows and kubelet allocates."""
         runtime = crio.Crio if self.options.runtime.program == runtime_config.CRIO else Containerd
         self.containerd = runtime(where, packages.ensure_packages(), options=self.options.runtime)
         self.api = api or apiserver.KubeApiServer(
@@ -80,6 +87,7 @@ class DevNode:
             kubeconfig=where.kubeconfig,
             node_name=where.name,
             devices=self.gpu_uuids,
+            real_gpus=self.has_real_gpus,
             config=self.options.kubelet_config,
             flags=self.options.kubelet_flags,
             environment=self._system_bus.environment if self._system_bus is not None else None,
@@ -116,8 +124,10 @@ class DevNode:
             await leftovers.reap_abandoned()
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self.containerd)
-            self._nvml = await asyncio.to_thread(self._fake_hardware)
-            stack.callback(self._nvml.close)
+            await asyncio.to_thread(self._make_directories)
+            if not self.has_real_gpus:
+                self._nvml = await asyncio.to_thread(self._fake_hardware)
+                stack.callback(self._nvml.close)
             if self._has_own_api:
                 await stack.enter_async_context(self.api)
             else:
@@ -141,7 +151,7 @@ class DevNode:
     @property
     def nvml(self) -> nvml_control.FakeNvml:
         """Return the control of the fake GPUs."""
-        assert self._nvml is not None, "the node has not been started"
+        assert self._nvml is not None, "the node has not been started, or its GPUs are real"
         return self._nvml
 
     @property
@@ -153,6 +163,7 @@ class DevNode:
     @property
     def kernel_log(self) -> kmsg.KmsgWriter:
         """Return the writer of the fake kernel log."""
+        assert not self.has_real_gpus, "the kernel log is the machine's own"
         return kmsg.KmsgWriter(self.layout.kernel_log)
 
     @property
@@ -161,28 +172,30 @@ class DevNode:
         return self.layout.kubeconfig
 
     @property
-    def gpu_uuids(self) -> tuple[str, ...]:
-        """Return the GPUs that NVML shows and kubelet allocates."""
-        return tuple(nvml_control.gpu_uuid(number) for number in range(self.options.gpus))
+    def has_real_gpus(self) -> bool:
+        """Return whether the node has this machine's GPUs."""
+        return self.options.gpus == REAL
 
     def agent_flags(self, *, metrics_address: str) -> dict[str, str]:
         """Return the agent's flags for this node, without their dashes."""
         where = self.layout
+        kernel_log = {} if self.has_real_gpus else {"kernel-log": str(where.kernel_log)}
+        no_proof = {} if self.has_real_gpus else {"proof-timeout": "0s"}  # a scenario may bring a fake CUDA driver
         return {
             "node-name": self.name,
             "kubeconfig": str(where.kubeconfig),
             "cri-endpoint": str(where.containerd_socket),
             "pod-resources-socket": str(self.kubelet.pod_resources_socket),
-            "kernel-log": str(where.kernel_log),
+            **kernel_log,
             "state-dir": str(where.agent_state),
             "pod-log-symlinks": str(where.container_log_links),
             "metrics-address": metrics_address,
-            "proof-timeout": "0s",  # a node has no CUDA driver, unless a scenario brings a fake one
+            **no_proof,
         }
 
     def agent_environment(self) -> dict[str, str]:
-        """Return an environment in which the agent loads the fake NVML."""
-        return {**os.environ, **self.nvml.env()}
+        """Return an environment in which the agent loads the node's NVML."""
+        return {**os.environ, **({} if self.has_real_gpus else self.nvml.env())}
 
     @contextlib.asynccontextmanager
     async def agent(self, *extra: str, metrics_address: str | None = None) -> AsyncIterator["Agent"]:
@@ -202,13 +215,17 @@ class DevNode:
         finally:
             await child.stop(grace=_AGENT_STOP_SECONDS)
 
+    def _make_directories(self) -> None:
+        where = self.layout
+        for path in (where.agent_state, where.pod_logs, where.container_log_links):
+            path.mkdir(parents=True, exist_ok=True)
+
     def _fake_hardware(self) -> nvml_control.FakeNvml:
         where = self.layout
-        for path in (where.nvml_dir, where.agent_state, where.pod_logs, where.container_log_links):
-            path.mkdir(parents=True, exist_ok=True)
+        where.nvml_dir.mkdir(exist_ok=True)
         shutil.copy(_nvml_library(), where.nvml_dir)
         kmsg.KmsgWriter(where.kernel_log)
-        return nvml_control.FakeNvml(where.nvml_dir / "state", where.nvml_dir, gpus=self.options.gpus)
+        return nvml_control.FakeNvml(where.nvml_dir / "state", where.nvml_dir, gpus=len(self.gpu_uuids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +246,13 @@ def setup() -> None:
 def agent_command() -> Sequence[str]:
     """Return the command that runs the agent from a checkout."""
     return (sys.executable, "-m", "kubemend.agent.cli", "agent")
+
+
+def _gpu_uuids(options: Options) -> tuple[str, ...]:
+    """Return the UUIDs of a node's GPUs. Raises realgpus.NoGpusError."""
+    if options.gpus == REAL:
+        return tuple(gpu.uuid for gpu in realgpus.find())
+    return tuple(nvml_control.gpu_uuid(number) for number in range(options.gpus))
 
 
 @functools.cache

@@ -165,7 +165,8 @@ def end_on_sigterm() -> None:
 
 def source_environment() -> dict[str, str]:
     """Return an environment in which ``python -m hack…`` works from any directory: hack is not installed."""
-    return {**os.environ, "PYTHONPATH": str(_SOURCES)}
+    path = (str(_SOURCES), *filter(None, [os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def write_pid_file(path: pathlib.Path, pid: int) -> None:

@@ -21,7 +21,7 @@ def write(nodes: Sequence[DevNode]) -> None:
         flags = node.agent_flags(metrics_address=f"127.0.0.1:{_METRICS_PORT + 10 * number}")
         ready = {
             "nodes": names,
-            "gpus": node.options.gpus,
+            "gpus": len(node.gpu_uuids),
             "environment": {
                 "KUBECONFIG": str(node.kubeconfig),
                 "CONTAINER_RUNTIME_ENDPOINT": f"unix://{node.layout.containerd_socket}",

@@ -3,6 +3,7 @@
 The containers themselves, not kubemend's logs, show whether a new one ran while an old one was still alive.
 """
 
+import os
 import struct
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 PROGRAM = "/bin/pulse"
 """Its path in the dev node's image."""
+SOURCE = Path(__file__).with_name("pulse.c")
 
 _LIFE = struct.Struct("=6Q")  # struct life in pulse.c
 _STEP = struct.Struct("=Q")
@@ -69,10 +71,10 @@ def build(directory: Path) -> Path:
     """
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / Path(PROGRAM).name
-    source = Path(__file__).with_name("pulse.c")
+    fresh = directory / f".{target.name}.{os.getpid()}"
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-static"]
-    subprocess.run(["cc", *flags, str(source), "-o", str(target)], check=True)
-    return target
+    subprocess.run(["cc", *flags, str(SOURCE), "-o", str(fresh)], check=True)
+    return fresh.replace(target)
 
 
 def command(lives: str) -> Sequence[str]:
