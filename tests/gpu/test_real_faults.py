@@ -125,7 +125,7 @@ class GpuNode:
         async with asyncio.timeout(SECONDS):
             while self.lives(seen)[-1]["event"] not in ("launched", "error"):  # noqa: ASYNC110 - another process's file
                 await asyncio.sleep(0.002)
-        if self.simulated:
+        if self.simulated and faulty.XIDS[case.fault]:
             await self._play(_H100[_H100_NAMES.get(case.fault, case.fault)], pid=pid, directory=directory)
 
     async def _play(self, record: Mapping[str, Any], *, pid: int, directory: Path) -> None:
@@ -352,6 +352,8 @@ def one_restart(seen: Restart, *, busy: bool) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_fault_restarts_its_container_once(gpu_node: GpuNode, case: Case) -> None:
+    if gpu_node.simulated and case.policy == "Never" and not case.stays:
+        pytest.skip("on a busy machine kubelet may see the exit first: bench.dying counts that")
     unproved = [] if case.policy == "OnFailure" else ["--proof-timeout=0s"]  # the times of both are of interest
     async with faulted(gpu_node, case, *unproved) as seen:
         RECORDS.restarts.append(seen.record())
@@ -411,5 +413,5 @@ async def test_program_that_is_killed_while_a_kernel_runs_has_only_ended(gpu_nod
         RECORDS.restarts.append({**dataclasses.asdict(case), "agent": [each["event"] for each in said]})
         assert [record for _, record in log.records if XID in record] == []
         assert [each for each in said if each["event"] == "finding" and each["kind"] == "Xid"] == []
-        assert [each["cause"] for each in said if each["event"] == "restart.decided"] == ["Exit137"]
+        assert [each for each in said if each["event"] == "restart.acted"] == [], "kubelet restarts what only ended"
         assert after.restart_counts["trainer"] == before.restart_counts["trainer"] + 1
