@@ -48,6 +48,16 @@ def test_recorded_fault_restarts_container_once_though_its_program_exits(name: s
         assert made.admitted == [where.faulty], messages
 
 
+@pytest.mark.parametrize("name", RECORDS)
+def test_program_that_dies_beside_its_successor_on_standby_takes_nothing_with_it(name: str) -> None:
+    record, where = RECORDS[name], PLACES["sole-holder"]
+    begin = replayed.as_recorded(record)[-1][0]
+    for tenth in range(10):
+        messages = replayed.exiting_at(record, begin + tenth / 10)
+        played = replayed.replay(messages, place=where, launched=replayed.launched_at(record), standby=True)
+        assert virtual_time.run(played).admitted == [where.faulty], messages
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_each_of_recorded_faults_in_a_row_restarts_its_container(place: str) -> None:
     made = decisions(RECORDS["oob"], replayed.all_in_a_row(), PLACES[place])
