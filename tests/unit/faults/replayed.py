@@ -1,7 +1,8 @@
-"""Replay faults that an H100 reported to everything from the sources to the decisions.
+"""Replay faults that an H100 and an H200 reported to everything from the sources to the decisions.
 
-The records in ``h100_faults.json`` were taken on one H100 80GB HBM3 with driver 580.159.04 (open kernel modules), in a
-virtual machine with Linux 6.18. Each has the kernel's lines, NVML's Xid events, and the moment at which CUDA reported
+The records in ``h100_faults.json`` were taken on one H100 80GB HBM3, those in ``h200_faults.json`` on one H200 by
+``tests/gpu/test_fault_survey.py``, both with driver 580.159.04 (open kernel modules), in a virtual machine with Linux
+6.18. Each has the kernel's lines, NVML's Xid events, and the moment at which CUDA reported
 the error to the program, in milliseconds after the kernel launch. The kernel log and NVML are independent: each keeps
 its own order, and every interleaving of the two can occur. The program can exit at any moment in between.
 """
@@ -45,7 +46,10 @@ from tests.unit.faults.test_pipeline import MONITOR, TRAINER, Restarts, make, ru
 from tests.unit.restart import builders
 from tests.unit.sources import kernel_logs
 
-RECORDS: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("h100_faults.json").read_text())
+GPUS: Final[dict[str, dict[str, Any]]] = {
+    gpu: json.loads(Path(__file__).with_name(f"{gpu}_faults.json").read_text()) for gpu in ("h100", "h200")
+}
+RECORDS: Final = {f"{gpu}-{name}": record for gpu, records in GPUS.items() for name, record in records.items()}
 RECORDED_AT: Final = "PCI:0000:00:06"
 BOOT: Final = 1_000.0
 """The moment of the node's start, in Unix time."""
@@ -150,14 +154,11 @@ def in_every_order(record: dict[str, Any], *, exits: bool = False) -> Iterator[l
             ]
 
 
-def all_in_a_row() -> list[Timed]:
-    """Return the messages of all records, one after another as the H100 reported them."""
-    began = min(map(launched_at, RECORDS.values()))
-    return [
-        (launched_at(record) - began + at, message)
-        for record in RECORDS.values()
-        for at, message in as_recorded(record)
-    ]
+def all_in_a_row(gpu: str) -> list[Timed]:
+    """Return the messages of all records of a GPU, one after another as it reported them."""
+    records = GPUS[gpu].values()
+    began = min(map(launched_at, records))
+    return [(launched_at(record) - began + at, message) for record in records for at, message in as_recorded(record)]
 
 
 def _interleaved(*channels: Sequence[Message]) -> Iterator[list[Message]]:
