@@ -44,7 +44,7 @@ QUIET: Final = 2.0
 """Seconds within which a second restart, or one by kubelet, would be seen."""
 
 _H100: Final = json.loads((Path(__file__).parents[1] / "unit" / "faults" / "h100_faults.json").read_text())
-_H100_NAMES: Final = {"illegal": "illegal_smem"}
+_H100_NAMES: Final = {"shared": "illegal_smem"}
 _H100_AT: Final = "PCI:0000:00:06"
 
 
@@ -66,7 +66,7 @@ class Case:
 CASES: Final = (
     *(
         Case(fault, stays)
-        for fault in ("null", "misaligned", "illegal", "trap", "assert", "stack")
+        for fault in ("null", "misaligned", "shared", "trap", "assert", "stack")
         for stays in (True, False)
     ),
     *(
@@ -125,7 +125,7 @@ class GpuNode:
         async with asyncio.timeout(SECONDS):
             while self.lives(seen)[-1]["event"] not in ("launched", "error"):  # noqa: ASYNC110 - another process's file
                 await asyncio.sleep(0.002)
-        if self.simulated:
+        if self.simulated and faulty.XIDS[case.fault]:
             await self._play(_H100[_H100_NAMES.get(case.fault, case.fault)], pid=pid, directory=directory)
 
     async def _play(self, record: Mapping[str, Any], *, pid: int, directory: Path) -> None:
@@ -154,7 +154,8 @@ class GpuNode:
             *(["--stays"] if case.stays else []),
             *(["--simulated"] if self.simulated else []),
         ]
-        container["command"] = [sys.executable, "-m", "tests.gpu.faulty", *flags]
+        # By a program of the image: a successor whose program is on a volume is not held.
+        container["command"] = ["/bin/sh", "-c", 'exec "$0" "$@"', sys.executable, "-m", "tests.gpu.faulty", *flags]
         container["env"] = [{"name": "PYTHONPATH", "value": str(packages.CHECKOUT)}]
         container["volumeMounts"] = [*container["volumeMounts"], *mounts]
         made["spec"]["volumes"] += volumes
@@ -344,6 +345,7 @@ def one_restart(seen: Restart, *, busy: bool) -> None:
         assert seen.growth <= 1 + seen.by_kubelet
     else:
         assert (seen.growth, seen.by_kubelet) == (1, False), seen.after.condition("InPlaceRestart")
+    assert seen.said_of("standby.not_held") == []
     assert "CrashLoopBackOff" not in seen.watched.waits
     assert seen.watched.counts == sorted(seen.watched.counts)
     began = [each for each in seen.lives if each["event"] == "began"]
@@ -352,6 +354,8 @@ def one_restart(seen: Restart, *, busy: bool) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_fault_restarts_its_container_once(gpu_node: GpuNode, case: Case) -> None:
+    if gpu_node.simulated and case.policy == "Never" and not case.stays:
+        pytest.skip("on a busy machine kubelet may see the exit first: bench.dying counts that")
     unproved = [] if case.policy == "OnFailure" else ["--proof-timeout=0s"]  # the times of both are of interest
     async with faulted(gpu_node, case, *unproved) as seen:
         RECORDS.restarts.append(seen.record())
@@ -411,5 +415,5 @@ async def test_program_that_is_killed_while_a_kernel_runs_has_only_ended(gpu_nod
         RECORDS.restarts.append({**dataclasses.asdict(case), "agent": [each["event"] for each in said]})
         assert [record for _, record in log.records if XID in record] == []
         assert [each for each in said if each["event"] == "finding" and each["kind"] == "Xid"] == []
-        assert [each["cause"] for each in said if each["event"] == "restart.decided"] == ["Exit137"]
+        assert [each for each in said if each["event"] == "restart.acted"] == [], "kubelet restarts what only ended"
         assert after.restart_counts["trainer"] == before.restart_counts["trainer"] + 1
