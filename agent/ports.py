@@ -46,7 +46,7 @@ class Runtime(context.Runtime, Protocol):
     async def info_of(self, view: ContainerSummary) -> ContainerStatus:
         """Return the full status of a container that has just been listed."""
 
-    async def resources(self, container_id: ContainerId) -> api_pb2.LinuxContainerResources | None:
+    async def resources(self, info: ContainerStatus) -> api_pb2.LinuxContainerResources | None:
         """Return a container's current resources; None if the runtime does not report them."""
 
     async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None: ...

@@ -28,7 +28,7 @@ from kubemend.common import logs
 _DIES = f"""
 step=$(cat {trainer.CHECKPOINTS}/step 2>/dev/null || echo 0)
 echo $((step + 1)) > {trainer.CHECKPOINTS}/step
-until [ -e {trainer.CHECKPOINTS}/die ]; do sleep 0.02; done
+until [ -e {trainer.CHECKPOINTS}/die ]; do sleep 0.2; done
 rm {trainer.CHECKPOINTS}/die
 exit 3
 """

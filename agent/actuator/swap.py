@@ -192,19 +192,22 @@ class _SwapRun(PlanRunner[intents.Intent]):
         """
         if not self._old_runs or self.intent.grace_seconds > 0:  # a frozen container cannot use its grace period
             if not self._old_runs and not self.stopped_old:
-                await self._reserve_next(config, sandbox_config=sandbox_config)
+                self._reserve_next(config, sandbox_config=sandbox_config)
             await self._make(config, sandbox_config=sandbox_config)
             return
         if not await self._freeze_old():
-            await self._reserve_next(config, sandbox_config=sandbox_config)
+            self._reserve_next(config, sandbox_config=sandbox_config)
         self.unanswered = True
         await self._make(config, sandbox_config=sandbox_config)
         self.unanswered = False
 
-    async def _reserve_next(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
-        """Reserve the next name. CRI-O has no use for it: it would give the reservation to kubelet as its container."""
+    def _reserve_next(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
+        """Begin to reserve the next name.
+
+        CRI-O has no use for it: it would give the reservation to kubelet as its container.
+        """
         if self.made_from is None or self.made_from.original is None:
-            await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
+            self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
 
     async def _make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
         try:
@@ -223,9 +226,10 @@ class _SwapRun(PlanRunner[intents.Intent]):
         Where another call creates a container of the same name, CRI-O lets this one wait for minutes, even when the
         other has ended (``getResourceOrWait`` in server/utils.go, 1.34).
         """
+        # In a task of its own, because tasks begin in their order: the call that reserves the next name goes first.
+        creating = asyncio.create_task(super(_SwapRun, self).make(config, sandbox_config=sandbox_config))
         if self.made_from is None or self.made_from.original is None:
-            return await super(_SwapRun, self).make(config, sandbox_config=sandbox_config)
-        creating = asyncio.ensure_future(super(_SwapRun, self).make(config, sandbox_config=sandbox_config))
+            return await creating
         target = self.intent.target
         try:
             async with self.tools.events.subscribe(target.pod.uid) as changes:

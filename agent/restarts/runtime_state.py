@@ -1,13 +1,14 @@
 """Gather what the runtime and the API server report about a restart's target."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
 from kubemend.agent.actuator.context import Launchers, PreStopHook, SuccessorSpec
 from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, ContainerSummary, PodView
 from kubemend.agent.restart import admission, cache, clone, intents, likeness, process, rebuild, runtimes, shm
 from kubemend.agent.sources.processes import ProcFs
@@ -53,19 +54,26 @@ class RuntimeState:
         )
 
 
-async def find(runtime: ports.Runtime, ref: ContainerRef) -> RuntimeState | None:
+async def find(
+    runtime: ports.Runtime, ref: ContainerRef, *, known: Iterable[ContainerSummary] = ()
+) -> RuntimeState | None:
     """Return the target as the runtime reports it, or None if the runtime has no such container. Raises CriError.
 
-    The newest container of a name is the current one, as for kubelet (pkg/kubelet/container/helpers.go).
+    The newest container of a name is the current one, as for kubelet (pkg/kubelet/container/helpers.go). ``known`` are
+    containers as last seen. The newest one of the name is queried at the same time as the listings are made, with its
+    sandbox's config, which a swap needs.
     """
-    siblings, sandboxes = await asyncio.gather(
-        runtime.list_containers(pod_uid=ref.pod.uid, name=ref.name), runtime.list_sandboxes(pod_uid=ref.pod.uid)
+    siblings, sandboxes, early = await asyncio.gather(
+        runtime.list_containers(pod_uid=ref.pod.uid, name=ref.name),
+        runtime.list_sandboxes(pod_uid=ref.pod.uid),
+        _query_early(runtime, max((view for view in known if view.ref == ref), key=_age, default=None)),
     )
     if not siblings:
         return None
     newest = max(siblings, key=_age)
     mine = next((sandbox for sandbox in sandboxes if sandbox.id == newest.sandbox_id), None)
-    info = await runtime.info_of(newest)
+    is_current = early is not None and (early.id, early.state) == (newest.id, newest.state)
+    info = early if early is not None and is_current else await runtime.info_of(newest)
     return RuntimeState(
         info=info,
         siblings=siblings,
@@ -73,6 +81,18 @@ async def find(runtime: ports.Runtime, ref: ContainerRef) -> RuntimeState | None
         sandbox_ready=mine is not None and mine.ready,
         runtime_handler=mine.runtime_handler if mine is not None else "",
     )
+
+
+async def _query_early(runtime: ports.Runtime, view: ContainerSummary | None) -> ContainerStatus | None:
+    """Return a container's full status, and have its sandbox's config cached; None if the runtime does not answer."""
+    if view is None:
+        return None
+    try:
+        info: ContainerStatus
+        info, _ = await asyncio.gather(runtime.info_of(view), runtime.sandbox_config(view.sandbox_id))
+    except CriError:
+        return None
+    return info
 
 
 async def launcher(launchers: Launchers | None, info: ContainerStatus) -> process.Launcher | process.Silent | None:
@@ -130,7 +150,7 @@ async def material(
     runtime: ports.Runtime, info: ContainerStatus, *, intent: intents.Intent, pod: PodView | None, processes: ProcFs
 ) -> SuccessorSpec:
     """Return the spec of a container's successor. Raises CriError; CloneRefusedError if it could not be exact."""
-    hidden, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info.id))
+    hidden, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info))
     sandbox = clone.sandbox_config(hidden)
     spec = pod.container(intent.target.name) if pod is not None else None
     config = info.config

@@ -268,7 +268,9 @@ class RestartScheduler:
         cause = request.cause()
         pod = self._outside.pods.pods().get(request.target.pod.uid)
         try:
-            target = await runtime_state.find(self._outside.runtime, request.target)
+            target = await runtime_state.find(
+                self._outside.runtime, request.target, known=self._outside.events.containers()
+            )
             by_round = request.part is not None
             async with turns.waiting(after=turns.SLOW):  # the API server may be away
                 owner = await self._outside.owners.facts(pod, at_once=by_round) if pod is not None else None

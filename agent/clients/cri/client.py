@@ -138,13 +138,14 @@ class CriClient:
             self._running.put(view.id, info)
         return info
 
-    async def resources(self, container_id: ContainerId) -> api_pb2.LinuxContainerResources | None:
+    async def resources(self, info: ContainerStatus) -> api_pb2.LinuxContainerResources | None:
         """Return a container's current resources, after resizes in place; None if the runtime does not report them.
 
-        Raises NotFound.
+        Those of a container that has ended do not change any more. Raises NotFound.
         """
-        status = (await self._status(container_id, verbose=False)).status
-        return status.resources.linux if status.resources.HasField("linux") else None
+        if info.state is ContainerState.EXITED:
+            return info.resources
+        return convert.resources((await self._status(info.id, verbose=False)).status)
 
     def forget(self, container_id: ContainerId) -> None:
         """Drop the cached status of a container that no longer runs."""

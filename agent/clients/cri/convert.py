@@ -79,7 +79,7 @@ class ContainerStatus:
     this runtime does not report them. ``config``, ``spec``, ``runtime_env`` and ``runtime_args`` may contain secrets
     and are kept out of ``repr``. ``spec`` is the OCI spec from which ``config`` was rebuilt
     (``agent.restart.rebuild``); None if the runtime returns the config itself. ``hidden`` is why there is no
-    ``config``.
+    ``config``. ``resources`` are those of the moment of the answer; None if the runtime does not report them.
     """
 
     id: ContainerId
@@ -106,6 +106,7 @@ class ContainerStatus:
     hidden: str = ""
     runtime_env: tuple[str, ...] | None = field(default=None, repr=False)
     runtime_args: tuple[str, ...] | None = field(default=None, repr=False)
+    resources: api_pb2.LinuxContainerResources | None = None
 
 
 def container_ref(labels: Mapping[str, str]) -> ContainerRef | None:
@@ -219,7 +220,13 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         hidden=hidden,
         runtime_env=_words(spec, "env"),
         runtime_args=_words(spec, "args"),
+        resources=resources(status),
     )
+
+
+def resources(status: api_pb2.ContainerStatus) -> api_pb2.LinuxContainerResources | None:
+    """Return a container's current resources; None if the runtime does not report them."""
+    return status.resources.linux if status.resources.HasField("linux") else None
 
 
 def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, *, endpoint: str) -> Mapping[str, Any] | None:

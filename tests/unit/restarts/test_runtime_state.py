@@ -1,11 +1,20 @@
-"""Correct start times that the runtime records by a settable clock, with the kernel's clock."""
+"""Find a restart's target with few calls, and correct start times that the runtime records by a settable clock."""
 
+from dataclasses import replace
+
+import grpc
 import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restarts import runtime_state
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes import outside
+from tests.unit.actuator.conftest import TARGET, Rig, rig
 from tests.unit.restart import builders
+
+__all__ = ["rig"]
 
 BOOTED_AT = 1_000_000.0
 STARTED = 500.0  # seconds since boot
@@ -67,3 +76,62 @@ def test_not_holdable_reports_root_that_is_no_overlay(kind: str | None, why: str
     target = target_started_at(noted=BOOTED_AT)
     processes = outside.Processes(roots=kind)
     assert runtime_state.not_holdable(target.info, processes=processes) == why  # type: ignore[arg-type]
+
+
+async def test_ended_container_is_queried_once(rig: Rig) -> None:
+    resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
+    rig.server.runtime.containers[rig.old].resized = resized
+    rig.server.runtime.exit(rig.old, exit_code=3)
+    (seen,) = await rig.containers()
+    before = len(rig.server.calls)
+    target = await runtime_state.find(rig.cri, TARGET, known=(seen,))
+    assert target is not None
+    assert (target.info.state, target.info.exit_code) == (ContainerState.EXITED, 3)
+    processes = outside.Processes()
+    material = await runtime_state.material(
+        rig.cri,
+        target.info,
+        intent=rig.intent(),
+        pod=None,
+        processes=processes,  # type: ignore[arg-type]
+    )
+    assert material.successor.config.linux.resources == resized
+    calls = rig.server.called()[before:]
+    assert sorted(calls) == ["ContainerStatus", "ListContainers", "ListPodSandbox", "PodSandboxStatus"]
+
+
+async def test_outdated_view_does_not_hide_the_end(rig: Rig) -> None:
+    (running,) = await rig.containers()
+    await rig.cri.info_of(running)  # its status is cached
+    rig.server.runtime.exit(rig.old, exit_code=3)
+    target = await runtime_state.find(rig.cri, TARGET, known=(running,))
+    assert target is not None
+    assert (target.info.state, target.info.exit_code) == (ContainerState.EXITED, 3)
+
+
+async def test_unknown_newer_container_is_the_target(rig: Rig) -> None:
+    known = await rig.containers()
+    newer = await rig.kubelet_creates(attempt=1)
+    target = await runtime_state.find(rig.cri, TARGET, known=known)
+    assert target is not None
+    assert target.info.id == newer
+
+
+async def test_containers_of_other_names_are_not_queried(rig: Rig) -> None:
+    (trainer,) = await rig.containers()
+    other = replace(trainer, ref=replace(TARGET, name="logger"), created_at=trainer.created_at + 1)
+    target = await runtime_state.find(rig.cri, TARGET, known=(trainer, other))
+    assert target is not None
+    assert target.info.id == trainer.id
+    assert rig.server.called().count("ContainerStatus") == 1
+
+
+async def test_early_query_without_answer_is_repeated(rig: Rig) -> None:
+    known = await rig.containers()
+    rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=2)
+    with pytest.raises(CriError):
+        await runtime_state.find(rig.cri, TARGET, known=known)
+    rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE)
+    target = await runtime_state.find(rig.cri, TARGET, known=known)
+    assert target is not None
+    assert target.info.id == rig.old
