@@ -32,6 +32,8 @@ VALID = {
     "restarts": 3,
     "spare": 77,
     "ready": True,
+    "no_spare": "",
+    "code": 0,
 }
 
 
@@ -41,6 +43,7 @@ VALID = {
         pytest.param(Seen(RUNS), ("stop", "OldRuns"), id="begins-with-the-stop"),
         pytest.param(Seen(OTHERS), ("stop", "OldRuns"), id="after-an-earlier-restart"),
         pytest.param(Seen(replace(HELD, order="r0")), ("stop", "OldRuns"), id="takes-over-what-another-agent-held"),
+        pytest.param(Seen(replace(RUNS, state=State.FAILED)), ("stop", "OldRuns"), id="after-a-failure-that-is-held"),
         pytest.param(Seen(STOPPING), ("wait", "OldRuns"), id="waits-for-its-end"),
         pytest.param(Seen(HELD), ("wait", "OldOnDevice"), id="waits-for-the-devices"),
         pytest.param(Seen(HELD, is_free=True), ("start", "SuccessorReady"), id="starts"),
@@ -146,6 +149,20 @@ def test_a_valid_answer_is_read() -> None:
     assert found == Launcher(State.RUNNING, 4, "r1", age=1.5, restarts=3, spare=77, ready=True)
 
 
+@pytest.mark.parametrize(
+    ("launcher", "expected"),
+    [
+        (RUNS, process.Spare.NONE),
+        (replace(RUNS, no_spare="it uses /dev/nvidia0"), process.Spare.NONE),
+        (replace(RUNS, spare=77), process.Spare.IMPORTING),
+        (replace(RUNS, spare=77, ready=True), process.Spare.READY),
+        (replace(RUNS, ready=True), process.Spare.NONE),
+    ],
+)
+def test_the_state_of_the_spare(launcher: Launcher, expected: process.Spare) -> None:
+    assert launcher.spare_state is expected
+
+
 CHANGES: tuple[dict[str, object], ...] = (
     {"kubemend-run": 2},
     {"state": "dead"},
@@ -160,6 +177,8 @@ CHANGES: tuple[dict[str, object], ...] = (
     {"age": "1"},
     {"order": None},
     {"why": "two\nlines"},
+    {"no_spare": None},
+    {"code": -1},
 )
 
 
