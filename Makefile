@@ -50,6 +50,8 @@ test: lint devnode kubernetes  ## everything that CI runs
 test-long: devnode kubernetes crio platforms image  ## the slower checks: the tests marked long, the whole matrix, kill runs, fault suite, an installation (hours)
 	python -m pytest -m long -n 3 --dist loadscope --no-loadscope-reorder
 	python -m pytest -m "" tests/scenarios/matrix --matrix=full
+	KUBEMEND_DEV_RUNTIME=cri-o python -m pytest -m "" tests/scenarios/matrix --matrix=full
+	KUBEMEND_DEV_RUNTIME=cri-o python -m pytest -m "" tests/scenarios/gang
 	python -m bench.crash --runs 500
 	python -m bench.launched --runs 500
 	python -m bench.dying --runs 200

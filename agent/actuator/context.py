@@ -15,7 +15,7 @@ from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.events import ContainerEvent
-from kubemend.agent.model.workloads import ContainerId, ContainerSummary, Hook, PodUid, SandboxId
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary, Hook, PodUid, SandboxId
 from kubemend.agent.restart import cache, clone, host_files, intents, likeness, process, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
@@ -96,7 +96,8 @@ class ActuatorContext:
 
     ``standbys`` is None on a node that cannot hold containers, ``launchers`` where the agent speaks with none.
     ``gates`` delay the start of successors, ``broom`` and ``caches`` clean before it. ``ending`` returns why a pod (its
-    sandbox is an argument, too) is terminating; empty if there is no sign of that.
+    sandbox is an argument, too) is terminating; empty if there is no sign of that. ``kubelet_creates`` returns whether
+    kubelet creates another container at once in place of one that has ended, by the pod's policy.
     """
 
     runtime: Runtime
@@ -112,6 +113,7 @@ class ActuatorContext:
     broom: ShmCleaner = field(default_factory=ShmCleaner)
     caches: CacheCleaner = field(default_factory=CacheCleaner)
     ending: Callable[[PodUid, SandboxId], str] = lambda *_: ""
+    kubelet_creates: Callable[[ContainerRef], bool] = lambda _: False
 
 
 @dataclass(frozen=True, slots=True)

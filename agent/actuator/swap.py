@@ -85,6 +85,8 @@ class _SwapRun(PlanRunner[intents.Intent]):
     made_from: SuccessorSpec | None
     stopped_old: bool = False
     standby: Standby | None = None
+    dying: bool = False  # the old one did not freeze, because its process is ending or has ended
+    ended_at: float | None = None  # when the old one was first seen to have ended
     unanswered: bool = False  # a call next to the old one may or may not have taken effect
     frozen: int | None = None  # the old one's pid
     alike: set[ContainerId] = field(default_factory=set)
@@ -101,8 +103,23 @@ class _SwapRun(PlanRunner[intents.Intent]):
             can_clone=can_clone,
             is_unlike=self.unlike is not None,
             stays=stays,
+            kubelet_first=self._kubelet_is_first(),
         )
         return (step,)
+
+    def _kubelet_is_first(self) -> bool:
+        """Return whether kubelet is about to create the successor, where the runtime stalls two calls for one name.
+
+        CRI-O lets a CreateContainer wait until its timeout (kubelet's: two minutes) if another one for the same name is
+        in progress, even when that one has ended (``getResourceOrWait`` in server/utils.go, 1.34). A container that has
+        ended by itself wakes kubelet, whose call would come during this agent's.
+        """
+        if not self._is_rebuilt or self._old_runs:
+            return False
+        now = asyncio.get_running_loop().time()
+        if self.ended_at is None:
+            self.ended_at = now
+        return now - self.ended_at < swap.KUBELETS_TURN and self.tools.kubelet_creates(self.intent.target)
 
     async def examine(self) -> None:
         """Compare a successor that was made from a rebuilt config with the old container. Nothing has been stopped.
@@ -196,6 +213,8 @@ class _SwapRun(PlanRunner[intents.Intent]):
             await self._make(config, sandbox_config=sandbox_config)
             return
         if not await self._freeze_old():
+            if self._is_rebuilt and self.dying and await self._has_ended(gone=True):
+                return  # kubelet may create its successor first (``_kubelet_is_first``)
             self._reserve_next(config, sandbox_config=sandbox_config)
         self.unanswered = True
         await self._make(config, sandbox_config=sandbox_config)
@@ -206,7 +225,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
 
         CRI-O has no use for it: it would give the reservation to kubelet as its container.
         """
-        if self.made_from is None or self.made_from.original is None:
+        if not self._is_rebuilt:
             self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
 
     async def _make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
@@ -228,7 +247,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
         """
         # In a task of its own, because tasks begin in their order: the call that reserves the next name goes first.
         creating = asyncio.create_task(super(_SwapRun, self).make(config, sandbox_config=sandbox_config))
-        if self.made_from is None or self.made_from.original is None:
+        if not self._is_rebuilt:
             return await creating
         target = self.intent.target
         try:
@@ -340,7 +359,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
         the journal: the outcome is UNFINISHED.
         """
         if not any(view.restart_id == self.intent.id for view in self.seen):
-            if self.made_from is None or self.made_from.original is None or self.refused is None:
+            if not self._is_rebuilt or self.refused is None:
                 return True
             self.unlike = self.refused  # a config that was rebuilt; the pod can still be reset
             self.failures = 0
@@ -357,6 +376,11 @@ class _SwapRun(PlanRunner[intents.Intent]):
         Where an exit would fail the pod for good, a container with a failed hook is the lesser evil, and is reported.
         """
         return self.intent.order.exit_is_restarted
+
+    @property
+    def _is_rebuilt(self) -> bool:
+        """Return whether the runtime does not return configs (CRI-O), so that the successor's was rebuilt."""
+        return self.made_from is not None and self.made_from.original is not None
 
     @property
     def _old_runs(self) -> bool:
@@ -397,10 +421,12 @@ class _SwapRun(PlanRunner[intents.Intent]):
         try:
             self.tools.standbys.freeze(pid)
         except HoldError as error:
+            self.dying = isinstance(error, EndedError)
             log.warning("restart.not_frozen", restart=self.intent.id, error=str(error))
             return False
         self.frozen = pid
-        return await self.tools.standbys.is_frozen(pid)
+        self.dying = not await self.tools.standbys.is_frozen(pid)
+        return not self.dying
 
     def _thaw_unless_replaced(self) -> None:
         """Thaw the old container unless a successor exists, or may exist: then it stays frozen until listed again."""

@@ -57,7 +57,7 @@ class LastResort:
 
     async def run(self) -> None:
         """Work until nothing is frozen any more, or another agent holds the node lock."""
-        async with client.CriClient(self._socket) as cri:
+        async with client.CriClient(self._socket, proc=self._proc) as cri:
             freezer = Freezer(
                 runtime=cri,
                 holds=None,

@@ -150,7 +150,7 @@ class RuntimeServices:
             proc=self._processes.root,
         )
         async with (
-            client.CriClient(choice.path) as cri,
+            client.CriClient(choice.path, proc=self._settings.proc) as cri,
             self._sweeping,
             self._asking,
             dead_man.at_work(),
@@ -338,6 +338,7 @@ class RuntimeServices:
                     caches=caches,
                     gates=gates,
                     ending=ends.why,
+                    kubelet_creates=self._pods.kubelet_creates,
                 ),
                 pods=self._pods,
             ),

@@ -6,7 +6,8 @@ from kubemend.agent.model.workloads import ContainerId
 
 # cgroupfs:  /kubepods/burstable/pod<uid>/<id>       systemd: …/kubepods-pod<uid>.slice/cri-containerd-<id>.scope
 # A container with its own cgroup namespace or nested cgroups appends further path segments.
-_CONTAINER = re.compile(r"(?:^|[/:-])(?P<id>[0-9a-f]{64})(?:\.scope)?(?=/|$)")
+# crio-conmon-<id> is of conmon, the container's parent on CRI-O, which runs outside it.
+_CONTAINER = re.compile(r"(?:^|[/:-])(?<!crio-conmon-)(?P<id>[0-9a-f]{64})(?:\.scope)?(?=/|$)")
 
 # The uid of a static pod is a hash without dashes. In systemd names the dash divides slices, so kubelet writes _ for
 # it.

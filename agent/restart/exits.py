@@ -75,6 +75,12 @@ def why_left(
     return None
 
 
+def is_restarted_at_once(pod: PodView, name: str) -> bool:
+    """Return whether kubelet restarts a container without delay when it has ended with an error."""
+    spec = pod.container(name)
+    return spec is not None and not spec.backs_off and pod.policy_of(name) is not RestartPolicy.NEVER
+
+
 def _by_rule(spec: ContainerSpec, exit_code: int) -> bool:
     """Return whether the container's own rules decide about this exit (KEP-5307, KEP-5532)."""
     return spec.rule_for(exit_code) is not None

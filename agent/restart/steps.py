@@ -32,6 +32,7 @@ class StepReason(enum.Enum):
     OUT_OF_TURN = "OutOfTurn"
     UNDOING = "Undoing"
     KUBELET_STARTS_ITS_OWN = "KubeletStartsItsOwn"
+    KUBELET_CREATES = "KubeletCreates"
     OLD_ON_DEVICE = "OldOnDevice"
     INIT_RUNS = "InitRuns"
     LAUNCHER_RESTARTS = "LauncherRestarts"

@@ -244,7 +244,7 @@ def _rerun(situation: Situation) -> tuple[Obstacle, str] | None:
     if situation.config_is_rebuilt and situation.not_cloneable is None:
         return (
             Obstacle.RUNTIME_HIDES_CONFIG,
-            "the runtime returns no configs, and a rerun first removes containers",
+            "the runtime returns no configs, and a rerun first removes containers; use strategy swap or reset",
         )
     return _hidden_config(situation) or _foreign_hook(containers) or _early_liveness(containers) or _reset(situation)
 

@@ -10,10 +10,15 @@ one that it should start itself.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import intents, steps
 from kubemend.agent.restart.steps import Resolution, Step, StepKind, StepReason
+
+KUBELETS_TURN: Final = 5.0
+"""Seconds within which kubelet creates the successor of a container that has ended: it relists every second. A kubelet
+that has not in this time is not there, or backs off, and that could not be seen."""
 
 
 def next_step(
@@ -24,13 +29,15 @@ def next_step(
     can_clone: bool = True,
     is_unlike: bool = False,
     stays: Collection[ContainerId] = (),
+    kubelet_first: bool = False,
 ) -> Step:
     """Return the one next step, given every container of the target's name that the runtime lists now.
 
     ``can_clone`` is False if the old container's config is not available (removed before a replay). ``is_unlike``: the
     successor has been found to differ from the old container, and is taken back (``agent.restart.likeness``). ``stays``
     are successors that a round has released, or is about to: kubelet's copy of such a one is removed, not the
-    successor.
+    successor. ``kubelet_first``: kubelet is about to create the
+    successor of a container that has ended, and the runtime must not be asked for one of that name meanwhile.
 
     Invariants (property-tested): a STOP only names the old container; a REMOVE only names a container of this intent,
     or kubelet's copy of one that stays; START is never returned while the old one runs, unless the order starts first
@@ -68,7 +75,7 @@ def next_step(
         return _wait_for_kubelet(others)
     if ours:
         return _bring_up(ours[-1])
-    return _without_successor(intent, old=old, newer=newer, can_clone=can_clone)
+    return _without_successor(intent, old=old, newer=newer, can_clone=can_clone, kubelet_first=kubelet_first)
 
 
 def _beside_the_old(intent: intents.Intent, successor: ContainerSummary, *, go_on: bool) -> Step:
@@ -98,7 +105,12 @@ def _bring_up(successor: ContainerSummary) -> Step:
 
 
 def _without_successor(
-    intent: intents.Intent, *, old: ContainerSummary | None, newer: Sequence[ContainerSummary], can_clone: bool
+    intent: intents.Intent,
+    *,
+    old: ContainerSummary | None,
+    newer: Sequence[ContainerSummary],
+    can_clone: bool,
+    kubelet_first: bool,
 ) -> Step:
     old_state = old.state if old is not None else ContainerState.EXITED
     stop_now = old_state is ContainerState.RUNNING and (newer or intent.order is intents.SwapOrder.STOP_FIRST)
@@ -111,6 +123,8 @@ def _without_successor(
         return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, intent.old)
     if not can_clone:
         return Step(StepKind.DONE, StepReason.NOTHING_TO_CLONE)
+    if kubelet_first and old_state is ContainerState.EXITED:
+        return Step(StepKind.WAIT, StepReason.KUBELET_CREATES, intent.old)
     return Step(StepKind.CREATE, StepReason.NO_SUCCESSOR)
 
 

@@ -155,9 +155,14 @@ def _container(container: Object, role: ContainerRole, statuses: Mapping[str, Ob
         restart_count=int(status.get("restartCount", 0)),
         running="running" in (status.get("state") or {}),
         started=bool(status.get("started")),
+        backs_off=_backs_off(status.get("state") or {}),
         holds_devices=targets.holds_devices(container),
         image=str(container.get("image") or ""),
     )
+
+
+def _backs_off(state: Object) -> bool:
+    return (state.get("waiting") or {}).get("reason") == _BACK_OFF
 
 
 def _probe(probe: Object | None) -> Probe | None:
@@ -171,6 +176,7 @@ def _probe(probe: Object | None) -> Probe | None:
     )
 
 
+_BACK_OFF: Final = "CrashLoopBackOff"  # pkg/kubelet/kuberuntime: ErrCrashLoopBackOff
 _RULE_ACTIONS: Final = {action.value: action for action in RuleAction}
 
 

@@ -12,7 +12,8 @@ from typing import Final
 
 import structlog
 
-from kubemend.agent.model.workloads import PodRef, PodUid, PodView
+from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, PodView
+from kubemend.agent.restart import exits
 from kubemend.agent.sources import pod_objects
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentStatus
@@ -81,6 +82,11 @@ class PodWatch:
             ),
         )
         self._mirror.subscribe(self._process)
+
+    def kubelet_creates(self, container: ContainerRef) -> bool:
+        """Return whether kubelet restarts a container without delay when it has ended with an error."""
+        pod = self._views.get(container.pod.uid)
+        return pod is not None and exits.is_restarted_at_once(pod, container.name)
 
     @property
     def synced(self) -> bool:

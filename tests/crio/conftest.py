@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
 
@@ -31,7 +31,13 @@ class Swapper:
         self.cri = cri
         self._watch = watch
 
-    async def swap(self, running: RunningPod, *, seen: Sequence[ContainerSummary] | None = None) -> Outcome:
+    async def swap(
+        self,
+        running: RunningPod,
+        *,
+        seen: Sequence[ContainerSummary] | None = None,
+        kubelet_creates: Callable[[ContainerRef], bool] = lambda _: False,
+    ) -> Outcome:
         """Return the outcome. ``seen`` is the listing on which the swap is based."""
         pod = PodRef("default", running.pod.name, PodUid(running.pod.uid))
         target = await runtime_state.find(self.cri, ContainerRef(pod, "main"))
@@ -51,7 +57,12 @@ class Swapper:
         )
         material = await runtime_state.material(self.cri, info, intent=intent, pod=None, processes=ProcFs())
         assert material.original is not None
-        tools = ActuatorContext(runtime=self.cri, events=self._watch, files=HostFiles(symlink_dir=None))
+        tools = ActuatorContext(
+            runtime=self.cri,
+            events=self._watch,
+            files=HostFiles(symlink_dir=None),
+            kubelet_creates=kubelet_creates,
+        )
         return await SwapActuator(tools).carry_out(intent, material=material, seen=seen)
 
 

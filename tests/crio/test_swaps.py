@@ -5,19 +5,22 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from hack.devnode import crio, images
 from hack.devnode.pods import Pods, RunningPod, container
 from kubemend.agent.actuator.outcomes import Result
-from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import clone, reservations
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+from tests import eventually
 from tests.crio.conftest import Swapper
 
 pytestmark = [pytest.mark.crio, pytest.mark.long]
 
 MIB = 1 << 20
+_STALLED = 20.0  # seconds; a creation takes one on a busy machine
 LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 SOME_CPU = {"limits": {"memory": "64Mi", "cpu": "1"}, "requests": {"memory": "32Mi", "cpu": "100m"}}
 ENVIRONMENT = [{"name": "URL", "value": "a=b&c=\td"}, {"name": "EMPTY", "value": ""}]
@@ -76,6 +79,20 @@ async def test_a_successor_is_as_the_old_container(pods: Pods, swapper: Swapper,
     assert old.state is ContainerState.EXITED
 
 
+@pytest.mark.parametrize("grace", [0.0, 5.0])
+async def test_a_program_that_handles_sigterm_is_killed_without_grace_period(
+    pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", grace: float
+) -> None:
+    """CRI-O itself would send SIGTERM first, and kubelet would take exit code 0 for the program's completion."""
+    running = await pods.run(name="deaf", containers=[container("main", f"trap 'exit 0' TERM; echo up; {LOOP}")])
+    target = running.containers["main"]
+    log = Path((await _status(cri, target)).log_path)
+    await eventually.true(lambda: log.exists() and "up" in log.read_text())
+    await swapper.cri.stop_container(ContainerId(target), grace=grace)
+    await eventually.true(lambda: _has_ended(cri, target))
+    assert (await _status(cri, target)).exit_code == (0 if grace else 137)
+
+
 async def test_a_resize_in_place_and_a_termination_message_are_kept(
     pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub"
 ) -> None:
@@ -125,10 +142,52 @@ async def test_a_container_that_kubelet_has_created_is_not_taken_for_ours(
     assert (outcome.result, outcome.survivors["main"]) == (Result.ADOPTED, theirs)
 
 
+async def test_the_second_of_two_calls_for_one_name_stalls(
+    pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub"
+) -> None:
+    """The reason to leave the successor of an ended container to kubelet. Remove that when this fails."""
+    running = await pods.run(name="stalls", containers=[container("other", LOOP)])
+    request = await _main(cri, running, attempt=1)
+    results = await asyncio.gather(
+        *(cri.CreateContainer(request, timeout=_STALLED) for _ in range(2)), return_exceptions=True
+    )
+    errors = [each for each in results if isinstance(each, grpc.aio.AioRpcError)]
+    assert [error.code() for error in errors] == [grpc.StatusCode.DEADLINE_EXCEEDED]
+
+
+async def test_kubelets_call_for_the_successor_of_an_ended_container_does_not_stall(
+    pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub"
+) -> None:
+    running = await pods.run(name="ended", containers=[container("other", LOOP)])
+    old = await _run_main(cri, running)
+    asked = asyncio.Event()
+
+    def kubelet_creates(_: ContainerRef) -> bool:
+        asked.set()
+        return True
+
+    await swapper.cri.stop_container(ContainerId(old), grace=0)
+    await eventually.true(lambda: _has_ended(cri, old))
+    swapping = asyncio.create_task(swapper.swap(running, kubelet_creates=kubelet_creates))
+    await asyncio.wait_for(asked.wait(), 60)
+    theirs = await _run_main(cri, running, attempt=1)
+    outcome = await swapping
+    assert (outcome.result, outcome.survivors["main"]) == (Result.ADOPTED, theirs)
+
+
 async def _run_main(
     cri: "api_pb2_grpc.RuntimeServiceAsyncStub", running: RunningPod, *, attempt: int = 0, **fields: Any
 ) -> str:
     """Run a container ``main`` in a pod, as kubelet does, and return its id."""
+    request = await _main(cri, running, attempt=attempt, **fields)
+    created = (await cri.CreateContainer(request, timeout=_STALLED)).container_id
+    await cri.StartContainer(api_pb2.StartContainerRequest(container_id=created))
+    return created
+
+
+async def _main(
+    cri: "api_pb2_grpc.RuntimeServiceAsyncStub", running: RunningPod, *, attempt: int, **fields: Any
+) -> api_pb2.CreateContainerRequest:
     other = (await _status(cri, running.containers["other"])).labels
     config = api_pb2.ContainerConfig(
         metadata=api_pb2.ContainerMetadata(name="main", attempt=attempt),
@@ -145,12 +204,13 @@ async def _run_main(
         **fields,
     )
     await asyncio.to_thread(Path(running.sandbox.log_directory, "main").mkdir, exist_ok=True)
-    request = api_pb2.CreateContainerRequest(
+    return api_pb2.CreateContainerRequest(
         pod_sandbox_id=running.sandbox_id, config=config, sandbox_config=running.sandbox
     )
-    created = (await cri.CreateContainer(request)).container_id
-    await cri.StartContainer(api_pb2.StartContainerRequest(container_id=created))
-    return created
+
+
+async def _has_ended(cri: "api_pb2_grpc.RuntimeServiceAsyncStub", container_id: str) -> bool:
+    return (await _status(cri, container_id)).state == api_pb2.CONTAINER_EXITED
 
 
 async def _status(cri: "api_pb2_grpc.RuntimeServiceAsyncStub", container_id: str) -> api_pb2.ContainerStatus:

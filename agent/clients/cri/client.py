@@ -6,12 +6,13 @@ import contextlib
 import math
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import grpc
 import grpc.aio
 
-from kubemend.agent.clients.cri import convert, errors
+from kubemend.agent.clients.cri import convert, errors, kills
 from kubemend.agent.clients.cri.cache import Remembered
 from kubemend.agent.clients.cri.convert import Capabilities, ContainerStatus, ExecResult, RuntimeVersion
 from kubemend.agent.clients.cri.listings import Listings
@@ -50,8 +51,10 @@ class CriClient:
     An unavailable runtime does not break the client: calls fail with RuntimeUnavailable until it is back.
     """
 
-    def __init__(self, socket: str, *, deadlines: Deadlines | None = None) -> None:
+    def __init__(self, socket: str, *, deadlines: Deadlines | None = None, proc: Path = Path("/proc")) -> None:
+        """``proc`` is the host's procfs."""
         self.endpoint = socket
+        self._proc = proc
         self._deadlines = deadlines if deadlines is not None else Deadlines()
         self._channel = grpcio.unix_channel(socket)
         self._stub = api_pb2_grpc.RuntimeServiceStub(self._channel)
@@ -196,6 +199,8 @@ class CriClient:
         """
         whole = _whole_seconds(grace)
         self._note_end(container_id)
+        if whole == 0 and await self._is_crio():
+            await self._kill(container_id)
         with self._errors("StopContainer"), _gone_is_done():
             await self._stub.StopContainer(
                 api_pb2.StopContainerRequest(container_id=container_id, timeout=whole),
@@ -246,6 +251,17 @@ class CriClient:
         finally:
             call.cancel()
         raise errors.RuntimeUnavailable("GetContainerEvents: the runtime ended the stream", where=self.endpoint)
+
+    async def _kill(self, container_id: ContainerId) -> None:
+        """Kill a running container on CRI-O, which sends it the stop signal first (``kills``)."""
+        try:
+            status = await self.container_status(container_id)
+        except errors.NotFound:
+            return
+        except errors.DeadlineExceeded as error:  # of a stop it would mean that the process cannot be killed
+            raise errors.RuntimeUnavailable(error.what, where=error.where, hint=error.hint) from error
+        if status.state is ContainerState.RUNNING and status.pid is not None:
+            kills.kill(container_id, status.pid, proc=self._proc)
 
     async def _is_crio(self) -> bool:
         if self._runtime is None:

@@ -8,10 +8,11 @@ from hack.devnode import crio, images, node, trainer
 from hack.devnode.runtime_config import CRIO, RuntimeOptions
 from kubemend.agent.restart.intents import Strategy
 from tests.scenarios import dev_nodes
-from tests.scenarios.columns.board import ALONE, DATA, SECONDS, Board
+from tests.scenarios.columns.board import ALONE, DATA, LOOP, SECONDS, Board
 
 pytestmark = [pytest.mark.devnode, pytest.mark.crio, pytest.mark.long]
 
+HANDLES_SIGTERM = f"trap 'exit 0' TERM; {LOOP}"
 LAST_WORDS = f"echo up >> {DATA}/up; echo step 4711 > /dev/termination-log; while :; do sleep 0.05; done"
 
 
@@ -73,6 +74,16 @@ async def test_a_successor_that_would_differ_is_told_and_the_pod_is_reset(board:
         assert condition["reason"] == "Reset"
         assert "not swap: CreateContainer: UNKNOWN: ImageVolumeMountFailed" in condition["message"]
         assert (await board.cri.exec_sync(after.running[0], ("ls", "/model/sh"), timeout=SECONDS)).exit_code == 0
+
+
+async def test_a_program_that_handles_sigterm_is_killed_by_rules_and_reset(board: Board) -> None:
+    """CRI-O sends SIGTERM before SIGKILL: its exit code 0 would complete the pod, and match no rule."""
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [137]}}
+    by_rule = {"restartPolicy": "Never", "restartPolicyRules": [rule]}
+    async with board.pod("rules", HANDLES_SIGTERM, spec={"restartPolicy": "Never"}, **by_rule) as before:
+        await board.restarted("rules", Strategy.RULES, before)
+    async with board.pod("reset", HANDLES_SIGTERM, spec={"restartPolicy": "OnFailure"}) as before:
+        await board.restarted("reset", Strategy.RESET, before)
 
 
 async def test_a_rerun_is_refused(board: Board) -> None:

@@ -11,6 +11,7 @@ from hack.devnode import node, trainer
 from hack.devnode.cluster import Cluster
 from hack.devnode.observer import Observer, Seen
 from hack.devnode.rounds import Rounds
+from hack.devnode.runtime_config import CRIO
 from kubemend.common.gangs import GANG, POD, GangKey
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
@@ -106,8 +107,9 @@ async def test_requested_strategy_applies_to_a_single_pod(
     product: Product, api: kube.KubeClient, dev: node.DevNode, observer: Observer
 ) -> None:
     await product.start(nodes=1)
+    strategy = "reset" if dev.options.runtime.program == CRIO else "rerun"  # which needs containers' configs
     async with training.pod(dev, observer, "rerun-alone") as before:
-        await ask(api, "all-of-it", pod="rerun-alone", strategy="rerun")
+        await ask(api, "all-of-it", pod="rerun-alone", strategy=strategy)
         assert (await ended(api, "all-of-it"))["phase"] == "Done"
         after = await observer.until(
             "rerun-alone", lambda seen: seen.init_runs == 2, timeout=SECONDS, what="init containers again"

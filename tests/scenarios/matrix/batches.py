@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from hack.devnode.runtime_config import CRIO, RuntimeOptions
 from tests.scenarios.matrix import cells
 from tests.scenarios.matrix.cells import PLACED, Acts, Cell, Look
 
@@ -45,7 +46,8 @@ def selection(every: Sequence[Cell]) -> list[Cell]:
 
 def _wanted(config: pytest.Config, *, looks: tuple[Look, ...]) -> list[Cell]:
     # Cells that need a hold are refused, with the table's reason for that, where the node cannot hold.
-    every = list(cells.every(can_hold=True, looks=looks))
+    on_crio = RuntimeOptions().program == CRIO
+    every = list(cells.every(can_hold=True, looks=looks, on_crio=on_crio))
     return every if _is_full(config) else selection(every)
 
 

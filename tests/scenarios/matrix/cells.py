@@ -119,6 +119,8 @@ class Cell:
     shape: Shape
     look: Look
     acts: Acts = Acts.AT_ONCE
+    on_crio: bool = False
+    """Whether the runtime returns no configs: the successor is created before anything is stopped."""
 
     def __str__(self) -> str:
         values = (self.policy, self.strategy, self.end, self.shape, self.look, self.acts)
@@ -162,7 +164,7 @@ class Cell:
         """The order of a swap's calls that keeps kubelet from ending the pod, on a node that can hold a container."""
         if self.may_end and not self.something_else_runs:
             return SwapOrder.START_FIRST
-        order = SwapOrder.CREATE_FIRST if self.may_end else SwapOrder.STOP_FIRST
+        order = SwapOrder.CREATE_FIRST if self.may_end or self.on_crio else SwapOrder.STOP_FIRST
         return order if self.end.with_grace or self.end.by_itself else order.beside
 
 
@@ -189,6 +191,7 @@ def refusal(cell: Cell, *, can_hold: bool) -> Reason | None:
             cell.strategy is Strategy.RULES and cell.policy is not Policy.NEVER_BUT_ALL_ON_137,
             Reason.NO_RESTART_RULE,
         ),
+        (cell.on_crio and cell.strategy is Strategy.RERUN, Reason.RUNTIME_HIDES_CONFIG),
         (whole and cell.policy.is_never, Reason.RESTART_POLICY_NEVER),
         (whole and cell.may_end, Reason.GRACE_COULD_COMPLETE),
         (
@@ -232,7 +235,7 @@ def _in_swap(cell: Cell) -> Place | None:
     if cell.look is Look.AFTER:
         return Place(calls[-1], When.AFTER)
     if cell.end.by_itself:  # an ended container is not stopped
-        return {Look.BEFORE: Place(calls[1]), Look.SECOND_GAP: Place(calls[2])}.get(cell.look)
+        return {Look.BEFORE: Place("CreateContainer"), Look.SECOND_GAP: Place("StartContainer")}.get(cell.look)
     return Place(calls[PLACED.index(cell.look)])
 
 
@@ -271,11 +274,11 @@ def _first_end(cell: Cell) -> Place:
     return Place("StopContainer" if cell.end.with_grace and not ended else "RemoveContainer")
 
 
-def every(*, can_hold: bool, looks: tuple[Look, ...] = PLACED) -> Iterator[Cell]:
+def every(*, can_hold: bool, looks: tuple[Look, ...] = PLACED, on_crio: bool = False) -> Iterator[Cell]:
     """Yield every valid cell. A refusal does not depend on kubelet: there is one of each."""
     strategies = (Strategy.SWAP, Strategy.RERUN, Strategy.RESET, Strategy.RULES)
     for values in itertools.product(Policy, strategies, End, Shape, looks, Acts):
-        cell = Cell(*values)
+        cell = Cell(*values, on_crio=on_crio)
         if refusal(cell, can_hold=can_hold) is not None:
             if (cell.look, cell.acts) == (looks[0], Acts.AT_ONCE):
                 yield cell

@@ -115,8 +115,9 @@ def counts(scene: Played, name: str) -> tuple[int, ...]:
     if cell.look is Look.ANY:
         return (1, 2)
     # A CREATED successor that kubelet acts on is one that it starts: it creates another one. Not where the old one has
-    # ended by itself: the name of that other one is reserved.
-    found_created = cell.look is Look.SECOND_GAP and not cell.order.starts_first and not cell.end.by_itself
+    # ended by itself: the name of that other one is reserved, except on CRI-O.
+    is_reserved = cell.end.by_itself and not cell.on_crio
+    found_created = cell.look is Look.SECOND_GAP and not cell.order.starts_first and not is_reserved
     return (2,) if found_created or cell.acts is Acts.BY_TIMER else (1,)
 
 

@@ -82,16 +82,23 @@ async def running(
     dev: node.DevNode, *, cri_socket: Path, api: KubeClient, state: Path, side_by_side: int
 ) -> AsyncIterator[Engine]:
     """Run restarts that reach the runtime at ``cri_socket``, for ``side_by_side`` pods at once."""
-    standbys = await standby(dev)
     store = await Store.open(state)
     async with CriClient(str(cri_socket), deadlines=_DEADLINES) as cri, contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
+        standbys = await standby(dev, cri)
         events = ContainerWatch(cri, report=lambda _: None)
         pods = PodWatch(api=api, node_name=dev.name, report=lambda _: None)
         for work in (events.run(), pods.run()):
             stack.push_async_callback(_ended, asyncio.create_task(work))
         files = HostFiles(symlink_dir=dev.layout.container_log_links)
-        tools = ActuatorContext(runtime=cri, events=events, files=files, time_limit=300.0, standbys=standbys)
+        tools = ActuatorContext(
+            runtime=cri,
+            events=events,
+            files=files,
+            time_limit=300.0,
+            standbys=standbys,
+            kubelet_creates=pods.kubelet_creates,
+        )
         parts = ports.Dependencies(
             runtime=cri,
             events=events,
@@ -114,9 +121,9 @@ async def running(
         yield Engine(restarts=restarts, events=events, pods=pods, can_hold=standbys is not None)
 
 
-async def standby(dev: node.DevNode) -> Standbys | None:
+async def standby(dev: node.DevNode, cri: CriClient) -> Standbys | None:
     """Return the hold mechanism for successors at their first instruction, where this machine supports it."""
-    holds = ExecHolds(socket_path=str(dev.layout.containerd_socket), proc=_PROC)
+    holds = ExecHolds(socket_path=str(dev.layout.containerd_socket), proc=_PROC, tells=cri)
     found = Standbys(holds=holds, proc=_PROC, cgroup_root=_CGROUPS)
     try:
         await found.check()

@@ -2,14 +2,16 @@
 
 import asyncio
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from kubemend.agent.actuator.context import PreStopHook
+from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
 from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -168,11 +170,8 @@ async def test_kubelets_container_is_adopted_if_it_won_the_name(rig: Rig) -> Non
 
 
 async def test_crio_lets_a_call_wait_whose_name_kubelet_has_taken(rig: Rig) -> None:
-    rig.server.runtime.behaviour.is_crio = True
     intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
-    info = await rig.cri.container_status(rig.old)
-    assert info.spec is not None
-    material = await rig.material(intent, original=likeness.Original(info.id, info.spec))
+    material = await crio_material(rig, intent)
     rig.server.delay("CreateContainer", 60.0)
     swapping = asyncio.create_task(rig.actuator().carry_out(intent, material=material))
     await eventually.true(lambda: "CreateContainer" in rig.server.called())
@@ -183,6 +182,48 @@ async def test_crio_lets_a_call_wait_whose_name_kubelet_has_taken(rig: Rig) -> N
     rig.server.runtime.start_container(api_pb2.StartContainerRequest(container_id=theirs))
     outcome = await swapping
     assert (outcome.result, outcome.survivors[TARGET.name]) == (Result.ADOPTED, theirs)
+
+
+async def crio_material(rig: Rig, intent: intents.Intent) -> SuccessorSpec:
+    """Return the material of a swap on CRI-O, where the config was rebuilt."""
+    rig.server.runtime.behaviour.is_crio = True
+    info = await rig.cri.container_status(rig.old)
+    assert info.spec is not None
+    return await rig.material(intent, original=likeness.Original(info.id, info.spec))
+
+
+@pytest.mark.parametrize("is_dying", [False, True], ids=["has-ended", "is-dying"])
+async def test_crio_is_not_asked_for_a_successor_that_kubelet_creates(rig: Rig, is_dying: bool) -> None:
+    standbys = rig.standbys = Standbys(rig.server.runtime, rig.old, dying=is_dying)
+    intent = rig.intent(order=intents.SwapOrder.START_ELSE_CREATE_FIRST)
+    material = await crio_material(rig, intent)
+    if not is_dying:
+        await rig.cri.stop_container(rig.old, grace=0)
+    rig.server.calls.clear()
+    actuator = SwapActuator(replace(rig.tools(), kubelet_creates=lambda container: container == TARGET))
+    swapping = asyncio.create_task(actuator.carry_out(intent, material=material))
+    if is_dying:
+        await eventually.true(lambda: "frozen" in standbys.story)
+        await rig.cri.stop_container(rig.old, grace=0)
+    await eventually.true(lambda: len([each for each in rig.server.called() if each == "ListContainers"]) > 1)
+    assert "CreateContainer" not in rig.server.called()
+    theirs = await rig.kubelet_creates(attempt=1)
+    outcome = await swapping
+    assert (outcome.result, outcome.survivors[TARGET.name]) == (Result.ADOPTED, theirs)
+    assert rig.server.called().count("CreateContainer") == 1
+
+
+@pytest.mark.parametrize("kubelet_creates", [False, True], ids=["backs-off", "is-not-there"])
+async def test_crio_is_asked_for_a_successor_that_kubelet_does_not_create(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, kubelet_creates: bool
+) -> None:
+    monkeypatch.setattr(swap, "KUBELETS_TURN", 0.05)
+    intent = rig.intent(order=intents.SwapOrder.START_ELSE_CREATE_FIRST)
+    material = await crio_material(rig, intent)
+    await rig.cri.stop_container(rig.old, grace=0)
+    actuator = SwapActuator(replace(rig.tools(), kubelet_creates=lambda _: kubelet_creates))
+    outcome = await actuator.carry_out(intent, material=material)
+    assert outcome.result is Result.SWAPPED
 
 
 async def test_kubelets_unstarted_container_is_waited_for(rig: Rig) -> None:

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubemend.agent.clients.cri import client, convert, errors
+from kubemend.agent.clients.cri import client, convert, errors, kills
 from kubemend.agent.clients.cri.client import CriClient, Deadlines
+from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import options
 from kubemend.common import aio
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -95,6 +96,34 @@ async def test_a_removal_gives_no_grace_period(tmp_path: pathlib.Path, name: str
         ends = [call.request for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
         assert [request.timeout for request in ends] == [0] * len(first)
         assert container_id not in server.runtime.containers
+
+
+@pytest.mark.parametrize(
+    ("name", "grace", "expected"), [("cri-o", 0.0, True), ("cri-o", 1.0, False), ("containerd", 0.0, False)]
+)
+async def test_running_container_on_crio_is_killed_before_a_stop_without_grace_period(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, grace: float, expected: bool
+) -> None:
+    killed: list[tuple[ContainerId, int, pathlib.Path]] = []
+    monkeypatch.setattr(kills, "kill", lambda container, pid, *, proc: killed.append((container, pid, proc)))
+    async with CriServer(str(tmp_path / "x.sock"), behaviour=Behaviour(name=name)) as server:
+        running, waiting = create(server, "a"), create(server, "b")
+        start(server, running)
+        async with CriClient(server.endpoint, proc=tmp_path) as cri:
+            await cri.stop_container(running, grace=grace)
+            await cri.stop_container(waiting, grace=grace)
+            await cri.stop_container(ContainerId("gone"), grace=grace)
+    assert killed == ([(running, 4242, tmp_path)] if expected else [])
+
+
+async def test_crio_that_does_not_show_a_container_is_no_proof_of_an_unkillable_process(tmp_path: pathlib.Path) -> None:
+    async with CriServer(str(tmp_path / "x.sock"), behaviour=Behaviour(name="cri-o")) as server:
+        running = create(server)
+        start(server, running)
+        server.fail("ContainerStatus", grpc.StatusCode.DEADLINE_EXCEEDED)
+        async with CriClient(server.endpoint) as cri:
+            with pytest.raises(errors.RuntimeUnavailable):
+                await cri.stop_container(running, grace=0)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("cri-o", "/var/lib/merged"), ("containerd", None)])

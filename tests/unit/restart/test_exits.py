@@ -103,6 +103,24 @@ def test_only_selected_targets_are_restarted() -> None:
     assert why(named, 1, name="shipper") is None
 
 
+@pytest.mark.parametrize(
+    ("policy", "backs_off", "expected"),
+    [
+        (RestartPolicy.ALWAYS, False, True),
+        (RestartPolicy.ON_FAILURE, False, True),
+        (RestartPolicy.ALWAYS, True, False),
+        (RestartPolicy.NEVER, False, False),
+    ],
+)
+def test_kubelet_restarts_at_once_by_policy_unless_it_backs_off(
+    policy: RestartPolicy, backs_off: bool, expected: bool
+) -> None:
+    spec = ContainerSpec("trainer", ContainerRole.MAIN, backs_off=backs_off)
+    view = pod(restart_policy=policy, containers=(spec,))
+    assert exits.is_restarted_at_once(view, "trainer") is expected
+    assert not exits.is_restarted_at_once(view, "another")
+
+
 def test_doubt_is_short_unless_the_pod_may_be_ending() -> None:
     error, stop = Exit("trainer", 1), Exit("trainer", 143)
     assert exits.doubt(error, Scene()) == exits.QUICK

@@ -87,6 +87,23 @@ def test_next_step(intent: intents.Intent, seen: list[ContainerSummary], expecte
     assert (step.kind.value, step.why.value, step.container) == expected
 
 
+@pytest.mark.parametrize("order", intents.SwapOrder)
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param([OLD_DEAD], ("wait", "KubeletCreates", "old"), id="waits-for-kubelets"),
+        pytest.param([OLD_DEAD, kubelets(CREATED)], ("wait", "KubeletStartsItsOwn", "kubelets"), id="has-created-it"),
+        pytest.param([OLD_DEAD, kubelets(RUNNING)], ("done", "Adopted", "kubelets"), id="adopts-it"),
+        pytest.param([OLD_DEAD, ours(CREATED)], ("start", "SuccessorReady", "ours"), id="starts-ours-of-before"),
+    ],
+)
+def test_successor_of_an_ended_container_is_left_to_a_kubelet_that_creates_it(
+    order: intents.SwapOrder, seen: list[ContainerSummary], expected: tuple[str, str, str]
+) -> None:
+    step = swap.next_step(builders.intent(order=order), seen, kubelet_first=True)
+    assert (step.kind.value, step.why.value, step.container) == expected
+
+
 @pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each.starts_first])
 def test_old_container_is_stopped_once_its_successor_runs(order: intents.SwapOrder) -> None:
     intent = builders.intent(order=order)

@@ -127,6 +127,25 @@ def test_probes_hooks_and_started_are_read() -> None:
     assert (setup.has_startup_probe, setup.started, setup.pre_stop) == (False, False, None)
 
 
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}}, True),
+        ({"waiting": {"reason": "CreateContainerError"}}, False),
+        ({"waiting": {}}, False),
+        ({"running": {"startedAt": "2026-11-01T00:00:00Z"}}, False),
+        (None, False),
+    ],
+)
+def test_backoff_of_kubelet_is_read(state: dict[str, object] | None, expected: bool) -> None:
+    pod = copy.deepcopy(POD)
+    pod["status"]["containerStatuses"][0]["state"] = state
+    name = pod["status"]["containerStatuses"][0]["name"]
+    spec = pod_objects.pod_view(pod).container(name)
+    assert spec is not None
+    assert spec.backs_off is expected
+
+
 def test_only_kubemend_conditions_are_kept() -> None:
     assert pod_objects.pod_view(POD).conditions == (
         Condition("kubemend.io/DevicesHealthy", ConditionStatus.FALSE, "Xid79", "gone"),

@@ -153,6 +153,15 @@ def test_worker_descends_from_its_containers_first_process(proc: ProcFs) -> None
     assert proc.entrance(100) == Entrance(100, is_its_own=True)
 
 
+def test_worker_on_crio_descends_from_the_first_process_not_from_its_conmon(proc: ProcFs) -> None:
+    add_shim(proc)
+    add_process(proc, 90, parent=1, ids="90", group="/kubepods/pod1a/crio-conmon-" + "a" * 64)
+    add_process(proc, 100, parent=90, ids="100 1", group="/kubepods/pod1a/crio-" + "a" * 64)
+    add_process(proc, 200, parent=90, ids="200 30", group="/kubepods/pod1a/crio-" + "a" * 64)  # kubectl exec
+    assert proc.entrance(100) == Entrance(100, is_its_own=True)
+    assert proc.entrance(200) == Entrance(200, is_its_own=False)
+
+
 def test_added_process_does_not_descend_from_first(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 100, parent=SHIM, ids="100 1")
