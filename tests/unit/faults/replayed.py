@@ -20,7 +20,6 @@ from prometheus_client import CollectorRegistry
 from kubemend.agent.faults.app_faults import Patience
 from kubemend.agent.faults.exits import Exits
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.health.catalog.catalog import FaultKey
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
 from kubemend.agent.model.workloads import (
@@ -239,8 +238,8 @@ class Node:
         self.decisions = self.world.restarts = Decisions(self)
         self._runtime = test_exits.Runtime()
         self._emitter = FindingEmitter(
-            emit=self.world.engine.submit,
-            classify=lambda kind, code: catalog.action(FaultKey(kind, code)),
+            emit=self.world.queue.submit,
+            classify=catalog.classify,
             known_before={},
             on_inventory=lambda _: None,
             limits=catalog.limits.gpu,
@@ -333,7 +332,7 @@ class Node:
             boot_id=kernel_logs.BOOT,
             watched_since=0.0,
             catalog=catalog_file.builtin(),
-            emit=self.world.engine.submit,
+            emit=self.world.queue.submit,
             report=notes.report,
             cursors=notes,
             meter=notes,
@@ -371,5 +370,5 @@ async def replay(messages: Sequence[Timed], *, place: Place, launched: float) ->
             await asyncio.sleep(LAUNCH + at - asyncio.get_running_loop().time())
             node.receive(message)
         await asyncio.sleep(AFTERWARDS)
-        assert node.world.engine.idle
+        assert node.world.queue.idle()
     return node.decisions

@@ -53,11 +53,11 @@ async def test_finding_that_fails_leaves_others(findings: test_pipeline.World, m
         return broken() if finding.pid == 666 else named(finding, facts)
 
     monkeypatch.setattr(findings.faults, "named_container", named_container)
-    findings.engine.submit(xid(pid=666))
-    findings.engine.submit(xid(pid=4242))
+    findings.queue.submit(xid(pid=666))
+    findings.queue.submit(xid(pid=4242))
     assert (await findings.restarted(within=60)).target == TRAINER
     assert contained.count([Part.FINDING]) == before + 1
-    await eventually.true(lambda: findings.engine.idle)
+    await eventually.true(findings.queue.idle)
 
 
 async def test_fault_handler_error_leaves_others_and_fault_ends(
@@ -71,13 +71,13 @@ async def test_fault_handler_error_leaves_others_and_fault_ends(
     monkeypatch.setattr(findings.faults, "_attribute", attributed)
     old = findings.events.run(TRAINER, name="trainer-0", created_at=1)
     findings.holders.hold(TRAINER)
-    findings.engine.submit(xid(13, pid=4242))
-    findings.engine.submit(xid(31, pid=4242))
+    findings.queue.submit(xid(13, pid=4242))
+    findings.queue.submit(xid(31, pid=4242))
     request = await findings.restarted(within=60)
     assert (request.target, request.cause().code) == (TRAINER, "Xid31")
     findings.events.stop(old)
     await findings.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
-    await eventually.true(lambda: findings.engine.idle)
+    await eventually.true(findings.queue.idle)
 
 
 async def test_restart_error_leaves_second_container_of_fault(
@@ -93,8 +93,8 @@ async def test_restart_error_leaves_second_container_of_fault(
 
     asked: list[Request] = []
     monkeypatch.setattr(findings.restarts, "handle", handled)
-    findings.engine.submit(xid(31, pid=4242))
-    findings.engine.submit(xid(13, pid=4242))
+    findings.queue.submit(xid(31, pid=4242))
+    findings.queue.submit(xid(13, pid=4242))
     assert (await findings.restarted(within=60)).target == TRAINER
     assert len(asked) == 1
 

@@ -13,6 +13,7 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.condition_publisher import ConditionPublisher
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.faults.app_faults import AppFaultHandler, Patience
+from kubemend.agent.faults.finding_queue import FindingQueue
 from kubemend.agent.faults.lost_devices import LostDevices
 from kubemend.agent.faults.pipeline import FindingPipeline
 from kubemend.agent.health.catalog import catalog_file
@@ -121,7 +122,9 @@ class World:
             processes=processes,  # type: ignore[arg-type]
             patience=Patience(root_cause=0.0, twin=0.01, ask_again=0.01),
         )
+        self.queue = FindingQueue(metrics=metrics)
         self.engine = FindingPipeline(
+            queue=self.queue,
             ledger=self.ledger,
             publisher=ConditionPublisher(
                 ledger=self.ledger,
@@ -171,7 +174,7 @@ class World:
     async def tells_of_nobody(self) -> None:
         """Wait until all earlier findings are handled; no container may have been reported."""
         seen = self.gangs.told.copy()
-        await eventually.true(lambda: self.engine.idle and not _of_lost_devices())
+        await eventually.true(lambda: self.queue.idle() and not _of_lost_devices())
         assert self.gangs.told == seen
         assert self.restarts.requests == []
 
@@ -200,7 +203,7 @@ async def world(store: Store) -> AsyncIterator[World]:
 async def test_lost_gpu_of_member_is_reported_and_restarts_none(world: World, answer: FaultAnswer) -> None:
     world.gangs.answer = answer
     world.holds(TRAINER)
-    world.engine.submit(found(pid=4242))
+    world.queue.submit(found(pid=4242))
     ((target, cause),) = await world.gangs.hears(1)
     assert target == TRAINER
     assert (cause.code, cause.action, cause.device) == ("Xid79", ActionClass.REBOOT_NODE, outside.GPU.uuid)
@@ -210,7 +213,7 @@ async def test_lost_gpu_of_member_is_reported_and_restarts_none(world: World, an
 
 async def test_lost_gpu_reports_all_holders(world: World) -> None:
     world.holds(TRAINER, OTHER)
-    world.engine.submit(found())
+    world.queue.submit(found())
     assert {target for target, _ in await world.gangs.hears(2)} == {TRAINER, OTHER}
 
 
@@ -219,18 +222,18 @@ async def test_lost_gpu_in_many_sources_is_reported_once_with_cause(world: World
     world.holds(TRAINER)
     off_bus = found(FindingKind.OFF_BUS, "")
     for finding in (found(), found(pid=4242), found(source=Source.NVML), off_bus, BY_NVML)[::order]:
-        world.engine.submit(finding)
+        world.queue.submit(finding)
     ((_, cause),) = await world.gangs.hears(1)
     assert cause.code == "Xid79"
     await world.tells_of_nobody()
-    world.engine.submit(replace(BY_NVML, observed_at=NOW + 5))
+    world.queue.submit(replace(BY_NVML, observed_at=NOW + 5))
     await world.tells_of_nobody()
 
 
 async def test_lost_gpu_effect_seen_first_is_reported_with_cause(world: World) -> None:
     world.holds(TRAINER)
-    world.engine.submit(found(FindingKind.OFF_BUS, ""))
-    world.engine.submit(found())
+    world.queue.submit(found(FindingKind.OFF_BUS, ""))
+    world.queue.submit(found())
     ((_, cause),) = await world.gangs.hears(1)
     assert cause.code == "Xid79"
 
@@ -248,7 +251,7 @@ async def test_lost_gpu_effect_seen_first_is_reported_with_cause(world: World) -
 )
 async def test_usable_gpu_reports_no_container(world: World, finding: Finding) -> None:
     world.holds(TRAINER)
-    world.engine.submit(finding)
+    world.queue.submit(finding)
     await world.tells_of_nobody()
     assert world.ledger.active_faults(outside.GPU.uuid)
 
@@ -257,7 +260,7 @@ async def test_lost_gpu_ignores_ended_and_newer_containers(world: World) -> None
     world.holders.hold(TRAINER, OTHER)
     world.events.run(TRAINER, name="ended", state=ContainerState.EXITED)
     world.events.run(OTHER, name="later", created_at=int((NOW + 1) * 1e9))
-    world.engine.submit(found())
+    world.queue.submit(found())
     await world.tells_of_nobody()
 
 
@@ -268,7 +271,7 @@ async def test_lost_gpu_with_unknown_holders_reports_none(world: World, unknown:
     if unknown == "kubelet":
         world.devices.inventory = known
         world.holders.allocations = Allocations(known=False)
-    world.engine.submit(found())
+    world.queue.submit(found())
     await world.asked_again()
     assert world.gangs.told == []
     world.devices.inventory = known
@@ -279,7 +282,7 @@ async def test_lost_gpu_with_unknown_holders_reports_none(world: World, unknown:
 async def test_lost_gpu_reports_after_first_runtime_listing(world: World) -> None:
     world.events.listed.clear()
     world.holds(TRAINER)
-    world.engine.submit(found())
+    world.queue.submit(found())
     async with asyncio.timeout(60):
         await world.events.awaited.wait()
     world.events.listed.set()
@@ -290,18 +293,18 @@ async def test_lost_gpu_reports_after_first_runtime_listing(world: World) -> Non
 async def test_lost_gpu_that_recovers_before_answer_is_dropped(world: World) -> None:
     world.gangs.answers.clear()
     world.holds(TRAINER)
-    world.engine.submit(BY_NVML)
+    world.queue.submit(BY_NVML)
     await world.gangs.hears(1)
     back = replace(BY_NVML, kind=FindingKind.DEVICE_BACK, action=ActionClass.NONE)
-    world.engine.submit(back)
+    world.queue.submit(back)
     async with asyncio.timeout(60):
         await world.gangs.withdrawn.wait()
-    world.engine.submit(replace(BY_NVML, observed_at=NOW + 5))  # and lost again
+    world.queue.submit(replace(BY_NVML, observed_at=NOW + 5))  # and lost again
     await world.gangs.hears(2)
 
 
 async def test_next_agent_reports_holders_of_gpu_still_lost(world: World, store: Store) -> None:
-    world.engine.submit(found())
+    world.queue.submit(found())
     await world.asked_again()  # kubelet does not report the holders, and then this agent dies
     await world.close()
     second = World(store)
@@ -316,7 +319,7 @@ async def test_next_agent_reports_holders_of_gpu_still_lost(world: World, store:
 
 
 async def test_next_agent_ignores_gpu_that_answers_again(world: World, store: Store) -> None:
-    world.engine.submit(found())
+    world.queue.submit(found())
     await world.asked_again()  # kubelet does not report the holders, and then this agent dies
     await world.close()
     second = World(store)
