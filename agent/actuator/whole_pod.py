@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from kubemend.agent import ports
 from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.actuator.plan_runner import RELIST_SECONDS, PlanRunner, first_of, next_change
@@ -17,22 +17,11 @@ from kubemend.agent.model.workloads import (
     ContainerSpec,
     ContainerState,
     ContainerSummary,
-    PodUid,
-    PodView,
 )
 from kubemend.agent.restart import intents, reset, steps
 
 NOTICED_AFTER = 30.0
 """Seconds after which kubelet must have seen a container even without confirmation: it relists once a second."""
-
-
-class Pods(Protocol):
-    """The pods from the API server (``agent.sources.pods.PodWatch``), with kubelet's status of their containers."""
-
-    def pods(self) -> Mapping[PodUid, PodView]: ...
-    async def wait_for(
-        self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float
-    ) -> PodView | None: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,7 +75,7 @@ class PodPlanRunner(PlanRunner[intents.PodIntent]):
 class KubeletAwarePlanRunner(PodPlanRunner):
     """A runner that waits for kubelet's status. ``here_since`` is when a container was first listed (loop time)."""
 
-    pods: Pods
+    pods: ports.Pods
     here_since: dict[ContainerId, float] = field(default_factory=dict)
 
     def kubelet_status(self) -> Sequence[ContainerSpec]:

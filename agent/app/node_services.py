@@ -34,7 +34,7 @@ from kubemend.agent.health.state import evidence
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import Gpu, GpuUuid
 from kubemend.agent.model.findings import Finding, FindingKind
-from kubemend.agent.model.workloads import PodUid
+from kubemend.agent.model.workloads import PodChange, PodChangeKind, PodUid
 from kubemend.agent.reporters.events import EventReporter
 from kubemend.agent.restarts.manual_requests import ManualRestarts
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
@@ -43,7 +43,7 @@ from kubemend.agent.settings import Settings
 from kubemend.agent.sources.nodes import NodeWatch
 from kubemend.agent.sources.owners import OwnerLookup
 from kubemend.agent.sources.plugin_reports import PluginReports
-from kubemend.agent.sources.pods import PodChange, PodChangeKind, PodWatch
+from kubemend.agent.sources.pods import PodWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from kubemend.agent import ports
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
@@ -30,6 +29,7 @@ from kubemend.agent.clients.journal.store import HistoryError
 from kubemend.agent.clients.launcher.client import LauncherClient
 from kubemend.agent.faults.exits import Ended, Exits, why_not_its_own
 from kubemend.agent.restart.exits import Exit
+from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.recovery import Recovery
@@ -241,7 +241,7 @@ class RuntimeServices:
         patience = Patience(leave=self._settings.device_release_timeout)
         gates = ReleaseGates(driver=self._driver, processes=self._processes, patience=patience)
         launchers = LauncherClient(calls=self._asking, processes=self._processes)
-        outside = ports.Dependencies(
+        outside = Dependencies(
             runtime=cri,
             events=watch,
             pods=self._pods,
@@ -252,7 +252,7 @@ class RuntimeServices:
             processes=self._processes,
             heartbeats=heartbeats,
             launchers=launchers,
-            actuators=ports.Actuators.of(
+            actuators=Actuators.of(
                 ActuatorContext(
                     runtime=cri,
                     events=watch,

@@ -25,8 +25,8 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerRef
-from kubemend.agent.sources.processes import ProcessFacts, ProcFs
 from kubemend.common import contained
 from kubemend.common.contained import Part
 
@@ -45,7 +45,7 @@ class FindingPipeline:
         faults: AppFaultHandler,
         lost: LostDevices,
         devices: ports.Devices,
-        processes: ProcFs,
+        processes: ports.Processes,
         metrics: Metrics,
         classify: Callable[[FindingKind, str], ActionClass],
         now: Callable[[], float] = time.time,

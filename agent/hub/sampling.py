@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kubemend.agent.hub import ports
+from kubemend.agent import ports
 from kubemend.agent.hub.outbox import Loads, Outbox
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.loads import Load

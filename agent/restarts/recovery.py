@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from kubemend.agent import ports
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
@@ -15,6 +14,7 @@ from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.restart import admission, clone, intents, steps, swap
 from kubemend.agent.restarts import planning, restart_plan, verifier
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 
@@ -51,7 +51,7 @@ class Recovery:
     def __init__(
         self,
         *,
-        outside: ports.Dependencies,
+        outside: Dependencies,
         store: Store,
         now: Callable[[], float],
         patience: verifier.Patience = _PATIENCE,

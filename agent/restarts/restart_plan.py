@@ -4,7 +4,6 @@ import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kubemend.agent import ports
 from kubemend.agent.actuator import outcomes, progress, turns
 from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
@@ -23,6 +22,7 @@ from kubemend.agent.model.workloads import (
 from kubemend.agent.restart import intents, steps
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts import runtime_state
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.common import aio
 
 
@@ -34,7 +34,7 @@ class RestartPlan(abc.ABC):
     ``stepped_down`` is why a better strategy was not used, if its container could not be copied exactly.
     """
 
-    outside: ports.Dependencies
+    outside: Dependencies
     target: ContainerRef
     restart_count: int
     followed: progress.Progress = field(default=progress.NO_FOLLOWER, kw_only=True)

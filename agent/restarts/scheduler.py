@@ -22,6 +22,7 @@ from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, budget, cache, clone, overrides, process
 from kubemend.agent.restarts import planning, runtime_state
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.pod_locks import PodLocks
@@ -96,7 +97,7 @@ class RestartScheduler:
     def __init__(
         self,
         *,
-        outside: ports.Dependencies,
+        outside: Dependencies,
         store: Store,
         metrics: Metrics,
         now: Callable[[], float],

@@ -14,6 +14,7 @@ from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.rounds import Order
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodView
 from kubemend.agent.restart import admission, intents, members, options, overrides
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.rounds.session import MemberSession
 
@@ -41,7 +42,7 @@ class OrderResolver:
     """Resolve orders with the facts that this node knows."""
 
     def __init__(
-        self, *, outside: ports.Dependencies, knowledge: DeviceFacts, bounds: NodePolicy, now: Callable[[], float]
+        self, *, outside: Dependencies, knowledge: DeviceFacts, bounds: NodePolicy, now: Callable[[], float]
     ) -> None:
         self._outside = outside
         self._knowledge = knowledge

@@ -15,8 +15,7 @@ from dataclasses import replace
 
 import structlog
 
-from kubemend.agent import ports
-from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.hold.hold_set import Freezer, HoldSet
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.metrics import Metrics
@@ -25,6 +24,7 @@ from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodRef
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.members import Selection
 from kubemend.agent.restarts import planning
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import DeviceFacts, NodePolicy, OrderResolver, refuse
 from kubemend.agent.rounds.pod_hold import wait_terminated
@@ -49,10 +49,10 @@ class RoundParticipant:
     def __init__(
         self,
         *,
-        outside: ports.Dependencies,
+        outside: Dependencies,
         store: Store,
         restarts: RestartScheduler,
-        freezer: ports.Freezer,
+        freezer: Freezer,
         knowledge: DeviceFacts,
         clocks: Clocks,
         metrics: Metrics,

@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 import structlog
 
-from kubemend.agent import ports
 from kubemend.agent.actuator import progress
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome, Result
@@ -20,6 +19,7 @@ from kubemend.agent.model import rounds
 from kubemend.agent.model.workloads import ContainerId, ContainerRole, PodRef
 from kubemend.agent.restart import admission, probes
 from kubemend.agent.restarts import restart_plan
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.rounds.pod_hold import PodHolder, is_ending, wait_terminated
 from kubemend.common.coordination import OrderKind, StepPhase
 
@@ -91,7 +91,7 @@ class MemberSession:
         order: rounds.Order,
         *,
         pod: PodRef,
-        outside: ports.Dependencies,
+        outside: Dependencies,
         holding: HoldSet,
         clocks: Clocks,
         noted: Callable[[rounds.Record], None],

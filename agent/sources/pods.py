@@ -6,22 +6,19 @@ container runtime, not the API server. Only ``PodView`` values are kept, never t
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 import structlog
 
-from kubemend.agent.model.workloads import PodRef, PodUid, PodView
+from kubemend.agent.model.workloads import PodChange, PodChangeKind, PodRef, PodUid, PodView
 from kubemend.agent.sources import pod_objects
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentStatus
 from kubemend.common.kube import client, errors, informer, paths, shares
 
 log = structlog.get_logger(__name__)
-
-PodChangeKind = informer.ChangeKind
-"""Kind of a pod change. A pod that was rebound under its name is GONE and then APPEARED, with another UID."""
 
 _ALL_AT_ONCE: Final = 0
 """List without a limit: a node has few pods.
@@ -30,14 +27,6 @@ With a limit, many servers would read every pod of the cluster from etcd instead
 (kubernetes/kubernetes#132132), for each agent that lists again after an outage. The client holds one pod at a time,
 however long the list (``common.kube.listing``).
 """
-
-
-@dataclass(frozen=True, slots=True)
-class PodChange:
-    """One change; ``pod`` is the new view, or the last one of a deleted pod."""
-
-    kind: PodChangeKind
-    pod: PodView
 
 
 _SHUTDOWN: Final = "NodeShutdown"

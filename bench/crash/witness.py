@@ -20,9 +20,15 @@ from kubemend.agent.clients.cri import errors
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodView
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerState,
+    ContainerSummary,
+    PodChange,
+    PodChangeKind,
+    PodView,
+)
 from kubemend.agent.restart import admission
-from kubemend.agent.sources.pods import PodChange, PodChangeKind
 from kubemend.common import cgroupfs
 
 _NAMESPACE = "default"

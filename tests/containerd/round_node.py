@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from hack.devnode.pods import Pods, RunningPod, container
-from kubemend.agent import ports
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds
 from kubemend.agent.actuator.hold.freezer import Freezer
@@ -43,6 +42,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
 )
 from kubemend.agent.restart import members
+from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import DeviceFacts
@@ -303,7 +303,7 @@ async def agent(
             files=HostFiles(symlink_dir=node.container_log_links),
             standbys=standbys if can_hold else None,
         )
-        everything = ports.Dependencies(
+        everything = Dependencies(
             runtime=cri,
             events=events,
             pods=views,
@@ -311,7 +311,7 @@ async def agent(
             owners=outside.Owners(),
             reporter=outside.Conditions(),
             processes=processes,
-            actuators=ports.Actuators.of(tools, pods=views),
+            actuators=Actuators.of(tools, pods=views),
         )
         rounds = RoundParticipant(
             outside=everything,

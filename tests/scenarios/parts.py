@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from hack.devnode import node
-from kubemend.agent import ports
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.outcomes import Outcome
@@ -16,6 +15,7 @@ from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodUid
 from kubemend.agent.restart import admission, clone, verification
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts import planning, runtime_state
+from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.agent.restarts.verifier import RestartVerifier
 from kubemend.agent.sources.containers import ContainerWatch
@@ -31,7 +31,7 @@ _SECONDS = 60.0
 class Parts:
     """Restart pods as the agent does, but without admission, budget and journal."""
 
-    outside: ports.Dependencies
+    outside: Dependencies
 
     async def prepared(self, uid: str, strategy: Strategy) -> RestartPlan:
         """Return a restart plan of the pod's trainer."""
@@ -63,7 +63,7 @@ async def on(dev: node.DevNode) -> AsyncIterator[Parts]:
         tasks = [asyncio.create_task(events.run(), name="events"), asyncio.create_task(pods.run(), name="pods")]
         try:
             yield Parts(
-                ports.Dependencies(
+                Dependencies(
                     runtime=cri,
                     events=events,
                     pods=pods,
@@ -71,7 +71,7 @@ async def on(dev: node.DevNode) -> AsyncIterator[Parts]:
                     owners=outside.Owners(),
                     reporter=outside.Conditions(),
                     processes=ProcFs(),
-                    actuators=ports.Actuators.of(ActuatorContext(runtime=cri, events=events, files=files), pods=pods),
+                    actuators=Actuators.of(ActuatorContext(runtime=cri, events=events, files=files), pods=pods),
                 )
             )
         finally:

@@ -10,7 +10,6 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from hack.devnode import node
-from kubemend.agent import ports
 from kubemend.agent.actuator import progress
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
@@ -21,6 +20,7 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, verification
+from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.scheduler import Limits, Request, RestartScheduler
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.pods import PodWatch
@@ -92,7 +92,7 @@ async def running(
             stack.push_async_callback(_ended, asyncio.create_task(work))
         files = HostFiles(symlink_dir=dev.layout.container_log_links)
         tools = ActuatorContext(runtime=cri, events=events, files=files, time_limit=300.0, standbys=standbys)
-        parts = ports.Dependencies(
+        parts = Dependencies(
             runtime=cri,
             events=events,
             pods=pods,
@@ -100,7 +100,7 @@ async def running(
             owners=outside.Owners(),
             reporter=outside.Conditions(),
             processes=ProcFs(),
-            actuators=ports.Actuators.of(tools, pods=pods),
+            actuators=Actuators.of(tools, pods=pods),
         )
         restarts = RestartScheduler(
             outside=parts,

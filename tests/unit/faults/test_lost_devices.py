@@ -119,7 +119,7 @@ class World:
             pods=pods,
             devices=self.devices,
             holders=self.holders,
-            processes=processes,  # type: ignore[arg-type]
+            processes=processes,
             patience=Patience(root_cause=0.0, twin=0.01, ask_again=0.01),
         )
         self.queue = FindingQueue(metrics=metrics)
@@ -143,7 +143,7 @@ class World:
                 settle=0.05,
             ),
             devices=self.devices,
-            processes=processes,  # type: ignore[arg-type]
+            processes=processes,
             metrics=metrics,
             classify=lambda *_: ActionClass.NONE,
             now=lambda: NOW,

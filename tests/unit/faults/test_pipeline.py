@@ -138,7 +138,7 @@ def make(
         pods=pods,
         devices=devices,
         holders=holders,
-        processes=processes,  # type: ignore[arg-type]
+        processes=processes,
         access=access,
         patience=patience,
     )
@@ -156,7 +156,7 @@ def make(
             report_to_hub=ports.NO_GANGS.device_lost,
         ),
         devices=devices,
-        processes=processes,  # type: ignore[arg-type]
+        processes=processes,
         metrics=metrics,
         classify=lambda _, code: ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE,
         now=now,

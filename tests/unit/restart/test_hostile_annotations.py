@@ -10,13 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from kubemend.agent import ports
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodUid, PodView, SandboxView
 from kubemend.agent.restart import admission, counts, options, overrides
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.scheduler import Limits, Request, RestartScheduler
 from kubemend.common import budgets, contained
 from tests.fakes import outside
@@ -110,7 +110,7 @@ class Runtime:
 async def both_asked_for(pod: PodView) -> outside.Conditions:
     """Request restarts of a hostile pod and of another one, from an agent in dry-run mode."""
     said, never_used = outside.Conditions(), None
-    everything = ports.Dependencies(
+    everything = Dependencies(
         runtime=Runtime(),  # type: ignore[arg-type]
         events=outside.Events(),
         pods=outside.Pods(pod, builders.pod(ref=OTHER.pod)),

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kubemend.agent import ports
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
@@ -20,6 +19,7 @@ from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import admission
+from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from tests.fakes import outside
@@ -83,15 +83,15 @@ async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
         gates = ReleaseGates(
             driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=0.1, stuck=0.1)
         )
-        everything = ports.Dependencies(
+        everything = Dependencies(
             runtime=rig.cri,
             events=rig.watch,
             pods=pod.pods,
             devices=outside.Devices(),
             owners=outside.Owners(),
             reporter=said,
-            processes=outside.Processes(),  # type: ignore[arg-type]
-            actuators=ports.Actuators.of(replace(rig.tools(), gates=gates), pods=pod.pods),
+            processes=outside.Processes(),
+            actuators=Actuators.of(replace(rig.tools(), gates=gates), pods=pod.pods),
         )
         restarts = RestartScheduler(
             outside=everything,

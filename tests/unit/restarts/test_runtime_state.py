@@ -38,7 +38,7 @@ def started_at(target: runtime_state.RuntimeState, *, wall_now: float, known: bo
     processes = outside.Processes()
     if known:
         processes.add(PID, container=target.view.id, started=STARTED)
-    step = runtime_state.clock_step(target.info, processes=processes, now=wall_now, since_boot=NOW)  # type: ignore[arg-type]
+    step = runtime_state.clock_step(target.info, processes=processes, now=wall_now, since_boot=NOW)
     found = target.facts(now=0.0, stepped=step).started_at
     assert found is not None
     return found
@@ -66,4 +66,4 @@ def test_clock_step_without_process_keeps_start_time() -> None:
 def test_not_holdable_reports_root_that_is_no_overlay(kind: str | None, why: str | None) -> None:
     target = target_started_at(noted=BOOTED_AT)
     processes = outside.Processes(roots=kind)
-    assert runtime_state.not_holdable(target.info, processes=processes) == why  # type: ignore[arg-type]
+    assert runtime_state.not_holdable(target.info, processes=processes) == why

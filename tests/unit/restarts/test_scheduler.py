@@ -10,7 +10,6 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import NameReserved
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.metrics import Metrics
@@ -19,6 +18,7 @@ from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.workloads import ContainerSpec, ContainerState, ContainerSummary
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -41,7 +41,7 @@ class World:
     pod: PodRig
     said: outside.Conditions
     store: Store
-    outside: ports.Dependencies
+    outside: Dependencies
     restarts: RestartScheduler
     launchers: Launchers = field(default_factory=Launchers)
     heartbeats: Heartbeats = field(default_factory=Heartbeats)
@@ -94,15 +94,15 @@ async def world(rig: Rig, tmp_path: Any) -> AsyncIterator[World]:
     store = await Store.open(tmp_path / "state.db")
     said, launchers, heartbeats = outside.Conditions(), Launchers(), Heartbeats()
     async with pod_rig.made(rig) as pod:
-        everything = ports.Dependencies(
+        everything = Dependencies(
             runtime=rig.cri,
             events=rig.watch,
             pods=pod.pods,
             devices=outside.Devices(),
             owners=outside.Owners(),
             reporter=said,
-            processes=outside.Processes(),  # type: ignore[arg-type]
-            actuators=ports.Actuators.of(replace(rig.tools(), launchers=launchers), pods=pod.pods),
+            processes=outside.Processes(),
+            actuators=Actuators.of(replace(rig.tools(), launchers=launchers), pods=pod.pods),
             launchers=launchers,
             heartbeats=heartbeats,
         )

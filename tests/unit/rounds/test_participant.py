@@ -11,7 +11,6 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kubemend.agent import ports
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
@@ -32,6 +31,7 @@ from kubemend.agent.model.workloads import (
     RestartPolicy,
 )
 from kubemend.agent.restart import admission, probes
+from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
@@ -101,15 +101,15 @@ class World:
 
     async def start(self) -> None:
         """Start an agent; it resumes what a previous one left."""
-        everything = ports.Dependencies(
+        everything = Dependencies(
             runtime=self.pod.rig.cri,
             events=self.pod.rig.watch,
             pods=self.pod.pods,
             devices=outside.Devices(),
             owners=self.owners,
             reporter=self.said,
-            processes=outside.Processes(),  # type: ignore[arg-type]
-            actuators=ports.Actuators.of(replace(self.pod.rig.tools(), launchers=self.launchers), pods=self.pod.pods),
+            processes=outside.Processes(),
+            actuators=Actuators.of(replace(self.pod.rig.tools(), launchers=self.launchers), pods=self.pod.pods),
             launchers=self.launchers,
         )
         self.registry = CollectorRegistry()
