@@ -28,7 +28,7 @@ from kubemend.agent.model.workloads import (
     PodChangeKind,
     PodView,
 )
-from kubemend.agent.restart import admission
+from kubemend.agent.restart.reasons import Reason
 from kubemend.common import cgroupfs
 
 _NAMESPACE = "default"
@@ -214,7 +214,7 @@ class Witness:
             refusal = (
                 condition.type == conditions.IN_PLACE_RESTART
                 and condition.status is ConditionStatus.FALSE
-                and condition.reason != admission.Reason.ALREADY_REPLACED.value
+                and condition.reason != Reason.ALREADY_REPLACED.value
             )
             if refusal and condition.message not in seen.refusals:
                 seen.refusals.append(condition.message)

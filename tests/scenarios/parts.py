@@ -14,6 +14,7 @@ from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodUid
 from kubemend.agent.restart import admission, clone, verification
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning, runtime_state
 from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.restart_plan import RestartPlan
@@ -39,7 +40,7 @@ class Parts:
         assert pod is not None
         target = await runtime_state.find(self.outside.runtime, ContainerRef(pod.ref, "trainer"))
         assert target is not None
-        decision = admission.Decision(admission.Verb.ACT, admission.Reason.ADMITTED, strategy=strategy)
+        decision = admission.Decision(admission.Verb.ACT, Reason.ADMITTED, strategy=strategy)
         return await planning.prepare(self.outside, decision, target=target, pod=pod, reason="Test", now=time.time())
 
     async def is_ours(self, container: ContainerId, act: RestartPlan) -> bool:

@@ -15,6 +15,7 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodUid, PodView, SandboxView
 from kubemend.agent.restart import admission, counts, options, overrides
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.scheduler import Limits, Request, RestartScheduler
@@ -57,7 +58,7 @@ def test_any_annotations_are_parsed_or_refused(annotations: dict[str, str]) -> N
         assert len(why) < 10_000
         refused = admission.why_no_fault(pod, TARGET.name, opted_in_namespaces=frozenset({"default"}))
         assert refused is not None
-        assert refused.reason is admission.Reason.BAD_ANNOTATION
+        assert refused.reason is Reason.BAD_ANNOTATION
         return
     assert 0 <= wishes.grace_seconds <= options.LONGEST_GRACE
     assert wishes.heartbeat is None or math.isfinite(wishes.heartbeat.timeout)
@@ -117,7 +118,7 @@ async def both_asked_for(pod: PodView) -> outside.Conditions:
         devices=outside.Devices(),
         owners=outside.Owners(),
         reporter=said,
-        processes=outside.Processes(),  # type: ignore[arg-type]
+        processes=outside.Processes(),
         actuators=never_used,  # type: ignore[arg-type]
     )
     restarts = RestartScheduler(
@@ -146,7 +147,7 @@ def test_any_annotations_get_a_decision_and_affect_no_other_pod(annotations: dic
     before = contained.count()
     said = asyncio.run(both_asked_for(builders.pod(annotations=annotations)))
     assert contained.count() == before, "a defect"
-    assert said.said[OTHER.pod, conditions.IN_PLACE_RESTART].reason == admission.Reason.DRY_RUN.value
+    assert said.said[OTHER.pod, conditions.IN_PLACE_RESTART].reason == Reason.DRY_RUN.value
     if (told := said.said.get((TARGET.pod, conditions.IN_PLACE_RESTART))) is not None:
-        assert told.reason != admission.Reason.INTERNAL.value
+        assert told.reason != Reason.INTERNAL.value
         assert len(told.message) < 10_000

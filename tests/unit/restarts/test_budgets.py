@@ -18,6 +18,7 @@ from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import admission, intents, overrides
 from kubemend.agent.restart.counts import Begun
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.common.budgets import Window
@@ -52,7 +53,7 @@ def facts(**changes: Any) -> admission.Facts:
 
 SWAP = admission.Decision(
     admission.Verb.ACT,
-    admission.Reason.ADMITTED,
+    Reason.ADMITTED,
     strategy=intents.Strategy.SWAP,
     orders={"trainer": intents.SwapOrder.STOP_FIRST},
 )

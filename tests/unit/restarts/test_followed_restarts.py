@@ -10,9 +10,10 @@ from kubemend.agent.actuator.progress import Begun, Decided, Event, Joined, Queu
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.restart import admission
-from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.agent.restart.admission import Verb
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.steps import StepKind
 from kubemend.agent.restarts.scheduler import Request
 from tests.unit.actuator import pod_rig

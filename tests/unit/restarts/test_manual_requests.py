@@ -17,8 +17,9 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocation, Allocations, ContainerRef, PluginDevice
-from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.agent.restart.admission import Verb
 from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.manual_requests import ManualRestarts, NoSuchPodError, PodsUnknownError
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
