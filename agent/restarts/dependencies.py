@@ -1,4 +1,4 @@
-"""Hold what restarts need: the ports that ``agent.app`` supplies, and one actuator per strategy."""
+"""Hold what restarts need: the ports that ``agent.app`` supplies, and the actuators."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -8,23 +8,19 @@ from kubemend.agent.actuator import context
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.device_proof import Prover
 from kubemend.agent.actuator.device_release import ReleaseGates
+from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.actuator.process import ProcessActuator
-from kubemend.agent.actuator.rerun import RerunActuator
-from kubemend.agent.actuator.reset import ResetActuator
-from kubemend.agent.actuator.rules import RulesActuator
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.swap import SwapActuator
 
 
 @dataclass(frozen=True, slots=True)
 class Actuators:
-    """Hold one actuator per strategy, the device release gates that all share, and the cleanups before a start."""
+    """Hold the actuators, the device release gates that all share, and the cleanups before a start."""
 
     process: ProcessActuator
     swap: SwapActuator
-    rerun: RerunActuator
-    reset: ResetActuator
-    rules: RulesActuator
+    pods: PodActuator
     gates: ReleaseGates
     broom: ShmCleaner
     caches: CacheCleaner
@@ -35,9 +31,7 @@ class Actuators:
         return cls(
             process=ProcessActuator(using),
             swap=SwapActuator(using),
-            rerun=RerunActuator(using, pods=pods),
-            reset=ResetActuator(using, pods=pods),
-            rules=RulesActuator(using),
+            pods=PodActuator(using, pods=pods),
             gates=using.gates,
             broom=using.broom,
             caches=using.caches,

@@ -135,7 +135,7 @@ async def test_rerun_empties_before_the_container_itself_runs(rig: Rig) -> None:
         materials = await pod.materials(intent, emptying=None)
         materials[TARGET.name] = (await pod.materials(intent, emptying=cleanup(cleaner)))[TARGET.name]
         rig.server.calls.clear()
-        outcome = await pod.rerun().carry_out(intent, materials=materials)
+        outcome = await pod.actuator().carry_out(intent, materials=materials)
         assert outcome.result is outcomes.Result.RERUN
         (running,) = cleaner.running
         assert TARGET.name not in running, "the old one has gone, and the new one does not run yet"

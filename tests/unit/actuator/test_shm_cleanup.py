@@ -143,7 +143,7 @@ async def test_rerun_cleans_before_the_first_init_container(rig: Rig) -> None:
         intent = pod.intent()
         materials = await pod.materials(intent, sweep=sweep(broom))
         rig.server.calls.clear()
-        outcome = await pod.rerun().carry_out(intent, materials=materials)
+        outcome = await pod.actuator().carry_out(intent, materials=materials)
         assert outcome.result is Result.RERUN
         (before,) = broom.calls
         assert before.count("RemoveContainer") == len(pod_rig.ROLES), "all of the old have gone"
@@ -160,7 +160,7 @@ async def test_rerun_begun_by_kubelet_cleans_nothing(rig: Rig) -> None:
             await rig.cri.remove_container(container)
         init = await pod.kubelet_starts("prepare", attempt=1)
         rig.server.runtime.exit(init, exit_code=0)
-        outcome = await pod.rerun().carry_out(intent, materials=materials)
+        outcome = await pod.actuator().carry_out(intent, materials=materials)
         assert outcome.result is Result.RERUN
         assert [view.ref.name for view in await pod.containers() if view.state is ContainerState.RUNNING]
         assert broom.used == []
