@@ -16,14 +16,14 @@ from kubemend.agent.restart import admission, clone, verification
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning, runtime_state
-from kubemend.agent.restarts.dependencies import Actuators, Dependencies
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.agent.restarts.verifier import RestartVerifier
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.pods import PodWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.kube import client as kube
-from tests.fakes import outside
+from tests.environments.restarts import dependencies
 
 _SECONDS = 60.0
 
@@ -64,15 +64,12 @@ async def on(dev: node.DevNode) -> AsyncIterator[Parts]:
         tasks = [asyncio.create_task(events.run(), name="events"), asyncio.create_task(pods.run(), name="pods")]
         try:
             yield Parts(
-                Dependencies(
+                dependencies(
+                    ActuatorContext(runtime=cri, events=events, files=files),
                     runtime=cri,
                     events=events,
                     pods=pods,
-                    devices=outside.Devices(),
-                    owners=outside.Owners(),
-                    reporter=outside.Conditions(),
                     processes=ProcFs(),
-                    actuators=Actuators.of(ActuatorContext(runtime=cri, events=events, files=files), pods=pods),
                 )
             )
         finally:

@@ -23,10 +23,10 @@ from kubemend.agent.restart.cache import Place, Volume
 from kubemend.common.pb.runtime.v1 import api_pb2
 from kubemend.common.side_process import Calls, SideProcess
 from tests import eventually
+from tests.environments import pod_rig
+from tests.environments.runtime import TARGET, Rig
 from tests.fakes import hanging_fs
 from tests.fakes.own_threads import OwnThreads
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import TARGET, Rig
 
 PLACE = Place(Volume("/var/lib/kubelet/pods", "uid-1/volumes/kubernetes.io~empty-dir/kubemend-cache"), "trainer")
 EMPTIED = Emptying(Result.EMPTIED, "7 files removed")

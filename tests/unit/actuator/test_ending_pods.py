@@ -11,8 +11,8 @@ from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.workloads import PodUid, SandboxId
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.intents import Strategy, SwapOrder
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import POD, TARGET, Rig
+from tests.environments import pod_rig
+from tests.environments.runtime import POD, TARGET, Rig
 
 DELETED = "it is being deleted"
 

@@ -14,9 +14,9 @@ from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState, ExecHook
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.intents import Strategy
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import Rig
-from tests.unit.actuator.pod_rig import LASTING, PodRig
+from tests.environments import pod_rig
+from tests.environments.pod_rig import LASTING, PodRig
+from tests.environments.runtime import Rig
 
 CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 HOOK = ExecHook(("touch", "/tmp/started"))

@@ -10,9 +10,9 @@ from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook
 from kubemend.agent.restart import intents, rerun, reservations, reset, steps
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import POD, Rig
-from tests.unit.actuator.pod_rig import LASTING, PodRig
+from tests.environments import pod_rig
+from tests.environments.pod_rig import LASTING, PodRig
+from tests.environments.runtime import POD, Rig
 
 RESERVED = 7
 """Calls until all names are reserved: n+1 of all but the first container, and n+2 of all."""

@@ -12,9 +12,9 @@ from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri import errors
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import reservations
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import POD, Rig
-from tests.unit.actuator.pod_rig import LASTING, PodRig
+from tests.environments import pod_rig
+from tests.environments.pod_rig import LASTING, PodRig
+from tests.environments.runtime import POD, Rig
 
 COPIES = {(name, 2) for name in pod_rig.ROLES}
 

@@ -12,9 +12,9 @@ from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ExecHook
 from kubemend.agent.restart import steps
 from kubemend.agent.restart.intents import Strategy
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import Rig
-from tests.unit.actuator.pod_rig import LASTING, PodRig
+from tests.environments import pod_rig
+from tests.environments.pod_rig import LASTING, PodRig
+from tests.environments.runtime import Rig
 from tests.unit.actuator.test_rerun import CODES
 
 

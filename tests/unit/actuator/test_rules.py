@@ -8,9 +8,9 @@ import pytest
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.restart import intents, steps
 from kubemend.agent.restart.intents import Strategy
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import Rig
-from tests.unit.actuator.pod_rig import PodRig
+from tests.environments import pod_rig
+from tests.environments.pod_rig import PodRig
+from tests.environments.runtime import Rig
 from tests.unit.actuator.test_rerun import CODES
 
 

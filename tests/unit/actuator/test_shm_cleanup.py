@@ -16,11 +16,11 @@ from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.shm import NotOurs, Place
 from kubemend.common.side_process import SideProcess
+from tests.environments import pod_rig
+from tests.environments.runtime import Rig
 from tests.fakes import hanging_fs
 from tests.fakes.own_threads import OwnThreads
 from tests.fakes.proc_tree import ProcTree, container_id
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import Rig
 
 PLACE = Place("/run/sandboxes/s/shm", "/kubepods/pod1")
 CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")

@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
-
 from kubemend.agent.faults.app_faults import Patience
 from kubemend.agent.faults.exits import Exits
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
 from kubemend.agent.model.workloads import (
     Allocation,
@@ -40,7 +37,7 @@ from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter
 from kubemend.agent.sources.nvml.protocol import XidEvent
 from tests.fakes import outside
 from tests.unit.faults import test_exits
-from tests.unit.faults.test_pipeline import MONITOR, TRAINER, Restarts, make, running
+from tests.unit.faults.test_pipeline import MONITOR, TRAINER, Restarts, World, running
 from tests.unit.restart import builders
 from tests.unit.sources import kernel_logs
 
@@ -226,9 +223,8 @@ class Node:
         self._program: int | None = None
         self.log = ReplayedLog(read_at=self.since_boot)
         catalog = catalog_file.builtin()
-        self.world = make(
-            Documents(),  # type: ignore[arg-type]
-            Metrics(CollectorRegistry()),
+        self.world = World(
+            store=Documents(),  # type: ignore[arg-type]
             patience=Patience(),
             monotonic=self._clock,
             now=self.now,

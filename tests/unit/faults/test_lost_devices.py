@@ -1,34 +1,26 @@
 """Report all containers on a lost GPU to their gangs once, and restart none on this node."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.condition_publisher import ConditionPublisher
-from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.faults.app_faults import AppFaultHandler, Patience
-from kubemend.agent.faults.finding_queue import FindingQueue
-from kubemend.agent.faults.lost_devices import LostDevices
-from kubemend.agent.faults.pipeline import FindingPipeline
 from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.state import evidence
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, Inventory
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import admission
-from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
-from kubemend.common import aio
 from kubemend.common.coordination import FaultAnswer
 from tests import eventually
+from tests.environments.findings import FindingEnv
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -102,53 +94,24 @@ class Faults(AppFaultHandler):
         return await super()._holders_of(device)
 
 
-class World:
+@dataclass(kw_only=True)
+class World(FindingEnv):
     """One agent. ``close`` is its death."""
 
-    def __init__(self, store: Store) -> None:
-        metrics = Metrics(CollectorRegistry())
-        self.devices, self.holders, self.events = outside.Devices(), outside.Holders(), outside.Events()
-        self.gangs, self.restarts = Gangs(), Restarts()
+    pods: outside.Pods = field(default_factory=lambda: outside.Pods(builders.pod(), builders.pod(ref=OTHER.pod)))
+    gangs: Gangs = field(default_factory=Gangs)
+    restarts: Any = field(default_factory=Restarts)
+    catalog: Catalog = CATALOG
+    ledger_now: Callable[[], float] = lambda: NOW
+    now: Callable[[], float] = lambda: NOW
+    patience: Patience = field(default_factory=lambda: Patience(root_cause=0.0, twin=0.01, ask_again=0.01))
+    handler: type[AppFaultHandler] = Faults
+
+    def __post_init__(self) -> None:
+        self.report_to_hub = self.gangs.device_lost
+        super().__post_init__()
         self.gangs.answers.set()
-        pods, processes = outside.Pods(builders.pod(), builders.pod(ref=OTHER.pod)), outside.Processes()
-        self.ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1", catalog=CATALOG, now=lambda: NOW)
-        access: aio.Promise[RuntimeAccess] = aio.Promise()
-        self.faults = Faults(
-            access=access,
-            ledger=self.ledger,
-            pods=pods,
-            devices=self.devices,
-            holders=self.holders,
-            processes=processes,
-            patience=Patience(root_cause=0.0, twin=0.01, ask_again=0.01),
-        )
-        self.queue = FindingQueue(metrics=metrics)
-        self.engine = FindingPipeline(
-            queue=self.queue,
-            ledger=self.ledger,
-            publisher=ConditionPublisher(
-                ledger=self.ledger,
-                pods=pods,
-                devices=self.devices,
-                holders=self.holders,
-                reporter=outside.Conditions(),
-            ),
-            faults=self.faults,
-            lost=LostDevices(
-                ledger=self.ledger,
-                catalog=CATALOG,
-                faults=self.faults,
-                devices=self.devices,
-                report_to_hub=self.gangs.device_lost,
-                settle=0.05,
-            ),
-            devices=self.devices,
-            processes=processes,
-            metrics=metrics,
-            classify=lambda *_: ActionClass.NONE,
-            now=lambda: NOW,
-        )
-        access.fulfil(RuntimeAccess(self.restarts, self.events, runtime=None))  # type: ignore[arg-type]
+        self.find_runtime(self.restarts)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -169,7 +132,9 @@ class World:
 
     async def asked_again(self) -> None:
         """Wait until the device's holders were queried more than once."""
-        await eventually.true(lambda: self.faults.asked > 1)
+        assert isinstance(self.faults, Faults)
+        faults = self.faults
+        await eventually.true(lambda: faults.asked > 1)
 
     async def tells_of_nobody(self) -> None:
         """Wait until all earlier findings are handled; no container may have been reported."""
@@ -185,15 +150,8 @@ def _of_lost_devices() -> list[str]:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "state.db")
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
 async def world(store: Store) -> AsyncIterator[World]:
-    made = World(store)
+    made = World(store=store)
     await made.start()
     yield made
     await made.close()
@@ -307,7 +265,7 @@ async def test_next_agent_reports_holders_of_gpu_still_lost(world: World, store:
     world.queue.submit(found())
     await world.asked_again()  # kubelet does not report the holders, and then this agent dies
     await world.close()
-    second = World(store)
+    second = World(store=store)
     second.devices.inventory = Inventory(complete=True)
     second.holds(TRAINER)
     await second.start()
@@ -322,7 +280,7 @@ async def test_next_agent_ignores_gpu_that_answers_again(world: World, store: St
     world.queue.submit(found())
     await world.asked_again()  # kubelet does not report the holders, and then this agent dies
     await world.close()
-    second = World(store)
+    second = World(store=store)
     second.holds(TRAINER)
     await second.start()
     await second.tells_of_nobody()

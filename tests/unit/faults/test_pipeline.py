@@ -3,37 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from kubemend.agent import ports
 from kubemend.agent.actuator import progress
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import NotFound
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.condition_publisher import ConditionPublisher
-from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.faults.app_faults import AppFaultHandler, Patience
-from kubemend.agent.faults.finding_queue import FindingQueue
-from kubemend.agent.faults.lost_devices import LostDevices
-from kubemend.agent.faults.pipeline import FindingPipeline
-from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.health.catalog.catalog import EMPTY, Catalog
 from kubemend.agent.health.state import evidence
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator, GpuUuid, Inventory, MigInstance
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations, ContainerId, ContainerRef, ContainerState, PodUid
-from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
-from kubemend.common import aio
+from tests.environments.findings import FindingEnv
 from tests.fakes import outside
 from tests.unit.hub.builders import info
 from tests.unit.restart import builders
@@ -41,7 +28,6 @@ from tests.unit.restart import builders
 TRAINER = builders.TARGET
 MONITOR = ContainerRef(replace(builders.POD, name="monitor", uid=PodUid("uid-2")), "exporter")
 HERE = DeviceLocator(pci=outside.GPU.pci)
-QUICK = Patience(root_cause=0.0, twin=0.05, listed=1.0, ask_again=0.01)
 
 
 def xid(code: int = 31, action: ActionClass = ActionClass.RESTART_APP, **changes: Any) -> Finding:
@@ -83,27 +69,18 @@ class Runtime:
         return replace(ended, state=ContainerState.RUNNING, pid=self.first[container_id])
 
 
-@dataclass
-class World:
-    queue: FindingQueue
-    engine: FindingPipeline
-    faults: AppFaultHandler
-    ledger: VerdictStore
-    publisher: ConditionPublisher
-    pods: outside.Pods
-    devices: outside.Devices
-    holders: outside.Holders
-    events: outside.Events
-    said: outside.Conditions
-    processes: outside.Processes
-    restarts: Restarts
-    store: Store
-    metrics: Metrics
-    access: "aio.Promise[RuntimeAccess]"
+@dataclass(kw_only=True)
+class World(FindingEnv):
+    pods: outside.Pods = field(default_factory=lambda: outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod)))
+    restarts: Any = field(default_factory=Restarts)
+    classify: Callable[[FindingKind, str], ActionClass] = lambda _, code: (
+        ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE
+    )
 
     async def restarted(self, *, within: float = 60) -> Request:
         async with asyncio.timeout(within):
-            return await self.restarts.requests.get()
+            request: Request = await self.restarts.requests.get()
+        return request
 
     async def nothing_restarted(self) -> None:
         """Wait until all findings are handled; no restart may have been requested."""
@@ -117,76 +94,10 @@ class World:
             return await self.said.wait_for(builders.POD, kind, reason)
 
 
-def make(
-    store: Store,
-    metrics: Metrics,
-    *,
-    patience: Patience = QUICK,
-    monotonic: Callable[[], float] = lambda: 50.0,  # a storm is one moment, however slow the machine
-    now: Callable[[], float] = lambda: 200.0,
-    catalog: Catalog = EMPTY,
-    pods: outside.Pods | None = None,
-) -> World:
-    pods = pods if pods is not None else outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod))
-    devices, holders, events = outside.Devices(), outside.Holders(), outside.Events()
-    said, processes, restarts = outside.Conditions(), outside.Processes(), Restarts()
-    ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1", catalog=catalog)
-    publisher = ConditionPublisher(ledger=ledger, pods=pods, devices=devices, holders=holders, reporter=said)
-    access: aio.Promise[RuntimeAccess] = aio.Promise()
-    faults = AppFaultHandler(
-        ledger=ledger,
-        pods=pods,
-        devices=devices,
-        holders=holders,
-        processes=processes,
-        access=access,
-        patience=patience,
-    )
-    queue = FindingQueue(metrics=metrics)
-    engine = FindingPipeline(
-        queue=queue,
-        ledger=ledger,
-        publisher=publisher,
-        faults=faults,
-        lost=LostDevices(
-            ledger=ledger,
-            catalog=catalog_file.builtin(),
-            faults=faults,
-            devices=devices,
-            report_to_hub=ports.NO_GANGS.device_lost,
-        ),
-        devices=devices,
-        processes=processes,
-        metrics=metrics,
-        classify=lambda _, code: ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE,
-        now=now,
-        monotonic=monotonic,
-    )
-    return World(
-        queue,
-        engine,
-        faults,
-        ledger,
-        publisher,
-        pods,
-        devices,
-        holders,
-        events,
-        said,
-        processes,
-        restarts,
-        store,
-        metrics,
-        access,
-    )
-
-
 @pytest.fixture
-async def stopped_world(tmp_path: Path) -> AsyncIterator[World]:
+def stopped_world(store: Store) -> World:
     """No container runs yet."""
-    store = await Store.open(tmp_path / "state.db")
-    yield make(store, Metrics(CollectorRegistry()))
-    await store.close()
+    return World(store=store)
 
 
 @pytest.fixture
@@ -211,7 +122,7 @@ class running:  # noqa: N801 - reads as a word: async with running(world)
             use_runtime(self._world)
         self._tasks = [
             asyncio.create_task(self._world.engine.run()),
-            asyncio.create_task(self._world.publisher.run()),
+            asyncio.create_task(self._world.conditions.run()),
         ]
 
     async def __aexit__(self, *_: object) -> None:
@@ -222,7 +133,7 @@ class running:  # noqa: N801 - reads as a word: async with running(world)
 
 def use_runtime(world: World) -> None:
     runtime = Runtime({ContainerId("trainer-0"): 4000})
-    world.access.fulfil(RuntimeAccess(world.restarts, world.events, runtime))  # type: ignore[arg-type]
+    world.find_runtime(world.restarts, runtime=runtime)
 
 
 async def test_pipeline_process_in_line_names_container(world: World) -> None:
@@ -416,7 +327,7 @@ async def test_pipeline_unanswered_driver_query_is_repeated_by_next_agent(stoppe
     async with running(world):
         world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
         await world.nothing_restarted()
-    second = make(world.store, Metrics(CollectorRegistry()))
+    second = World(store=world.store)
     second.holders.hold(TRAINER)
     old = second.events.run(TRAINER, name="trainer-0", created_at=1)
     second.devices.recovery = 0
@@ -450,7 +361,7 @@ async def test_pipeline_instance_holder_unknown_until_driver_is_up(stopped_world
         await asyncio.sleep(0.1)
         assert world.ledger.active_faults(outside.GPU.uuid)
         world.devices.inventory = up
-        world.publisher.holders_changed()
+        world.conditions.holders_changed()
         await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
         world.events.stop(old)
         await world.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
@@ -521,7 +432,7 @@ async def test_pipeline_verdict_survives_agent_until_holders_are_newer(stopped_w
     async with running(world):
         world.queue.submit(xid(pid=4242))
         await world.restarted()
-    second = make(world.store, Metrics(CollectorRegistry()))
+    second = World(store=world.store)
     second.holders.hold(TRAINER)
     second.events.views = world.events.views
     await second.ledger.load()
@@ -559,7 +470,7 @@ async def test_pipeline_findings_beyond_capacity_are_counted(stopped_world: Worl
 
 async def test_pipeline_silent_driver_makes_devices_unknown(world: World) -> None:
     world.devices.inventory = replace(world.devices.inventory, complete=False)
-    world.publisher.holders_changed()
+    world.conditions.holders_changed()
     assert (await world.condition(conditions.DEVICES_HEALTHY, "NotProven")).status is ConditionStatus.UNKNOWN
 
 
@@ -569,5 +480,5 @@ async def test_pipeline_deleted_pod_gets_no_condition(world: World) -> None:
     await world.condition(conditions.DEVICES_HEALTHY, "Xid79")
     world.pods.drop(builders.POD.uid)
     world.said.said.clear()
-    world.publisher.publish(world.holders.allocations)
+    world.conditions.publish(world.holders.allocations)
     assert world.said.said == {}

@@ -8,10 +8,8 @@ from typing import Any, Final
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodUid, PodView, SandboxView
 from kubemend.agent.restart import admission, counts, options, overrides
@@ -20,6 +18,7 @@ from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.scheduler import Limits, Request, RestartScheduler
 from kubemend.common import budgets, contained
+from tests.environments import node
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -124,7 +123,7 @@ async def both_asked_for(pod: PodView) -> outside.Conditions:
     restarts = RestartScheduler(
         outside=everything,
         store=Journal(),  # type: ignore[arg-type]
-        metrics=Metrics(CollectorRegistry()),
+        metrics=node.metrics(),
         now=lambda: 100.0,
         dry_run=True,
         limits=Limits(held=0.0),

@@ -20,8 +20,8 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import clone, intents, reservations
 from kubemend.agent.restart.intents import Planned, Strategy
+from tests.environments.runtime import POD, TARGET, Rig
 from tests.fakes import outside
-from tests.unit.actuator.conftest import POD, TARGET, Rig
 
 ROLES = {
     "prepare": ContainerRole.INIT,
