@@ -13,9 +13,8 @@ from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model import rounds
 from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition
-from kubemend.agent.model.devices import GpuUuid, Inventory
+from kubemend.agent.model.devices import GpuUuid, Inventory, Load
 from kubemend.agent.model.hangs import Thread
-from kubemend.agent.model.loads import Load
 from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.model.workloads import (
     Allocations,

@@ -16,8 +16,7 @@ from kubemend.agent.hub.connection import Limits
 from kubemend.agent.hub.endpoint import HubEndpoint
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.hub.verdicts import Verdicts
-from kubemend.agent.model.devices import GpuUuid
-from kubemend.agent.model.loads import Load
+from kubemend.agent.model.devices import GpuUuid, Load
 from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodUid
 from kubemend.common import aio
