@@ -1,32 +1,27 @@
-"""Define what the agent needs from the outside as narrow protocols; ``agent.app`` supplies the implementations."""
+"""Define what the agent's layers need from the outside as protocols; ``agent.app`` supplies the implementations.
+
+Each call is declared once. A protocol with few calls is for a component that needs no more of the same thing.
+"""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
-from kubemend.agent.actuator import context
-from kubemend.agent.actuator.cache_cleanup import CacheCleaner
-from kubemend.agent.actuator.device_proof import Prover
-from kubemend.agent.actuator.device_release import ReleaseGates
-from kubemend.agent.actuator.hold import hold_set
-from kubemend.agent.actuator.process import ProcessActuator
-from kubemend.agent.actuator.rerun import RerunActuator
-from kubemend.agent.actuator.reset import ResetActuator
-from kubemend.agent.actuator.rules import RulesActuator
-from kubemend.agent.actuator.shm_cleanup import ShmCleaner
-from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.events import ContainerEvent
+from kubemend.agent.model import rounds
 from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition
-from kubemend.agent.model.devices import GpuUuid, Inventory
+from kubemend.agent.model.devices import GpuUuid, Inventory, Load
+from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.model.workloads import (
     Allocations,
     ContainerId,
     ContainerRef,
     ContainerSummary,
+    PodChange,
     PodRef,
     PodUid,
     PodView,
@@ -34,22 +29,103 @@ from kubemend.agent.model.workloads import (
     SandboxView,
 )
 from kubemend.agent.restart import admission
-from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.coordination import FaultAnswer, FaultKind
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 
-class Runtime(context.Runtime, Protocol):
-    """Access the container runtime (``agent.clients.cri.client.CriClient``). Every call raises CriError."""
+class ContainerStatuses(Protocol):
+    """Read containers' full status."""
+
+    async def container_status(self, container_id: ContainerId) -> ContainerStatus:
+        """Return the full status of one container. Raises CriError."""
+
+
+class RequestedEnds(Protocol):
+    """Tell whose end this agent has requested."""
+
+    def has_ended(self, container_id: ContainerId) -> bool:
+        """Return whether this agent has requested the container's end."""
+
+
+class ContainerEnds(ContainerStatuses, RequestedEnds, Protocol):
+    """Read how containers have ended."""
+
+
+class Sandboxes(Protocol):
+    """Read pod sandboxes. Every call raises CriError."""
 
     async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]: ...
+
+
+class SandboxEnds(Sandboxes, RequestedEnds, Protocol):
+    """Read how pod sandboxes have ended."""
+
+
+class CachedStatuses(Protocol):
+    """Read what does not change while a container runs: the answers are cached. Every call raises CriError."""
+
     async def info_of(self, view: ContainerSummary) -> ContainerStatus:
         """Return the full status of a container that has just been listed."""
+
+    async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None: ...
+
+
+class StatusCache(CachedStatuses, Protocol):
+    """A cache of statuses from which entries can be dropped."""
+
+    def forget(self, container_id: ContainerId) -> None: ...
+
+
+class ExecResult(Protocol):
+    """The result of CRI's ExecSync."""
+
+    @property
+    def exit_code(self) -> int: ...
+    @property
+    def stderr(self) -> bytes: ...
+
+
+class Execs(Protocol):
+    """Run commands in containers."""
+
+    async def exec_sync(self, container_id: ContainerId, command: tuple[str, ...], *, timeout: float) -> ExecResult:
+        """Run a command in the container."""
+
+
+class RestartCalls(ContainerStatuses, Execs, Protocol):
+    """The calls that a restart makes. Each has a deadline and raises CriError."""
+
+    async def list_containers(
+        self, *, pod_uid: PodUid | None = None, sandbox_id: SandboxId | None = None, name: str | None = None
+    ) -> tuple[ContainerSummary, ...]: ...
+
+    async def create_container(
+        self,
+        *,
+        sandbox_id: SandboxId,
+        config: api_pb2.ContainerConfig,
+        sandbox_config: api_pb2.PodSandboxConfig,
+    ) -> ContainerId: ...
+
+    async def start_container(self, container_id: ContainerId) -> None: ...
+
+    async def stop_container(self, container_id: ContainerId, *, grace: float) -> None: ...
+
+    async def remove_container(self, container_id: ContainerId) -> None: ...
+
+
+class Runtime(RestartCalls, Sandboxes, CachedStatuses, Protocol):
+    """Access the container runtime (``agent.clients.cri.client.CriClient``). Every call raises CriError."""
 
     async def resources(self, info: ContainerStatus) -> api_pb2.LinuxContainerResources | None:
         """Return a container's current resources; None if the runtime does not report them."""
 
-    async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None: ...
+
+class PodEvents(Protocol):
+    """Observe the container events of one pod."""
+
+    def subscribe(self, pod_uid: PodUid) -> AbstractAsyncContextManager["asyncio.Queue[ContainerEvent]"]:
+        """Yield a queue that receives an item at every change of the pod's containers."""
 
 
 class Events(Protocol):
@@ -67,7 +143,8 @@ class Events(Protocol):
 class Pods(Protocol):
     """Read the node's pods as the API server reports them (``agent.sources.pods.PodWatch``).
 
-    ``synced`` is True after the first listing; before it, a missing pod means nothing.
+    ``synced`` is True after the first listing; before it, a missing pod means nothing. They contain kubelet's status of
+    their containers.
     """
 
     @property
@@ -75,12 +152,54 @@ class Pods(Protocol):
     async def until_synced(self) -> None: ...
     def pods(self) -> Mapping[PodUid, PodView]: ...
     def by_name(self, namespace: str, name: str) -> PodView | None: ...
+    def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]:
+        """Call ``listener`` with each change from now on; return a function that ends this."""
+        ...
+
     async def wait_for(
         self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float
     ) -> PodView | None: ...
     async def ask(self, pod: PodRef, *, timeout: float) -> PodView | None:
         """Get a pod from the API server itself; return None if the request fails or the pod no longer exists."""
         ...
+
+
+class ProcessThreads(Protocol):
+    """Read the threads of the host's processes."""
+
+    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
+        """Return the state of the threads of these processes, except ended ones. Raises OSError."""
+
+
+class ContainerProcesses(ProcessThreads, Protocol):
+    """Read the processes of containers (``agent.sources.processes.ProcFs``)."""
+
+    def beside(self, pid: int) -> frozenset[int]:
+        """Return the processes of the container that a process belongs to. Raises OSError."""
+
+
+class ProcessEnds(Protocol):
+    """Read processes' facts, and wait for their end."""
+
+    def facts(self, pid: int) -> ProcessFacts | None:
+        """Return the facts about a process; None if it does not exist. Raises OSError if /proc is unreadable."""
+
+    async def ended(self, pid: int) -> None: ...
+
+
+class DeviceProcesses(ProcessEnds, ProcessThreads, Protocol):
+    """Read the processes on devices (``agent.sources.processes.ProcFs``)."""
+
+    def is_stuck(self, pid: int) -> bool: ...
+
+
+class Processes(ProcessEnds, Protocol):
+    """Read the host's processes (``agent.sources.processes.ProcFs``)."""
+
+    def is_alive(self, process: ProcessFacts) -> bool: ...
+    def entrance(self, pid: int) -> Entrance | None: ...
+    def cpuset(self, pid: int) -> str | None: ...
+    def root_kind(self, pid: int) -> str | None: ...
 
 
 class Devices(Protocol):
@@ -117,48 +236,10 @@ class Conditions(Protocol):
     def set(self, pod: PodRef, condition: Condition) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Actuators:
-    """Hold one actuator per strategy, the device release gates that all share, and the cleanups before a start."""
-
-    process: ProcessActuator
-    swap: SwapActuator
-    rerun: RerunActuator
-    reset: ResetActuator
-    rules: RulesActuator
-    gates: ReleaseGates
-    broom: ShmCleaner
-    caches: CacheCleaner
-
-    @classmethod
-    def of(cls, using: context.ActuatorContext, *, pods: Pods) -> Self:
-        """Create all actuators."""
-        return cls(
-            process=ProcessActuator(using),
-            swap=SwapActuator(using),
-            rerun=RerunActuator(using, pods=pods),
-            reset=ResetActuator(using, pods=pods),
-            rules=RulesActuator(using),
-            gates=using.gates,
-            broom=using.broom,
-            caches=using.caches,
-        )
-
-
 class Announcements(Protocol):
     """Record Kubernetes Events (``agent.reporters.events``)."""
 
     def record(self, announcement: EventMessage) -> None: ...
-
-
-class Freezer(hold_set.Freezer, Protocol):
-    """Resume freezes of an agent that died (``agent.actuator.hold.freezer``)."""
-
-    async def take_over(self, *, keep: Mapping[str, float]) -> Mapping[str, Mapping[ContainerId, bool]]:
-        """Find the containers that previous agents have frozen, and thaw those whose mark is not in ``keep``.
-
-        Return all that were found, by mark, and whether each must still be held.
-        """
 
 
 class Gangs(Protocol):
@@ -192,6 +273,44 @@ NO_GANGS: Final[Gangs] = _NoGangs()
 """Restart each container by itself."""
 
 
+class RoundMembers(Protocol):
+    """Query gang rounds on this node (``agent.rounds.participant.RoundParticipant``)."""
+
+    def expects_end(self, container: ContainerId) -> bool: ...
+    def busy(self, pod: PodUid) -> bool: ...
+
+
+class Rounds(RoundMembers, Protocol):
+    """Manage the round members on this node (``agent.rounds.participant.RoundParticipant``)."""
+
+    async def carry_out(self, order: rounds.Order, *, told: Callable[[rounds.Standing], None]) -> None: ...
+    def release(self, round_id: str, pods: Collection[PodUid], /) -> None: ...
+    def abort(self, round_id: str, pods: Collection[PodUid], /, *, reason: str) -> None: ...
+    def guarding(self, failed: ContainerSummary, /) -> AbstractAsyncContextManager[asyncio.Event]: ...
+    def standings(self) -> tuple[rounds.Standing, ...]: ...
+    def tell_taken_up(self, told: Callable[[rounds.Standing], None]) -> None: ...
+
+
+class StoredIds(Protocol):
+    """Persist a set of containers (``agent.app.persisted_state.StoredIds``). Never raises."""
+
+    async def load(self) -> frozenset[ContainerId]: ...
+    async def save(self, ids: frozenset[ContainerId], /) -> None: ...
+
+
+class Epochs(Protocol):
+    """Persist the highest epoch that this node accepted (``clients.journal.store.Store``). Raises HistoryError."""
+
+    async def obeyed_epoch(self) -> int: ...
+    async def obey(self, epoch: int, *, highest: int | None = None) -> None: ...
+
+
+class Loads(Protocol):
+    """Read the GPUs' utilization (``agent.sources.nvml.driver.Driver``)."""
+
+    def loads(self) -> Mapping[GpuUuid, Load]: ...
+
+
 class Heartbeats(Protocol):
     """Watches heartbeat files (``agent.sources.heartbeats.HeartbeatSource``)."""
 
@@ -213,27 +332,6 @@ class _NoRecorder:
 
 NO_RECORDER: Final[Announcements] = _NoRecorder()
 """No-op recorder."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dependencies:
-    """Hold every external dependency of restarts.
-
-    ``launchers`` None: the agent speaks with none. ``prover`` None: no GPU is proved before a start.
-    """
-
-    runtime: Runtime
-    events: Events
-    pods: Pods
-    devices: Devices
-    owners: Owners
-    reporter: Conditions
-    processes: ProcFs
-    actuators: Actuators
-    announcements: Announcements = NO_RECORDER
-    heartbeats: Heartbeats = NO_HEARTBEATS
-    launchers: context.Launchers | None = None
-    prover: Prover | None = None
 
 
 class Nics(Protocol):

@@ -13,7 +13,6 @@ from typing import Any
 from bench import figures
 from bench.rig import SECONDS, Rig
 from hack.devnode import node, trainer
-from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.model.workloads import ContainerRef, ContainerRole, PodUid, PodView, SandboxId
 from kubemend.agent.restart import intents, rules
@@ -84,7 +83,7 @@ async def _one(rig: Rig, pod: PodView, *, strategy: Strategy, samples: Samples) 
     awaited = {planned.name for planned in intent.plan if planned.role is not ContainerRole.INIT}
     async with rig.events.subscribe(pod.ref.uid) as events, asyncio.timeout(SECONDS):
         kill = time.perf_counter()
-        outcome = await _carry_out(rig, intent)
+        outcome = await rig.whole_pods.carry_out(intent)
         acted = time.perf_counter()
         assert outcome.result.restarted, outcome
         while awaited:
@@ -105,9 +104,3 @@ async def _one(rig: Rig, pod: PodView, *, strategy: Strategy, samples: Samples) 
         timeout=SECONDS,
         what=f"kubelet's consent to a {strategy.value}",
     )
-
-
-async def _carry_out(rig: Rig, intent: intents.PodIntent) -> Outcome:
-    if intent.strategy is Strategy.RULES:
-        return await rig.rules.carry_out(intent)
-    return await rig.reset.carry_out(intent, pre_stop_hooks={})

@@ -98,7 +98,7 @@ async def _rerun(made: Rig, name: str, samples: Samples, *, after: float) -> _Ro
     begun = await _prepared(made, name)
     await made.store.begin(begun.intent)
     kill = time.perf_counter()
-    outcome = await made.rerun.carry_out(begun.intent, materials=begun.materials)
+    outcome = await made.whole_pods.carry_out(begun.intent, materials=begun.materials)
     done = time.perf_counter()
     assert outcome.result.restarted, outcome
     samples.prepare.append(kill - began)
@@ -112,7 +112,7 @@ async def _rerun(made: Rig, name: str, samples: Samples, *, after: float) -> _Ro
 async def _settled(made: Rig, done: _Round, *, restart: int) -> _Round:
     """Wait until kubelet shows one of each. The product checks again, as always; after bare calls that is a cleanup."""
     if done.outcome is not None:
-        again = await made.rerun.carry_out(done.intent, materials=done.materials)
+        again = await made.whole_pods.carry_out(done.intent, materials=done.materials)
         await _whole(made, done.name, restart=restart)
         return replace(done, outcome=replace(done.outcome, notes=(*done.outcome.notes, *again.notes)))
     async with asyncio.timeout(SECONDS):
@@ -120,7 +120,7 @@ async def _settled(made: Rig, done: _Round, *, restart: int) -> _Round:
             try:
                 await _whole(made, done.name, restart=restart, timeout=_COPY_SECONDS)
             except TimeoutError:
-                await made.rerun.carry_out(done.intent, materials=None)
+                await made.whole_pods.carry_out(done.intent, materials=None)
             else:
                 return done
 

@@ -14,9 +14,7 @@ from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds
 from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.actuator.host_files import HostFiles
-from kubemend.agent.actuator.rerun import RerunActuator
-from kubemend.agent.actuator.reset import ResetActuator
-from kubemend.agent.actuator.rules import RulesActuator
+from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri import client as cri_client
 from kubemend.agent.clients.journal.store import Store
@@ -37,9 +35,7 @@ class Rig:
 
     cri: cri_client.CriClient
     swap: SwapActuator
-    rerun: RerunActuator
-    reset: ResetActuator
-    rules: RulesActuator
+    whole_pods: PodActuator
     events: ContainerWatch
     pods: PodWatch
     store: Store
@@ -95,9 +91,7 @@ async def on(dev: node.DevNode) -> AsyncIterator[Rig]:
             yield Rig(
                 cri=cri,
                 swap=SwapActuator(tools),
-                rerun=RerunActuator(tools, pods=pods),
-                reset=ResetActuator(tools, pods=pods),
-                rules=RulesActuator(tools),
+                whole_pods=PodActuator(tools, pods=pods),
                 events=events,
                 pods=pods,
                 store=store,

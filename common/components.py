@@ -42,11 +42,10 @@ class ComponentRegistry:
         self._show = show
         self._status: dict[str, ComponentStatus] = {}
         self._dispensable: set[str] = set()
+        self._subscribers: dict[str, list[Callable[[ComponentStatus], None]]] = {}
 
-    def reporter(
-        self, name: str, *, also: Callable[[ComponentStatus], None] | None = None, needed: bool = True
-    ) -> Callable[[ComponentStatus], None]:
-        """Register a component and return its report function. ``also`` is called with each change.
+    def reporter(self, name: str, *, needed: bool = True) -> Callable[[ComponentStatus], None]:
+        """Register a component and return its report function.
 
         A component that is not ``needed`` does not affect readiness.
         """
@@ -57,10 +56,14 @@ class ComponentRegistry:
 
         def report(status: ComponentStatus) -> None:
             self._take(name, status)
-            if also is not None:
-                also(status)
+            for subscriber in self._subscribers.get(name, ()):
+                subscriber(status)
 
         return report
+
+    def subscribe(self, name: str, subscriber: Callable[[ComponentStatus], None]) -> None:
+        """Call ``subscriber`` with every report of a component, from now on."""
+        self._subscribers.setdefault(name, []).append(subscriber)
 
     def all(self) -> Mapping[str, ComponentStatus]:
         """Return the status of every component."""

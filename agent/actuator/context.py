@@ -1,21 +1,19 @@
 """Define the services that carry out restarts (runtime, events, host files), and the specs of successors."""
 
-import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from kubemend.agent.actuator import dying, hooks
+from kubemend.agent import ports
+from kubemend.agent.actuator import dying
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner, CacheCleanup
 from kubemend.agent.actuator.device_release import ReleaseGates, open_gates
 from kubemend.agent.actuator.hold.standby import Standby
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
 from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.clients.cri.events import ContainerEvent
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary, Hook, PodUid, SandboxId
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, Hook, PodUid, SandboxId
 from kubemend.agent.restart import cache, clone, host_files, intents, likeness, process, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
@@ -23,37 +21,6 @@ TIME_LIMIT = 150.0
 """Seconds for one restart, beyond its grace period, unless it progresses: kill, wait for the devices, and the rest."""
 LONGEST = 600.0
 """Maximum seconds for one restart, beyond its grace period, while it progresses."""
-
-
-class Runtime(hooks.Execs, Protocol):
-    """The calls of ``clients.cri.client.CriClient`` that a restart makes. Each has a deadline and raises CriError."""
-
-    async def list_containers(
-        self, *, pod_uid: PodUid | None = None, sandbox_id: SandboxId | None = None, name: str | None = None
-    ) -> tuple[ContainerSummary, ...]: ...
-
-    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
-
-    async def create_container(
-        self,
-        *,
-        sandbox_id: SandboxId,
-        config: api_pb2.ContainerConfig,
-        sandbox_config: api_pb2.PodSandboxConfig,
-    ) -> ContainerId: ...
-
-    async def start_container(self, container_id: ContainerId) -> None: ...
-
-    async def stop_container(self, container_id: ContainerId, *, grace: float) -> None: ...
-
-    async def remove_container(self, container_id: ContainerId) -> None: ...
-
-
-class PodEvents(Protocol):
-    """A source of changes of a pod's containers (``agent.sources.containers.ContainerWatch``)."""
-
-    def subscribe(self, pod_uid: PodUid) -> AbstractAsyncContextManager[asyncio.Queue[ContainerEvent]]:
-        """Yield a queue that receives an item at every change of the pod's containers."""
 
 
 class Standbys(Protocol):
@@ -100,12 +67,12 @@ class ActuatorContext:
     kubelet creates another container at once in place of one that has ended, by the pod's policy.
     """
 
-    runtime: Runtime
-    events: PodEvents
+    runtime: ports.RestartCalls
+    events: ports.PodEvents
     files: HostFiles
     time_limit: float = TIME_LIMIT
     longest: float = LONGEST
-    processes: dying.Processes | None = None
+    processes: ports.ContainerProcesses | None = None
     rhythm: dying.Rhythm = field(default_factory=dying.Rhythm)
     standbys: Standbys | None = None
     launchers: Launchers | None = None

@@ -6,9 +6,10 @@ from typing import Protocol
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.hangs import Thread
-from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.restart import device_release
 
 log = structlog.get_logger(__name__)
@@ -23,30 +24,12 @@ class Driver(Protocol):
         """Return the use of each device that answers; None if the driver does not answer in ``timeout`` seconds."""
 
 
-class ProcessFacts(Protocol):
-    """Facts about a process from /proc (``agent.sources.processes.ProcessFacts``)."""
-
-    @property
-    def container(self) -> ContainerId | None: ...
-    @property
-    def started(self) -> float: ...
-
-
-class Processes(Protocol):
-    """The host's processes (``agent.sources.processes.ProcFs``). ``facts`` raises OSError if /proc is unreadable."""
-
-    def facts(self, pid: int) -> ProcessFacts | None: ...
-    def is_stuck(self, pid: int) -> bool: ...
-    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]: ...
-    async def ended(self, pid: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Host:
     """Driver and host together."""
 
     driver: Driver
-    processes: Processes
+    processes: ports.DeviceProcesses
 
     async def processes_on(self, devices: frozenset[GpuUuid], *, timeout: float) -> device_release.Seen | None:
         """Return the processes on the devices; None if the driver did not answer in ``timeout`` seconds."""
@@ -62,7 +45,7 @@ class Host:
         return device_release.Seen(uses, processes)
 
 
-def read_facts(processes: Processes, pid: int) -> ProcessFacts | None:
+def read_facts(processes: ports.ProcessEnds, pid: int) -> ProcessFacts | None:
     """Return the facts about a process, or None if it does not exist or cannot be read. The latter is logged.
 
     For callers that may treat both cases alike.
@@ -74,7 +57,7 @@ def read_facts(processes: Processes, pid: int) -> ProcessFacts | None:
         return None
 
 
-def is_stuck(processes: Processes, pid: int, *, if_unknown: bool) -> bool:
+def is_stuck(processes: ports.DeviceProcesses, pid: int, *, if_unknown: bool) -> bool:
     """Return whether no signal reaches a process; ``if_unknown`` where that is unknown."""
     try:
         return processes.is_stuck(pid)

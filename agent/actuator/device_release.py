@@ -16,8 +16,9 @@ from typing import Any
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
-from kubemend.agent.actuator.device_processes import Driver, Host, NoDriver, NoProcesses, Processes
+from kubemend.agent.actuator.device_processes import Driver, Host, NoDriver, NoProcesses
 from kubemend.agent.actuator.device_proof import PreparedProof, Proving
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.model.devices import GpuUuid
@@ -250,7 +251,7 @@ class GateSession:
 class ReleaseGates:
     """The gates of all restarts in progress."""
 
-    def __init__(self, *, driver: Driver, processes: Processes, patience: Patience | None = None) -> None:
+    def __init__(self, *, driver: Driver, processes: ports.DeviceProcesses, patience: Patience | None = None) -> None:
         self._host = Host(driver, processes)
         self._patience = patience if patience is not None else Patience()
         self._gates: dict[str, Gate] = {}

@@ -1,33 +1,18 @@
 """Follow a container that is being killed: still ending, or stuck (``agent.restart.stuck``)."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.clients.cri import errors as cri_errors
-from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import stuck
 
 log = structlog.get_logger(__name__)
-
-
-class Processes(Protocol):
-    """The host's processes (``agent.sources.processes.ProcFs``)."""
-
-    def beside(self, pid: int) -> frozenset[int]:
-        """Return the processes of the container that a process belongs to. Raises OSError."""
-
-    def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
-        """Return the state of the threads of these processes, except ended ones. Raises OSError."""
-
-
-class _Runtime(Protocol):
-    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +33,12 @@ class Death:
     """The end of one container, which may take several kills."""
 
     def __init__(
-        self, container: ContainerId, *, runtime: _Runtime, processes: Processes, rhythm: Rhythm | None = None
+        self,
+        container: ContainerId,
+        *,
+        runtime: ports.ContainerStatuses,
+        processes: ports.ContainerProcesses,
+        rhythm: Rhythm | None = None,
     ) -> None:
         self._container = container
         self._runtime = runtime

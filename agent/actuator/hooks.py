@@ -6,12 +6,13 @@ Hooks are written by the pod's author: a hook that cannot be run, for any reason
 import asyncio
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 import aiohttp
 import structlog
 import yarl
 
+from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import AnswerTooLong, CriError
 from kubemend.agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook, UnsupportedHook
 
@@ -40,15 +41,6 @@ class HookFailedError(Exception):
     """The hook ran and failed, or could not be run."""
 
 
-class ExecResult(Protocol):
-    """The result of CRI's ExecSync."""
-
-    @property
-    def exit_code(self) -> int: ...
-    @property
-    def stderr(self) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class PreStop:
     """The result of a preStop hook: the seconds left for SIGTERM (at least kubelet's minimum), and why it failed."""
@@ -57,20 +49,13 @@ class PreStop:
     failure: str | None
 
 
-class Execs(Protocol):
-    """The one call of the runtime that hooks need."""
-
-    async def exec_sync(self, container_id: ContainerId, command: tuple[str, ...], *, timeout: float) -> ExecResult:
-        """Run a command in the container."""
-
-
-async def run_post_start(hook: Hook, *, runtime: Execs, container_id: ContainerId, pod_ip: str | None) -> None:
+async def run_post_start(hook: Hook, *, runtime: ports.Execs, container_id: ContainerId, pod_ip: str | None) -> None:
     """Run the hook to its end. Raises HookFailedError."""
     await _run(hook, runtime=runtime, container_id=container_id, pod_ip=pod_ip, exec_seconds=_EXEC_SECONDS)
 
 
 async def run_pre_stop(
-    hook: Hook, *, runtime: Execs, container_id: ContainerId, pod_ip: str | None, grace: float
+    hook: Hook, *, runtime: ports.Execs, container_id: ContainerId, pod_ip: str | None, grace: float
 ) -> PreStop:
     """Run the hook within the grace period of ``grace`` seconds.
 
@@ -89,7 +74,7 @@ async def run_pre_stop(
 
 
 async def _run(
-    hook: Hook, *, runtime: Execs, container_id: ContainerId, pod_ip: str | None, exec_seconds: float
+    hook: Hook, *, runtime: ports.Execs, container_id: ContainerId, pod_ip: str | None, exec_seconds: float
 ) -> None:
     """Run the hook to its end. Raises HookFailedError, also when anything prevents it from being run."""
     try:
@@ -101,7 +86,7 @@ async def _run(
 
 
 async def _handle(
-    hook: Hook, *, runtime: Execs, container_id: ContainerId, pod_ip: str | None, exec_seconds: float
+    hook: Hook, *, runtime: ports.Execs, container_id: ContainerId, pod_ip: str | None, exec_seconds: float
 ) -> None:
     match hook:
         case ExecHook(command=command):
@@ -114,7 +99,9 @@ async def _handle(
             raise HookFailedError(why)
 
 
-async def _run_exec(command: tuple[str, ...], *, runtime: Execs, container_id: ContainerId, seconds: float) -> None:
+async def _run_exec(
+    command: tuple[str, ...], *, runtime: ports.Execs, container_id: ContainerId, seconds: float
+) -> None:
     try:
         result = await runtime.exec_sync(container_id, command, timeout=seconds)
     except AnswerTooLong as error:  # it has ended; its exit code is in the part that is not read

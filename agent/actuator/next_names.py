@@ -14,7 +14,7 @@ import asyncio
 
 import structlog
 
-from kubemend.agent.actuator.context import Runtime
+from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId, SandboxId
 from kubemend.agent.restart import intents, reservations
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 class NextNames:
     """The reservations of swaps in progress, one for each intent."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: ports.RestartCalls) -> None:
         self._runtime = runtime
         self._reserved: dict[str, asyncio.Task[ContainerId | None]] = {}
 

@@ -2,19 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 
-from kubemend.agent.actuator import progress
-from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
-from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome, Result
-from kubemend.agent.actuator.whole_pod import KubeletAwarePlanRunner, PodPlanRunner, Pods
+from kubemend.agent.actuator.whole_pod import KubeletAwarePlanRunner, PodPlanRunner
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.model.workloads import ContainerId, ContainerRole, ContainerSpec, ContainerState, ContainerSummary
-from kubemend.agent.restart import intents, rerun, reservations, reset, steps
+from kubemend.agent.restart import rerun, reservations, reset, steps
 
 log = structlog.get_logger(__name__)
 
@@ -22,58 +19,19 @@ RESERVED_AT_MOST = 60.0
 """Seconds after which names are released although kubelet has not shown the restart."""
 
 
-class RerunActuator:
-    """Remove a pod's containers and run them again in kubelet's order."""
-
-    def __init__(self, tools: ActuatorContext, *, pods: Pods) -> None:
-        self._tools = tools
-        self._pods = pods
-
-    async def carry_out(
-        self,
-        intent: intents.PodIntent,
-        *,
-        materials: Mapping[str, SuccessorSpec] | None,
-        resolution: steps.Resolution = steps.Resolution.FINISH,
-        followed: progress.Progress = progress.NO_FOLLOWER,
-        holding: HoldSet | None = None,
-    ) -> Outcome:
-        """Carry out the intent; without ``materials`` (a replay) kubelet starts the missing containers.
-
-        ``LEFT_TO_KUBELET``: no old container is left, and kubelet does the rest. See ``SwapActuator``.
-        """
-        run = _RerunRun(
-            tools=self._tools,
-            intent=intent,
-            materials=dict(materials or {}),
-            can_clone=materials is not None,
-            pods=self._pods,
-            resolution=resolution,
-            followed=followed,
-            holding=holding,
-        )
-        return await run.run_to_end()
-
-    async def released(
-        self, intent: intents.PodIntent, *, materials: Mapping[str, SuccessorSpec] | None, holding: HoldSet
-    ) -> None:
-        """Do the work that was postponed while the main containers were held."""
-        run = _RerunRun(
-            tools=self._tools,
-            intent=intent,
-            materials=dict(materials or {}),
-            can_clone=materials is not None,
-            pods=self._pods,
-            holding=holding,
-        )
-        await run.released()
-
-
 @dataclass(slots=True, kw_only=True)
-class _RerunRun(KubeletAwarePlanRunner):
-    can_clone: bool
+class RerunRunner(KubeletAwarePlanRunner):
+    """Remove a pod's containers and run them again in kubelet's order.
+
+    ``can_clone``: it still starts containers itself.
+    """
+
+    can_clone: bool = field(init=False)
     taken: frozenset[reservations.Name] = frozenset()
     init_runs: dict[str, set[ContainerId]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.can_clone = self.materials is not None
 
     def next_steps(self) -> Sequence[steps.Step]:
         return rerun.next_steps(

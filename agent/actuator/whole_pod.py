@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from kubemend.agent.actuator.context import SuccessorSpec
+from kubemend.agent import ports
+from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
 from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.actuator.plan_runner import RELIST_SECONDS, PlanRunner, first_of, next_change
 from kubemend.agent.clients.cri import errors as cri_errors
@@ -17,8 +17,6 @@ from kubemend.agent.model.workloads import (
     ContainerSpec,
     ContainerState,
     ContainerSummary,
-    PodUid,
-    PodView,
 )
 from kubemend.agent.restart import intents, reset, steps
 
@@ -26,24 +24,20 @@ NOTICED_AFTER = 30.0
 """Seconds after which kubelet must have seen a container even without confirmation: it relists once a second."""
 
 
-class Pods(Protocol):
-    """The pods from the API server (``agent.sources.pods.PodWatch``), with kubelet's status of their containers."""
-
-    def pods(self) -> Mapping[PodUid, PodView]: ...
-    async def wait_for(
-        self, uid: PodUid, predicate: Callable[[PodView], bool], *, timeout: float
-    ) -> PodView | None: ...
-
-
 @dataclass(slots=True, kw_only=True)
 class PodPlanRunner(PlanRunner[intents.PodIntent]):
-    """The restart of a pod. ``materials`` are by container name; empty on a replay."""
+    """The restart of a pod. ``materials`` and ``pre_stop_hooks`` are by container name.
 
-    materials: dict[str, SuccessorSpec] = field(default_factory=dict)
+    ``materials`` is None if kubelet starts the containers, as on a replay. ``pods`` have kubelet's status.
+    """
+
+    pods: ports.Pods
+    materials: Mapping[str, SuccessorSpec] | None = None
+    pre_stop_hooks: Mapping[str, PreStopHook] = field(default_factory=dict)
     exits: dict[ContainerId, reset.Exit] = field(default_factory=dict)
 
     def material(self, name: str | None) -> SuccessorSpec | None:
-        return self.materials.get(name) if name is not None else None
+        return self.materials.get(name) if self.materials is not None and name is not None else None
 
     async def containers(self) -> tuple[ContainerSummary, ...]:
         seen = await self.tools.runtime.list_containers(pod_uid=self.intent.target.pod.uid)
@@ -86,7 +80,6 @@ class PodPlanRunner(PlanRunner[intents.PodIntent]):
 class KubeletAwarePlanRunner(PodPlanRunner):
     """A runner that waits for kubelet's status. ``here_since`` is when a container was first listed (loop time)."""
 
-    pods: Pods
     here_since: dict[ContainerId, float] = field(default_factory=dict)
 
     def kubelet_status(self) -> Sequence[ContainerSpec]:

@@ -18,7 +18,8 @@ from kubemend.agent.app.progress_stream import ProgressStream
 from kubemend.agent.control import client, events, messages
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import options, overrides
-from kubemend.agent.restart.admission import Decision, Reason, Verb
+from kubemend.agent.restart.admission import Decision, Verb
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.manual_requests import ManualRestarts, NoSuchPodError, PodsUnknownError
 from kubemend.common import contained, unix_sockets
 from kubemend.common.web import ListenError

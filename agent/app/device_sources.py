@@ -1,40 +1,25 @@
 """All device sources: the driver, the kernel log and the NICs, each with its persisted state."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Self
 
 from kubemend.agent.app.nic_affinity import NicAffinity
 from kubemend.agent.app.persisted_state import SourceState, StoredCursor, watched_since
 from kubemend.agent.clients.journal.store import HistoryError, Store
-from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
+from kubemend.agent.faults.finding_queue import FindingQueue
+from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.gpu import gpu_inventory_state
 from kubemend.agent.health.nic import nic_inventory_state
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.kernel_log import KernelLogSource
 from kubemend.agent.sources.network.source import NetworkSource
 from kubemend.agent.sources.nvml.driver import Driver
 from kubemend.agent.sources.nvml.source import NvmlSource, Periods
-from kubemend.common.components import ComponentRegistry, ComponentStatus
+from kubemend.common.components import ComponentRegistry
 
 _GPUS, _NICS = "gpus", "nics"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceCallbacks:
-    """The receivers of the sources' reports.
-
-    ``emit`` takes findings. ``idle`` returns whether all of them have been handled. ``devices_changed`` is called when
-    a source of inventory has changed, ``kernel_log_is`` with the kernel log's status.
-    """
-
-    emit: Callable[[Finding], None]
-    idle: Callable[[], bool]
-    devices_changed: Callable[[], None]
-    kernel_log_is: Callable[[ComponentStatus], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +44,9 @@ class DeviceSources:
         store: Store,
         metrics: Metrics,
         parts: ComponentRegistry,
-        outlets: SourceCallbacks,
+        queue: FindingQueue,
     ) -> Self:
         """Create all sources. Raises HistoryError when the state saved by a previous agent cannot be read."""
-
-        def classify(kind: FindingKind, code: str) -> ActionClass:
-            return catalog.action(FaultKey(kind, code))
-
         memories = SourceState(store)
         try:
             gpus = gpu_inventory_state.decode(await memories.load(_GPUS), boot_id=boot_id)
@@ -73,9 +54,9 @@ class DeviceSources:
         except ValueError as error:
             raise HistoryError(f"the stored device inventory cannot be read: {error}; remove the state file") from error
         nvml = NvmlSource(
-            emit=outlets.emit,
-            classify=classify,
-            report=parts.reporter("nvml", also=lambda _: outlets.devices_changed()),
+            emit=queue.submit,
+            classify=catalog.classify,
+            report=parts.reporter("nvml"),
             periods=Periods(poll_period=settings.nvml_poll_interval),
             known_before=gpus,
             on_inventory=lambda known: memories.keep(_GPUS, gpu_inventory_state.encode(known, boot_id=boot_id)),
@@ -83,9 +64,9 @@ class DeviceSources:
             limits=catalog.limits.gpu,
         )
         network = NetworkSource(
-            emit=outlets.emit,
-            classify=classify,
-            report=parts.reporter("network", also=lambda _: outlets.devices_changed()),
+            emit=queue.submit,
+            classify=catalog.classify,
+            report=parts.reporter("network"),
             meter=_NetworkMeter(metrics),
             known_before=nics,
             remember=lambda memory: memories.keep(_NICS, nic_inventory_state.encode(memory)),
@@ -95,14 +76,14 @@ class DeviceSources:
             unasked=frozenset(settings.nic_no_probes),
             limits=catalog.limits.nic,
         )
-        cursor = StoredCursor(store=store, may_forget=outlets.idle)
+        cursor = StoredCursor(store=store, may_forget=queue.idle)
         kernel_log = KernelLogSource(
             settings.kernel_log,
             boot_id=boot_id,
             watched_since=await watched_since(store, boot_id=boot_id),
             catalog=catalog,
-            emit=outlets.emit,
-            report=parts.reporter("kernel-log", also=outlets.kernel_log_is),
+            emit=queue.submit,
+            report=parts.reporter("kernel-log"),
             sysfs=settings.sysfs,
             cursors=cursor,
             meter=_KernelLogMeter(metrics),
@@ -120,6 +101,10 @@ class DeviceSources:
             "cursor": self.cursor.run(),
             "memories": self.memories.run(),
         }
+
+    def nic_names(self) -> list[str]:
+        """Return the names of the node's NICs, as verdicts have them."""
+        return [str(nic.pci) for nic in self.network.inventory.nics]
 
     def forget(self, device: str) -> None:
         """Forget a device: an operator has declared that it need not come back."""

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 BEATING: Final = "beating"
 """Containers that have touched their heartbeat file (``agent.sources.heartbeats.Memory``)."""
 EXITS_HANDLED: Final = "exits-handled"
-"""Containers of gangs whose exit has been answered (``agent.hub.ports.HandledExits``)."""
+"""Containers of gangs whose exit has been answered (``agent.hub.ports.StoredIds``)."""
 _CURSOR: Final = "kernel-log-cursor"
 _FIRST_START: Final = "first-start"
 

@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import functools
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from kubemend.agent import ports
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
@@ -20,46 +20,36 @@ from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.app import last_resort
 from kubemend.agent.app.dead_man_switch import DeadManSwitch
+from kubemend.agent.app.node_services import NodeServices, Resources
 from kubemend.agent.app.persisted_state import BEATING, StoredIds
-from kubemend.agent.app.restart_proofs import RestartProofs
 from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import HistoryError
 from kubemend.agent.clients.launcher.client import LauncherClient
-from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.faults.exits import Ended, Exits, why_not_its_own
-from kubemend.agent.faults.hangs import Hangs
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.workloads import ContainerRef, PodView
-from kubemend.agent.reporters.pod_conditions import PodConditionReporter
 from kubemend.agent.restart import process
 from kubemend.agent.restart.exits import Exit
+from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import RestartScheduler
-from kubemend.agent.rounds.order_resolver import DeviceFacts, NodePolicy
+from kubemend.agent.rounds.order_resolver import NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
 from kubemend.agent.rounds.session import Clocks, since_boot
-from kubemend.agent.settings import Settings
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.heartbeats import HeartbeatSource
 from kubemend.agent.sources.launchers import Failed, LauncherWatch
-from kubemend.agent.sources.nvml.driver import Driver
-from kubemend.agent.sources.owners import OwnerLookup
 from kubemend.agent.sources.pod_ends import PodEnds
-from kubemend.agent.sources.pods import PodWatch
-from kubemend.agent.sources.processes import ProcFs
 from kubemend.agent.sources.status_prefetch import StatusPrefetcher
 from kubemend.common import aio, budgets
 from kubemend.common.components import ComponentState, ComponentStatus
-from kubemend.common.kube import client as kube
 from kubemend.common.side_process import SideProcess
 
 if TYPE_CHECKING:
-    from kubemend.agent.hub.client import Hub
     from kubemend.agent.hub.members import Failure
 
 log = structlog.get_logger(__name__)
@@ -70,66 +60,39 @@ _T = TypeVar("_T")
 class RuntimeServices:
     """Starts the services when the runtime is found; all other components work before that."""
 
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        store: Store,
-        metrics: Metrics,
-        access: aio.Promise[RuntimeAccess],
-        hangs: Hangs,
-        suspects: SuspicionTracker,
-        api: kube.KubeClient,
-        pods: PodWatch,
-        driver: Driver,
-        owners: OwnerLookup,
-        knowledge: DeviceFacts,
-        gangs: ports.Gangs,
-        hub: "Hub | None",
-        boot_id: str,
-        reporter: PodConditionReporter,
-        announcements: ports.Announcements,
-        processes: ProcFs,
-        prover: RestartProofs,
-        now: Callable[[], float],
-        report: Callable[[ComponentStatus], None],
-        report_heartbeats: Callable[[ComponentStatus], None],
-    ) -> None:
-        self._settings = settings
-        self._store = store
-        self._metrics = metrics
-        self._access = access
-        self._hangs = hangs
-        self._suspects = suspects
-        self._api = api
-        self._pods = pods
-        self._driver = driver
-        self._owners = owners
-        self._knowledge = knowledge
-        self._gangs = gangs
-        self._hub = hub
-        self._boot_id = boot_id
-        self._reporter = reporter
-        self._announcements = announcements
-        self._processes = processes
-        self._prover = prover
+    def __init__(self, shared: Resources, node: NodeServices, *, now: Callable[[], float] = time.time) -> None:
+        self._settings = shared.settings
+        self._store = shared.store
+        self._metrics = shared.metrics
+        self._access = node.access
+        self._hangs = node.hangs
+        self._suspects = node.suspects
+        self._api = shared.api
+        self._pods = node.pods
+        self._driver = driver = node.sources.driver
+        self._owners = node.owners
+        self._knowledge = node.knowledge
+        self._gangs = node.gangs
+        self._hub = node.hub
+        self._boot_id = shared.boot_id
+        self._reporter = node.reporting.pods
+        self._announcements = node.reporting.events
+        self._processes = processes = shared.processes
+        self._prover = node.prover
         self._now = now
-        self._report = report
-        self._report_heartbeats = report_heartbeats
-        self._newcomers = DeviceReattachTimer(driver=driver, processes=processes, metrics=metrics)
-        self._next_steps = NextStepTimer(metrics=metrics)
-        self._restarts: RestartScheduler | None = None
-        self._owner = ""
+        self._report = shared.parts.reporter("container-runtime")
+        self._report_heartbeats = shared.parts.reporter("heartbeats")
+        self._newcomers = DeviceReattachTimer(driver=driver, processes=processes, metrics=shared.metrics)
+        self._next_steps = NextStepTimer(metrics=shared.metrics)
+        self._scheduler: aio.Promise[RestartScheduler] = aio.Promise()
         self._sweeping = SideProcess("shm", cgroup_root=processes.cgroup_root)
         self._asking = SideProcess("launchers", cgroup_root=processes.cgroup_root)
-        self._launchers = LauncherClient(calls=self._asking, processes=processes)
-        self.rounds: RoundParticipant | None = None
-        """The participant in gang rounds on this node, once the runtime has been found."""
+        self._launchers = LauncherClient(calls=self._asking, processes=self._processes)
 
     async def drained(self) -> None:
         """Wait until no restart is in progress. The next agent resumes members of rounds that only wait."""
-        if self._restarts is not None:
-            await self._restarts.quiet.wait()
+        if (restarts := self._scheduler.value) is not None:
+            await restarts.quiet.wait()
 
     async def leave(self, *, timeout: float) -> None:
         """Report the results of rounds to the hub, and disconnect from it."""
@@ -141,11 +104,11 @@ class RuntimeServices:
         self._report_heartbeats(ComponentStatus(ComponentState.IDLE, "needs the container runtime first"))
         choice = await self._discover()
         log.info("cri.found", socket=choice.path, why=choice.why)
-        self._owner = last_resort.owner(self._settings.node_name, socket_path=choice.path)
+        owner = last_resort.owner(self._settings.node_name, socket_path=choice.path)
         dead_man = DeadManSwitch(
             state_dir=self._settings.state_dir,
             socket=choice.path,
-            owner=self._owner,
+            owner=owner,
             cgroup_root=self._processes.cgroup_root,
             proc=self._processes.root,
         )
@@ -159,14 +122,11 @@ class RuntimeServices:
         ):
             aio.spawn_eternal(tasks, dead_man.run(), name="dead-man")
             await dead_man.take_charge()
-            watch = ContainerWatch(
-                cri,
-                report=self._report,
-                sandbox_stopped=lambda sandbox: ends.sandbox_stopped(sandbox),  # noqa: PLW0108 - it is created below
-            )
+            watch = ContainerWatch(cri, report=self._report)
             ends = PodEnds(
                 pods=self._pods, runtime=cri, containers=watch, api=self._api, node_name=self._settings.node_name
             )
+            watch.on_sandbox_stopped(ends.sandbox_stopped)
             aio.spawn_eternal(tasks, watch.run(), name="container-watch")
             afterlife = ConnectionDrain(cgroup_root=self._processes.cgroup_root)
             aio.spawn_eternal(tasks, ends.run(), name="pod-ends")
@@ -194,18 +154,17 @@ class RuntimeServices:
             # Before the journal is replayed, which can take seconds: an exit in that time is handled afterwards.
             await watch.until_listed()
             steps = await subscriptions.enter_async_context(watch.subscribe())
-            restarts = await self._begin(
-                cri, watch, tasks=tasks, socket_path=choice.path, ends=ends, heartbeats=heartbeats
+            restarts, rounds = await self._begin(
+                cri, watch, tasks=tasks, socket_path=choice.path, owner=owner, ends=ends, heartbeats=heartbeats
             )
-            assert self.rounds is not None
-            exits = self._exits(restarts, rounds=self.rounds, cri=cri, ends=ends)
+            exits = self._exits(restarts, rounds=rounds, cri=cri, ends=ends)
             aio.spawn_eternal(tasks, exits.run(steps), name="exits")
             self._follow_launchers(tasks, cri=cri, watch=watch, ends=ends)
             if self._hub is not None:
                 known = StatusPrefetcher(runtime=cri, events=watch, pods=self._pods)
                 aio.spawn_eternal(tasks, known.run(), name="foreknowledge")
                 hub = self._hub.run(
-                    rounds=self.rounds,
+                    rounds=rounds,
                     containers=watch,
                     runtime=cri,
                     doubt=lambda failure: _doubt(ends, failure, now=self._now),
@@ -284,23 +243,24 @@ class RuntimeServices:
         *,
         tasks: asyncio.TaskGroup,
         socket_path: str,
+        owner: str,
         ends: PodEnds,
         heartbeats: HeartbeatSource,
-    ) -> RestartScheduler:
+    ) -> tuple[RestartScheduler, RoundParticipant]:
         """Replay the journal before any new restart; the runtime may need some time to answer.
 
         Containers held by a round come first, and are left to the round.
         """
         files = HostFiles(symlink_dir=self._settings.pod_log_symlinks)
         holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc, tells=cri)
-        standbys = await self._standbys(holds)
+        standbys = await self._standbys(holds, owner=owner)
         freezer = Freezer(
             runtime=cri,
             holds=holds if standbys is not None else None,
             processes=self._processes,
             proc=self._processes.root,
             cgroup_root=self._processes.cgroup_root,
-            owner=self._owner,
+            owner=owner,
         )
         broom = ShmCleaner(
             socket_path, calls=self._sweeping, proc=self._processes.root, cgroup_root=self._processes.cgroup_root
@@ -315,7 +275,7 @@ class RuntimeServices:
         aio.spawn_eternal(tasks, caches.run(), name="cache-remains")
         patience = Patience(leave=self._settings.device_release_timeout)
         gates = ReleaseGates(driver=self._driver, processes=self._processes, patience=patience)
-        outside = ports.Dependencies(
+        outside = Dependencies(
             runtime=cri,
             events=watch,
             pods=self._pods,
@@ -326,7 +286,7 @@ class RuntimeServices:
             processes=self._processes,
             heartbeats=heartbeats,
             launchers=self._launchers,
-            actuators=ports.Actuators.of(
+            actuators=Actuators.of(
                 ActuatorContext(
                     runtime=cri,
                     events=watch,
@@ -344,7 +304,7 @@ class RuntimeServices:
             ),
             prover=self._prover,
         )
-        self._restarts = RestartScheduler(
+        restarts = RestartScheduler(
             outside=outside,
             store=self._store,
             metrics=self._metrics,
@@ -359,10 +319,11 @@ class RuntimeServices:
             next_steps=self._next_steps,
             gangs=self._gangs,
         )
-        self.rounds = RoundParticipant(
+        self._scheduler.fulfil(restarts)
+        rounds = RoundParticipant(
             outside=outside,
             store=self._store,
-            restarts=self._restarts,
+            restarts=restarts,
             freezer=freezer,
             knowledge=self._knowledge,
             clocks=Clocks(now=self._now, since_boot=since_boot, boot=self._boot_id),
@@ -374,22 +335,22 @@ class RuntimeServices:
                 obstacle=freezer.obstacle,
             ),
         )
-        held = await _until_done(self.rounds.load, name="rounds")
-        aio.spawn_eternal(tasks, self.rounds.run(), name="rounds")
+        held = await _until_done(rounds.load, name="rounds")
+        aio.spawn_eternal(tasks, rounds.run(), name="rounds")
         recovery = Recovery(outside=outside, store=self._store, now=self._now, spared=held)
         count = await _until_done(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
         doubt = functools.partial(why_not_its_own, pods=self._pods, events=watch, runtime=cri, ends=ends)
-        self._access.fulfil(RuntimeAccess(self._restarts, watch, cri, doubt))
-        return self._restarts
+        self._access.fulfil(RuntimeAccess(restarts, watch, cri, doubt))
+        return restarts, rounds
 
-    async def _standbys(self, holds: ExecHolds) -> Standbys | None:
+    async def _standbys(self, holds: ExecHolds, *, owner: str) -> Standbys | None:
         """Return the component that holds successors; None, with a log line, where this node does not support it."""
         standbys = Standbys(
             holds=holds,
             proc=self._settings.proc,
             cgroup_root=self._settings.sysfs / "fs" / "cgroup",
-            owner=self._owner,
+            owner=owner,
         )
         try:
             await standbys.check()

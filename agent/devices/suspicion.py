@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.state import fold
@@ -33,7 +34,7 @@ class SuspicionTracker:
         *,
         ledger: VerdictStore,
         driver: device_processes.Driver,
-        processes: device_processes.Processes,
+        processes: ports.DeviceProcesses,
         submit: Callable[[Finding], None],
         classify: Callable[[FindingKind, str], ActionClass],
         now: Callable[[], float] = time.time,

@@ -22,11 +22,11 @@ from kubemend.agent.health.state.attribution import Attribution, How, ProcessLoo
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
-from kubemend.agent.sources.processes import Entrance, ProcessFacts, ProcFs
 from kubemend.common import aio, contained
 from kubemend.common.coordination import FaultKind
 
@@ -89,7 +89,7 @@ class AppFaultHandler:
         pods: ports.Pods,
         devices: ports.Devices,
         holders: ports.Holders,
-        processes: ProcFs,
+        processes: ports.Processes,
         access: aio.Promise[RuntimeAccess],
         patience: Patience | None = None,
     ) -> None:

@@ -13,19 +13,16 @@ from typing import Protocol
 import structlog
 
 from kubemend.agent import ports
-from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.verdict_store import gpu_keys
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.workloads import (
-    ContainerId,
     ContainerRef,
     ContainerState,
     ContainerSummary,
     PodRef,
-    PodUid,
     PodView,
     RestartPolicy,
     SandboxId,
@@ -43,13 +40,6 @@ _FRESH = 1.0
 """Seconds for which an answer about the pod's end stays valid."""
 
 
-class Runtime(Protocol):
-    """Access the container runtime (``agent.clients.cri.client.CriClient``)."""
-
-    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
-    def has_ended(self, container_id: ContainerId) -> bool: ...
-
-
 class Ends(Protocol):
     """Find out whether pods are ending (``agent.sources.pod_ends.PodEnds``)."""
 
@@ -58,13 +48,6 @@ class Ends(Protocol):
     async def why_not_its_own(
         self, ended: ContainerSummary, how: exits.Exit, *, lag: float, quick: float = exits.QUICK
     ) -> str: ...
-
-
-class Rounds(Protocol):
-    """Query gang rounds on this node (``agent.rounds.participant.RoundParticipant``)."""
-
-    def busy(self, pod: PodUid) -> bool: ...
-    def expects_end(self, container: ContainerId) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +60,7 @@ class Ended:
 
 
 async def why_not_its_own(
-    target: ContainerRef, *, pods: ports.Pods, events: ports.Events, runtime: Runtime, ends: Ends
+    target: ContainerRef, *, pods: ports.Pods, events: ports.Events, runtime: ports.ContainerEnds, ends: Ends
 ) -> str:
     """Return why the end of a ``Never`` container is not its own; empty if it is, or if the container runs.
 
@@ -110,9 +93,9 @@ class Exits:
         *,
         restarts: RestartScheduler,
         pods: ports.Pods,
-        runtime: Runtime,
+        runtime: ports.ContainerEnds,
         ends: Ends,
-        rounds: Rounds,
+        rounds: ports.RoundMembers,
         knowledge: DeviceFacts,
         now: Callable[[], float],
         reported: Callable[[PodView], bool] = lambda _: False,

@@ -9,7 +9,6 @@ from kubemend.agent import ports
 from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.health.state.attribution import Attribution, How
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
-from kubemend.agent.sources.processes import ProcFs
 
 Holders = Callable[[], Awaitable[Sequence[ContainerRef] | None]]
 """Return the containers that hold a device; None if kubelet could not be asked."""
@@ -24,7 +23,7 @@ def of(
     noticed_at: float,
     pid: int | None,
     events: ports.Events,
-    processes: ProcFs,
+    processes: ports.Processes,
     holders: Holders,
     renewed: AbstractSet[ContainerId] = frozenset(),
 ) -> Callable[[], Awaitable[None]]:

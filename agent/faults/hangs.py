@@ -18,6 +18,7 @@ from kubemend.agent.model.findings import Source
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef
 from kubemend.agent.restart import admission
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.common import contained
 from kubemend.common.coordination import FaultKind
@@ -81,7 +82,7 @@ class Hangs:
         condition = Condition(
             conditions.IN_PLACE_RESTART,
             ConditionStatus.FALSE,
-            admission.Reason.BAD_ANNOTATION.value,
+            Reason.BAD_ANNOTATION.value,
             f"heartbeat not watched: {why}",
         )
         if not why:

@@ -17,6 +17,7 @@ from kubemend.agent.devices.condition_publisher import ConditionPublisher
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.faults.app_faults import AppFaultHandler, RecordedFinding
 from kubemend.agent.faults.dedup import FindingDeduplicator
+from kubemend.agent.faults.finding_queue import FindingQueue
 from kubemend.agent.faults.lost_devices import LostDevices
 from kubemend.agent.faults.recovery_action import RecoveryActionQuery
 from kubemend.agent.health.state import evidence, fold
@@ -24,39 +25,38 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerRef
-from kubemend.agent.sources.processes import ProcessFacts, ProcFs
 from kubemend.common import contained
 from kubemend.common.contained import Part
 
 log = structlog.get_logger(__name__)
 
-_LARGEST_BATCH = 256
-
 
 class FindingPipeline:
-    """Accept findings and handle each to its end."""
+    """Take findings from the queue and handle each to its end."""
 
     def __init__(
         self,
         *,
+        queue: FindingQueue,
         ledger: VerdictStore,
         publisher: ConditionPublisher,
         faults: AppFaultHandler,
         lost: LostDevices,
         devices: ports.Devices,
-        processes: ProcFs,
+        processes: ports.Processes,
         metrics: Metrics,
         classify: Callable[[FindingKind, str], ActionClass],
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        capacity: int = 10_000,
         on_aside: Callable[[Finding], None] = lambda _: None,
     ) -> None:
         """``on_aside`` receives findings that concern no device, but may concern a container.
 
         ``now`` is Unix time; ``monotonic`` is the clock of the deduplication. Both are in seconds.
         """
+        self._queue = queue
         self._ledger = ledger
         self._publisher = publisher
         self._faults = faults
@@ -68,23 +68,8 @@ class FindingPipeline:
         self._on_aside = on_aside
         self._deduplicator = FindingDeduplicator(clock=monotonic)
         self._recovery_actions = RecoveryActionQuery(
-            ledger=ledger, devices=devices, classify=classify, submit=self.submit, now=now
+            ledger=ledger, devices=devices, classify=classify, submit=queue.submit, now=now
         )
-        self._queue: asyncio.Queue[Finding] = asyncio.Queue(maxsize=capacity)
-        self._unfinished = 0
-
-    def submit(self, finding: Finding) -> None:
-        """Queue a finding; never blocks. One that does not fit is logged and counted as lost."""
-        try:
-            self._queue.put_nowait(finding)
-        except asyncio.QueueFull:
-            self._metrics.findings_lost.inc()
-            log.error("finding.lost", source=finding.source.value, finding=finding.title, device=str(finding.device))
-
-    @property
-    def idle(self) -> bool:
-        """Return whether all findings so far are folded, saved and handled. Only then may the source forget them."""
-        return self._queue.empty() and self._unfinished == 0
 
     async def run(self) -> None:
         """Handle findings as they arrive."""
@@ -96,19 +81,11 @@ class FindingPipeline:
                     for noted in self._recovery_actions.unanswered(device):
                         tasks.create_task(self._ask_driver(noted), name=f"ask the driver about {device}")
             while True:
-                batch = await self._next_batch()
-                self._unfinished += len(batch)
+                batch = await self._queue.next_batch()
                 try:
                     await self._process_batch(batch, tasks)
                 finally:
-                    self._unfinished -= len(batch)
-
-    async def _next_batch(self) -> list[Finding]:
-        """Wait for a finding and take all that are queued, so that a burst is written to disk once per batch."""
-        batch = [await self._queue.get()]
-        while len(batch) < _LARGEST_BATCH and not self._queue.empty():
-            batch.append(self._queue.get_nowait())
-        return batch
+                    self._queue.finished(len(batch))
 
     async def _process_batch(self, batch: Sequence[Finding], tasks: asyncio.TaskGroup) -> None:
         """Fold and publish all findings; act once the verdicts are on disk."""
@@ -157,7 +134,7 @@ class FindingPipeline:
         if noted.again:
             self._metrics.findings_damped.labels(finding.kind.value).inc()
         elif finding.action is ActionClass.RESTART_APP:
-            self._unfinished += 1
+            self._queue.unfinished()
             tasks.create_task(self._handle(noted), name=f"handle {finding.title} on {noted.device}")
         elif finding.action is ActionClass.ASK_DRIVER:
             tasks.create_task(self._ask_driver(noted), name=f"ask the driver about {noted.device}")
@@ -219,7 +196,7 @@ class FindingPipeline:
             try:
                 over = await self._faults.handle(noted)
             finally:
-                self._unfinished -= 1
+                self._queue.finished()
         with contained.within(Part.FAULT, about) as ending:
             await over()
         if self._faults.is_over(noted) and not ending.failed:
@@ -237,7 +214,9 @@ class FindingPipeline:
             await self._faults.replaced(device, since=since)
         if latest is not None:
             where = locator(device)
-            self.submit(self._evidence(FindingKind.APP_GONE, where=where, text="every holder is newer than the fault"))
+            self._queue.submit(
+                self._evidence(FindingKind.APP_GONE, where=where, text="every holder is newer than the fault")
+            )
 
     def _latest_app_fault(self, device: str) -> float | None:
         """Return when an app-class fault was last seen on a device (Unix seconds); None if it has none."""
@@ -255,13 +234,13 @@ class FindingPipeline:
         if not await self._recovery_actions.is_usable(noted):
             return
         # The driver needs no recovery action, so a new process may use the device: handle it as an app-class fault.
-        self.submit(replace(noted.finding, action=ActionClass.RESTART_APP))
+        self._queue.submit(replace(noted.finding, action=ActionClass.RESTART_APP))
         if evidence.LOOK_BACK in noted.finding.evidence:  # it causes no restart, and its process may be long gone
             await self._faults.replaced(noted.device, since=noted.finding.observed_at)
             self._app_gone(noted.finding, text="every holder is newer than the fault")
 
     def _app_gone(self, finding: Finding, *, text: str) -> None:
-        self.submit(self._evidence(FindingKind.APP_GONE, where=finding.device, text=text))
+        self._queue.submit(self._evidence(FindingKind.APP_GONE, where=finding.device, text=text))
 
     def _evidence(self, kind: FindingKind, *, where: DeviceLocator, text: str) -> Finding:
         return Finding(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
-from kubemend.agent.hub import ports
+from kubemend.agent import ports
 from kubemend.agent.hub.connection import Connection, Limits
 from kubemend.agent.hub.endpoint import HubEndpoint
 from kubemend.agent.hub.failed_programs import FailedPrograms, Launchers
@@ -45,7 +45,7 @@ class Dependencies:
 
     pods: ports.Pods
     epochs: ports.Epochs
-    exits: ports.HandledExits
+    exits: ports.StoredIds
     holders: ports.Holders
     loads: ports.Loads
     verdicts: Verdicts
@@ -125,8 +125,8 @@ class Hub:
         self,
         *,
         rounds: ports.Rounds,
-        containers: ports.Containers,
-        runtime: ports.Runtime,
+        containers: ports.Events,
+        runtime: ports.ContainerEnds,
         doubt: Callable[[Failure], Awaitable[str]] = _no_doubt,
         alone: Callable[[Failure], Awaitable[None]] = _left_to_kubelet,
     ) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodView, RuleAction
 from kubemend.agent.restart import admission, members
 from kubemend.agent.restart import exits as restart_exits
+from kubemend.agent.restart.reasons import Reason
 
 MISSED_WITHIN: Final = 600.0
 """Seconds after which an exit that no agent observed is not reported any more."""
@@ -37,7 +38,7 @@ class Exit:
     ours: bool = False
 
 
-def why_no_fault(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault | admission.Reason | None:
+def why_no_fault(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault | Reason | None:
     """Return why the gang need not know; None if the exit is a fault of the member."""
     refused = admission.why_no_fault(ended.pod, ended.container.ref.name, opted_in_namespaces=opted_in_namespaces)
     if refused is not None:

@@ -6,8 +6,8 @@ from typing import Final
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.clients.journal.store import HistoryError
-from kubemend.agent.hub import ports
 from kubemend.common import aio, epochs
 
 log = structlog.get_logger(__name__)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import structlog
 
-from kubemend.agent.hub import ports, wire
+from kubemend.agent import ports
+from kubemend.agent.hub import wire
 from kubemend.agent.hub.errors import HubError, HubProblem, Rank
 from kubemend.agent.hub.fence import Fence
 from kubemend.agent.hub.metrics import IN, HubMetrics

@@ -7,14 +7,22 @@ from dataclasses import dataclass
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
-from kubemend.agent.hub import exits, ports
-from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, PodView
+from kubemend.agent.hub import exits
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerState,
+    ContainerSummary,
+    PodChange,
+    PodChangeKind,
+    PodUid,
+    PodView,
+)
 from kubemend.agent.restart import exits as restart_exits
 from kubemend.agent.restart import members
-from kubemend.agent.sources.pods import PodChange, PodChangeKind
 from kubemend.common import contained
 from kubemend.common.contained import Part
 
@@ -59,10 +67,10 @@ class Members:
         self,
         *,
         pods: ports.Pods,
-        containers: ports.Containers,
-        runtime: ports.Runtime,
+        containers: ports.Events,
+        runtime: ports.ContainerEnds,
         rounds: ports.Rounds,
-        handled: ports.HandledExits,
+        handled: ports.StoredIds,
         ears: MemberCallbacks,
         now: Callable[[], float] = time.time,
         opted_in_namespaces: frozenset[str] = frozenset(),

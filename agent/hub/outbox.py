@@ -7,8 +7,7 @@ from typing import Final
 
 from kubemend.agent.hub import wire
 from kubemend.agent.hub.open_faults import OpenFaults
-from kubemend.agent.model.devices import GpuUuid
-from kubemend.agent.model.loads import Load
+from kubemend.agent.model.devices import GpuUuid, Load
 from kubemend.agent.model.rounds import Standing
 from kubemend.agent.model.workloads import PodUid
 from kubemend.common import contained

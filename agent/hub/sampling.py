@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from kubemend.agent.hub import ports
+from kubemend.agent import ports
 from kubemend.agent.hub.outbox import Loads, Outbox
-from kubemend.agent.model.devices import GpuUuid
-from kubemend.agent.model.loads import Load
+from kubemend.agent.model.devices import GpuUuid, Load
 from kubemend.agent.model.workloads import PodUid
 from kubemend.common import aio, contained
 

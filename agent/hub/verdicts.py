@@ -3,10 +3,10 @@
 import asyncio
 from typing import Final
 
+from kubemend.agent import ports
 from kubemend.agent import ports as engine
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
-from kubemend.agent.hub import ports
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.workloads import ContainerRef
 

@@ -7,8 +7,7 @@ from google.protobuf.message import DecodeError
 
 from kubemend.agent.hub.open_faults import Fault
 from kubemend.agent.model import rounds
-from kubemend.agent.model.devices import GpuUuid
-from kubemend.agent.model.loads import Load
+from kubemend.agent.model.devices import GpuUuid, Load
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.restart import options
 from kubemend.common import coordination_codes

@@ -10,6 +10,7 @@ from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.common import gangs
 from kubemend.common.gangs import GangKey
+from kubemend.common.kube.changes import ChangeKind
 
 PodUid = NewType("PodUid", str)
 ContainerId = NewType("ContainerId", str)
@@ -310,3 +311,15 @@ class Allocations:
     def holders(self, devices: frozenset[GpuUuid]) -> tuple[Allocation, ...]:
         """Return the allocations that hold any of the devices."""
         return tuple(item for item in self.items if item.devices & devices)
+
+
+PodChangeKind = ChangeKind
+"""Kind of a pod change. A pod that was rebound under its name is GONE and then APPEARED, with another UID."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodChange:
+    """One change; ``pod`` is the new view, or the last one of a deleted pod."""
+
+    kind: PodChangeKind
+    pod: PodView

@@ -32,6 +32,7 @@ from kubemend.agent.restart import (
     process,
     strategies,
 )
+from kubemend.agent.restart.reasons import Reason
 from kubemend.common import budgets, gangs
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
@@ -50,57 +51,6 @@ class Verb(enum.Enum):
     ACT = "act"
     HOLD = "hold"
     REFUSE = "refuse"
-
-
-class Reason(enum.Enum):
-    """The reason of a decision. Stable: reasons appear in conditions, logs, metrics and docs/operations.md."""
-
-    ADMITTED = "Admitted"
-    NOT_OPTED_IN = "NotOptedIn"
-    BAD_ANNOTATION = "BadAnnotation"
-    POD_UNKNOWN = "PodUnknown"
-    POD_DELETING = "PodDeleting"
-    POD_NOT_RUNNING = "PodNotRunning"
-    STATIC_POD = "StaticPod"
-    OWN_POD = "OwnPod"
-    LEADER_WORKER_SET = "LeaderWorkerSetRecreatesGroup"
-    JOB_BACKOFF = "JobBackoffLimit"
-    OWNER_MAY_COUNT = "OwnerMayCountRestarts"
-    OWNER_UNKNOWN = "OwnerUnknown"
-    CONTAINER_UNKNOWN = "ContainerUnknown"
-    INIT_CONTAINER = "InitContainer"
-    NOT_SELECTED = "ContainerNotSelected"
-    ALREADY_TERMINATED = "AlreadyTerminated"
-    ALREADY_REPLACED = "AlreadyReplaced"
-    COMPLETED = "Completed"
-    CAUSE_GONE = "CauseGone"
-    DEVICE_NOT_USABLE = "DeviceNotUsable"
-    DEVICE_NOT_PROVEN = "DeviceNotProven"
-    LAUNCHER_RESTARTS = "LauncherRestarts"
-    NO_LAUNCHER = "NoLauncher"
-    NOT_ONLY_THE_PROGRAM = "NotOnlyTheProgram"
-    FAULT_AGAIN = "FaultAgain"
-    RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
-    POST_START_UNSUPPORTED = "PostStartUnsupported"
-    LIVENESS_BEFORE_STARTUP = "LivenessBeforeStartup"
-    NOTHING_ELSE_RUNS = "NothingElseRuns"
-    RESTART_POLICY_NEVER = "RestartPolicyNever"
-    GRACE_COULD_COMPLETE = "GraceCouldComplete"
-    RESTARTS_ALL_ON_KILL = "RestartsAllOnKill"
-    NO_RESTART_RULE = "NoRestartRule"
-    SANDBOX_NOT_READY = "SandboxNotReady"
-    RUNTIME_UNSUPPORTED = "RuntimeUnsupported"
-    BUDGET_SPENT = "BudgetSpent"
-    POD_BUDGET_SPENT = "PodBudgetSpent"
-    DEVICE_BUDGET_SPENT = "DeviceBudgetSpent"
-    NODE_STORM = "NodeStorm"
-    RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
-    JOURNAL_UNAVAILABLE = "JournalUnavailable"
-    DRY_RUN = "DryRun"
-    LEFT_TO_GANG = "LeftToGang"
-    CANNOT_HOLD = "CannotHold"
-    ROUND_OVER = "RoundOver"
-    INTERNAL = "Internal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +235,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
     )
     choice = strategies.choose(pod_options.strategy, situation)
     if choice.strategy is None:
-        return _refuse(Reason(choice.refused[0].obstacle.value), choice.stepped_down)
+        return _refuse(choice.refused[0].obstacle, choice.stepped_down)
     if (refusal := _refuse_by_owner(facts, pod=pod, restarts=_restarts(choice.strategy, pod, targets))) is not None:
         return refusal
     if (spent := _spent(facts, allowance=pod_options.budget(), now=now)) is not None:

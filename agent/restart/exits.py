@@ -11,6 +11,7 @@ from typing import Final
 
 from kubemend.agent.model.workloads import ContainerSpec, PodView, RestartPolicy
 from kubemend.agent.restart import admission, options
+from kubemend.agent.restart.reasons import Reason
 
 SIGKILL_CODE: Final = 137
 SIGTERM_CODE: Final = 143
@@ -51,13 +52,13 @@ class Exit:
 
 def why_left(
     pod: PodView, ended: Exit, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None = None
-) -> Left | admission.Reason | None:
+) -> Left | Reason | None:
     """Return why the exit is left to kubelet; None if the container must be restarted in place."""
     refused = admission.why_no_fault(pod, ended.name, opted_in_namespaces=opted_in_namespaces, own_pod_uid=own_pod_uid)
     if refused is not None:
         return refused.reason
     if pod.is_over:
-        return admission.Reason.POD_NOT_RUNNING
+        return Reason.POD_NOT_RUNNING
     if ended.ours:
         return Left.OURS
     if ended.exit_code == 0:

@@ -13,22 +13,7 @@ from typing import Final
 from kubemend.agent.model.workloads import ContainerRole, ContainerSpec, PodView, RestartPolicy, UnsupportedHook
 from kubemend.agent.restart import probes, process, rules
 from kubemend.agent.restart.intents import Strategy, SwapOrder
-
-
-class Obstacle(enum.Enum):
-    """The obstacle to a strategy. Each equals a ``Reason`` of admission."""
-
-    NO_LAUNCHER = "NoLauncher"
-    NOT_ONLY_THE_PROGRAM = "NotOnlyTheProgram"
-    FAULT_AGAIN = "FaultAgain"
-    RUNTIME_HIDES_CONFIG = "RuntimeHidesConfig"
-    POST_START_UNSUPPORTED = "PostStartUnsupported"
-    LIVENESS_BEFORE_STARTUP = "LivenessBeforeStartup"
-    NOTHING_ELSE_RUNS = "NothingElseRuns"
-    RESTART_POLICY_NEVER = "RestartPolicyNever"
-    GRACE_COULD_COMPLETE = "GraceCouldComplete"
-    RESTARTS_ALL_ON_KILL = "RestartsAllOnKill"
-    NO_RESTART_RULE = "NoRestartRule"
+from kubemend.agent.restart.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +58,7 @@ class Refused:
     """One strategy that cannot be used here."""
 
     strategy: Strategy
-    obstacle: Obstacle
+    obstacle: Reason
     detail: str
 
 
@@ -90,7 +75,7 @@ class Choice:
         return "; ".join(f"not {item.strategy.value}: {item.detail}" for item in self.refused)
 
 
-Check = Callable[[Situation], tuple[Obstacle, str] | None]
+Check = Callable[[Situation], tuple[Reason, str] | None]
 
 
 class Scope(enum.Enum):
@@ -142,31 +127,31 @@ def _auto(situation: Situation) -> tuple[Strategy, ...]:
     return (Strategy.PROCESS, *_AUTO) if by_launcher else _AUTO
 
 
-def _process(situation: Situation) -> tuple[Obstacle, str] | None:
+def _process(situation: Situation) -> tuple[Reason, str] | None:
     launcher = situation.launcher
     if launcher is None:
-        return Obstacle.NO_LAUNCHER, "no launcher (kubemend run) runs in the container"
+        return Reason.NO_LAUNCHER, "no launcher (kubemend run) runs in the container"
     if isinstance(launcher, process.Silent):
-        return Obstacle.NO_LAUNCHER, launcher.why
+        return Reason.NO_LAUNCHER, launcher.why
     if launcher.state in (process.State.RESTARTING, process.State.ENDING):
-        return Obstacle.NO_LAUNCHER, f"the launcher has no program that runs: {launcher.state.value}"
+        return Reason.NO_LAUNCHER, f"the launcher has no program that runs: {launcher.state.value}"
     if len(situation.targets) != 1:
         names = ", ".join(spec.name for spec in situation.targets)
-        return Obstacle.NOT_ONLY_THE_PROGRAM, f"several containers are restarted together: {names}"
+        return Reason.NOT_ONLY_THE_PROGRAM, f"several containers are restarted together: {names}"
     if situation.cleans:
-        return Obstacle.NOT_ONLY_THE_PROGRAM, "the pod's shared memory must be emptied"
+        return Reason.NOT_ONLY_THE_PROGRAM, "the pod's shared memory must be emptied"
     if situation.by_round and not math.isinf(probes.longest_hold(situation.targets)):
-        return Obstacle.NOT_ONLY_THE_PROGRAM, "kubelet's probes would fail while the container is held for its gang"
+        return Reason.NOT_ONLY_THE_PROGRAM, "kubelet's probes would fail while the container is held for its gang"
     return None
 
 
-def _same_fault(situation: Situation) -> tuple[Obstacle, str] | None:
+def _same_fault(situation: Situation) -> tuple[Reason, str] | None:
     if not situation.fails_again:
         return None
-    return Obstacle.FAULT_AGAIN, f"the program failed within {process.AGAIN:g} s of a restart"
+    return Reason.FAULT_AGAIN, f"the program failed within {process.AGAIN:g} s of a restart"
 
 
-def _swap(situation: Situation) -> tuple[Obstacle, str] | None:
+def _swap(situation: Situation) -> tuple[Reason, str] | None:
     return (
         _hidden_config(situation)
         or _foreign_hook(situation.targets)
@@ -208,7 +193,7 @@ def leaves_nothing_running(situation: Situation) -> bool:
     )
 
 
-def _last_one_running(situation: Situation) -> tuple[Obstacle, str] | None:
+def _last_one_running(situation: Situation) -> tuple[Reason, str] | None:
     if not leaves_nothing_running(situation) or situation.holds_beside:
         return None
     can_hold = situation.can_hold and situation.not_holdable is None
@@ -216,18 +201,18 @@ def _last_one_running(situation: Situation) -> tuple[Obstacle, str] | None:
     because = f" ({situation.not_holdable})" if situation.not_holdable is not None else ""
     hint = "use no grace period, or restartPolicy Always" if can_hold else "use restartPolicy Always"
     return (
-        Obstacle.NOTHING_ELSE_RUNS,
+        Reason.NOTHING_ELSE_RUNS,
         f"kubelet could see {names} stopped with nothing else running, and end the pod{because}; "
         f"{hint}, or add a sidecar",
     )
 
 
-def _waiting_through_grace(situation: Situation) -> tuple[Obstacle, str] | None:
+def _waiting_through_grace(situation: Situation) -> tuple[Reason, str] | None:
     """Refuse a CREATED successor during a grace period: within a second kubelet starts a copy next to it."""
     for target in situation.targets:
         if situation.grace_seconds > 0 and order_of(target, situation) is SwapOrder.CREATE_FIRST:
             return (
-                Obstacle.GRACE_COULD_COMPLETE,
+                Reason.GRACE_COULD_COMPLETE,
                 f"{target.name} could end for good, or meet a restart rule, by its exit on SIGTERM; "
                 "use no grace period, or restartPolicy Always without rules",
             )
@@ -239,62 +224,62 @@ def _may_end(policy: RestartPolicy, *, grace: float) -> bool:
     return policy is RestartPolicy.NEVER or (policy is RestartPolicy.ON_FAILURE and grace > 0)
 
 
-def _rerun(situation: Situation) -> tuple[Obstacle, str] | None:
+def _rerun(situation: Situation) -> tuple[Reason, str] | None:
     containers = situation.pod.containers
     if situation.config_is_rebuilt and situation.not_cloneable is None:
         return (
-            Obstacle.RUNTIME_HIDES_CONFIG,
+            Reason.RUNTIME_HIDES_CONFIG,
             "the runtime returns no configs, and a rerun first removes containers; use strategy swap or reset",
         )
     return _hidden_config(situation) or _foreign_hook(containers) or _early_liveness(containers) or _reset(situation)
 
 
-def _reset(situation: Situation) -> tuple[Obstacle, str] | None:
+def _reset(situation: Situation) -> tuple[Reason, str] | None:
     """Refuse a reset unless kubelet restarts every removed container, and no exit on the way can end the pod."""
     pod = situation.pod
     for container in pod.containers:
         policy = pod.policy_of(container.name)
         if policy is RestartPolicy.NEVER:
-            return Obstacle.RESTART_POLICY_NEVER, f"restartPolicy Never: a removed {container.name} would fail the pod"
+            return Reason.RESTART_POLICY_NEVER, f"restartPolicy Never: a removed {container.name} would fail the pod"
         if rules.declares_restart_all(container):
             return (
-                Obstacle.RESTARTS_ALL_ON_KILL,
+                Reason.RESTARTS_ALL_ON_KILL,
                 f"{container.name} declares RestartAllContainers for exit code {rules.KILLED}: use strategy rules",
             )
         if situation.grace_seconds > 0 and container.role is ContainerRole.MAIN and policy is RestartPolicy.ON_FAILURE:
             return (
-                Obstacle.GRACE_COULD_COMPLETE,
+                Reason.GRACE_COULD_COMPLETE,
                 f"{container.name} could complete the pod by exiting 0 on SIGTERM; use no grace or policy Always",
             )
     return None
 
 
-def _rules(situation: Situation) -> tuple[Obstacle, str] | None:
+def _rules(situation: Situation) -> tuple[Reason, str] | None:
     if rules.trigger(situation.pod, preferred="") is None:
         return (
-            Obstacle.NO_RESTART_RULE,
+            Reason.NO_RESTART_RULE,
             f"no running container declares RestartAllContainers for exit code {rules.KILLED}",
         )
     return None
 
 
-def _hidden_config(situation: Situation) -> tuple[Obstacle, str] | None:
+def _hidden_config(situation: Situation) -> tuple[Reason, str] | None:
     if situation.not_cloneable is None:
         return None
-    return Obstacle.RUNTIME_HIDES_CONFIG, situation.not_cloneable
+    return Reason.RUNTIME_HIDES_CONFIG, situation.not_cloneable
 
 
-def _foreign_hook(containers: Iterable[ContainerSpec]) -> tuple[Obstacle, str] | None:
+def _foreign_hook(containers: Iterable[ContainerSpec]) -> tuple[Reason, str] | None:
     for container in containers:
         if isinstance(container.post_start, UnsupportedHook):
-            return Obstacle.POST_START_UNSUPPORTED, f"{container.name}: {container.post_start.why}"
+            return Reason.POST_START_UNSUPPORTED, f"{container.name}: {container.post_start.why}"
     return None
 
 
-def _early_liveness(containers: Iterable[ContainerSpec]) -> tuple[Obstacle, str] | None:
+def _early_liveness(containers: Iterable[ContainerSpec]) -> tuple[Reason, str] | None:
     for container in filter(probes.liveness_may_act_first, containers):
         return (
-            Obstacle.LIVENESS_BEFORE_STARTUP,
+            Reason.LIVENESS_BEFORE_STARTUP,
             f"{container.name}: kubelet could kill the new container by its livenessProbe before its startupProbe "
             "begins; raise the livenessProbe's failureThreshold or initialDelaySeconds",
         )

@@ -10,7 +10,6 @@ from typing import Protocol
 
 import structlog
 
-from kubemend.agent import ports
 from kubemend.agent.actuator import device_proof as proofs
 from kubemend.agent.actuator import progress, turns
 from kubemend.agent.actuator.device_release import GateSession
@@ -27,6 +26,7 @@ from kubemend.agent.restart import admission, device_proof, steps, verification
 from kubemend.agent.restart.device_release import ReleaseState
 from kubemend.agent.restarts import verifier
 from kubemend.agent.restarts.budgets import Counted
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.recovery import STALE_AFTER, taken_back
@@ -112,7 +112,7 @@ class RestartExecutor:
     def __init__(
         self,
         *,
-        outside: ports.Dependencies,
+        outside: Dependencies,
         store: Store,
         metrics: Metrics,
         now: Callable[[], float],

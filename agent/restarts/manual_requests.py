@@ -15,6 +15,7 @@ from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, overrides
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.common import aio
@@ -107,7 +108,7 @@ class ManualRestarts:
 
     async def _runtime(self, followed: progress.Progress) -> RestartScheduler:
         if self._access.value is None:
-            _hold(followed, admission.Reason.RUNTIME_UNAVAILABLE, self._lacking())
+            _hold(followed, Reason.RUNTIME_UNAVAILABLE, self._lacking())
         return (await self._access.wait()).restarts
 
     async def _seen_running(self, target: ContainerRef) -> None:
@@ -125,7 +126,7 @@ class ManualRestarts:
         if held is None and not self._all_usable():
             _hold(
                 followed,
-                admission.Reason.DEVICE_NOT_PROVEN,
+                Reason.DEVICE_NOT_PROVEN,
                 "a device of this node is not usable, and kubelet did not report whether the container holds it",
             )
         while held is None and not self._all_usable():
@@ -141,5 +142,5 @@ class ManualRestarts:
         return action.leaves_device_usable
 
 
-def _hold(followed: progress.Progress, reason: admission.Reason, detail: str) -> None:
+def _hold(followed: progress.Progress, reason: Reason, detail: str) -> None:
     followed.notify(progress.Decided(admission.Decision(admission.Verb.HOLD, reason, detail)))

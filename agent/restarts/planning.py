@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import structlog
 
-from kubemend.agent import ports
 from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.shm_cleanup import ShmCleanup
@@ -14,12 +13,13 @@ from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerS
 from kubemend.agent.restart import admission, cache, clone, intents, members, options, process, rules
 from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.agent.restarts import restart_plan, runtime_state
+from kubemend.agent.restarts.dependencies import Dependencies
 
 log = structlog.get_logger(__name__)
 
 
 async def prepare(
-    outside: ports.Dependencies,
+    outside: Dependencies,
     decision: admission.Decision,
     *,
     target: runtime_state.RuntimeState,
@@ -76,7 +76,7 @@ async def prepare(
     )
 
 
-async def resume(outside: ports.Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
+async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
     """Build the plan of a restart that a previous agent started. Raises CriError, or CloneRefusedError."""
     pod = outside.pods.pods().get(intent.target.pod.uid)
     if isinstance(intent, intents.PodIntent):
@@ -102,9 +102,7 @@ async def resume(outside: ports.Dependencies, intent: intents.AnyIntent) -> rest
     )
 
 
-async def plan_from_journal(
-    outside: ports.Dependencies, opened: Sequence[intents.AnyIntent]
-) -> restart_plan.RestartPlan:
+async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyIntent]) -> restart_plan.RestartPlan:
     """Build one plan from all intents that a previous agent opened for a pod's restart.
 
     Raises CriError.
@@ -125,14 +123,14 @@ async def plan_from_journal(
     )
 
 
-def without_material(outside: ports.Dependencies, intent: intents.Intent) -> restart_plan.RestartPlan:
+def without_material(outside: Dependencies, intent: intents.Intent) -> restart_plan.RestartPlan:
     """Build the plan of a swap whose old config cannot be cloned."""
     return restart_plan.SwapPlan(
         outside=outside, target=intent.target, restart_count=0, swaps=(restart_plan.Swap(intent, None),)
     )
 
 
-def bare(outside: ports.Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
+def bare(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
     """Build a plan from the intent alone, without a call to the runtime."""
     if isinstance(intent, intents.PodIntent):
         return restart_plan.PodRestartPlan(outside=outside, target=intent.target, restart_count=0, intent=intent)
@@ -142,7 +140,7 @@ def bare(outside: ports.Dependencies, intent: intents.AnyIntent) -> restart_plan
 
 
 def _prepare_process(
-    outside: ports.Dependencies,
+    outside: Dependencies,
     decision: admission.Decision,
     *,
     target: runtime_state.RuntimeState,
@@ -165,7 +163,7 @@ def _prepare_process(
 
 
 async def _prepare_swap(
-    outside: ports.Dependencies,
+    outside: Dependencies,
     decision: admission.Decision,
     *,
     target: runtime_state.RuntimeState,
@@ -220,7 +218,7 @@ async def _prepare_swap(
 
 
 def _sweep(
-    outside: ports.Dependencies,
+    outside: Dependencies,
     annotations: Mapping[str, str],
     *,
     materials: Iterable[SuccessorSpec],
@@ -234,7 +232,7 @@ def _sweep(
     )
 
 
-def _sweep_again(outside: ports.Dependencies, material: SuccessorSpec, *, pod: PodView | None) -> ShmCleanup | None:
+def _sweep_again(outside: Dependencies, material: SuccessorSpec, *, pod: PodView | None) -> ShmCleanup | None:
     """Return the cleanup of a restart that a previous agent started.
 
     None if the restart may include several containers, because the state of the others is unknown.
@@ -256,7 +254,7 @@ def _young_deaths(crashes: cache.Crashes, material: SuccessorSpec, *, pod: PodVi
     return decision.young_deaths if decision.empties else 0
 
 
-def _emptying(outside: ports.Dependencies, material: SuccessorSpec, *, after: int) -> CacheCleanup | None:
+def _emptying(outside: Dependencies, material: SuccessorSpec, *, after: int) -> CacheCleanup | None:
     if not after or isinstance(material.compile_cache, cache.NotOurs):
         return None
     return CacheCleanup(outside.actuators.caches, material.compile_cache, young_deaths=after)

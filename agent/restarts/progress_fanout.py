@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from kubemend.agent.actuator.progress import Begun, Decided, Event, Joined, Progress
 from kubemend.agent.restart import admission
+from kubemend.agent.restart.reasons import Reason
 
 
 class ProgressFanout:
@@ -31,7 +32,7 @@ class ProgressFanout:
         """
         if self._begun is not None:
             return happened_at <= self._begun.at
-        return self._decided is None or self._decided.decision.reason is not admission.Reason.ALREADY_REPLACED
+        return self._decided is None or self._decided.decision.reason is not Reason.ALREADY_REPLACED
 
     def notify(self, event: Event) -> None:
         """Pass an event on to all followers."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import GpuUuid
@@ -41,7 +42,7 @@ class DeviceReattachTimer:
         self,
         *,
         driver: device_processes.Driver,
-        processes: device_processes.Processes,
+        processes: ports.DeviceProcesses,
         metrics: Metrics,
         period: float = 0.5,
         patience: float = 600.0,

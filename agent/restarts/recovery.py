@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from kubemend.agent import ports
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.restart import admission, clone, intents, steps, swap
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning, restart_plan, verifier
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 
@@ -51,7 +52,7 @@ class Recovery:
     def __init__(
         self,
         *,
-        outside: ports.Dependencies,
+        outside: Dependencies,
         store: Store,
         now: Callable[[], float],
         patience: verifier.Patience = _PATIENCE,
@@ -148,7 +149,7 @@ class Recovery:
     def _report_failure(self, intent: intents.AnyIntent, detail: str) -> None:
         target = intent.target
         with contained.within(Part.REPLAY, target):
-            refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.INTERNAL, detail)
+            refusal = admission.Decision(admission.Verb.REFUSE, Reason.INTERNAL, detail)
             cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
             condition = pod_conditions.for_refusal(container=target.name, cause=cause, decision=refusal)
             self._outside.reporter.set(target.pod, condition)

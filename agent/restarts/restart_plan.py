@@ -4,7 +4,6 @@ import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kubemend.agent import ports
 from kubemend.agent.actuator import outcomes, progress, turns
 from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
@@ -23,6 +22,7 @@ from kubemend.agent.model.workloads import (
 from kubemend.agent.restart import intents, steps
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts import runtime_state
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.common import aio
 
 
@@ -34,7 +34,7 @@ class RestartPlan(abc.ABC):
     ``stepped_down`` is why a better strategy was not used, if its container could not be copied exactly.
     """
 
-    outside: ports.Dependencies
+    outside: Dependencies
     target: ContainerRef
     restart_count: int
     followed: progress.Progress = field(default=progress.NO_FOLLOWER, kw_only=True)
@@ -294,34 +294,15 @@ class PodRestartPlan(RestartPlan):
         return {name: container for name, container in outcome.survivors.items() if name in lasting}
 
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
-        return self.noted(await self._carry_out(resolution))
-
-    async def _carry_out(self, resolution: steps.Resolution) -> Outcome:
-        actuators = self.outside.actuators
-        match self.intent.strategy:
-            case Strategy.RERUN:
-                return await actuators.rerun.carry_out(
-                    self.intent,
-                    materials=self.materials,
-                    resolution=resolution,
-                    followed=self.followed,
-                    holding=self.holding,
-                )
-            case Strategy.RESET:
-                pre_stop_hooks = runtime_state.pre_stop_hooks(self.pod)
-                return await actuators.reset.carry_out(
-                    self.intent,
-                    pre_stop_hooks=pre_stop_hooks,
-                    resolution=resolution,
-                    followed=self.followed,
-                    holding=self.holding,
-                )
-            case Strategy.RULES:
-                return await actuators.rules.carry_out(
-                    self.intent, resolution=resolution, followed=self.followed, holding=self.holding
-                )
-            case _:
-                raise AssertionError(f"{self.intent.strategy.value} does not restart a whole pod")
+        outcome = await self.outside.actuators.pods.carry_out(
+            self.intent,
+            materials=self.materials,
+            pre_stop_hooks=runtime_state.pre_stop_hooks(self.pod),
+            resolution=resolution,
+            followed=self.followed,
+            holding=self.holding,
+        )
+        return self.noted(outcome)
 
     def again(self) -> RestartPlan:
         return self
@@ -330,10 +311,9 @@ class PodRestartPlan(RestartPlan):
         return replace(self, materials=None, pod=None, sweep=None)
 
     async def released(self) -> None:
-        """Run the hooks and links of a rerun's containers. Kubelet does this for the containers that it starts."""
+        """Run the hooks and links of its containers. Kubelet does this for the containers that it starts."""
         assert self.holding is not None
-        if self.intent.strategy is Strategy.RERUN:
-            await self.outside.actuators.rerun.released(self.intent, materials=self.materials, holding=self.holding)
+        await self.outside.actuators.pods.released(self.intent, materials=self.materials, holding=self.holding)
 
     async def resolve(self, outcome: Outcome) -> Outcome:
         finished = outcome.result is Result.RERUN  # otherwise kubelet starts the containers

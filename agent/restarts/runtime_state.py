@@ -11,7 +11,6 @@ from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, ContainerSummary, PodView
 from kubemend.agent.restart import admission, cache, clone, intents, likeness, process, rebuild, runtimes, shm
-from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import root_mounts
 from kubemend.common.pb.runtime.v1 import api_pb2
 
@@ -102,7 +101,7 @@ async def launcher(launchers: Launchers | None, info: ContainerStatus) -> proces
     return await launchers.status(info)
 
 
-def clock_step(info: ContainerStatus, *, processes: ProcFs, now: float, since_boot: float) -> float:
+def clock_step(info: ContainerStatus, *, processes: ports.Processes, now: float, since_boot: float) -> float:
     """Return by how many seconds the wall clock was set (back: negative) since a container started.
 
     ``now`` and ``since_boot`` are the two clocks at one moment. The runtime records a start by the wall clock, the
@@ -116,7 +115,7 @@ def clock_step(info: ContainerStatus, *, processes: ProcFs, now: float, since_bo
     return step if abs(step) >= _WORTH_A_STEP else 0.0
 
 
-def not_holdable(info: ContainerStatus, *, processes: ProcFs) -> str | None:
+def not_holdable(info: ContainerStatus, *, processes: ports.Processes) -> str | None:
     """Return why a container's successor cannot be held at its first instruction; None: no obstacle is known.
 
     fanotify can mark only a root that is a file system of its own (``agent.actuator.hold.rootfs_mount_watch``).
@@ -147,7 +146,12 @@ async def plan(runtime: ports.Runtime, pod: PodView) -> tuple[intents.Planned, .
 
 
 async def material(
-    runtime: ports.Runtime, info: ContainerStatus, *, intent: intents.Intent, pod: PodView | None, processes: ProcFs
+    runtime: ports.Runtime,
+    info: ContainerStatus,
+    *,
+    intent: intents.Intent,
+    pod: PodView | None,
+    processes: ports.Processes,
 ) -> SuccessorSpec:
     """Return the spec of a container's successor. Raises CriError; CloneRefusedError if it could not be exact."""
     hidden, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info))
@@ -182,7 +186,7 @@ async def material(
 
 
 async def materials(
-    runtime: ports.Runtime, intent: intents.PodIntent, *, pod: PodView, processes: ProcFs
+    runtime: ports.Runtime, intent: intents.PodIntent, *, pod: PodView, processes: ports.Processes
 ) -> Mapping[str, SuccessorSpec]:
     """Return the spec of each container's successor, by name. Raises CriError, or CloneRefusedError."""
     found = {}

@@ -20,8 +20,10 @@ from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, budget, cache, clone, overrides, process
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning, runtime_state
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.pod_locks import PodLocks
@@ -96,7 +98,7 @@ class RestartScheduler:
     def __init__(
         self,
         *,
-        outside: ports.Dependencies,
+        outside: Dependencies,
         store: Store,
         metrics: Metrics,
         now: Callable[[], float],
@@ -184,7 +186,7 @@ class RestartScheduler:
         cause = admission.Cause(code="Unknown", message="a fault", happened_at=self._now())
         with contained.within(contained.Part.RESTART, request.target):
             cause = request.cause()
-        refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.INTERNAL, contained.why(error))
+        refusal = admission.Decision(admission.Verb.REFUSE, Reason.INTERNAL, contained.why(error))
         self._announce(replace(request, cause=lambda: cause), refusal)
 
     async def resume(self, act: RestartPlan, *, cause: admission.Cause, part: RoundHooks) -> None:
@@ -201,7 +203,7 @@ class RestartScheduler:
             log.info("restart.left_to_round", container=str(request.target), cause=cause.code)
         elif taken is FaultAnswer.NOTHING:
             detail = "the controller has decided that its gang is not restarted"
-            refusal = admission.Decision(admission.Verb.REFUSE, admission.Reason.LEFT_TO_GANG, detail)
+            refusal = admission.Decision(admission.Verb.REFUSE, Reason.LEFT_TO_GANG, detail)
             self._announce(request, refusal)
         return taken is not FaultAnswer.ALONE
 
@@ -220,7 +222,7 @@ class RestartScheduler:
     async def _admission_loop(self, request: Request) -> None:
         clock = asyncio.get_running_loop().time
         give_up_at = clock() + self._limits.held
-        last_logged: tuple[admission.Reason, float | None] | None = None
+        last_logged: tuple[Reason, float | None] | None = None
         while True:
             async with self._pod_turn(request):
                 decision = await self._once(request)
@@ -281,9 +283,9 @@ class RestartScheduler:
                 launcher = await runtime_state.launcher(self._outside.launchers, target.info)
                 target = replace(target, launcher=launcher)
         except CriError as error:
-            return admission.Decision(admission.Verb.HOLD, admission.Reason.RUNTIME_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, str(error))
         except HistoryError as error:
-            return admission.Decision(admission.Verb.HOLD, admission.Reason.JOURNAL_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.HOLD, Reason.JOURNAL_UNAVAILABLE, str(error))
         facts = admission.Facts(
             target=request.target,
             cause=cause,
@@ -352,9 +354,9 @@ class RestartScheduler:
         except clone.CloneRefusedError as error:
             return await self._without_clone(request, facts, target=target, why=str(error))
         except CriError as error:
-            return admission.Decision(admission.Verb.HOLD, admission.Reason.RUNTIME_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, str(error))
         if self._dry_run:
-            refusal = replace(decision, verb=admission.Verb.REFUSE, reason=admission.Reason.DRY_RUN)
+            refusal = replace(decision, verb=admission.Verb.REFUSE, reason=Reason.DRY_RUN)
             self._announce(request, refusal)
             return refusal
         if why := await request.why_gone():
@@ -373,7 +375,7 @@ class RestartScheduler:
                 part=request.part,
             )
         except HistoryError as error:
-            return admission.Decision(admission.Verb.HOLD, admission.Reason.JOURNAL_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.HOLD, Reason.JOURNAL_UNAVAILABLE, str(error))
         if outcome.result is Result.STEPPED_DOWN:
             return await self._once(request, launcher_failed=outcome.detail)
         if outcome.result is Result.NOT_ALIKE:
@@ -416,9 +418,9 @@ class RestartScheduler:
             strategy=decision.strategy.value if decision.strategy is not None else None,
             **({"restart": restart} if restart is not None else {}),
         )
-        silent = {admission.Reason.NOT_OPTED_IN, admission.Reason.OWN_POD}
+        silent = {Reason.NOT_OPTED_IN, Reason.OWN_POD}
         if answered:
-            silent.add(admission.Reason.ALREADY_REPLACED)
+            silent.add(Reason.ALREADY_REPLACED)
         if request.kind is FaultKind.EXIT:
             silent |= _KUBELETS
         if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
@@ -427,19 +429,19 @@ class RestartScheduler:
             message = event_messages.of_decision(request.target, decision, condition, now=self._now())
             if message is not None:
                 self._outside.announcements.record(message)
-        if decision.reason is admission.Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
+        if decision.reason is Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
             assert cause.device is not None
             self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)
 
 
 _KUBELETS = frozenset(
     {
-        admission.Reason.ALREADY_REPLACED,
-        admission.Reason.CAUSE_GONE,
-        admission.Reason.CONTAINER_UNKNOWN,
-        admission.Reason.POD_DELETING,
-        admission.Reason.POD_NOT_RUNNING,
-        admission.Reason.SANDBOX_NOT_READY,
+        Reason.ALREADY_REPLACED,
+        Reason.CAUSE_GONE,
+        Reason.CONTAINER_UNKNOWN,
+        Reason.POD_DELETING,
+        Reason.POD_NOT_RUNNING,
+        Reason.SANDBOX_NOT_READY,
     }
 )
 """After an exit these mean that kubelet was faster, or ends the pod: kubelet's conditions and Events report it."""
@@ -456,5 +458,5 @@ def _crashes(facts: admission.Facts) -> cache.Crashes:
 
 
 def _withdrawn(request: Request, why: str) -> admission.Decision:
-    reason = admission.Reason.CAUSE_GONE if request.part is None else admission.Reason.ROUND_OVER
+    reason = Reason.CAUSE_GONE if request.part is None else Reason.ROUND_OVER
     return admission.Decision(admission.Verb.REFUSE, reason, why)

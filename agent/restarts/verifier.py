@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kubemend.agent import ports
 from kubemend.agent.actuator.device_release import GateSession
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.errors import CriError
@@ -17,6 +16,7 @@ from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.workloads import PodView
 from kubemend.agent.restart import device_release, strategies, verification
 from kubemend.agent.restart.verification import Check, CheckState
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.restart_plan import RestartPlan
 
 
@@ -38,7 +38,7 @@ class Patience:
 class RestartVerifier:
     """Verify restarts."""
 
-    def __init__(self, *, outside: ports.Dependencies, patience: Patience | None = None) -> None:
+    def __init__(self, *, outside: Dependencies, patience: Patience | None = None) -> None:
         self._outside = outside
         self._patience = patience if patience is not None else Patience()
 

@@ -14,6 +14,8 @@ from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.rounds import Order
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodView
 from kubemend.agent.restart import admission, intents, members, options, overrides
+from kubemend.agent.restart.reasons import Reason
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.rounds.session import MemberSession
 
@@ -41,7 +43,7 @@ class OrderResolver:
     """Resolve orders with the facts that this node knows."""
 
     def __init__(
-        self, *, outside: ports.Dependencies, knowledge: DeviceFacts, bounds: NodePolicy, now: Callable[[], float]
+        self, *, outside: Dependencies, knowledge: DeviceFacts, bounds: NodePolicy, now: Callable[[], float]
     ) -> None:
         self._outside = outside
         self._knowledge = knowledge
@@ -51,21 +53,21 @@ class OrderResolver:
     def refusal(self, order: Order, pod: PodView) -> admission.Decision | None:
         """Return why the pod must not be held at all; None if it may be."""
         if order.strategy not in ("", *(strategy.value for strategy in intents.Strategy)):
-            return refuse(admission.Reason.BAD_ANNOTATION, f"strategy {order.strategy!r} is unknown to this agent")
+            return refuse(Reason.BAD_ANNOTATION, f"strategy {order.strategy!r} is unknown to this agent")
         refusal = self.why_not_held(pod)
         if refusal is None and pod.phase == "Succeeded":
-            return refuse(admission.Reason.COMPLETED, "the pod has succeeded")
+            return refuse(Reason.COMPLETED, "the pod has succeeded")
         if refusal is None and pod.phase == "Failed":
-            return refuse(admission.Reason.POD_NOT_RUNNING, "the pod has failed")
+            return refuse(Reason.POD_NOT_RUNNING, "the pod has failed")
         return refusal
 
     def why_not_held(self, pod: PodView) -> admission.Decision | None:
         """Return why no container of the pod may be held; None if they may be."""
         bounds = self._bounds
         if bounds.obstacle:
-            return refuse(admission.Reason.CANNOT_HOLD, bounds.obstacle)
+            return refuse(Reason.CANNOT_HOLD, bounds.obstacle)
         if bounds.dry_run:
-            return refuse(admission.Reason.DRY_RUN, "this agent runs in observe-only mode")
+            return refuse(Reason.DRY_RUN, "this agent runs in observe-only mode")
         return admission.why_not_held(
             pod, opted_in_namespaces=bounds.opted_in_namespaces, own_pod_uid=bounds.own_pod_uid
         )
@@ -115,7 +117,7 @@ class OrderResolver:
         )
 
 
-def refuse(reason: admission.Reason, detail: str) -> admission.Decision:
+def refuse(reason: Reason, detail: str) -> admission.Decision:
     """Return a refusal."""
     return admission.Decision(admission.Verb.REFUSE, reason, detail)
 

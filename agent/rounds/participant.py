@@ -15,16 +15,16 @@ from dataclasses import replace
 
 import structlog
 
-from kubemend.agent import ports
-from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.hold.hold_set import Freezer, HoldSet
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.rounds import Order, Record, Standing
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodRef, PodUid, PodView
-from kubemend.agent.restart import admission
 from kubemend.agent.restart.members import Selection
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import DeviceFacts, NodePolicy, OrderResolver, refuse
 from kubemend.agent.rounds.pod_hold import wait_terminated
@@ -49,10 +49,10 @@ class RoundParticipant:
     def __init__(
         self,
         *,
-        outside: ports.Dependencies,
+        outside: Dependencies,
         store: Store,
         restarts: RestartScheduler,
-        freezer: ports.Freezer,
+        freezer: Freezer,
         knowledge: DeviceFacts,
         clocks: Clocks,
         metrics: Metrics,
@@ -269,12 +269,10 @@ class RoundParticipant:
         """Restart the order's containers, or hold them if none of them has started yet."""
         selection = await self._selection(member, pod)
         if selection is None:
-            member.refuse(
-                refuse(admission.Reason.ROUND_OVER, "the runtime did not list the containers to restart in time")
-            )
+            member.refuse(refuse(Reason.ROUND_OVER, "the runtime did not list the containers to restart in time"))
             return
         if not selection.held:
-            member.refuse(refuse(admission.Reason.COMPLETED, f"{', '.join(sorted(selection.completed))} exited with 0"))
+            member.refuse(refuse(Reason.COMPLETED, f"{', '.join(sorted(selection.completed))} exited with 0"))
             return
         member.holding.names = selection.held
         if member.order.kind is OrderKind.HOLD or not selection.restarted:
@@ -283,7 +281,7 @@ class RoundParticipant:
         tried_before = member.tried_again
         await self._restarts.handle(await self._orders.request(member, selection))
         if member.standing.phase is StepPhase.STOPPING and member.tried_again is tried_before:
-            member.refuse(refuse(admission.Reason.ROUND_OVER, "the restart was not decided in time"))
+            member.refuse(refuse(Reason.ROUND_OVER, "the restart was not decided in time"))
 
     async def _selection(self, member: MemberSession, pod: PodView) -> Selection | None:
         """Select the containers; retry, as one may vanish during the query. None if the round ends first."""
@@ -323,7 +321,7 @@ class RoundParticipant:
         try:
             await self._store.note(member.record())
         except HistoryError as error:
-            member.refuse(refuse(admission.Reason.JOURNAL_UNAVAILABLE, str(error)))
+            member.refuse(refuse(Reason.JOURNAL_UNAVAILABLE, str(error)))
             return
         await member.hold_only()
 

@@ -12,6 +12,7 @@ from kubemend.agent.clients.cri.errors import CriError, DeadlineExceeded
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodRef, PodUid, PodView
 from kubemend.agent.restart import members
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 
@@ -32,9 +33,7 @@ class PodHolder:
     node's shutdown), or is gone.
     """
 
-    def __init__(
-        self, pod: PodRef, *, outside: ports.Dependencies, holding: HoldSet, on_deleted: Callable[[], None]
-    ) -> None:
+    def __init__(self, pod: PodRef, *, outside: Dependencies, holding: HoldSet, on_deleted: Callable[[], None]) -> None:
         self.changed = asyncio.Event()
         self.strangers: set[ContainerId] = set()
         self.created: set[ContainerId] = set()

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from kubemend.agent import ports
-from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.hold.hold_set import Freezer, HoldSet
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary, PodUid
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.rounds.pod_hold import PodHolder
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ class _Guard:
 class PreemptiveHolds:
     """Hold in place of failed containers, one guard for each container, because each fault gets its own answer."""
 
-    def __init__(self, *, outside: ports.Dependencies, freezer: ports.Freezer) -> None:
+    def __init__(self, *, outside: Dependencies, freezer: Freezer) -> None:
         self._outside = outside
         self._freezer = freezer
         self._guards: dict[ContainerRef, _Guard] = {}

@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 import structlog
 
-from kubemend.agent import ports
 from kubemend.agent.actuator import progress
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome, Result
@@ -19,7 +18,9 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import rounds
 from kubemend.agent.model.workloads import ContainerId, ContainerRole, PodRef
 from kubemend.agent.restart import admission, probes
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import restart_plan
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.rounds.pod_hold import PodHolder, is_ending, wait_terminated
 from kubemend.common.coordination import OrderKind, StepPhase
 
@@ -48,7 +49,7 @@ class EndReason(enum.Enum):
 
 _NEVER_RUN = (EndReason.SUPERSEDED, EndReason.DELETED)
 
-INTERNAL = admission.Reason.INTERNAL.value
+INTERNAL = Reason.INTERNAL.value
 
 
 _PHASE_AFTER_RELEASE = {
@@ -91,7 +92,7 @@ class MemberSession:
         order: rounds.Order,
         *,
         pod: PodRef,
-        outside: ports.Dependencies,
+        outside: Dependencies,
         holding: HoldSet,
         clocks: Clocks,
         noted: Callable[[rounds.Record], None],
@@ -223,11 +224,11 @@ class MemberSession:
         was_released = self._end_reason is EndReason.ABORTED or (
             self._end_reason in _PHASE_AFTER_RELEASE and self.standing.phase is StepPhase.STOPPED
         )
-        if decision.reason is admission.Reason.ROUND_OVER and was_released and self._end_reason is not None:
+        if decision.reason is Reason.ROUND_OVER and was_released and self._end_reason is not None:
             phase, reason = _PHASE_AFTER_RELEASE[self._end_reason]
             self.stand(phase, reason=reason, detail=decision.detail)
             return
-        phase = StepPhase.COMPLETED if decision.reason is admission.Reason.COMPLETED else StepPhase.REFUSED
+        phase = StepPhase.COMPLETED if decision.reason is Reason.COMPLETED else StepPhase.REFUSED
         self.stand(phase, reason=decision.reason.value, detail=decision.detail)
 
     def notify(self, event: progress.Event) -> None:
@@ -295,7 +296,7 @@ class MemberSession:
         if outcome.result is Result.TRIGGERED:
             await self._catcher.until_ended(act.old, over=self._over)  # kubelet restarts it
         if self.holding.failed:
-            self.stand(StepPhase.FAILED, reason=admission.Reason.CANNOT_HOLD.value, detail=self.holding.failed)
+            self.stand(StepPhase.FAILED, reason=Reason.CANNOT_HOLD.value, detail=self.holding.failed)
             await self._over.wait()
             return outcome
         if self._end_reason is None:
@@ -324,7 +325,7 @@ class MemberSession:
             await self._catcher.until_changed()  # it has not started yet
         await self.holding.settled()
         if self.holding.failed:
-            self.stand(StepPhase.FAILED, reason=admission.Reason.CANNOT_HOLD.value, detail=self.holding.failed)
+            self.stand(StepPhase.FAILED, reason=Reason.CANNOT_HOLD.value, detail=self.holding.failed)
             await self._over.wait()
             return
         if self._end_reason is None:
@@ -376,9 +377,7 @@ class MemberSession:
         if pod is None:
             self.stand(StepPhase.GONE)
         else:
-            self.stand(
-                StepPhase.REFUSED, reason=admission.Reason.POD_NOT_RUNNING.value, detail=f"the pod has {pod.phase}"
-            )
+            self.stand(StepPhase.REFUSED, reason=Reason.POD_NOT_RUNNING.value, detail=f"the pod has {pod.phase}")
 
     @property
     def _is_disputed(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
+from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.model.devices import GpuUuid, Inventory
 from kubemend.agent.model.findings import Finding
 from kubemend.agent.scan.found import GpusFound
@@ -39,7 +39,7 @@ async def check(sysfs: Path, *, catalog: Catalog, timeout: float) -> GpusFound:
 
     source = NvmlSource(
         emit=findings.append,
-        classify=lambda kind, code: catalog.action(FaultKey(kind, code)),
+        classify=catalog.classify,
         report=report,
         periods=Periods(hang_deadline=_HANG_SHARE * timeout, stop_deadline=_STOP_SHARE * timeout),
         sysfs=sysfs,

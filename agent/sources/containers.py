@@ -44,11 +44,9 @@ class ContainerWatch:
         *,
         report: Callable[[ComponentStatus], None],
         pace: Pace | None = None,
-        sandbox_stopped: Callable[[SandboxId], None] = lambda _: None,
     ) -> None:
-        """``sandbox_stopped`` is called for each sandbox that the stream reports as stopped."""
         self._cri = cri
-        self._sandbox_stopped = sandbox_stopped
+        self._sandbox_subscribers: list[Callable[[SandboxId], None]] = []
         self._report = report
         self._pace = pace if pace is not None else Pace()
         self._ledger = events.Ledger()
@@ -61,6 +59,10 @@ class ContainerWatch:
     def containers(self) -> tuple[ContainerSummary, ...]:
         """Return the known containers, oldest first; empty before the first listing."""
         return self._ledger.containers()
+
+    def on_sandbox_stopped(self, subscriber: Callable[[SandboxId], None]) -> None:
+        """Call ``subscriber`` for each sandbox that the stream reports as stopped, from now on."""
+        self._sandbox_subscribers.append(subscriber)
 
     async def until_listed(self) -> None:
         """Wait for the first listing."""
@@ -118,7 +120,8 @@ class ContainerWatch:
 
     def _handle(self, message: api_pb2.ContainerEventResponse) -> None:
         if (stopped := events.stopped_sandbox(message)) is not None:
-            self._sandbox_stopped(stopped)
+            for subscriber in self._sandbox_subscribers:
+                subscriber(stopped)
         if (seen := events.read(message)) is not None:
             self._publish(self._ledger.observe(seen))
 

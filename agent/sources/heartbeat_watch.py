@@ -10,17 +10,17 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
-from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.health.state import heartbeat
 from kubemend.agent.health.state.heartbeat import Blank, Heart, Mark, Poll, Pulse
 from kubemend.agent.health.state.next_step import Look
 from kubemend.agent.model.hangs import Hang
-from kubemend.agent.model.workloads import ContainerId, ContainerSummary
+from kubemend.agent.model.workloads import ContainerSummary
 from kubemend.agent.restart import options
 from kubemend.agent.sources import container_inside, thread_states
 from kubemend.agent.sources.container_inside import CannotInspectError, Where
@@ -37,12 +37,6 @@ _REPORT_AGAIN = 600.0
 """Seconds after which a persisting hang is reported again: the obstacle to its fix may be gone."""
 
 
-class Runtime(Protocol):
-    """The one CRI call needed here (``agent.clients.cri.client.CriClient``)."""
-
-    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
-
-
 class Watch:
     """Watches one container. ``heart`` is its known state; ``obstacle`` is why this agent can inspect no container."""
 
@@ -52,7 +46,7 @@ class Watch:
         config: options.Heartbeat,
         *,
         heart: Heart,
-        runtime: Runtime,
+        runtime: ports.ContainerStatuses,
         processes: ProcFs,
         calls: Calls,
         changed: Callable[["Watch"], None],

@@ -1,12 +1,12 @@
 """Watch the heartbeat files of all containers whose pods request it (``agent.restart.options.Heartbeat``)."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.health.state import heartbeat
 from kubemend.agent.health.state.heartbeat import Heart, Pulse
@@ -22,38 +22,13 @@ from kubemend.agent.model.workloads import (
     PodView,
 )
 from kubemend.agent.restart import members, options
-from kubemend.agent.sources.heartbeat_watch import Runtime, Watch
-from kubemend.agent.sources.pods import PodChange
+from kubemend.agent.sources.heartbeat_watch import Watch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import contained
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.side_process import Calls
 
 log = structlog.get_logger(__name__)
-
-
-class Events(Protocol):
-    """The node's containers (``agent.sources.containers.ContainerWatch``)."""
-
-    def subscribe(self) -> AbstractAsyncContextManager["asyncio.Queue[ContainerEvent]"]: ...
-    def containers(self) -> tuple[ContainerSummary, ...]: ...
-
-
-class Pods(Protocol):
-    """The node's pods (``agent.sources.pods.PodWatch``)."""
-
-    def pods(self) -> Mapping[PodUid, PodView]: ...
-    def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]: ...
-
-
-class Memory(Protocol):
-    """Persists which containers have a heartbeat.
-
-    Without it, a hang during an agent restart would never be detected.
-    """
-
-    async def load(self) -> frozenset[ContainerId]: ...
-    async def save(self, beating: frozenset[ContainerId]) -> None: ...
 
 
 class Listener(Protocol):
@@ -85,11 +60,11 @@ class HeartbeatSource:
     def __init__(
         self,
         *,
-        runtime: Runtime,
-        events: Events,
-        pods: Pods,
+        runtime: ports.ContainerStatuses,
+        events: ports.Events,
+        pods: ports.Pods,
         processes: ProcFs,
-        memory: Memory,
+        memory: ports.StoredIds,
         listener: Listener,
         polls: Polls,
         report: Callable[[ComponentStatus], None],

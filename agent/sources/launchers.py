@@ -11,10 +11,17 @@ import structlog
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodUid, PodView
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerSummary,
+    PodChange,
+    PodUid,
+    PodView,
+)
 from kubemend.agent.restart import admission, process
 from kubemend.agent.restart.process import Launcher, Silent, State
-from kubemend.agent.sources.pods import PodChange
 from kubemend.common import aio, budgets, contained
 
 log = structlog.get_logger(__name__)

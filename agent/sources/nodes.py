@@ -9,6 +9,7 @@ import structlog
 from kubemend.common import aio
 from kubemend.common.components import ComponentStatus
 from kubemend.common.kube import client, informer, paths
+from kubemend.common.kube.changes import ChangeKind
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +73,7 @@ class NodeWatch:
         await self._mirror.run()
 
     def _process(self, change: informer.Change[NodeState]) -> None:
-        shutting_down = change.value.shutting_down and change.kind is not informer.ChangeKind.GONE
+        shutting_down = change.value.shutting_down and change.kind is not ChangeKind.GONE
         if shutting_down is self._shutting_down:
             return
         self._shutting_down = shutting_down

@@ -1,7 +1,7 @@
 """Query the API server how a pod's owner reacts to container restarts, when a restart must be decided.
 
 A gang's round must not wait for these queries. So lasting facts are queried in advance for every gang member, from the
-Job alone. Pods of the Job are counted only for a decision: otherwise every member would have to list all of them.
+Job alone. ports.Pods of the Job are counted only for a decision: otherwise every member would have to list all of them.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.model.workloads import PHASES_OVER, PodUid, PodView
 from kubemend.agent.restart import admission, owners
 from kubemend.common import contained, gangs
@@ -33,13 +34,6 @@ class Api(Protocol):
     async def list(
         self, path: str, *, params: dict[str, str] | None = None, project: Callable[[dict[str, Any]], Any]
     ) -> Any: ...
-
-
-class Pods(Protocol):
-    """The node's pods (``agent.sources.pods.PodWatch``)."""
-
-    def pods(self) -> Mapping[PodUid, PodView]: ...
-    def subscribe(self, listener: Callable[[Any], None]) -> Callable[[], None]: ...
 
 
 class _NotUnderstoodError(Exception):
@@ -85,7 +79,7 @@ class OwnerLookup:
                 return await self._ask(pod, counting=True)
         return None
 
-    async def run(self, pods: Pods) -> None:
+    async def run(self, pods: ports.Pods) -> None:
         """Query the owners of all gang members in advance and periodically, indefinitely."""
         changed = asyncio.Event()
         unsubscribe = pods.subscribe(lambda _: changed.set())

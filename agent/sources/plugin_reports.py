@@ -15,8 +15,7 @@ import structlog
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid
 from kubemend.agent.model.findings import Finding, FindingKind, Source
-from kubemend.agent.model.workloads import PodUid, PodView, ReportedHealth, ResourceHealth
-from kubemend.agent.sources.pods import PodChange, PodChangeKind
+from kubemend.agent.model.workloads import PodChange, PodChangeKind, PodUid, PodView, ReportedHealth, ResourceHealth
 
 log = structlog.get_logger(__name__)
 

@@ -11,16 +11,15 @@ import asyncio
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerState,
@@ -29,11 +28,9 @@ from kubemend.agent.model.workloads import (
     PodUid,
     PodView,
     SandboxId,
-    SandboxView,
 )
 from kubemend.agent.restart import exits
 from kubemend.agent.sources.nodes import NodeState, node_state
-from kubemend.agent.sources.pods import PodChange
 from kubemend.common.kube import client, errors, paths
 
 log = structlog.get_logger(__name__)
@@ -57,40 +54,15 @@ _STOPS_ALL: Final = "Stopping container "
 _NANOSECONDS: Final = 1_000_000_000
 
 
-class Pods(Protocol):
-    """The node's pods (``agent.sources.pods.PodWatch``)."""
-
-    def pods(self) -> Mapping[PodUid, PodView]: ...
-    def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]: ...
-    async def ask(self, pod: PodRef, *, timeout: float) -> PodView | None: ...
-
-
-class Containers(Protocol):
-    """The node's containers (``agent.sources.containers.ContainerWatch``)."""
-
-    def containers(self) -> tuple[ContainerSummary, ...]: ...
-    def subscribe(
-        self, pod_uid: PodUid | None = None
-    ) -> AbstractAsyncContextManager["asyncio.Queue[ContainerEvent]"]: ...
-
-
-class Runtime(Protocol):
-    """The container runtime (``agent.clients.cri.client.CriClient``)."""
-
-    async def list_sandboxes(self, *, pod_uid: PodUid | None = None) -> tuple[SandboxView, ...]: ...
-    def has_ended(self, container_id: ContainerId) -> bool:
-        """Return whether this agent has requested the container's end."""
-
-
 class PodEnds:
     """Tracks ending pods. ``run`` follows pods and containers; callers pass stopped sandboxes to it."""
 
     def __init__(
         self,
         *,
-        pods: Pods,
-        runtime: Runtime,
-        containers: Containers,
+        pods: ports.Pods,
+        runtime: ports.SandboxEnds,
+        containers: ports.Events,
         api: client.KubeClient | None = None,
         node_name: str = "",
     ) -> None:
@@ -223,7 +195,7 @@ class PodEnds:
     async def _note_recorded_stop(self, ended: ContainerSummary) -> bool:
         """Note a container's stop if kubelet has recorded one as an Event; return whether that is news.
 
-        Containers without a preStop hook cost no request: the runtime is asked to stop them at once.
+        ports.Events without a preStop hook cost no request: the runtime is asked to stop them at once.
         """
         if self._api is None or ended.id in self._asked or not self._has_hook(ended):
             return False

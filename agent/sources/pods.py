@@ -6,13 +6,13 @@ container runtime, not the API server. Only ``PodView`` values are kept, never t
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 import structlog
 
-from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, PodView
+from kubemend.agent.model.workloads import ContainerRef, PodChange, PodChangeKind, PodRef, PodUid, PodView
 from kubemend.agent.restart import exits
 from kubemend.agent.sources import pod_objects
 from kubemend.common import aio, contained
@@ -21,9 +21,6 @@ from kubemend.common.kube import client, errors, informer, paths, shares
 
 log = structlog.get_logger(__name__)
 
-PodChangeKind = informer.ChangeKind
-"""Kind of a pod change. A pod that was rebound under its name is GONE and then APPEARED, with another UID."""
-
 _ALL_AT_ONCE: Final = 0
 """List without a limit: a node has few pods.
 
@@ -31,14 +28,6 @@ With a limit, many servers would read every pod of the cluster from etcd instead
 (kubernetes/kubernetes#132132), for each agent that lists again after an outage. The client holds one pod at a time,
 however long the list (``common.kube.listing``).
 """
-
-
-@dataclass(frozen=True, slots=True)
-class PodChange:
-    """One change; ``pod`` is the new view, or the last one of a deleted pod."""
-
-    kind: PodChangeKind
-    pod: PodView
 
 
 _SHUTDOWN: Final = "NodeShutdown"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.hangs import Thread
-from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.sources import thread_states
 from kubemend.common import cgroupfs, kernel_files, root_mounts
 
@@ -18,27 +18,6 @@ _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
 _DEAD = ("Z", "X")
 _MOST_ANCESTORS = 256
 """In a container; no training program nests processes deeper."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessFacts:
-    """``container`` is None for a process outside all containers; ``started`` is in seconds since boot."""
-
-    pid: int
-    container: ContainerId | None
-    started: float
-
-
-@dataclass(frozen=True, slots=True)
-class Entrance:
-    """The topmost ancestor of a process within its container, or the process itself.
-
-    ``is_its_own``: it is the container's first process, or another one that the container has left behind. For others
-    only the runtime knows whether they are the first, or were added later (``kubectl exec``).
-    """
-
-    pid: int
-    is_its_own: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,14 @@ a container runs.
 """
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
-from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
-from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, PodView, SandboxId
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.common import contained
 
 log = structlog.get_logger(__name__)
@@ -23,33 +21,12 @@ SETTLED: Final = 1.0
 """Seconds to wait after a container's start before querying it, to leave its start undisturbed."""
 
 
-class Runtime(Protocol):
-    """The calls of ``agent.clients.cri.client.CriClient`` that cache their answers; each raises CriError."""
-
-    async def info_of(self, view: ContainerSummary) -> ContainerStatus: ...
-    async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, object] | None: ...
-    def forget(self, container_id: ContainerId) -> None: ...
-
-
-class Events(Protocol):
-    """The node's containers (``agent.sources.containers.ContainerWatch``)."""
-
-    async def until_listed(self) -> None: ...
-    def containers(self) -> tuple[ContainerSummary, ...]: ...
-    def subscribe(self) -> AbstractAsyncContextManager["asyncio.Queue[ContainerEvent]"]: ...
-
-
-class Pods(Protocol):
-    """The node's pods (``agent.sources.pods.PodWatch``)."""
-
-    async def until_synced(self) -> None: ...
-    def pods(self) -> Mapping[PodUid, PodView]: ...
-
-
 class StatusPrefetcher:
     """Queries one container after another. Only the length of a round depends on it."""
 
-    def __init__(self, *, runtime: Runtime, events: Events, pods: Pods, settled: float = SETTLED) -> None:
+    def __init__(
+        self, *, runtime: ports.StatusCache, events: ports.Events, pods: ports.Pods, settled: float = SETTLED
+    ) -> None:
         self._runtime = runtime
         self._events = events
         self._pods = pods

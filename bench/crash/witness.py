@@ -20,9 +20,15 @@ from kubemend.agent.clients.cri import errors
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission
-from kubemend.agent.sources.pods import PodChange, PodChangeKind
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerState,
+    ContainerSummary,
+    PodChange,
+    PodChangeKind,
+    PodView,
+)
+from kubemend.agent.restart.reasons import Reason
 from kubemend.common import cgroupfs
 
 _NAMESPACE = "default"
@@ -208,7 +214,7 @@ class Witness:
             refusal = (
                 condition.type == conditions.IN_PLACE_RESTART
                 and condition.status is ConditionStatus.FALSE
-                and condition.reason != admission.Reason.ALREADY_REPLACED.value
+                and condition.reason != Reason.ALREADY_REPLACED.value
             )
             if refusal and condition.message not in seen.refusals:
                 seen.refusals.append(condition.message)

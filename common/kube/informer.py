@@ -7,7 +7,6 @@ differences.
 
 import asyncio
 import contextlib
-import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,6 +17,7 @@ import structlog
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.kube import client, errors, shares, watch_protocol
+from kubemend.common.kube.changes import ChangeKind
 from kubemend.common.kube.transport import Json
 
 log = structlog.get_logger(__name__)
@@ -26,14 +26,6 @@ T = TypeVar("T")
 
 NOT_UNDERSTOOD: Final = (KeyError, ValueError, TypeError, AttributeError)
 """Exceptions of reading an object that does not have the form that this version knows."""
-
-
-class ChangeKind(enum.Enum):
-    """Name the change of an object. An object recreated under its name is GONE and then APPEARED, with another UID."""
-
-    APPEARED = "appeared"
-    CHANGED = "changed"
-    GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kubemend.controller.metrics import Metrics
-from kubemend.controller.model.members import PodUid
-from kubemend.controller.model.samples import Sample
+from kubemend.controller.model.members import PodUid, Sample
 from kubemend.controller.rounds.states import MemberState, Round
 
 

@@ -11,8 +11,7 @@ from kubemend.common.gangs import GangKey
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.gangs import stragglers
 from kubemend.controller.gangs.stragglers import Report
-from kubemend.controller.model.members import Member
-from kubemend.controller.model.samples import Sample
+from kubemend.controller.model.members import Member, Sample
 from kubemend.controller.restarts.events import ObjectRef
 
 log = structlog.get_logger(__name__)

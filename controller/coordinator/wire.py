@@ -11,9 +11,8 @@ from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.hub import wire
 from kubemend.controller.model import rounds
 from kubemend.controller.model.faults import Fault
-from kubemend.controller.model.members import Member, NodeName, PodRef, PodUid
+from kubemend.controller.model.members import Member, NodeName, PodRef, PodUid, Sample
 from kubemend.controller.model.rounds import RoundRef, StepTold
-from kubemend.controller.model.samples import Sample
 
 _FAULT_KINDS: Final = coordination_codes.by_code(coordination_codes.FAULT_KINDS)
 _PHASES: Final = coordination_codes.by_code(coordination_codes.STEP_PHASES)

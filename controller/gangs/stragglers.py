@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from kubemend.controller.model.members import PodUid
-from kubemend.controller.model.samples import Sample
+from kubemend.controller.model.members import PodUid, Sample
 
 
 class Measure(enum.Enum):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubemend.common.kube import informer
+from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.plan import ClaimSpec
 
@@ -62,7 +63,7 @@ class Names:
 
     def _take(self, change: informer.Change[Named]) -> None:
         key = (change.value.namespace, change.value.name)
-        if change.kind is not informer.ChangeKind.GONE:
+        if change.kind is not ChangeKind.GONE:
             self._names[key] = change.uid
             self._specs.pop(key, None)  # it may be a new object
         elif self._names.get(key) == change.uid:

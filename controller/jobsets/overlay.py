@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 import structlog
 
 from kubemend.common.kube import informer
+from kubemend.common.kube.changes import ChangeKind
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +76,7 @@ class Overlay(Generic[T]):
 
     def _take(self, change: informer.Change[T]) -> None:
         self._unseen.pop(change.uid, None)
-        if change.kind is informer.ChangeKind.GONE:
+        if change.kind is ChangeKind.GONE:
             self._drop(change.uid)
         else:
             self._gone.pop(change.uid, None)

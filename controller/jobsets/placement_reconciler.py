@@ -15,6 +15,7 @@ import structlog
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentState, ComponentStatus, JointComponent
 from kubemend.common.kube import client, errors, informer, paths, shares
+from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.placement import choosing, marks, reading
 from kubemend.controller.jobset.placement.model import Assignment, Domain, Node, Placements, Pod, Seeker, Waiting
@@ -237,7 +238,7 @@ class _Board:
         return True
 
     def _pod_changed(self, change: informer.Change[Pod]) -> None:
-        pod, is_gone = change.value, change.kind is informer.ChangeKind.GONE
+        pod, is_gone = change.value, change.kind is ChangeKind.GONE
         if not is_gone and marks.waits(pod):
             self._waiting.add(change.uid)
         else:

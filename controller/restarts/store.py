@@ -14,6 +14,7 @@ from kubemend.common import aio, contained
 from kubemend.common.components import ComponentState, ComponentStatus, JointComponent
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import client, errors, informer, shares, timestamps
+from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.model.rounds import RoundRef
 from kubemend.controller.restarts import history, names, objects, status_writer, writing
 from kubemend.controller.restarts.history import Keeping
@@ -21,7 +22,7 @@ from kubemend.controller.restarts.objects import NewRound, Restart
 
 log = structlog.get_logger(__name__)
 
-RestartChangeKind = informer.ChangeKind
+RestartChangeKind = ChangeKind
 
 RECORD_TIMEOUT: Final = 1.0
 """Seconds that the record of a round may take.

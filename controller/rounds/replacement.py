@@ -25,7 +25,7 @@ MENDED_BY_RECREATION: Final = frozenset(
         "SandboxNotReady",
     }
 )
-"""Refusals of an agent (agent.restart.admission.Reason) that do not apply to a new pod.
+"""Refusals of an agent (agent.restart.Reason) that do not apply to a new pod.
 
 For all others a deletion would not help (BadAnnotation), or would break what the refusal protects (JobBackoffLimit,
 LeaderWorkerSetRecreatesGroup, StaticPod).

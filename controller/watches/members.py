@@ -17,6 +17,7 @@ from kubemend.common import aio, contained, gangs
 from kubemend.common.components import ComponentStatus, JointComponent
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import client, errors, informer, paths, shares
+from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.gangs import members
 from kubemend.controller.model.members import Member, NodeName, PodUid
 
@@ -215,7 +216,7 @@ class Members:
 
     def _take(self, change: informer.Change[Member]) -> None:
         member = change.value
-        if change.kind is not informer.ChangeKind.GONE:
+        if change.kind is not ChangeKind.GONE:
             self._resolve_by(member)
             self._put(member)
         elif self._is_watched(member.pod.uid):

@@ -10,6 +10,7 @@ from typing import Any, Final
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentStatus
 from kubemend.common.kube import client, informer, paths
+from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.jobset.placement import device_taints
 from kubemend.controller.model.members import NodeName, NodeView
 
@@ -89,7 +90,7 @@ class Nodes:
 
     def _take(self, change: informer.Change[NodeView]) -> None:
         name = change.value.name
-        if change.kind is not informer.ChangeKind.GONE:
+        if change.kind is not ChangeKind.GONE:
             self._by_name[name] = (change.uid, change.value)
             self._notify(NodeChange(name, change.value))
         elif self._by_name[name][0] == change.uid:  # else it has a successor of the same name already

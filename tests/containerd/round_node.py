@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
-from prometheus_client import CollectorRegistry
 
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from hack.devnode.pods import Pods, RunningPod, container
-from kubemend.agent import ports
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds
 from kubemend.agent.actuator.hold.freezer import Freezer
@@ -25,9 +23,7 @@ from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import (
     Allocations,
@@ -45,7 +41,6 @@ from kubemend.agent.model.workloads import (
 from kubemend.agent.restart import members
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
-from kubemend.agent.rounds.order_resolver import DeviceFacts
 from kubemend.agent.rounds.participant import RoundParticipant
 from kubemend.agent.rounds.session import Clocks, since_boot
 from kubemend.agent.sources.containers import ContainerWatch
@@ -54,6 +49,8 @@ from kubemend.common import process
 from kubemend.common.coordination import OrderKind, StepPhase
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
+from tests.environments.node import NodeEnv
+from tests.environments.restarts import dependencies
 from tests.fakes import outside
 
 DEADLINE = 60.0
@@ -290,8 +287,8 @@ async def agent(
     """Run an agent's parts on the node, with their state in a directory; kubelet's status is kept in ``views``."""
     socket = str(node.containerd_socket)
     store = await Store.open(directory / "state.db")
-    metrics = Metrics(CollectorRegistry())
-    ledger = VerdictStore(store=store, metrics=metrics, boot_id="this", catalog=catalog_file.builtin())
+    env = NodeEnv(store=store, boot_id="this", catalog=catalog_file.builtin())
+    env.holders.allocations = Allocations(known=True)
     processes = ProcFs()
     holds = ExecHolds(socket_path=socket, proc=processes.root)
     standbys = Standbys(holds=holds, proc=processes.root, cgroup_root=processes.cgroup_root, owner=node.name)
@@ -303,21 +300,12 @@ async def agent(
             files=HostFiles(symlink_dir=node.container_log_links),
             standbys=standbys if can_hold else None,
         )
-        everything = ports.Dependencies(
-            runtime=cri,
-            events=events,
-            pods=views,
-            devices=outside.Devices(),
-            owners=outside.Owners(),
-            reporter=outside.Conditions(),
-            processes=processes,
-            actuators=ports.Actuators.of(tools, pods=views),
-        )
+        everything = dependencies(tools, runtime=cri, events=events, pods=views, processes=processes)
         rounds = RoundParticipant(
             outside=everything,
             store=store,
             restarts=RestartScheduler(
-                outside=everything, store=store, metrics=metrics, now=time.time, can_hold=can_hold
+                outside=everything, store=store, metrics=env.metrics, now=time.time, can_hold=can_hold
             ),
             freezer=Freezer(
                 runtime=cri,
@@ -327,9 +315,9 @@ async def agent(
                 cgroup_root=processes.cgroup_root,
                 owner=node.name,
             ),
-            knowledge=DeviceFacts(outside.Holders(Allocations(known=True)), ledger, outside.Devices()),
+            knowledge=env.facts(),
             clocks=Clocks(now=time.time, since_boot=lambda: since_boot() + later, boot="this"),
-            metrics=metrics,
+            metrics=env.metrics,
         )
         held = await rounds.load()
         works = (events.run(), rounds.run(), _kubelet(events, views))

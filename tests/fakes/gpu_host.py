@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart.device_release import DeviceUse, ProcessUse
-from kubemend.agent.sources.processes import ProcessFacts
 
 
 @dataclass

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.model.workloads import (
     Allocation,
     Allocations,
@@ -17,14 +18,14 @@ from kubemend.agent.model.workloads import (
     ContainerRef,
     ContainerState,
     ContainerSummary,
+    PodChange,
+    PodChangeKind,
     PodRef,
     PodUid,
     PodView,
     SandboxId,
 )
 from kubemend.agent.restart import admission
-from kubemend.agent.sources.pods import PodChange, PodChangeKind
-from kubemend.agent.sources.processes import Entrance, ProcessFacts
 
 GPU = Gpu(uuid=GpuUuid("GPU-0"), pci=PciAddress.parse("0000:41:00.0"), index=0)
 

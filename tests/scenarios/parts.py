@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from hack.devnode import node
-from kubemend.agent import ports
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.outcomes import Outcome
@@ -15,14 +14,16 @@ from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodUid
 from kubemend.agent.restart import admission, clone, verification
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning, runtime_state
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.agent.restarts.verifier import RestartVerifier
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.pods import PodWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.kube import client as kube
-from tests.fakes import outside
+from tests.environments.restarts import dependencies
 
 _SECONDS = 60.0
 
@@ -31,7 +32,7 @@ _SECONDS = 60.0
 class Parts:
     """Restart pods as the agent does, but without admission, budget and journal."""
 
-    outside: ports.Dependencies
+    outside: Dependencies
 
     async def prepared(self, uid: str, strategy: Strategy) -> RestartPlan:
         """Return a restart plan of the pod's trainer."""
@@ -39,7 +40,7 @@ class Parts:
         assert pod is not None
         target = await runtime_state.find(self.outside.runtime, ContainerRef(pod.ref, "trainer"))
         assert target is not None
-        decision = admission.Decision(admission.Verb.ACT, admission.Reason.ADMITTED, strategy=strategy)
+        decision = admission.Decision(admission.Verb.ACT, Reason.ADMITTED, strategy=strategy)
         return await planning.prepare(self.outside, decision, target=target, pod=pod, reason="Test", now=time.time())
 
     async def is_ours(self, container: ContainerId, act: RestartPlan) -> bool:
@@ -63,15 +64,12 @@ async def on(dev: node.DevNode) -> AsyncIterator[Parts]:
         tasks = [asyncio.create_task(events.run(), name="events"), asyncio.create_task(pods.run(), name="pods")]
         try:
             yield Parts(
-                ports.Dependencies(
+                dependencies(
+                    ActuatorContext(runtime=cri, events=events, files=files),
                     runtime=cri,
                     events=events,
                     pods=pods,
-                    devices=outside.Devices(),
-                    owners=outside.Owners(),
-                    reporter=outside.Conditions(),
                     processes=ProcFs(),
-                    actuators=ports.Actuators.of(ActuatorContext(runtime=cri, events=events, files=files), pods=pods),
                 )
             )
         finally:

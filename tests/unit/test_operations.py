@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kubemend.agent.restart import admission
+from kubemend.agent.restart.reasons import Reason
 from kubemend.controller.decisions import facts
 
 REPOSITORY = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ def table(after: str) -> set[str]:
 @pytest.mark.parametrize(
     ("after", "reasons"),
     [
-        ("## Reasons\n", {reason.value for reason in admission.Reason}),
+        ("## Reasons\n", {reason.value for reason in Reason}),
         ("Decisions about gangs", {reason.value for reason in facts.Reason}),
     ],
 )

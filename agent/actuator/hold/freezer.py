@@ -12,17 +12,15 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
-from kubemend.agent.actuator.device_processes import Processes
 from kubemend.agent.actuator.hold import cgroups
 from kubemend.agent.actuator.hold.cgroups import Cgroup, Mark
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, Hold, HoldError
 from kubemend.agent.actuator.hold.standby import Held
-from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError, NotFound
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import contained, kernel_files
@@ -32,12 +30,6 @@ log = structlog.get_logger(__name__)
 _RUNC_INIT = "runc:[2:INIT]"
 _STILL_SECONDS = 2.0
 _MOST_THREADS = 32  # each waits for one container to freeze
-
-
-class Infos(Protocol):
-    """The one call of the runtime that the freezer needs."""
-
-    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
 
 
 class Freezer:
@@ -50,9 +42,9 @@ class Freezer:
     def __init__(
         self,
         *,
-        runtime: Infos,
+        runtime: ports.ContainerStatuses,
         holds: ExecHolds | None,
-        processes: Processes,
+        processes: ports.DeviceProcesses,
         proc: Path,
         cgroup_root: Path,
         owner: str,

@@ -2,7 +2,7 @@
 
 import asyncio
 import enum
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,6 +35,12 @@ class Freezer(Protocol):
         """Thaw a container; return whether it runs then."""
 
     def kill(self, container_id: ContainerId) -> None: ...
+
+    async def take_over(self, *, keep: Mapping[str, float]) -> Mapping[str, Mapping[ContainerId, bool]]:
+        """Find the containers that previous agents have frozen, and thaw those whose mark is not in ``keep``.
+
+        Return all that were found, by mark, and whether each must still be held.
+        """
 
 
 class _Fate(enum.Enum):

@@ -128,6 +128,10 @@ class Catalog:
         entry = self.find(key)
         return next((rule for rule in entry.subcodes if rule.fits(registers)), None) if entry is not None else None
 
+    def classify(self, kind: FindingKind, code: str) -> ActionClass:
+        """Return the action that a fault calls for, when no more is known of it than its kind and code."""
+        return self.action(FaultKey(kind, code))
+
     def action(self, key: FaultKey, *, severity: str | None = None, registers: Registers | None = None) -> ActionClass:
         """Return the action that a fault calls for.
 

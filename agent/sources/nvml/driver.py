@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from kubemend.agent.model.devices import GpuUuid, Inventory
-from kubemend.agent.model.loads import Load
+from kubemend.agent.model.devices import GpuUuid, Inventory, Load
 from kubemend.agent.restart.device_release import DeviceUse, ProcessUse
 from kubemend.agent.sources.nvml.protocol import Condition, DevicesAnswer
 from kubemend.agent.sources.nvml.source import NvmlSource

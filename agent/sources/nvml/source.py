@@ -15,9 +15,8 @@ import structlog
 
 from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.devices import GpuUuid, Inventory, Load, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind
-from kubemend.agent.model.loads import Load
 from kubemend.agent.sources.nvml import component_status, detection, poller, protocol
 from kubemend.agent.sources.nvml import utilization as loads
 from kubemend.agent.sources.nvml.child import Child

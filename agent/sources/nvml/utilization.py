@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from kubemend.agent.health.gpu.readings import Vital, Vitals
-from kubemend.agent.model.devices import GpuUuid
-from kubemend.agent.model.loads import Load
+from kubemend.agent.model.devices import GpuUuid, Load
 from kubemend.agent.sources.nvml.protocol import Snapshot
 
 _PERCENT = 0.01

@@ -10,7 +10,7 @@ import pytest
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.hub.client import Hub
-from kubemend.agent.model.loads import Load
+from kubemend.agent.model.devices import Load
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common.components import ComponentState
 from kubemend.common.coordination import FaultAnswer, FaultKind, StepPhase

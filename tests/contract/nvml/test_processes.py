@@ -11,10 +11,11 @@ from typing import Any
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart.device_release import ReleaseState
 from kubemend.agent.sources.nvml.driver import Driver
-from kubemend.agent.sources.processes import ProcessFacts, ProcFs
+from kubemend.agent.sources.processes import ProcFs
 from tests.contract.nvml import users
 from tests.contract.nvml.test_source import PATIENCE, Node, node
 from tests.unit.restart import builders

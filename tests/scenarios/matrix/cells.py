@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hack.devnode.criproxy import When
-from kubemend.agent.restart.admission import Reason
 from kubemend.agent.restart.intents import Strategy, SwapOrder
+from kubemend.agent.restart.reasons import Reason
 
 MAIN, SECOND, SIDECAR, INIT = "main", "second", "side", "init"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import admission, host_files
 from kubemend.agent.restart.intents import Strategy, SwapOrder
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.verification import CheckState
 from tests.scenarios.matrix import cells, pods
 from tests.scenarios.matrix.cells import INIT, MAIN, Acts, Look, Shape
@@ -24,7 +25,7 @@ def violations(scene: Played, *, can_hold: bool) -> list[str]:
     return [f"{scene.cell}: {line}" for line in found]
 
 
-def _refused(scene: Played, reason: admission.Reason) -> Iterator[str]:
+def _refused(scene: Played, reason: Reason) -> Iterator[str]:
     decision = scene.progress.decision
     if decision is None or (decision.verb, decision.reason) != (admission.Verb.REFUSE, reason):
         yield f"should be refused for {reason.value}, but: {decision}"
@@ -51,7 +52,7 @@ def _restarted(scene: Played, after: Snapshot, later: Snapshot) -> list[str]:
 def _kubelet_was_first(scene: Played, decision: admission.Decision | None) -> bool:
     """Return whether kubelet had replaced a container, which had ended by itself, before the agent decided."""
     by_itself = scene.cell.end.by_itself and scene.cell.look is Look.ANY
-    return by_itself and decision is not None and decision.reason is admission.Reason.ALREADY_REPLACED
+    return by_itself and decision is not None and decision.reason is Reason.ALREADY_REPLACED
 
 
 def _place(scene: Played) -> Iterator[str]:

@@ -7,10 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
 from hack.devnode import node
-from kubemend.agent import ports
 from kubemend.agent.actuator import progress
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
@@ -18,7 +15,6 @@ from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.clients.cri.client import CriClient, Deadlines
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, verification
 from kubemend.agent.restarts.scheduler import Limits, Request, RestartScheduler
@@ -27,7 +23,8 @@ from kubemend.agent.sources.pods import PodWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import budgets
 from kubemend.common.kube.client import KubeClient
-from tests.fakes import outside
+from tests.environments.node import metrics
+from tests.environments.restarts import dependencies
 
 # A call that is held at its place must not exceed its timeout in the meantime.
 _DEADLINES = Deadlines(read=60.0, change=120.0, margin=120.0)
@@ -99,20 +96,11 @@ async def running(
             standbys=standbys,
             kubelet_creates=pods.kubelet_creates,
         )
-        parts = ports.Dependencies(
-            runtime=cri,
-            events=events,
-            pods=pods,
-            devices=outside.Devices(),
-            owners=outside.Owners(),
-            reporter=outside.Conditions(),
-            processes=ProcFs(),
-            actuators=ports.Actuators.of(tools, pods=pods),
-        )
+        parts = dependencies(tools, runtime=cri, events=events, pods=pods, processes=ProcFs())
         restarts = RestartScheduler(
             outside=parts,
             store=store,
-            metrics=Metrics(CollectorRegistry()),
+            metrics=metrics(),
             now=time.time,
             can_hold=standbys is not None,
             limits=Limits(parallel_pods=2 * side_by_side),  # one namespace never has all of them

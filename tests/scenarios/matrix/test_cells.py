@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from kubemend.agent.restart.admission import Reason
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.reasons import Reason
 from tests.scenarios.matrix import batches, cells
 from tests.scenarios.matrix.cells import End, Look, Policy, Shape
 

@@ -16,7 +16,7 @@ from hack.devnode.observer import Observer, Seen
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.outcomes import Outcome, Result
-from kubemend.agent.actuator.rerun import RerunActuator
+from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.workloads import ContainerId, SandboxId
@@ -140,14 +140,14 @@ async def test_relist_before_each_change_of_a_rerun(
                 events=rounds.made.outside.events,
                 files=HostFiles(symlink_dir=dev.layout.container_log_links),
             )
-            actuator = RerunActuator(tools, pods=rounds.made.outside.pods)
+            actuator = PodActuator(tools, pods=rounds.made.outside.pods)
             await looks.hold()
             await rounds.rerun(functools.partial(_let_look_after, actuator=actuator, looks=looks))
             changes = max(changes, runtime.changes)
     assert changes == CHANGES
 
 
-async def _let_look_after(act: PodRestartPlan, *, actuator: RerunActuator, looks: Looks) -> Outcome:
+async def _let_look_after(act: PodRestartPlan, *, actuator: PodActuator, looks: Looks) -> Outcome:
     try:
         return await actuator.carry_out(act.intent, materials=act.materials)
     finally:

@@ -23,10 +23,10 @@ from kubemend.agent.restart.cache import Place, Volume
 from kubemend.common.pb.runtime.v1 import api_pb2
 from kubemend.common.side_process import Calls, SideProcess
 from tests import eventually
+from tests.environments import pod_rig
+from tests.environments.runtime import TARGET, Rig
 from tests.fakes import hanging_fs
 from tests.fakes.own_threads import OwnThreads
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import TARGET, Rig
 
 PLACE = Place(Volume("/var/lib/kubelet/pods", "uid-1/volumes/kubernetes.io~empty-dir/kubemend-cache"), "trainer")
 EMPTIED = Emptying(Result.EMPTIED, "7 files removed")
@@ -135,7 +135,7 @@ async def test_rerun_empties_before_the_container_itself_runs(rig: Rig) -> None:
         materials = await pod.materials(intent, emptying=None)
         materials[TARGET.name] = (await pod.materials(intent, emptying=cleanup(cleaner)))[TARGET.name]
         rig.server.calls.clear()
-        outcome = await pod.rerun().carry_out(intent, materials=materials)
+        outcome = await pod.actuator().carry_out(intent, materials=materials)
         assert outcome.result is outcomes.Result.RERUN
         (running,) = cleaner.running
         assert TARGET.name not in running, "the old one has gone, and the new one does not run yet"

@@ -12,8 +12,8 @@ from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.restart import device_proof, intents
 from kubemend.agent.restart.device_proof import DeviceProof, ProofState
+from tests.environments.runtime import Rig
 from tests.fakes.gpu_host import GpuHost
-from tests.unit.actuator.conftest import Rig
 from tests.unit.restart import builders
 
 GPU = GpuUuid("GPU-0")

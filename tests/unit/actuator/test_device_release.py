@@ -16,8 +16,8 @@ from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState
+from tests.environments.runtime import Rig
 from tests.fakes.gpu_host import GpuHost
-from tests.unit.actuator.conftest import Rig
 from tests.unit.restart import builders
 
 GPU = GpuUuid("GPU-0")

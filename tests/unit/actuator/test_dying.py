@@ -17,8 +17,8 @@ from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import DeviceUse
+from tests.environments.runtime import Rig
 from tests.fakes.gpu_host import GpuHost
-from tests.unit.actuator.conftest import Rig
 
 QUICK = Rhythm(first=0.0, each=0.01, window=0.3)
 MANY = 1000

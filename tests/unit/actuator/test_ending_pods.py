@@ -6,14 +6,13 @@ from dataclasses import replace
 import pytest
 
 from kubemend.agent.actuator.outcomes import Outcome, Result
-from kubemend.agent.actuator.rerun import RerunActuator
-from kubemend.agent.actuator.reset import ResetActuator
+from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.workloads import PodUid, SandboxId
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.intents import Strategy, SwapOrder
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import POD, TARGET, Rig
+from tests.environments import pod_rig
+from tests.environments.runtime import POD, TARGET, Rig
 
 DELETED = "it is being deleted"
 
@@ -73,7 +72,7 @@ async def test_a_rerun_creates_and_starts_nothing_more_and_gives_its_names_back(
     async with pod_rig.made(rig) as pod:
         intent = pod.intent()
         materials = await pod.materials(intent)
-        actuator = RerunActuator(replace(rig.tools(), ending=ends_at(rig, ends)), pods=pod.pods)
+        actuator = PodActuator(replace(rig.tools(), ending=ends_at(rig, ends)), pods=pod.pods)
         rig.server.calls.clear()
         outcome = await actuator.carry_out(intent, materials=materials)
         assert outcome.result is Result.UNDONE
@@ -87,9 +86,9 @@ async def test_a_rerun_creates_and_starts_nothing_more_and_gives_its_names_back(
 async def test_a_reset_takes_no_more_away(rig: Rig) -> None:
     async with pod_rig.made(rig) as pod:
         intent = pod.intent(strategy=Strategy.RESET, grace_seconds=5.0)
-        actuator = ResetActuator(replace(rig.tools(), ending=ends_at(rig, "StopContainer")), pods=pod.pods)
+        actuator = PodActuator(replace(rig.tools(), ending=ends_at(rig, "StopContainer")), pods=pod.pods)
         rig.server.calls.clear()
-        outcome = await actuator.carry_out(intent, pre_stop_hooks={})
+        outcome = await actuator.carry_out(intent)
         assert outcome.result is Result.UNDONE
         assert rig.server.called().count("RemoveContainer") == 1, "the init container's, before anything was stopped"
         assert TARGET.name in {view.ref.name for view in await pod.containers()}

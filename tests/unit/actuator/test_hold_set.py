@@ -11,10 +11,8 @@ from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.hold.standby import Held
 from kubemend.agent.model.workloads import ContainerId
+from tests.environments.runtime import TARGET, Rig
 from tests.fakes.freezer import Freezer
-from tests.unit.actuator.conftest import TARGET, Rig, rig
-
-__all__ = ["rig"]
 
 
 @pytest.fixture

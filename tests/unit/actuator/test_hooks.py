@@ -16,7 +16,7 @@ from kubemend.agent.actuator.context import PreStopHook
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import AnswerTooLong
 from kubemend.agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook
-from tests.unit.actuator.conftest import Rig
+from tests.environments.runtime import Rig
 
 CONTAINER = ContainerId("c1")
 HERE = "127.0.0.1"

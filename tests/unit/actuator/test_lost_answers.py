@@ -14,9 +14,9 @@ from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState, ExecHook
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.intents import Strategy
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import Rig
-from tests.unit.actuator.pod_rig import LASTING, PodRig
+from tests.environments import pod_rig
+from tests.environments.pod_rig import LASTING, PodRig
+from tests.environments.runtime import Rig
 
 CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 HOOK = ExecHook(("touch", "/tmp/started"))
@@ -69,7 +69,7 @@ async def test_rerun_with_a_lost_answer_completes(pod: PodRig, method: str, code
     materials = await pod.materials(intent, post_start=HOOK)
     pod.rig.server.calls.clear()
     pod.rig.server.fail(method, code, carried_out=True)
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert outcome.result is Result.RERUN
     running = await pod.running()
     assert {name: len(ids) for name, ids in running.items()} == dict.fromkeys(LASTING, 1)
@@ -83,7 +83,7 @@ async def test_rerun_with_a_lost_answer_completes(pod: PodRig, method: str, code
 @codes
 async def test_reset_with_a_lost_answer_completes(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     pod.rig.server.fail(method, code, carried_out=True)
-    outcome = await pod.reset().carry_out(pod.intent(strategy=Strategy.RESET), pre_stop_hooks={})
+    outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RESET))
     assert outcome.result is Result.RESET
     assert await pod.containers() == ()
 
@@ -92,6 +92,6 @@ async def test_reset_with_a_lost_answer_completes(pod: PodRig, method: str, code
 @codes
 async def test_rules_with_a_lost_answer_kill_the_trigger(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     pod.rig.server.fail(method, code, carried_out=True)
-    outcome = await pod.rules().carry_out(pod.intent(strategy=Strategy.RULES, trigger=pod.old["trainer"]))
+    outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RULES, trigger=pod.old["trainer"]))
     assert outcome.result is Result.TRIGGERED
     assert set(await pod.running()) == {"shipper", "logger"}

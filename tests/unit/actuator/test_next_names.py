@@ -10,7 +10,7 @@ from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import NameReserved
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary
 from kubemend.agent.restart import intents, reservations
-from tests.unit.actuator.conftest import TARGET, Rig
+from tests.environments.runtime import TARGET, Rig
 
 ORDERS = pytest.mark.parametrize("order", intents.SwapOrder)
 CREATES_FIRST = pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each.value != "stop-first"])

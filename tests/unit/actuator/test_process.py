@@ -11,8 +11,8 @@ from kubemend.agent.actuator.process import Patience, ProcessActuator
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.process import Launcher, Silent, State
 from kubemend.agent.restart.steps import Resolution
+from tests.environments.runtime import TARGET, Rig
 from tests.fakes.launchers import Launchers
-from tests.unit.actuator.conftest import TARGET, Rig
 
 IMPATIENT = Patience(stop=0.2, start=0.2, silence=0.1)
 

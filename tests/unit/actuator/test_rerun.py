@@ -10,9 +10,9 @@ from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook
 from kubemend.agent.restart import intents, rerun, reservations, reset, steps
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import POD, Rig
-from tests.unit.actuator.pod_rig import LASTING, PodRig
+from tests.environments import pod_rig
+from tests.environments.pod_rig import LASTING, PodRig
+from tests.environments.runtime import POD, Rig
 
 RESERVED = 7
 """Calls until all names are reserved: n+1 of all but the first container, and n+2 of all."""
@@ -37,7 +37,7 @@ async def test_containers_are_removed_and_recreated_in_spec_order(pod: PodRig) -
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.calls.clear()
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert outcome.result is Result.RERUN
     await check_rerun(pod)
     made = [view for view in await pod.containers() if view.restart_id == intent.id]
@@ -57,7 +57,7 @@ async def test_any_call_error_ends_in_a_complete_pod(pod: PodRig, method: str, c
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.fail(method, code)
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert outcome.result is Result.RERUN
     await check_rerun(pod)
 
@@ -66,7 +66,7 @@ async def test_nothing_is_removed_if_names_cannot_be_reserved(pod: PodRig) -> No
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert outcome.result is Result.UNDONE
     assert "no space left" in outcome.detail
     assert {view.id for view in await pod.in_sandbox()} == set(pod.old.values())
@@ -77,7 +77,7 @@ async def test_permanent_create_failure_leaves_a_clean_pod_to_kubelet(pod: PodRi
     materials = await pod.materials(intent)
     await _crash_after(pod, intent, materials=materials, calls=RESERVED)
     pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert outcome.result is Result.LEFT_TO_KUBELET
     assert "no space left" in outcome.detail
     assert await pod.in_sandbox() == ()
@@ -87,7 +87,7 @@ async def test_permanent_start_failure_leaves_nothing_created(pod: PodRig) -> No
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=100)
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert outcome.result is Result.LEFT_TO_KUBELET
     assert await pod.in_sandbox() == ()
 
@@ -95,7 +95,7 @@ async def test_permanent_start_failure_leaves_nothing_created(pod: PodRig) -> No
 async def test_failed_init_container_stops_the_rerun_and_is_reported(rig: Rig) -> None:
     async with pod_rig.made(rig, exit_code=3) as pod:
         intent = pod.intent()
-        outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
+        outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent))
         assert outcome.result is Result.LEFT_TO_KUBELET
         assert outcome.detail == "prepare ended with exit code 3; kubelet does the rest"
         assert [view.ref.name for view in await pod.in_sandbox()] == ["prepare"]
@@ -107,7 +107,7 @@ async def test_kubelets_init_container_is_waited_for_and_adopted(pod: PodRig) ->
     for container in pod.old.values():
         await pod.rig.cri.remove_container(container)
     theirs = await pod.kubelet_starts("prepare", attempt=1, start=False)
-    work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+    work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
     await pod.rig.cri.start_container(theirs)
     outcome = await work
     assert (outcome.result, outcome.survivors["prepare"]) == (Result.RERUN, theirs)
@@ -119,7 +119,7 @@ async def test_name_just_taken_by_kubelet_is_not_a_failure(pod: PodRig) -> None:
     materials = await pod.materials(intent)
     reserved = 'failed to reserve container name "x": name "x" is reserved for "y"'
     pod.rig.server.fail("CreateContainer", grpc.StatusCode.FAILED_PRECONDITION, details=reserved, times=5)
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert outcome.result is Result.RERUN
     await check_rerun(pod)
 
@@ -127,10 +127,10 @@ async def test_name_just_taken_by_kubelet_is_not_a_failure(pod: PodRig) -> None:
 async def test_kubemends_duplicate_main_is_removed(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
-    await pod.rerun().carry_out(intent, materials=materials)
+    await pod.actuator().carry_out(intent, materials=materials)
     await pod.kubelet_collects()
     theirs = await pod.kubelet_starts("trainer", attempt=2)
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert (outcome.result, outcome.survivors["trainer"]) == (Result.RERUN, theirs)
     await check_rerun(pod)
 
@@ -138,10 +138,10 @@ async def test_kubemends_duplicate_main_is_removed(pod: PodRig) -> None:
 async def test_second_init_run_by_kubelet_repeats_later_containers(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
-    first = await pod.rerun().carry_out(intent, materials=materials)
+    first = await pod.actuator().carry_out(intent, materials=materials)
     await pod.kubelet_collects()
     await pod.kubelet_starts("prepare", attempt=2)
-    again = await pod.rerun().carry_out(intent, materials=materials)
+    again = await pod.actuator().carry_out(intent, materials=materials)
     assert again.result is Result.RERUN
     assert all(again.survivors[name] != first.survivors[name] for name in LASTING)
     await check_rerun(pod)
@@ -151,7 +151,7 @@ async def test_sidecar_startup_probe_is_awaited_by_kubelets_status(pod: PodRig) 
     intent = pod.intent(startup_probes=("shipper",))
     materials = await pod.materials(intent)
     async with pod.rig.watch.subscribe(POD.uid) as events:
-        work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+        work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
         await pod.until_started("shipper", events)
     assert set(await pod.running()) == {"shipper"}
     await pod.kubelet_says_started("shipper")
@@ -163,7 +163,7 @@ async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     pod.rig.server.fail("RemoveContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert outcome.result is Result.STUCK
     assert await pod.reserved() == set(), "kubelet is not kept from what it can still do"
 
@@ -171,7 +171,7 @@ async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
 async def test_grace_period_stops_all_containers_concurrently(pod: PodRig) -> None:
     intent = pod.intent(grace_seconds=5.0)
     wish = PreStopHook(ExecHook(("sync",)))
-    outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent, pre_stop_hook=wish))
+    outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent, pre_stop_hook=wish))
     assert outcome.result is Result.RERUN
     stops = [call.request for call in pod.rig.server.calls if call.method == "StopContainer"]
     assert {stop.timeout for stop in stops} == {5}  # type: ignore[attr-defined]
@@ -184,7 +184,7 @@ async def test_runtime_outage_is_waited_out(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
     await pod.rig.server.stop()
-    work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+    work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
     await asyncio.sleep(0.05)
     await pod.rig.server.start()
     assert (await work).result is Result.RERUN
@@ -199,7 +199,7 @@ async def test_crash_after_any_step_leaves_a_pod_that_kubelet_completes(
     intent = pod.intent()
     materials = await pod.materials(intent)
     await _crash_after(pod, intent, materials=materials, calls=calls)
-    outcome = await pod.rerun().carry_out(intent, materials=None, resolution=resolution)
+    outcome = await pod.actuator().carry_out(intent, materials=None, resolution=resolution)
     left = await pod.in_sandbox()
     if calls <= RESERVED and resolution is steps.Resolution.UNDO:
         assert outcome.result is Result.UNDONE

@@ -12,9 +12,9 @@ from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri import errors
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import reservations
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import POD, Rig
-from tests.unit.actuator.pod_rig import LASTING, PodRig
+from tests.environments import pod_rig
+from tests.environments.pod_rig import LASTING, PodRig
+from tests.environments.runtime import POD, Rig
 
 COPIES = {(name, 2) for name in pod_rig.ROLES}
 
@@ -62,7 +62,7 @@ async def test_kubelet_starts_nothing_early_or_twice_during_init(rig: Rig) -> No
         intent = pod.intent()
         materials = await pod.materials(intent)
         async with pod.rig.watch.subscribe(POD.uid) as events:
-            work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+            work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
             await pod.until_started("prepare", events)
         for name, attempt in itertools.product(pod_rig.ROLES, (1, 2)):
             with pytest.raises(errors.NameReserved):
@@ -75,9 +75,9 @@ async def test_kubelet_starts_nothing_early_or_twice_during_init(rig: Rig) -> No
 async def test_copy_names_are_reserved_until_kubelet_shows_containers_running(pod: PodRig) -> None:
     intent = pod.intent(created_at=time.time())
     materials = await pod.materials(intent)
-    await pod.rerun().carry_out(intent, materials=materials)
+    await pod.actuator().carry_out(intent, materials=materials)
     assert await pod.reserved() == COPIES
-    work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+    work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
     await pod.kubelet_says_running("shipper", "trainer")
     await until_free(pod, "shipper", "trainer")
     assert await pod.reserved() == {("prepare", 2), ("logger", 2)}
@@ -95,8 +95,8 @@ async def until_free(pod: PodRig, *names: str) -> None:
 async def test_container_that_ends_soon_can_be_restarted_at_once(pod: PodRig) -> None:
     intent = pod.intent(created_at=time.time())
     materials = await pod.materials(intent)
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
-    work = asyncio.create_task(pod.rerun().carry_out(intent, materials=materials))
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
+    work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
     pod.rig.server.runtime.exit(outcome.survivors["trainer"], exit_code=1)
     await until_free(pod, "trainer")
     await pod.kubelet_starts("trainer", attempt=2)
@@ -108,15 +108,15 @@ async def test_container_that_ends_soon_can_be_restarted_at_once(pod: PodRig) ->
 async def test_silent_kubelet_does_not_keep_names_reserved(pod: PodRig) -> None:
     intent = pod.intent(created_at=time.time() - 61)
     materials = await pod.materials(intent)
-    await pod.rerun().carry_out(intent, materials=materials)
-    assert (await pod.rerun().carry_out(intent, materials=materials)).result is Result.RERUN
+    await pod.actuator().carry_out(intent, materials=materials)
+    assert (await pod.actuator().carry_out(intent, materials=materials)).result is Result.RERUN
     assert await pod.reserved() == set()
 
 
 async def test_earlier_reservation_is_removed(pod: PodRig) -> None:
     await hold(pod, "trainer", attempt=1, restart="r0")
     intent = pod.intent()
-    outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
+    outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent))
     assert outcome.result is Result.RERUN
     assert await pod.reserved() == COPIES
 
@@ -125,7 +125,7 @@ async def test_name_held_by_another_container_does_not_stop_rerun(pod: PodRig) -
     theirs = await pod.kubelet_starts("trainer", attempt=2, start=False)
     intent = pod.intent()
     with capture_logs() as said:
-        outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
+        outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent))
     assert outcome.result is Result.RERUN
     assert "restart.not_reserved" in [entry["event"] for entry in said]
     assert theirs not in outcome.survivors.values(), "it was out of turn"
@@ -135,10 +135,10 @@ async def test_second_run_of_an_init_container_is_reported(pod: PodRig) -> None:
     """Kubelet's garbage collector has removed the reservation at the moment it was needed."""
     intent = pod.intent()
     materials = await pod.materials(intent)
-    await pod.rerun().carry_out(intent, materials=materials)
+    await pod.actuator().carry_out(intent, materials=materials)
     await pod.kubelet_collects()
     await pod.kubelet_starts("prepare", attempt=2)
-    outcome = await pod.rerun().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert outcome.result is Result.RERUN
     assert outcome.notes == ("init container prepare has run 2 times, because kubelet ran it, too",)
 
@@ -146,8 +146,8 @@ async def test_second_run_of_an_init_container_is_reported(pod: PodRig) -> None:
 async def test_init_container_repeated_after_failure_is_not_reported(rig: Rig) -> None:
     async with pod_rig.made(rig, exit_code=1) as pod:
         intent = pod.intent()
-        outcome = await pod.rerun().carry_out(intent, materials=await pod.materials(intent))
+        outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent))
         assert (outcome.result, outcome.notes) == (Result.LEFT_TO_KUBELET, ())
         await pod.kubelet_starts("prepare", attempt=2)
-        again = await pod.rerun().carry_out(intent, materials=None)
+        again = await pod.actuator().carry_out(intent, materials=None)
         assert again.notes == ()

@@ -12,9 +12,9 @@ from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ExecHook
 from kubemend.agent.restart import steps
 from kubemend.agent.restart.intents import Strategy
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import Rig
-from tests.unit.actuator.pod_rig import LASTING, PodRig
+from tests.environments import pod_rig
+from tests.environments.pod_rig import LASTING, PodRig
+from tests.environments.runtime import Rig
 from tests.unit.actuator.test_rerun import CODES
 
 
@@ -25,7 +25,7 @@ async def pod(rig: Rig) -> AsyncIterator[PodRig]:
 
 
 async def test_reset_removes_exited_containers_first_and_creates_nothing(pod: PodRig) -> None:
-    outcome = await pod.reset().carry_out(pod.intent(strategy=Strategy.RESET), pre_stop_hooks={})
+    outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RESET))
     assert outcome.result is Result.RESET
     assert await pod.containers() == ()
     calls = pod.rig.server.calls
@@ -38,7 +38,7 @@ async def test_reset_removes_exited_containers_first_and_creates_nothing(pod: Po
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 async def test_reset_clears_the_pod_despite_any_call_error(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     pod.rig.server.fail(method, code)
-    outcome = await pod.reset().carry_out(pod.intent(strategy=Strategy.RESET), pre_stop_hooks={})
+    outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RESET))
     assert outcome.result is Result.RESET
     assert await pod.containers() == ()
 
@@ -47,9 +47,7 @@ async def test_early_main_is_removed_once_kubelet_has_seen_it(pod: PodRig) -> No
     """Otherwise kubelet would not notice the removal, and leave the pod empty."""
     waiting = Waiting()
     early = await kubelet_starts_too_early(pod)
-    work = asyncio.create_task(
-        pod.reset().carry_out(pod.intent(strategy=Strategy.RESET), pre_stop_hooks={}, followed=waiting)
-    )
+    work = asyncio.create_task(pod.actuator().carry_out(pod.intent(strategy=Strategy.RESET), followed=waiting))
     await waiting.waits.wait()
     assert early in {view.id for view in await pod.containers()}
     await pod.kubelet_says_running("trainer")
@@ -61,7 +59,7 @@ async def test_old_container_is_removed_whatever_kubelet_shows(pod: PodRig, monk
     """The API server may be unavailable."""
     monkeypatch.setattr(whole_pod, "NOTICED_AFTER", 0.0)
     await kubelet_starts_too_early(pod)
-    outcome = await pod.reset().carry_out(pod.intent(strategy=Strategy.RESET), pre_stop_hooks={})
+    outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RESET))
     assert outcome.result is Result.RESET
     assert await pod.containers() == ()
 
@@ -85,26 +83,26 @@ class Waiting:
 
 async def test_container_started_by_kubelet_in_order_survives(pod: PodRig) -> None:
     intent = pod.intent(strategy=Strategy.RESET)
-    await pod.reset().carry_out(intent, pre_stop_hooks={})
+    await pod.actuator().carry_out(intent)
     made: dict[str, ContainerId] = {}
     for name in pod_rig.ROLES:
         made[name] = await pod.kubelet_starts(name, attempt=1)
         if name == "prepare":
             await pod.rig.cri.stop_container(made[name], grace=0)  # ends with 137 unless its own end was first
             pod.rig.server.runtime.containers[made[name]].exit_code = 0
-    outcome = await pod.reset().carry_out(intent, pre_stop_hooks={})
+    outcome = await pod.actuator().carry_out(intent)
     assert outcome.survivors == made
 
 
 async def test_pre_stop_hooks_need_no_config(pod: PodRig) -> None:
     intent = pod.intent(strategy=Strategy.RESET, grace_seconds=3.0)
-    await pod.reset().carry_out(intent, pre_stop_hooks={"trainer": PreStopHook(ExecHook(("sync",)))})
+    await pod.actuator().carry_out(intent, pre_stop_hooks={"trainer": PreStopHook(ExecHook(("sync",)))})
     (call,) = [call.request for call in pod.rig.server.calls if call.method == "ExecSync"]
     assert call.container_id == pod.old["trainer"]  # type: ignore[attr-defined]
 
 
 async def test_expired_intent_is_undone(pod: PodRig) -> None:
     intent = pod.intent(strategy=Strategy.RESET)
-    outcome = await pod.reset().carry_out(intent, pre_stop_hooks={}, resolution=steps.Resolution.UNDO)
+    outcome = await pod.actuator().carry_out(intent, resolution=steps.Resolution.UNDO)
     assert outcome.result is Result.UNDONE
     assert set(await pod.running()) == set(LASTING)

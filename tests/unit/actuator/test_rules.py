@@ -8,9 +8,9 @@ import pytest
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.restart import intents, steps
 from kubemend.agent.restart.intents import Strategy
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import Rig
-from tests.unit.actuator.pod_rig import PodRig
+from tests.environments import pod_rig
+from tests.environments.pod_rig import PodRig
+from tests.environments.runtime import Rig
 from tests.unit.actuator.test_rerun import CODES
 
 
@@ -25,7 +25,7 @@ def by_rules(pod: PodRig) -> intents.PodIntent:
 
 
 async def test_only_the_trigger_is_killed(pod: PodRig) -> None:
-    outcome = await pod.rules().carry_out(by_rules(pod))
+    outcome = await pod.actuator().carry_out(by_rules(pod))
     assert outcome.result is Result.TRIGGERED
     assert set(await pod.running()) == {"shipper", "logger"}
     assert pod.rig.server.called().count("StopContainer") == 1
@@ -36,23 +36,23 @@ async def test_only_the_trigger_is_killed(pod: PodRig) -> None:
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 async def test_any_call_error_ends_in_the_kill(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     pod.rig.server.fail(method, code)
-    assert (await pod.rules().carry_out(by_rules(pod))).result is Result.TRIGGERED
+    assert (await pod.actuator().carry_out(by_rules(pod))).result is Result.TRIGGERED
     assert "trainer" not in await pod.running()
 
 
 async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
     pod.rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
-    assert (await pod.rules().carry_out(by_rules(pod))).result is Result.STUCK
+    assert (await pod.actuator().carry_out(by_rules(pod))).result is Result.STUCK
 
 
 async def test_replay_does_not_kill_the_successor(pod: PodRig) -> None:
-    await pod.rules().carry_out(by_rules(pod))
+    await pod.actuator().carry_out(by_rules(pod))
     theirs = await pod.kubelet_starts("trainer", attempt=1)
-    outcome = await pod.rules().carry_out(by_rules(pod))
+    outcome = await pod.actuator().carry_out(by_rules(pod))
     assert (outcome.result, outcome.survivors) == (Result.TRIGGERED, {"trainer": theirs})
 
 
 async def test_expired_intent_is_undone(pod: PodRig) -> None:
-    outcome = await pod.rules().carry_out(by_rules(pod), resolution=steps.Resolution.UNDO)
+    outcome = await pod.actuator().carry_out(by_rules(pod), resolution=steps.Resolution.UNDO)
     assert outcome.result is Result.UNDONE
     assert "trainer" in await pod.running()

@@ -16,11 +16,11 @@ from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.shm import NotOurs, Place
 from kubemend.common.side_process import SideProcess
+from tests.environments import pod_rig
+from tests.environments.runtime import Rig
 from tests.fakes import hanging_fs
 from tests.fakes.own_threads import OwnThreads
 from tests.fakes.proc_tree import ProcTree, container_id
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import Rig
 
 PLACE = Place("/run/sandboxes/s/shm", "/kubepods/pod1")
 CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")
@@ -143,7 +143,7 @@ async def test_rerun_cleans_before_the_first_init_container(rig: Rig) -> None:
         intent = pod.intent()
         materials = await pod.materials(intent, sweep=sweep(broom))
         rig.server.calls.clear()
-        outcome = await pod.rerun().carry_out(intent, materials=materials)
+        outcome = await pod.actuator().carry_out(intent, materials=materials)
         assert outcome.result is Result.RERUN
         (before,) = broom.calls
         assert before.count("RemoveContainer") == len(pod_rig.ROLES), "all of the old have gone"
@@ -160,7 +160,7 @@ async def test_rerun_begun_by_kubelet_cleans_nothing(rig: Rig) -> None:
             await rig.cri.remove_container(container)
         init = await pod.kubelet_starts("prepare", attempt=1)
         rig.server.runtime.exit(init, exit_code=0)
-        outcome = await pod.rerun().carry_out(intent, materials=materials)
+        outcome = await pod.actuator().carry_out(intent, materials=materials)
         assert outcome.result is Result.RERUN
         assert [view.ref.name for view in await pod.containers() if view.state is ContainerState.RUNNING]
         assert broom.used == []

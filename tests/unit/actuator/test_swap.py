@@ -25,8 +25,8 @@ from kubemend.agent.model.workloads import (
 from kubemend.agent.restart import intents, likeness, steps, swap
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
+from tests.environments.runtime import LAST_WORDS, TARGET, Rig
 from tests.fakes.standbys import Standbys
-from tests.unit.actuator.conftest import LAST_WORDS, TARGET, Rig
 
 CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")
 RESERVES = "CreateContainer"

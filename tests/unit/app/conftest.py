@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.app.control import ControlServer
-from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.control import following, messages
-from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restarts.manual_requests import ManualRestarts
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.common import aio
+from tests.environments import node
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -106,34 +103,28 @@ async def nothing(_: Request) -> None:
 @contextlib.asynccontextmanager
 async def desk_on(directory: Path, *, runtime: bool = True) -> AsyncIterator[Desk]:
     """Open a desk whose socket is in that directory."""
-    store = await Store.open(directory / "state.db")
-    pods = outside.Pods(builders.pod())
-    holders = outside.Holders()
-    holders.hold()
-    access: aio.Promise[RuntimeAccess] = aio.Promise()
-    requests = ManualRestarts(
-        ledger=VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1"),
-        pods=pods,
-        devices=outside.Devices(),
-        holders=holders,
-        access=access,
-        lacking=lambda: "no socket of a runtime at /run",
-        now=lambda: NOW,
-    )
     restarts = Restarts(does=nothing)
-    try:
+    async with node.node_in(directory, pods=outside.Pods(builders.pod())) as env:
+        env.holders.hold()
+        requests = ManualRestarts(
+            ledger=env.ledger,
+            pods=env.pods,
+            devices=env.devices,
+            holders=env.holders,
+            access=env.access,
+            lacking=lambda: "no socket of a runtime at /run",
+            now=lambda: NOW,
+        )
         async with ControlServer(path=directory / messages.SOCKET, requests=requests) as server:
             running = asyncio.create_task(server.run(), name="control")
             try:
-                made = Desk(directory / messages.SOCKET, server, requests, access, restarts, pods)
+                made = Desk(directory / messages.SOCKET, server, requests, env.access, restarts, env.pods)
                 if runtime:
                     made.find_runtime()
                 yield made
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
-    finally:
-        await store.close()
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.progress import Begun, Decided, Queued, Reported
 from kubemend.agent.app.control import ControlServer
 from kubemend.agent.control import client, messages
-from kubemend.agent.restart.admission import Decision, Reason, Verb
+from kubemend.agent.restart.admission import Decision, Verb
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.verification import Check, CheckState
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.common.web import ListenError

@@ -2,19 +2,14 @@
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.app.health_checks import HealthChecks
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.condition_publisher import ConditionPublisher
 from kubemend.agent.devices.health_answer import Answer, Undetermined
-from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid, Inventory, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
@@ -27,9 +22,7 @@ from kubemend.agent.model.workloads import (
     PodRef,
     PodUid,
 )
-from kubemend.agent.restarts.runtime_access import RuntimeAccess
-from kubemend.common import aio
-from tests.fakes import outside
+from tests.environments.node import NodeEnv
 from tests.unit.restart import builders
 
 NOW = 1000.0
@@ -42,16 +35,18 @@ CONTAINERS = tuple(ContainerId(f"container-{number}") for number in range(2))
 """Pod 0 holds GPU 0 in container 0, pod 1 the others."""
 
 
-@dataclass
-class Env:
+@dataclass(kw_only=True)
+class Env(NodeEnv):
     """The parts of an agent from which an answer comes."""
 
-    checks: HealthChecks
-    ledger: VerdictStore
-    devices: outside.Devices
-    holders: outside.Holders
-    events: outside.Events
-    pods: outside.Pods
+    ledger_now: Callable[[], float] = lambda: NOW
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.devices.inventory = Inventory(gpus=GPUS, complete=True)
+        self.checks = HealthChecks(
+            access=self.access, holders=self.holders, verdicts_of=self.publisher().verdicts_of, now=lambda: NOW
+        )
 
     def breaks(self, gpu: Gpu, code: str, action: ActionClass = ActionClass.REBOOT_NODE) -> None:
         finding = Finding(
@@ -81,24 +76,10 @@ def hold(*devices: GpuUuid, pod: PodRef, others: frozenset[PluginDevice] = froze
 
 
 def env_on(store: Store, *, runtime: bool = True) -> Env:
-    pods, devices, holders, events = outside.Pods(), outside.Devices(), outside.Holders(), outside.Events()
-    devices.inventory = Inventory(gpus=GPUS, complete=True)
-    ledger = VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1", now=lambda: NOW)
-    publisher = ConditionPublisher(
-        ledger=ledger, pods=pods, devices=devices, holders=holders, reporter=outside.Conditions()
-    )
-    access: aio.Promise[RuntimeAccess] = aio.Promise()
+    env = Env(store=store)
     if runtime:
-        access.fulfil(RuntimeAccess(None, events, None))  # type: ignore[arg-type]
-    checks = HealthChecks(access=access, holders=holders, verdicts_of=publisher.verdicts_of, now=lambda: NOW)
-    return Env(checks, ledger, devices, holders, events, pods)
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "state.db")
-    yield opened
-    await opened.close()
+        env.find_runtime(None)
+    return env
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What an agent leaves to the next one: it outlives the agent, and is written only when it changes."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -8,13 +7,6 @@ import pytest
 from kubemend.agent.app.persisted_state import BEATING, EXITS_HANDLED, SourceState, StoredIds
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.model.workloads import ContainerId
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "state.db")
-    yield opened
-    await opened.close()
 
 
 async def test_saved_text_is_loaded_by_next_agent(store: Store) -> None:

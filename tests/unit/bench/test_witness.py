@@ -17,8 +17,7 @@ from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
-from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodView
-from kubemend.agent.sources.pods import PodChange, PodChangeKind
+from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodChange, PodChangeKind, PodView
 from tests.unit.restart import builders
 
 SUBJECT = Subject(builders.POD.name)

@@ -1,15 +1,14 @@
 """Readiness depends on required components, and on no others; one of several sources is as good as its worst."""
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from kubemend.agent.metrics import Metrics
 from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus, JointComponent
+from tests.environments import node
 
 
 @pytest.fixture
 def parts() -> ComponentRegistry:
-    return ComponentRegistry(show=Metrics(CollectorRegistry()).show_part)
+    return ComponentRegistry(show=node.metrics().show_part)
 
 
 @pytest.mark.parametrize("state", list(ComponentState))

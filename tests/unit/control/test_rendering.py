@@ -7,8 +7,9 @@ from kubemend.agent.actuator.progress import Begun, Decided, Event, Freeing, Joi
 from kubemend.agent.control import events, rendering
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import admission
-from kubemend.agent.restart.admission import Decision, Reason, Verb
+from kubemend.agent.restart.admission import Decision, Verb
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.steps import Step, StepKind, StepReason
 from kubemend.agent.restart.verification import Check, CheckState
 from tests.unit.restart import builders

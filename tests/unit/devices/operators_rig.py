@@ -6,16 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
-from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.operator_commands import OperatorCommands
 from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health
+from tests.environments import node
 from tests.fakes import outside
 
 NIC = PciAddress.parse("0000:c1:00.0")
@@ -65,21 +62,19 @@ GPU = DeviceLocator(uuid=outside.GPU.uuid)
 @contextlib.asynccontextmanager
 async def node_in(directory: Path) -> AsyncIterator[Node]:
     """A node whose state is in that directory."""
-    store = await Store.open(directory / "state.db")
-    ledger = VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1")
     handles, forgotten, nics = Handles(), list[str](), list[str]()
-    devices = outside.Devices()
-    operators = OperatorCommands(
-        ledger=ledger,
-        devices=devices,
-        handles=handles,
-        submit=lambda finding: void(ledger.apply(finding, inventory=devices.inventory)),
-        forget=forgotten.append,
-        nics=lambda: nics,
-        now=lambda: 20.0,
-    )
-    yield Node(ledger, operators, handles, forgotten, nics)
-    await store.close()
+    async with node.node_in(directory) as env:
+        ledger, devices = env.ledger, env.devices
+        operators = OperatorCommands(
+            ledger=ledger,
+            devices=devices,
+            handles=handles,
+            submit=lambda finding: void(ledger.apply(finding, inventory=devices.inventory)),
+            forget=forgotten.append,
+            nics=lambda: nics,
+            now=lambda: 20.0,
+        )
+        yield Node(ledger, operators, handles, forgotten, nics)
 
 
 def void(_: object) -> None:

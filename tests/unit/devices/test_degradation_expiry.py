@@ -1,21 +1,18 @@
 """End degradations that the kernel log, while it is read, does not report again."""
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.degradation_expiry import DegradationExpiry
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, Inventory, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.common.components import ComponentState, ComponentStatus
+from tests.environments.node import verdicts
 
 NIC = PciAddress.parse("0000:c1:00.0")
 HOUR = 3600.0
@@ -50,10 +47,8 @@ class Log:
 
 
 @pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[Log]:
-    store = await Store.open(tmp_path / "state.db")
-    yield Log(VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1"))
-    await store.close()
+def log(store: Store) -> Log:
+    return Log(verdicts(store))
 
 
 def test_expiry_ends_degradation_not_seen_for_long(log: Log) -> None:

@@ -14,6 +14,7 @@ from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
 from kubemend.agent.restart import admission
+from kubemend.agent.restart.reasons import Reason
 
 POD = PodRef("ml", "trainer-0", PodUid("u0"))
 OTHER = PodRef("ml", "trainer-1", PodUid("u1"))
@@ -135,7 +136,7 @@ def test_refusal_and_hold_are_recorded_with_reason_admission_not() -> None:
     condition = restart(ConditionStatus.FALSE, "DeviceNotUsable")
 
     def told(verb: admission.Verb) -> EventMessage | None:
-        decision = admission.Decision(verb, admission.Reason.DEVICE_NOT_USABLE, "needs a reset")
+        decision = admission.Decision(verb, Reason.DEVICE_NOT_USABLE, "needs a reset")
         return event_messages.of_decision(TRAINER, decision, condition, now=5.0)
 
     refused, held = told(admission.Verb.REFUSE), told(admission.Verb.HOLD)

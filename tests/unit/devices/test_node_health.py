@@ -1,16 +1,13 @@
 """Publish the node's health from the verdict store and the inventory."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.node_health import NodeHealth
 from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition, ConditionStatus
@@ -18,6 +15,7 @@ from kubemend.agent.model.devices import DeviceLocator, Inventory, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import PodRef, PodUid
+from tests.environments.node import verdicts
 from tests.fakes import outside
 
 POD = PodRef("ml", "trainer-0", PodUid("u0"))
@@ -80,12 +78,8 @@ class Node:
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[VerdictStore]:
-    store = await Store.open(tmp_path / "state.db")
-    yield VerdictStore(
-        store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1", is_there=lambda name: name == NIC or None
-    )
-    await store.close()
+def ledger(store: Store) -> VerdictStore:
+    return verdicts(store, is_there=lambda name: name == NIC or None)
 
 
 @pytest.fixture

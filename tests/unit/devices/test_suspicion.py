@@ -1,20 +1,17 @@
 """End suspicions against devices by evidence from the device, also in the next agent."""
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.suspicion import LASTING, SuspicionTracker
 from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import GpuUuid, Inventory
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.verdicts import Health, Verdict
+from tests.environments.node import verdicts
 from tests.fakes import outside
 from tests.fakes.gpu_host import GpuHost
 
@@ -53,17 +50,10 @@ class Bench:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "state.db")
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
 def bench(store: Store) -> Bench:
     """A GPU without processes."""
     host = GpuHost(listed={GpuUuid(GPU): {}})
-    return Bench(VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="b"), host)
+    return Bench(verdicts(store), host)
 
 
 async def test_suspicion_degrades_device_with_reason(bench: Bench) -> None:
@@ -122,7 +112,7 @@ async def test_suspicion_end_leaves_other_suspicions(bench: Bench) -> None:
 async def test_suspicion_of_previous_agent_is_checked(bench: Bench, store: Store) -> None:
     bench.suspects.suspect(STUCK, device=GPU, text="stuck")
     await bench.ledger.save()
-    ledger = VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="b")
+    ledger = verdicts(store)
     await ledger.load()
     later = Bench(ledger, bench.host)
     assert later.verdict().health is Health.DEGRADED

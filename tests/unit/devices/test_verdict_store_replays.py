@@ -8,16 +8,14 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.catalog.catalog import FaultKey
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import DeviceLocator, GpuUuid
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Verdict
+from tests.environments.node import verdicts
 from tests.fakes import outside
 
 CATALOG = catalog_file.builtin()
@@ -61,14 +59,14 @@ async def folded(batches: Sequence[Sequence[tuple[Finding, str]]], *, directory:
     """Fold each batch in an agent of its own, which the next one replaces."""
     for batch in (*batches, []):
         store = await Store.open(directory / "state.db")
-        ledger = VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1", catalog=CATALOG)
+        ledger = verdicts(store, catalog=CATALOG)
         await ledger.load()
         for item, pod in batch:
             ledger.apply(item, inventory=INVENTORY, pod=pod)
         await ledger.save()
-        verdicts = [ledger.verdict(device, inventory=INVENTORY) for device in ("GPU-0", "GPU-1")]
+        found = [ledger.verdict(device, inventory=INVENTORY) for device in ("GPU-0", "GPU-1")]
         await store.close()
-    return verdicts
+    return found
 
 
 @settings(max_examples=60, deadline=None)

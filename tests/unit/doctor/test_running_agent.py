@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from kubemend.agent.doctor import running_agent
 from kubemend.agent.doctor.checks import Result
-from kubemend.agent.metrics import Metrics
 from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus
 from kubemend.common.web import WebServer
+from tests.environments import node
 
 Report = Callable[[ComponentStatus], None]
 
@@ -18,7 +18,7 @@ Report = Callable[[ComponentStatus], None]
 @pytest.fixture
 def parts() -> ComponentRegistry:
     """The components of an agent."""
-    return ComponentRegistry(show=Metrics(CollectorRegistry()).show_part)
+    return ComponentRegistry(show=node.metrics().show_part)
 
 
 @pytest.fixture

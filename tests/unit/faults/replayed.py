@@ -16,13 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
-
 from kubemend.agent.faults.app_faults import Patience
 from kubemend.agent.faults.exits import Exits
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.health.catalog.catalog import FaultKey
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
 from kubemend.agent.model.workloads import (
     Allocation,
@@ -42,7 +38,7 @@ from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter
 from kubemend.agent.sources.nvml.protocol import XidEvent
 from tests.fakes import outside
 from tests.unit.faults import test_exits
-from tests.unit.faults.test_pipeline import MONITOR, TRAINER, Restarts, make, running
+from tests.unit.faults.test_pipeline import MONITOR, TRAINER, Restarts, World, running
 from tests.unit.restart import builders
 from tests.unit.sources import kernel_logs
 
@@ -240,9 +236,8 @@ class Node:
         self._program: int | None = None
         self.log = ReplayedLog(read_at=self.since_boot)
         catalog = catalog_file.builtin()
-        self.world = make(
-            Documents(),  # type: ignore[arg-type]
-            Metrics(CollectorRegistry()),
+        self.world = World(
+            store=Documents(),  # type: ignore[arg-type]
             patience=Patience(),
             monotonic=self._clock,
             now=self.now,
@@ -252,8 +247,8 @@ class Node:
         self.decisions = self.world.restarts = Decisions(self)
         self._runtime = test_exits.Runtime()
         self._emitter = FindingEmitter(
-            emit=self.world.engine.submit,
-            classify=lambda kind, code: catalog.action(FaultKey(kind, code)),
+            emit=self.world.queue.submit,
+            classify=catalog.classify,
             known_before={},
             on_inventory=lambda _: None,
             limits=catalog.limits.gpu,
@@ -359,7 +354,7 @@ class Node:
             boot_id=kernel_logs.BOOT,
             watched_since=0.0,
             catalog=catalog_file.builtin(),
-            emit=self.world.engine.submit,
+            emit=self.world.queue.submit,
             report=notes.report,
             cursors=notes,
             meter=notes,
@@ -397,5 +392,5 @@ async def replay(messages: Sequence[Timed], *, place: Place, launched: float, st
             await asyncio.sleep(LAUNCH + at - asyncio.get_running_loop().time())
             node.receive(message)
         await asyncio.sleep(AFTERWARDS)
-        assert node.world.engine.idle
+        assert node.world.queue.idle()
     return node.decisions

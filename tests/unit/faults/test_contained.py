@@ -22,18 +22,17 @@ from kubemend.common import contained
 from kubemend.common.contained import Part
 from kubemend.common.coordination import StepPhase
 from tests import eventually
+from tests.environments.restarts import NOW, RestartEnv
+from tests.environments.rounds import RoundEnv
+from tests.environments.runtime import POD
 from tests.fakes import outside
-from tests.unit.actuator.conftest import POD, rig
 from tests.unit.faults import test_pipeline
 from tests.unit.faults.test_pipeline import MONITOR, TRAINER, stopped_world, xid
 from tests.unit.faults.test_pipeline import world as findings
-from tests.unit.restarts import test_recovery, test_scheduler
-from tests.unit.rounds import test_participant
+from tests.unit.restarts import test_recovery
 
-__all__ = ["findings", "restarting", "rig", "rounds", "stopped_world"]
+__all__ = ["findings", "stopped_world"]
 
-restarting = test_scheduler.world
-rounds = test_participant.world
 
 SECOND = ContainerRef(replace(POD, name="trainer-1", uid="uid-of-the-second"), "trainer")  # type: ignore[arg-type]
 
@@ -53,11 +52,11 @@ async def test_finding_that_fails_leaves_others(findings: test_pipeline.World, m
         return broken() if finding.pid == 666 else named(finding, facts)
 
     monkeypatch.setattr(findings.faults, "named_container", named_container)
-    findings.engine.submit(xid(pid=666))
-    findings.engine.submit(xid(pid=4242))
+    findings.queue.submit(xid(pid=666))
+    findings.queue.submit(xid(pid=4242))
     assert (await findings.restarted(within=60)).target == TRAINER
     assert contained.count([Part.FINDING]) == before + 1
-    await eventually.true(lambda: findings.engine.idle)
+    await eventually.true(findings.queue.idle)
 
 
 async def test_fault_handler_error_leaves_others_and_fault_ends(
@@ -71,13 +70,13 @@ async def test_fault_handler_error_leaves_others_and_fault_ends(
     monkeypatch.setattr(findings.faults, "_attribute", attributed)
     old = findings.events.run(TRAINER, name="trainer-0", created_at=1)
     findings.holders.hold(TRAINER)
-    findings.engine.submit(xid(13, pid=4242))
-    findings.engine.submit(xid(31, pid=4242))
+    findings.queue.submit(xid(13, pid=4242))
+    findings.queue.submit(xid(31, pid=4242))
     request = await findings.restarted(within=60)
     assert (request.target, request.cause().code) == (TRAINER, "Xid31")
     findings.events.stop(old)
     await findings.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
-    await eventually.true(lambda: findings.engine.idle)
+    await eventually.true(findings.queue.idle)
 
 
 async def test_restart_error_leaves_second_container_of_fault(
@@ -93,8 +92,8 @@ async def test_restart_error_leaves_second_container_of_fault(
 
     asked: list[Request] = []
     monkeypatch.setattr(findings.restarts, "handle", handled)
-    findings.engine.submit(xid(31, pid=4242))
-    findings.engine.submit(xid(13, pid=4242))
+    findings.queue.submit(xid(31, pid=4242))
+    findings.queue.submit(xid(13, pid=4242))
     assert (await findings.restarted(within=60)).target == TRAINER
     assert len(asked) == 1
 
@@ -139,7 +138,7 @@ async def test_hang_handler_error_leaves_others(findings: test_pipeline.World, m
     async def still(_: ContainerId) -> str:
         return ""
 
-    running = asyncio.create_task(hangs.run(restarts=findings.restarts, still_hung=still))  # type: ignore[arg-type]
+    running = asyncio.create_task(hangs.run(restarts=findings.restarts, still_hung=still))
     for ref in (MONITOR, TRAINER):
         hangs.hung(
             Hang(
@@ -162,27 +161,25 @@ async def test_hang_handler_error_leaves_others(findings: test_pipeline.World, m
 
 
 async def test_restart_error_midway_closes_reports_and_frees_names(
-    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = contained.count([Part.RESTART])
     with monkeypatch.context() as patched:
         patched.setattr(_SwapRun, "make", broken)
-        condition = await restarting.ask()
+        condition = await env.ask()
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Failed")
     assert "internal error (IndexError in faults/test_contained.py:" in condition.message
     assert contained.count([Part.RESTART]) == before + 1
-    assert await restarting.store.unfinished() == ()
-    assert restarting.restarts.quiet.is_set()
-    assert not restarting.restarts._locks.is_taken(POD.uid)
-    assert not restarting.restarts._slots._held
+    assert await env.store.unfinished() == ()
+    assert env.restarts.quiet.is_set()
+    assert not env.restarts._locks.is_taken(POD.uid)
+    assert not env.restarts._slots._held
 
 
-async def test_frozen_container_runs_again_if_successor_fails(
-    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_frozen_container_runs_again_if_successor_fails(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     """Order create, stop, start: the old container is frozen before the successor is created, and runs again."""
-    pod = restarting.pod.pods.pods()[POD.uid]
-    await restarting.pod.pods.put(replace(pod, restart_policy=RestartPolicy.NEVER))
+    pod = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(pod, restart_policy=RestartPolicy.NEVER))
     made = []
 
     async def make(run: _SwapRun, *_: object, **__: object) -> None:
@@ -192,66 +189,62 @@ async def test_frozen_container_runs_again_if_successor_fails(
 
     with monkeypatch.context() as patched:
         patched.setattr(_SwapRun, "make", make)
-        condition = await restarting.ask(containers="trainer")
+        condition = await env.ask(containers="trainer")
     assert condition.reason == "Failed", condition
     assert made, "the swap tried to create the successor"
-    assert restarting.pod.rig.standbys is not None
-    assert restarting.pod.rig.standbys.story[:1] == ["frozen"]
-    assert restarting.pod.rig.standbys.story[-1] == "thawed"
-    assert (await restarting.pod.running())["trainer"] == [restarting.pod.old["trainer"]]
-    assert await restarting.store.unfinished() == ()
+    assert env.pod.rig.standbys is not None
+    assert env.pod.rig.standbys.story[:1] == ["frozen"]
+    assert env.pod.rig.standbys.story[-1] == "thawed"
+    assert (await env.pod.running())["trainer"] == [env.pod.old["trainer"]]
+    assert await env.store.unfinished() == ()
 
 
 async def test_admission_error_is_reported_and_next_restart_works(
-    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(restarting.outside.owners, "facts", broken)
-        condition = await restarting.ask()
+        patched.setattr(env.outside.owners, "facts", broken)
+        condition = await env.ask()
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, INTERNAL)
-    assert (await restarting.ask()).status is ConditionStatus.TRUE
+    assert (await env.ask()).status is ConditionStatus.TRUE
 
 
-async def test_unreadable_cause_ends_only_its_restart(restarting: test_scheduler.World) -> None:
+async def test_unreadable_cause_ends_only_its_restart(env: RestartEnv) -> None:
     for _ in range(20):  # more than there are slots
-        await restarting.restarts.handle(Request(target=SECOND, cause=broken, devices=frozenset()))
-    assert restarting.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].reason == INTERNAL
-    assert (await restarting.ask()).status is ConditionStatus.TRUE
+        await env.restarts.handle(Request(target=SECOND, cause=broken, devices=frozenset()))
+    assert env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].reason == INTERNAL
+    assert (await env.ask()).status is ConditionStatus.TRUE
 
 
-async def test_verification_error_still_closes_restart(
-    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(restarting.restarts._performer._aftermath, "settle", broken)
-    await restarting.ask()
-    assert await restarting.store.unfinished() == ()
-    (running,) = (await restarting.pod.running())["trainer"]
-    assert running != restarting.pod.old["trainer"]
+async def test_verification_error_still_closes_restart(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env.restarts._performer._aftermath, "settle", broken)
+    await env.ask()
+    assert await env.store.unfinished() == ()
+    (running,) = (await env.pod.running())["trainer"]
+    assert running != env.pod.old["trainer"]
 
 
 # ---- the journal's replay ----
 
 
-async def test_replay_error_undoes_intent_and_replays_others(
-    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await test_recovery.killed_after_the_stop(restarting)
-    bad = restarting.pod.rig.intent(created_at=test_scheduler.NOW, id="bad", target=SECOND)
-    await restarting.store.begin(bad)
+async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    await test_recovery.killed_after_the_stop(env)
+    bad = env.pod.rig.intent(created_at=NOW, id="bad", target=SECOND)
+    await env.store.begin(bad)
     resume = planning.resume
 
     async def resumed(everything: Any, intent: Any) -> Any:
         return broken() if intent.id == "bad" else await resume(everything, intent)
 
     monkeypatch.setattr(planning, "resume", resumed)
-    assert await test_recovery.recovery(restarting, patience=0.0).run() == 2
-    assert await restarting.store.unfinished() == ()
-    (running,) = await restarting.pod.rig.running()
+    assert await test_recovery.recovery(env, patience=0.0).run() == 2
+    assert await env.store.unfinished() == ()
+    (running,) = await env.pod.rig.running()
     assert running.restart_id == "r1"
-    assert restarting.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].reason == INTERNAL
+    assert env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].reason == INTERNAL
 
 
-async def failing_replay(world: test_scheduler.World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second pod's intent can be neither replayed nor undone."""
     resume, carry_out = planning.resume, world.outside.actuators.swap.carry_out
 
@@ -263,62 +256,62 @@ async def failing_replay(world: test_scheduler.World, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(planning, "resume", resumed)
     monkeypatch.setattr(world.outside.actuators.swap, "carry_out", carried_out)
-    await world.store.begin(world.pod.rig.intent(created_at=test_scheduler.NOW, id="bad", target=SECOND))
+    await world.store.begin(world.pod.rig.intent(created_at=NOW, id="bad", target=SECOND))
 
 
-def replay(world: test_scheduler.World) -> Recovery:
+def replay(world: RestartEnv) -> Recovery:
     return test_recovery.recovery(world, patience=0.0)
 
 
 async def test_replay_that_fails_twice_is_quarantined_and_reported(
-    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await failing_replay(restarting, monkeypatch)
-    await replay(restarting).run()
-    assert [intent.id for intent in await restarting.store.unfinished()] == ["bad"], "once is not enough"
-    await test_recovery.killed_after_the_stop(restarting)
-    await replay(restarting).run()
-    assert await restarting.store.unfinished() == ()
-    assert await restarting.store.quarantined() == {"bad"}
-    told = restarting.said.said[SECOND.pod, conditions.IN_PLACE_RESTART]
+    await failing_replay(env, monkeypatch)
+    await replay(env).run()
+    assert [intent.id for intent in await env.store.unfinished()] == ["bad"], "once is not enough"
+    await test_recovery.killed_after_the_stop(env)
+    await replay(env).run()
+    assert await env.store.unfinished() == ()
+    assert await env.store.quarantined() == {"bad"}
+    told = env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART]
     assert (told.status, told.reason) == (ConditionStatus.FALSE, INTERNAL)
     assert "quarantined in the journal" in told.message
-    (running,) = await restarting.pod.rig.running()
+    (running,) = await env.pod.rig.running()
     assert running.restart_id == "r1", "the other one was replayed"
     before = contained.count([Part.REPLAY])
-    assert await replay(restarting).run() == 0
+    assert await replay(env).run() == 0
     assert contained.count([Part.REPLAY]) == before
 
 
 async def test_agent_death_before_replay_costs_no_try(
-    restarting: test_scheduler.World,
+    env: RestartEnv,
 ) -> None:
-    await test_recovery.killed_after_the_stop(restarting)
+    await test_recovery.killed_after_the_stop(env)
     for _ in range(2):  # two agents die at this point
-        assert await restarting.store.replay_begins("r1")
-    assert await replay(restarting).run() == 1
-    assert await restarting.store.unfinished() == ()
-    assert await restarting.store.quarantined() == frozenset()
+        assert await env.store.replay_begins("r1")
+    assert await replay(env).run() == 1
+    assert await env.store.unfinished() == ()
+    assert await env.store.quarantined() == frozenset()
 
 
 async def test_intent_at_which_agents_die_is_quarantined_untried(
-    restarting: test_scheduler.World, monkeypatch: pytest.MonkeyPatch
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await test_recovery.killed_after_the_stop(restarting)
+    await test_recovery.killed_after_the_stop(env)
     for _ in range(5):
-        assert await restarting.store.replay_begins("r1")
+        assert await env.store.replay_begins("r1")
     tried = []
     monkeypatch.setattr(planning, "resume", lambda *_: tried.append(True))
     before = contained.count([Part.REPLAY])
-    await replay(restarting).run()
-    assert await restarting.store.quarantined() == {"r1"}
+    await replay(env).run()
+    assert await env.store.quarantined() == {"r1"}
     assert tried == []
     assert contained.count([Part.REPLAY]) == before + 1
 
 
-async def test_runtime_outage_during_replay_counts_as_no_try(restarting: test_scheduler.World, tmp_path: Any) -> None:
+async def test_runtime_outage_during_replay_counts_as_no_try(env: RestartEnv, tmp_path: Any) -> None:
     store = await Store.open(tmp_path / "another.db")
-    intent = restarting.pod.rig.intent(created_at=test_scheduler.NOW)
+    intent = env.pod.rig.intent(created_at=NOW)
     await store.begin(intent)
     for _ in range(20):
         assert await store.replay_begins(intent.id)
@@ -330,69 +323,65 @@ async def test_runtime_outage_during_replay_counts_as_no_try(restarting: test_sc
 
 
 async def test_round_member_that_cannot_restart_is_reported_and_released(
-    rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
+    round_env: RoundEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(rounds.rounds._orders, "selection", broken)
-        told = rounds.order()
+        patched.setattr(round_env.rounds._orders, "selection", broken)
+        told = round_env.order()
         failed = await told.next()
     assert (failed.phase, failed.reason) == (StepPhase.FAILED, INTERNAL)
-    rounds.rounds.abort("default/gang-1", [POD.uid], reason="it has failed")
-    await eventually.true(lambda: not rounds.rounds.busy(POD.uid))
-    again = rounds.order(round="default/gang-2")
+    round_env.rounds.abort("default/gang-1", [POD.uid], reason="it has failed")
+    await eventually.true(lambda: not round_env.rounds.busy(POD.uid))
+    again = round_env.order(round="default/gang-2")
     assert (await again.next()).phase is StepPhase.STOPPED
-    rounds.rounds.release("default/gang-2", [])
+    round_env.rounds.release("default/gang-2", [])
     assert (await again.next()).phase is StepPhase.RUNNING
 
 
 async def test_round_member_error_midway_is_reported_and_thawed(
-    rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
+    round_env: RoundEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(_SwapRun, "make", broken)
-        told = rounds.order()
+        told = round_env.order()
         failed = await told.next()
     assert failed.phase is StepPhase.FAILED
-    rounds.rounds.abort("default/gang-1", [POD.uid], reason="it has failed")
-    await eventually.true(lambda: not rounds.rounds.busy(POD.uid))
-    assert rounds.freezer.still() == set()
+    round_env.rounds.abort("default/gang-1", [POD.uid], reason="it has failed")
+    await eventually.true(lambda: not round_env.rounds.busy(POD.uid))
+    assert round_env.freezer.still() == set()
 
     async def closed() -> bool:
-        return await rounds.store.unfinished() == ()
+        return await round_env.store.unfinished() == ()
 
     await eventually.true(closed)
 
 
-async def test_order_that_cannot_be_accepted_is_answered(
-    rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_order_that_cannot_be_accepted_is_answered(round_env: RoundEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(rounds.rounds, "_pod", broken)
-        told = rounds.order()
+        patched.setattr(round_env.rounds, "_pod", broken)
+        told = round_env.order()
         failed = await told.next()
     assert (failed.phase, failed.reason) == (StepPhase.FAILED, INTERNAL)
     assert "IndexError" in failed.detail
 
 
 async def test_thaw_error_of_one_container_releases_the_others(
-    rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
+    round_env: RoundEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = rounds.order()
+    told = round_env.order()
     assert (await told.next()).phase is StepPhase.STOPPED
-    newest, thaw = await rounds.newest(), rounds.freezer.thaw
+    newest, thaw = await round_env.newest(), round_env.freezer.thaw
     with monkeypatch.context() as patched:
-        patched.setattr(rounds.freezer, "thaw", lambda each: broken() if each == newest["trainer"] else thaw(each))
-        rounds.rounds.release("default/gang-1", [POD.uid])
-        await eventually.true(lambda: rounds.freezer.still() == {newest["trainer"]})
+        patched.setattr(round_env.freezer, "thaw", lambda each: broken() if each == newest["trainer"] else thaw(each))
+        round_env.rounds.release("default/gang-1", [POD.uid])
+        await eventually.true(lambda: round_env.freezer.still() == {newest["trainer"]})
     thaw(newest["trainer"])
 
 
-async def test_unreadable_record_does_not_stop_next_agent(
-    rounds: test_participant.World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = rounds.order()
+async def test_unreadable_record_does_not_stop_next_agent(round_env: RoundEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = round_env.order()
     assert (await told.next()).phase is StepPhase.STOPPED
-    await rounds.die()
-    monkeypatch.setattr(type(rounds.rounds), "_resume_member", broken)
-    await rounds.start()
-    assert rounds.freezer.still() == set(), "containers without a session are thawed"
+    await round_env.die()
+    monkeypatch.setattr(type(round_env.rounds), "_resume_member", broken)
+    await round_env.start()
+    assert round_env.freezer.still() == set(), "containers without a session are thawed"

@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.faults.exits import Ended, Exits, why_not_its_own
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -30,9 +27,9 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import exits
 from kubemend.agent.restarts.scheduler import Request
-from kubemend.agent.rounds.order_resolver import DeviceFacts
 from kubemend.common import aio
 from kubemend.common.coordination import FaultKind
+from tests.environments.node import NodeEnv
 from tests.fakes import outside
 
 REF = PodRef("team", "solo", PodUid("u"))
@@ -131,12 +128,9 @@ class Rounds:
         return False
 
 
-@dataclass
-class Rig:
-    store: Store
+@dataclass(kw_only=True)
+class Rig(NodeEnv):
     pods: outside.Pods = field(default_factory=lambda: outside.Pods(pod()))
-    events: outside.Events = field(default_factory=outside.Events)
-    holders: outside.Holders = field(default_factory=outside.Holders)
     restarts: Restarts = field(default_factory=Restarts)
     runtime: Runtime = field(default_factory=Runtime)
     ends: Ends = field(default_factory=Ends)
@@ -144,15 +138,13 @@ class Rig:
     reported: set[PodUid] = field(default_factory=set)
 
     def exits(self) -> Exits:
-        metrics = Metrics(CollectorRegistry())
-        ledger = VerdictStore(store=self.store, metrics=metrics, boot_id="boot-1")
         return Exits(
             restarts=self.restarts,  # type: ignore[arg-type]
             pods=self.pods,
             runtime=self.runtime,
             ends=self.ends,
             rounds=self.rounds,
-            knowledge=DeviceFacts(holders=self.holders, ledger=ledger, devices=outside.Devices()),
+            knowledge=self.facts(),
             now=lambda: 3.0,
             reported=lambda pod: pod.ref.uid in self.reported,
         )
@@ -177,10 +169,8 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(tmp_path: Any) -> AsyncIterator[Rig]:
-    store = await Store.open(tmp_path / "state.db")
-    yield Rig(store)
-    await store.close()
+def rig(store: Store) -> Rig:
+    return Rig(store=store)
 
 
 async def test_exit_with_error_requests_restart_without_hub(rig: Rig) -> None:

@@ -3,16 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.faults.hangs import Hangs
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions, hangs
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
@@ -22,12 +18,11 @@ from kubemend.agent.model.hangs import Hang, Thread
 from kubemend.agent.model.workloads import Allocations, ContainerId
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.scheduler import Request
+from tests.environments.node import NodeEnv
+from tests.environments.restarts import NOW, RestartEnv
+from tests.environments.runtime import POD, TARGET
 from tests.fakes import outside
-from tests.unit.actuator.conftest import POD, TARGET, rig
 from tests.unit.restart import builders
-from tests.unit.restarts.test_scheduler import NOW, World, world
-
-__all__ = ["rig", "world"]
 
 ME = ContainerId("c1")
 PATIENCE = 60.0
@@ -59,17 +54,18 @@ class Restarts:
         await self.let_go.wait()
 
 
-@dataclass
-class Node:
+@dataclass(kw_only=True)
+class Node(NodeEnv):
     """The dependencies of hangs, in memory."""
 
-    hangs: Hangs
-    restarts: Restarts
-    holders: outside.Holders
-    ledger: VerdictStore
-    said: outside.Conditions
-    registry: CollectorRegistry
+    restarts: Restarts = field(default_factory=Restarts)
     still: dict[ContainerId, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.hangs = Hangs(
+            ledger=self.ledger, devices=self.devices, holders=self.holders, reporter=self.said, metrics=self.metrics
+        )
 
     async def still_hung(self, container: ContainerId) -> str:
         return self.still.get(container, "")
@@ -78,24 +74,15 @@ class Node:
         async with asyncio.timeout(PATIENCE):
             return await self.restarts.requests.get()
 
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.registry.get_sample_value(name, labels)
-
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    store = await Store.open(tmp_path / "state.db")
-    registry, holders, said = CollectorRegistry(), outside.Holders(), outside.Conditions()
-    metrics = Metrics(registry)
-    ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1")
-    made = Hangs(ledger=ledger, devices=outside.Devices(), holders=holders, reporter=said, metrics=metrics)
-    node = Node(made, Restarts(), holders, ledger, said, registry)
-    run = made.run(restarts=node.restarts, still_hung=node.still_hung)  # type: ignore[arg-type]
+async def node(store: Store) -> AsyncIterator[Node]:
+    node = Node(store=store)
+    run = node.hangs.run(restarts=node.restarts, still_hung=node.still_hung)  # type: ignore[arg-type]
     work = asyncio.create_task(run, name="hangs")
     yield node
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
-    await store.close()
 
 
 def broken(action: ActionClass) -> Finding:
@@ -192,35 +179,35 @@ async def test_heartbeat_not_watched_is_published_on_pod(node: Node) -> None:
     assert node.said.said[builders.POD, conditions.IN_PLACE_RESTART].status is ConditionStatus.UNKNOWN
 
 
-async def test_hang_that_ends_before_first_step_is_not_restarted(world: World) -> None:
-    view = world.pod.pods.pods()[POD.uid]
-    await world.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+async def test_hang_that_ends_before_first_step_is_not_restarted(env: RestartEnv) -> None:
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
     cause = admission.Cause(code="Hung", message="no heartbeat", happened_at=NOW)
 
     async def beats_again() -> str:
         return "it beats again"
 
     request = Request(target=TARGET, cause=lambda: cause, devices=frozenset(), withdrawn=beats_again)
-    await world.restarts.handle(request)
-    said = world.said.said[POD, conditions.IN_PLACE_RESTART]
+    await env.restarts.handle(request)
+    said = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert (said.status, said.reason) == (ConditionStatus.FALSE, "CauseGone")
     assert said.message == "trainer not restarted for no heartbeat: it beats again"
-    assert await world.pod.running() == {name: [world.pod.old[name]] for name in ("trainer", "logger", "shipper")}
-    assert await world.store.unfinished() == ()
+    assert await env.pod.running() == {name: [env.pod.old[name]] for name in ("trainer", "logger", "shipper")}
+    assert await env.store.unfinished() == ()
 
 
-async def test_hang_request_on_hold_ends_with_its_cause(world: World) -> None:
+async def test_hang_request_on_hold_ends_with_its_cause(env: RestartEnv) -> None:
     cause = admission.Cause(code="Hung", message="no heartbeat", happened_at=NOW, devices_known=False)
     answers = iter(["", "", "it beats again"])
 
     async def after_a_while() -> str:
         return next(answers)
 
-    view = world.pod.pods.pods()[POD.uid]
-    await world.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
     request = Request(target=TARGET, cause=lambda: cause, devices=None, withdrawn=after_a_while)
-    handled = asyncio.create_task(world.restarts.handle(request))
+    handled = asyncio.create_task(env.restarts.handle(request))
     async with asyncio.timeout(PATIENCE):
-        await world.said.wait_for(POD, conditions.IN_PLACE_RESTART, "DeviceNotProven")
+        await env.said.wait_for(POD, conditions.IN_PLACE_RESTART, "DeviceNotProven")
         await handled
-    assert world.said.said[POD, conditions.IN_PLACE_RESTART].reason == "CauseGone"
+    assert env.said.said[POD, conditions.IN_PLACE_RESTART].reason == "CauseGone"

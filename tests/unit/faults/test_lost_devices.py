@@ -1,33 +1,26 @@
 """Report all containers on a lost GPU to their gangs once, and restart none on this node."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.condition_publisher import ConditionPublisher
-from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.faults.app_faults import AppFaultHandler, Patience
-from kubemend.agent.faults.lost_devices import LostDevices
-from kubemend.agent.faults.pipeline import FindingPipeline
 from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.state import evidence
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, Inventory
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import admission
-from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
-from kubemend.common import aio
 from kubemend.common.coordination import FaultAnswer
 from tests import eventually
+from tests.environments.findings import FindingEnv
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -101,51 +94,24 @@ class Faults(AppFaultHandler):
         return await super()._holders_of(device)
 
 
-class World:
+@dataclass(kw_only=True)
+class World(FindingEnv):
     """One agent. ``close`` is its death."""
 
-    def __init__(self, store: Store) -> None:
-        metrics = Metrics(CollectorRegistry())
-        self.devices, self.holders, self.events = outside.Devices(), outside.Holders(), outside.Events()
-        self.gangs, self.restarts = Gangs(), Restarts()
+    pods: outside.Pods = field(default_factory=lambda: outside.Pods(builders.pod(), builders.pod(ref=OTHER.pod)))
+    gangs: Gangs = field(default_factory=Gangs)
+    restarts: Any = field(default_factory=Restarts)
+    catalog: Catalog = CATALOG
+    ledger_now: Callable[[], float] = lambda: NOW
+    now: Callable[[], float] = lambda: NOW
+    patience: Patience = field(default_factory=lambda: Patience(root_cause=0.0, twin=0.01, ask_again=0.01))
+    handler: type[AppFaultHandler] = Faults
+
+    def __post_init__(self) -> None:
+        self.report_to_hub = self.gangs.device_lost
+        super().__post_init__()
         self.gangs.answers.set()
-        pods, processes = outside.Pods(builders.pod(), builders.pod(ref=OTHER.pod)), outside.Processes()
-        self.ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1", catalog=CATALOG, now=lambda: NOW)
-        access: aio.Promise[RuntimeAccess] = aio.Promise()
-        self.faults = Faults(
-            access=access,
-            ledger=self.ledger,
-            pods=pods,
-            devices=self.devices,
-            holders=self.holders,
-            processes=processes,  # type: ignore[arg-type]
-            patience=Patience(root_cause=0.0, twin=0.01, ask_again=0.01),
-        )
-        self.engine = FindingPipeline(
-            ledger=self.ledger,
-            publisher=ConditionPublisher(
-                ledger=self.ledger,
-                pods=pods,
-                devices=self.devices,
-                holders=self.holders,
-                reporter=outside.Conditions(),
-            ),
-            faults=self.faults,
-            lost=LostDevices(
-                ledger=self.ledger,
-                catalog=CATALOG,
-                faults=self.faults,
-                devices=self.devices,
-                report_to_hub=self.gangs.device_lost,
-                settle=0.05,
-            ),
-            devices=self.devices,
-            processes=processes,  # type: ignore[arg-type]
-            metrics=metrics,
-            classify=lambda *_: ActionClass.NONE,
-            now=lambda: NOW,
-        )
-        access.fulfil(RuntimeAccess(self.restarts, self.events, runtime=None))  # type: ignore[arg-type]
+        self.find_runtime(self.restarts)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -166,12 +132,14 @@ class World:
 
     async def asked_again(self) -> None:
         """Wait until the device's holders were queried more than once."""
-        await eventually.true(lambda: self.faults.asked > 1)
+        assert isinstance(self.faults, Faults)
+        faults = self.faults
+        await eventually.true(lambda: faults.asked > 1)
 
     async def tells_of_nobody(self) -> None:
         """Wait until all earlier findings are handled; no container may have been reported."""
         seen = self.gangs.told.copy()
-        await eventually.true(lambda: self.engine.idle and not _of_lost_devices())
+        await eventually.true(lambda: self.queue.idle() and not _of_lost_devices())
         assert self.gangs.told == seen
         assert self.restarts.requests == []
 
@@ -182,15 +150,8 @@ def _of_lost_devices() -> list[str]:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "state.db")
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
 async def world(store: Store) -> AsyncIterator[World]:
-    made = World(store)
+    made = World(store=store)
     await made.start()
     yield made
     await made.close()
@@ -200,7 +161,7 @@ async def world(store: Store) -> AsyncIterator[World]:
 async def test_lost_gpu_of_member_is_reported_and_restarts_none(world: World, answer: FaultAnswer) -> None:
     world.gangs.answer = answer
     world.holds(TRAINER)
-    world.engine.submit(found(pid=4242))
+    world.queue.submit(found(pid=4242))
     ((target, cause),) = await world.gangs.hears(1)
     assert target == TRAINER
     assert (cause.code, cause.action, cause.device) == ("Xid79", ActionClass.REBOOT_NODE, outside.GPU.uuid)
@@ -210,7 +171,7 @@ async def test_lost_gpu_of_member_is_reported_and_restarts_none(world: World, an
 
 async def test_lost_gpu_reports_all_holders(world: World) -> None:
     world.holds(TRAINER, OTHER)
-    world.engine.submit(found())
+    world.queue.submit(found())
     assert {target for target, _ in await world.gangs.hears(2)} == {TRAINER, OTHER}
 
 
@@ -219,18 +180,18 @@ async def test_lost_gpu_in_many_sources_is_reported_once_with_cause(world: World
     world.holds(TRAINER)
     off_bus = found(FindingKind.OFF_BUS, "")
     for finding in (found(), found(pid=4242), found(source=Source.NVML), off_bus, BY_NVML)[::order]:
-        world.engine.submit(finding)
+        world.queue.submit(finding)
     ((_, cause),) = await world.gangs.hears(1)
     assert cause.code == "Xid79"
     await world.tells_of_nobody()
-    world.engine.submit(replace(BY_NVML, observed_at=NOW + 5))
+    world.queue.submit(replace(BY_NVML, observed_at=NOW + 5))
     await world.tells_of_nobody()
 
 
 async def test_lost_gpu_effect_seen_first_is_reported_with_cause(world: World) -> None:
     world.holds(TRAINER)
-    world.engine.submit(found(FindingKind.OFF_BUS, ""))
-    world.engine.submit(found())
+    world.queue.submit(found(FindingKind.OFF_BUS, ""))
+    world.queue.submit(found())
     ((_, cause),) = await world.gangs.hears(1)
     assert cause.code == "Xid79"
 
@@ -248,7 +209,7 @@ async def test_lost_gpu_effect_seen_first_is_reported_with_cause(world: World) -
 )
 async def test_usable_gpu_reports_no_container(world: World, finding: Finding) -> None:
     world.holds(TRAINER)
-    world.engine.submit(finding)
+    world.queue.submit(finding)
     await world.tells_of_nobody()
     assert world.ledger.active_faults(outside.GPU.uuid)
 
@@ -257,7 +218,7 @@ async def test_lost_gpu_ignores_ended_and_newer_containers(world: World) -> None
     world.holders.hold(TRAINER, OTHER)
     world.events.run(TRAINER, name="ended", state=ContainerState.EXITED)
     world.events.run(OTHER, name="later", created_at=int((NOW + 1) * 1e9))
-    world.engine.submit(found())
+    world.queue.submit(found())
     await world.tells_of_nobody()
 
 
@@ -268,7 +229,7 @@ async def test_lost_gpu_with_unknown_holders_reports_none(world: World, unknown:
     if unknown == "kubelet":
         world.devices.inventory = known
         world.holders.allocations = Allocations(known=False)
-    world.engine.submit(found())
+    world.queue.submit(found())
     await world.asked_again()
     assert world.gangs.told == []
     world.devices.inventory = known
@@ -279,7 +240,7 @@ async def test_lost_gpu_with_unknown_holders_reports_none(world: World, unknown:
 async def test_lost_gpu_reports_after_first_runtime_listing(world: World) -> None:
     world.events.listed.clear()
     world.holds(TRAINER)
-    world.engine.submit(found())
+    world.queue.submit(found())
     async with asyncio.timeout(60):
         await world.events.awaited.wait()
     world.events.listed.set()
@@ -290,21 +251,21 @@ async def test_lost_gpu_reports_after_first_runtime_listing(world: World) -> Non
 async def test_lost_gpu_that_recovers_before_answer_is_dropped(world: World) -> None:
     world.gangs.answers.clear()
     world.holds(TRAINER)
-    world.engine.submit(BY_NVML)
+    world.queue.submit(BY_NVML)
     await world.gangs.hears(1)
     back = replace(BY_NVML, kind=FindingKind.DEVICE_BACK, action=ActionClass.NONE)
-    world.engine.submit(back)
+    world.queue.submit(back)
     async with asyncio.timeout(60):
         await world.gangs.withdrawn.wait()
-    world.engine.submit(replace(BY_NVML, observed_at=NOW + 5))  # and lost again
+    world.queue.submit(replace(BY_NVML, observed_at=NOW + 5))  # and lost again
     await world.gangs.hears(2)
 
 
 async def test_next_agent_reports_holders_of_gpu_still_lost(world: World, store: Store) -> None:
-    world.engine.submit(found())
+    world.queue.submit(found())
     await world.asked_again()  # kubelet does not report the holders, and then this agent dies
     await world.close()
-    second = World(store)
+    second = World(store=store)
     second.devices.inventory = Inventory(complete=True)
     second.holds(TRAINER)
     await second.start()
@@ -316,10 +277,10 @@ async def test_next_agent_reports_holders_of_gpu_still_lost(world: World, store:
 
 
 async def test_next_agent_ignores_gpu_that_answers_again(world: World, store: Store) -> None:
-    world.engine.submit(found())
+    world.queue.submit(found())
     await world.asked_again()  # kubelet does not report the holders, and then this agent dies
     await world.close()
-    second = World(store)
+    second = World(store=store)
     second.holds(TRAINER)
     await second.start()
     await second.tells_of_nobody()

@@ -3,36 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from kubemend.agent import ports
 from kubemend.agent.actuator import progress
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import NotFound
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.condition_publisher import ConditionPublisher
-from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.faults.app_faults import AppFaultHandler, Patience
-from kubemend.agent.faults.lost_devices import LostDevices
-from kubemend.agent.faults.pipeline import FindingPipeline
-from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.health.catalog.catalog import EMPTY, Catalog
 from kubemend.agent.health.state import evidence
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator, GpuUuid, Inventory, MigInstance
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations, ContainerId, ContainerRef, ContainerState, PodUid
-from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
-from kubemend.common import aio
+from tests.environments.findings import FindingEnv
 from tests.fakes import outside
 from tests.unit.hub.builders import info
 from tests.unit.restart import builders
@@ -40,7 +28,6 @@ from tests.unit.restart import builders
 TRAINER = builders.TARGET
 MONITOR = ContainerRef(replace(builders.POD, name="monitor", uid=PodUid("uid-2")), "exporter")
 HERE = DeviceLocator(pci=outside.GPU.pci)
-QUICK = Patience(root_cause=0.0, twin=0.05, listed=1.0, ask_again=0.01)
 
 
 def xid(code: int = 31, action: ActionClass = ActionClass.RESTART_APP, **changes: Any) -> Finding:
@@ -82,31 +69,23 @@ class Runtime:
         return replace(ended, state=ContainerState.RUNNING, pid=self.first[container_id])
 
 
-@dataclass
-class World:
-    engine: FindingPipeline
-    faults: AppFaultHandler
-    ledger: VerdictStore
-    publisher: ConditionPublisher
-    pods: outside.Pods
-    devices: outside.Devices
-    holders: outside.Holders
-    events: outside.Events
-    said: outside.Conditions
-    processes: outside.Processes
-    restarts: Restarts
-    store: Store
-    metrics: Metrics
-    access: "aio.Promise[RuntimeAccess]"
+@dataclass(kw_only=True)
+class World(FindingEnv):
+    pods: outside.Pods = field(default_factory=lambda: outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod)))
+    restarts: Any = field(default_factory=Restarts)
+    classify: Callable[[FindingKind, str], ActionClass] = lambda _, code: (
+        ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE
+    )
 
     async def restarted(self, *, within: float = 60) -> Request:
         async with asyncio.timeout(within):
-            return await self.restarts.requests.get()
+            request: Request = await self.restarts.requests.get()
+        return request
 
     async def nothing_restarted(self) -> None:
         """Wait until all findings are handled; no restart may have been requested."""
         async with asyncio.timeout(60):
-            while not self.engine.idle:  # noqa: ASYNC110 - a property that sources poll, too
+            while not self.queue.idle():  # noqa: ASYNC110 - sources poll it, too
                 await asyncio.sleep(0.01)
         assert self.restarts.requests.empty()
 
@@ -115,73 +94,10 @@ class World:
             return await self.said.wait_for(builders.POD, kind, reason)
 
 
-def make(
-    store: Store,
-    metrics: Metrics,
-    *,
-    patience: Patience = QUICK,
-    monotonic: Callable[[], float] = lambda: 50.0,  # a storm is one moment, however slow the machine
-    now: Callable[[], float] = lambda: 200.0,
-    catalog: Catalog = EMPTY,
-    pods: outside.Pods | None = None,
-) -> World:
-    pods = pods if pods is not None else outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod))
-    devices, holders, events = outside.Devices(), outside.Holders(), outside.Events()
-    said, processes, restarts = outside.Conditions(), outside.Processes(), Restarts()
-    ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot-1", catalog=catalog)
-    publisher = ConditionPublisher(ledger=ledger, pods=pods, devices=devices, holders=holders, reporter=said)
-    access: aio.Promise[RuntimeAccess] = aio.Promise()
-    faults = AppFaultHandler(
-        ledger=ledger,
-        pods=pods,
-        devices=devices,
-        holders=holders,
-        processes=processes,  # type: ignore[arg-type]
-        access=access,
-        patience=patience,
-    )
-    engine = FindingPipeline(
-        ledger=ledger,
-        publisher=publisher,
-        faults=faults,
-        lost=LostDevices(
-            ledger=ledger,
-            catalog=catalog_file.builtin(),
-            faults=faults,
-            devices=devices,
-            report_to_hub=ports.NO_GANGS.device_lost,
-        ),
-        devices=devices,
-        processes=processes,  # type: ignore[arg-type]
-        metrics=metrics,
-        classify=lambda _, code: ActionClass.NONE if code == "0" else ActionClass.RESET_DEVICE,
-        now=now,
-        monotonic=monotonic,
-    )
-    return World(
-        engine,
-        faults,
-        ledger,
-        publisher,
-        pods,
-        devices,
-        holders,
-        events,
-        said,
-        processes,
-        restarts,
-        store,
-        metrics,
-        access,
-    )
-
-
 @pytest.fixture
-async def stopped_world(tmp_path: Path) -> AsyncIterator[World]:
+def stopped_world(store: Store) -> World:
     """No container runs yet."""
-    store = await Store.open(tmp_path / "state.db")
-    yield make(store, Metrics(CollectorRegistry()))
-    await store.close()
+    return World(store=store)
 
 
 @pytest.fixture
@@ -206,7 +122,7 @@ class running:  # noqa: N801 - reads as a word: async with running(world)
             use_runtime(self._world)
         self._tasks = [
             asyncio.create_task(self._world.engine.run()),
-            asyncio.create_task(self._world.publisher.run()),
+            asyncio.create_task(self._world.conditions.run()),
         ]
 
     async def __aexit__(self, *_: object) -> None:
@@ -217,11 +133,11 @@ class running:  # noqa: N801 - reads as a word: async with running(world)
 
 def use_runtime(world: World) -> None:
     runtime = Runtime({ContainerId("trainer-0"): 4000})
-    world.access.fulfil(RuntimeAccess(world.restarts, world.events, runtime))  # type: ignore[arg-type]
+    world.find_runtime(world.restarts, runtime=runtime)
 
 
 async def test_pipeline_process_in_line_names_container(world: World) -> None:
-    world.engine.submit(xid(pid=4242))
+    world.queue.submit(xid(pid=4242))
     request = await world.restarted()
     assert request.target == TRAINER
     assert request.devices == frozenset({outside.GPU.uuid})
@@ -233,41 +149,41 @@ async def test_pipeline_process_in_line_names_container(world: World) -> None:
 
 
 async def test_pipeline_finding_without_process_hits_only_holder(world: World) -> None:
-    world.engine.submit(xid(94, source=Source.NVML))
+    world.queue.submit(xid(94, source=Source.NVML))
     assert (await world.restarted()).target == TRAINER
 
 
 async def test_pipeline_finding_with_two_holders_restarts_none(world: World) -> None:
     world.holders.hold(TRAINER, MONITOR)
-    world.engine.submit(xid(94, source=Source.NVML))
+    world.queue.submit(xid(94, source=Source.NVML))
     await world.nothing_restarted()
 
 
 async def test_pipeline_fault_of_host_process_restarts_none_despite_nvml(world: World) -> None:
     world.processes.add(77, container=None)
-    world.engine.submit(xid(31, source=Source.NVML))  # without a pid, and first
-    world.engine.submit(xid(31, pid=77))
+    world.queue.submit(xid(31, source=Source.NVML))  # without a pid, and first
+    world.queue.submit(xid(31, pid=77))
     await world.nothing_restarted()
 
 
 async def test_pipeline_program_error_without_process_takes_that_of_another_code(world: World) -> None:
     world.processes.add(77, container=None)
-    world.engine.submit(xid(13))  # the driver names the process of a stack overflow in the Xid 43 after it
-    world.engine.submit(xid(43, pid=77))
+    world.queue.submit(xid(13))  # the driver names the process of a stack overflow in the Xid 43 after it
+    world.queue.submit(xid(43, pid=77))
     await world.nothing_restarted()
 
 
 async def test_pipeline_fault_of_another_code_a_second_later_is_its_own(world: World) -> None:
     world.processes.add(77, container=None)
-    world.engine.submit(xid(31, pid=77))
-    world.engine.submit(xid(94, source=Source.NVML, observed_at=101.0))
+    world.queue.submit(xid(31, pid=77))
+    world.queue.submit(xid(94, source=Source.NVML, observed_at=101.0))
     await world.restarted()
 
 
 async def test_pipeline_fault_of_device_does_not_take_process_of_another_code(world: World) -> None:
-    world.engine.submit(xid(43, pid=4242))
+    world.queue.submit(xid(43, pid=4242))
     await world.restarted()
-    world.engine.submit(xid(79, ActionClass.REBOOT_NODE))
+    world.queue.submit(xid(79, ActionClass.REBOOT_NODE))
     await world.condition(conditions.DEVICE_FAILURE, "Xid79")
 
 
@@ -276,7 +192,7 @@ async def test_pipeline_unreadable_process_restarts_none_and_fault_lasts(
 ) -> None:
     world.processes.add(77, container=ContainerId("trainer-0"))
     world.processes.unreadable.add(77)
-    world.engine.submit(xid(31, pid=77))
+    world.queue.submit(xid(31, pid=77))
     await world.nothing_restarted()
     assert world.ledger.verdict(outside.GPU.uuid, inventory=world.devices.inventory).action is ActionClass.RESTART_APP
 
@@ -284,7 +200,7 @@ async def test_pipeline_unreadable_process_restarts_none_and_fault_lasts(
 async def test_pipeline_fault_of_exec_process_restarts_none(world: World) -> None:
     world.processes.add(77, container=ContainerId("trainer-0"))
     world.processes.put_in.add(77)
-    world.engine.submit(xid(pid=77))
+    world.queue.submit(xid(pid=77))
     await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
     await world.nothing_restarted()
     world.processes.ends[77].set()
@@ -294,36 +210,36 @@ async def test_pipeline_fault_of_exec_process_restarts_none(world: World) -> Non
 async def test_pipeline_first_process_unknown_to_proc_comes_from_runtime(world: World) -> None:
     world.processes.add(4000, container=ContainerId("trainer-0"))
     world.processes.put_in.add(4000)  # the container has no PID namespace of its own
-    world.engine.submit(xid(pid=4000))
+    world.queue.submit(xid(pid=4000))
     assert (await world.restarted()).target == TRAINER
 
 
 async def test_pipeline_reused_pid_restarts_none(world: World) -> None:
     world.processes.add(4242, container=ContainerId("trainer-0"), started=60.0)  # after boot_seconds 50
-    world.engine.submit(xid(pid=4242))
+    world.queue.submit(xid(pid=4242))
     await world.nothing_restarted()
 
 
 async def test_pipeline_lost_gpu_sets_device_failure_and_restarts_none(world: World) -> None:
-    world.engine.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
+    world.queue.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
     failure = await world.condition(conditions.DEVICE_FAILURE, "Xid79")
     assert failure.status is ConditionStatus.TRUE
     await world.nothing_restarted()
 
 
 async def test_pipeline_graver_fault_on_device_is_in_cause(world: World) -> None:
-    world.engine.submit(xid(79, ActionClass.REBOOT_NODE))
-    world.engine.submit(xid(31, pid=4242))
+    world.queue.submit(xid(79, ActionClass.REBOOT_NODE))
+    world.queue.submit(xid(31, pid=4242))
     assert (await world.restarted()).cause().action is ActionClass.REBOOT_NODE
 
 
 async def test_pipeline_finding_before_first_start_restarts_none(world: World) -> None:
-    world.engine.submit(xid(pid=4242, evidence={evidence.LOOK_BACK: "true"}))
+    world.queue.submit(xid(pid=4242, evidence={evidence.LOOK_BACK: "true"}))
     await world.nothing_restarted()
 
 
 async def test_pipeline_device_is_unhealthy_until_container_ended(world: World) -> None:
-    world.engine.submit(xid(pid=4242))
+    world.queue.submit(xid(pid=4242))
     await world.restarted()
     assert (await world.condition(conditions.DEVICES_HEALTHY, "Xid31")).status is ConditionStatus.FALSE
     world.events.stop(ContainerId("trainer-0"))
@@ -335,14 +251,14 @@ async def test_pipeline_fault_ends_when_the_program_is_restarted_in_its_containe
     world: World, result: Result, health: str
 ) -> None:
     world.restarts.outcome = Outcome(result, {TRAINER.name: ContainerId("trainer-0")})
-    world.engine.submit(xid(pid=4242))
+    world.queue.submit(xid(pid=4242))
     await world.restarted()
     await world.condition(conditions.DEVICES_HEALTHY, health)
 
 
 async def test_pipeline_fault_of_host_process_ends_with_it(world: World) -> None:
     world.processes.add(77, container=None)
-    world.engine.submit(xid(pid=77))
+    world.queue.submit(xid(pid=77))
     await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
     world.processes.ends[77].set()
     await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
@@ -350,8 +266,8 @@ async def test_pipeline_fault_of_host_process_ends_with_it(world: World) -> None
 
 async def test_pipeline_two_faults_end_when_both_have_ended(world: World) -> None:
     world.processes.add(77, container=None)
-    world.engine.submit(xid(pid=77))
-    world.engine.submit(xid(13, pid=4242))
+    world.queue.submit(xid(pid=77))
+    world.queue.submit(xid(13, pid=4242))
     await world.restarted()
     world.events.stop(ContainerId("trainer-0"))
     await world.nothing_restarted()
@@ -362,7 +278,7 @@ async def test_pipeline_two_faults_end_when_both_have_ended(world: World) -> Non
 
 async def test_pipeline_unknown_code_restarts_if_driver_needs_nothing(world: World) -> None:
     world.devices.recovery = 0
-    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
     request = await world.restarted()
     assert (request.target, request.cause().action) == (TRAINER, ActionClass.RESTART_APP)
 
@@ -371,7 +287,7 @@ async def test_pipeline_old_fault_that_driver_clears_ends_with_holders(world: Wo
     world.devices.recovery = 0
     world.holders.hold(TRAINER)
     old = world.events.run(TRAINER, name="trainer-0", created_at=1)
-    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, evidence={evidence.LOOK_BACK: "true"}))
+    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, evidence={evidence.LOOK_BACK: "true"}))
     await world.condition(conditions.DEVICES_HEALTHY, "Xid999")
     world.events.stop(old)
     await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
@@ -380,19 +296,19 @@ async def test_pipeline_old_fault_that_driver_clears_ends_with_holders(world: Wo
 
 async def test_pipeline_unknown_code_and_driver_reset_restarts_none(world: World) -> None:
     world.devices.recovery = 1
-    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
     await world.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
     await world.nothing_restarted()
 
 
 async def test_pipeline_unknown_code_and_silent_driver_restarts_none(world: World) -> None:
-    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
     assert (await world.condition(conditions.DEVICES_HEALTHY, "Xid999")).status is ConditionStatus.UNKNOWN
     await world.nothing_restarted()
 
 
 async def test_pipeline_driver_not_up_yet_is_polled(world: World) -> None:
-    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
     await world.condition(conditions.DEVICES_HEALTHY, "Xid999")
     world.devices.recovery = 0
     assert (await world.restarted(within=60)).cause().action is ActionClass.RESTART_APP
@@ -400,7 +316,7 @@ async def test_pipeline_driver_not_up_yet_is_polled(world: World) -> None:
 
 async def test_pipeline_fault_of_driver_that_needs_reset_ends_after_it(world: World) -> None:
     world.devices.recovery = 1
-    world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4243))  # a reset does not leave this process alive
+    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4243))  # a reset does not leave this process alive
     await world.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
     world.devices.recovery = 0
     await world.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
@@ -409,9 +325,9 @@ async def test_pipeline_fault_of_driver_that_needs_reset_ends_after_it(world: Wo
 async def test_pipeline_unanswered_driver_query_is_repeated_by_next_agent(stopped_world: World) -> None:
     world = stopped_world
     async with running(world):
-        world.engine.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+        world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
         await world.nothing_restarted()
-    second = make(world.store, Metrics(CollectorRegistry()))
+    second = World(store=world.store)
     second.holders.hold(TRAINER)
     old = second.events.run(TRAINER, name="trainer-0", created_at=1)
     second.devices.recovery = 0
@@ -427,7 +343,7 @@ async def test_pipeline_unanswered_driver_query_is_repeated_by_next_agent(stoppe
 async def test_pipeline_line_after_end_of_fault_does_not_last(world: World) -> None:
     ends = world.metrics.findings.labels("cri", "AppGone", "")
     for ended in (1, 2, 3):
-        world.engine.submit(xid(pid=99))  # it is gone
+        world.queue.submit(xid(pid=99))  # it is gone
         async with asyncio.timeout(60):
             while ends._value.get() < ended:  # noqa: ASYNC110 - a counter
                 await asyncio.sleep(0)
@@ -445,7 +361,7 @@ async def test_pipeline_instance_holder_unknown_until_driver_is_up(stopped_world
         await asyncio.sleep(0.1)
         assert world.ledger.active_faults(outside.GPU.uuid)
         world.devices.inventory = up
-        world.publisher.holders_changed()
+        world.conditions.holders_changed()
         await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
         world.events.stop(old)
         await world.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
@@ -453,7 +369,7 @@ async def test_pipeline_instance_holder_unknown_until_driver_is_up(stopped_world
 
 async def test_pipeline_end_of_unknown_fault_is_ignored(world: World) -> None:
     over = xid(0, ActionClass.NONE, kind=FindingKind.FAULT_OVER)
-    world.engine.submit(replace(over, code="Throttled"))
+    world.queue.submit(replace(over, code="Throttled"))
     await world.nothing_restarted()
     counted = [sample.labels["kind"] for metric in world.metrics.findings.collect() for sample in metric.samples]
     assert "FaultOver" not in counted
@@ -461,7 +377,7 @@ async def test_pipeline_end_of_unknown_fault_is_ignored(world: World) -> None:
 
 async def test_pipeline_storm_restarts_once_and_is_counted(world: World) -> None:
     for _ in range(1000):
-        world.engine.submit(xid(pid=4242))
+        world.queue.submit(xid(pid=4242))
     await world.restarted()
     async with asyncio.timeout(60):
         while world.metrics.findings_damped.labels("Xid")._value.get() < 999:  # noqa: ASYNC110 - a counter
@@ -471,17 +387,17 @@ async def test_pipeline_storm_restarts_once_and_is_counted(world: World) -> None
 
 async def test_pipeline_silent_kubelet_does_not_mean_no_holder(world: World) -> None:
     world.holders.allocations = Allocations(known=False)
-    world.engine.submit(xid(94, source=Source.NVML))
+    world.queue.submit(xid(94, source=Source.NVML))
     await asyncio.sleep(0.1)
     assert world.restarts.requests.empty()
-    assert not world.engine.idle  # so the source does not forget it
+    assert not world.queue.idle()  # so the source does not forget it
     world.holders.hold(TRAINER)
     assert (await world.restarted()).target == TRAINER
 
 
 async def test_pipeline_container_listed_late_is_restarted(world: World) -> None:
     world.processes.add(77, container=ContainerId("late"))
-    world.engine.submit(xid(pid=77))
+    world.queue.submit(xid(pid=77))
     await asyncio.sleep(0.05)  # several checks of the runtime's listing
     assert world.restarts.requests.empty()
     world.events.run(MONITOR, name="late")
@@ -491,7 +407,7 @@ async def test_pipeline_container_listed_late_is_restarted(world: World) -> None
 async def test_pipeline_device_missing_from_kubelet_is_unknown(world: World) -> None:
     world.holders.allocations = Allocations(known=False)
     world.events.run(TRAINER, name="trainer-0")
-    world.engine.submit(xid(pid=4242))
+    world.queue.submit(xid(pid=4242))
     assert (await world.restarted()).devices is None
 
 
@@ -501,9 +417,9 @@ async def test_pipeline_runtime_found_late_gets_restart(stopped_world: World) ->
     world.events.run(TRAINER, name="trainer-0")
     world.processes.add(4242, container=ContainerId("trainer-0"))
     async with running(world, with_runtime=False):
-        world.engine.submit(xid(pid=4242))
+        world.queue.submit(xid(pid=4242))
         await world.condition(conditions.DEVICES_HEALTHY, "Xid31")  # reported in the meantime
-        assert not world.engine.idle
+        assert not world.queue.idle()
         use_runtime(world)
         assert (await world.restarted()).target == TRAINER
 
@@ -514,9 +430,9 @@ async def test_pipeline_verdict_survives_agent_until_holders_are_newer(stopped_w
     old = world.events.run(TRAINER, name="trainer-0", created_at=1)
     world.processes.add(4242, container=old)
     async with running(world):
-        world.engine.submit(xid(pid=4242))
+        world.queue.submit(xid(pid=4242))
         await world.restarted()
-    second = make(world.store, Metrics(CollectorRegistry()))
+    second = World(store=world.store)
     second.holders.hold(TRAINER)
     second.events.views = world.events.views
     await second.ledger.load()
@@ -535,7 +451,7 @@ async def test_pipeline_end_of_previous_fault_keeps_newer_one(stopped_world: Wor
         await world.condition(conditions.DEVICES_HEALTHY, "Xid94")
         newer = world.events.run(MONITOR, name="exporter-0", created_at=1)
         world.processes.add(77, container=newer)
-        world.engine.submit(xid(31, pid=77, observed_at=150.0))
+        world.queue.submit(xid(31, pid=77, observed_at=150.0))
         await world.restarted()
         world.events.stop(old)
         await world.nothing_restarted()
@@ -546,23 +462,23 @@ async def test_pipeline_end_of_previous_fault_keeps_newer_one(stopped_world: Wor
 
 
 async def test_pipeline_findings_beyond_capacity_are_counted(stopped_world: World) -> None:
-    engine = stopped_world.engine
+    queue = stopped_world.queue
     for _ in range(10_001):
-        engine.submit(xid())
+        queue.submit(xid())
     assert stopped_world.metrics.findings_lost._value.get() == 1
 
 
 async def test_pipeline_silent_driver_makes_devices_unknown(world: World) -> None:
     world.devices.inventory = replace(world.devices.inventory, complete=False)
-    world.publisher.holders_changed()
+    world.conditions.holders_changed()
     assert (await world.condition(conditions.DEVICES_HEALTHY, "NotProven")).status is ConditionStatus.UNKNOWN
 
 
 async def test_pipeline_deleted_pod_gets_no_condition(world: World) -> None:
     world.holders.hold()
-    world.engine.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
+    world.queue.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
     await world.condition(conditions.DEVICES_HEALTHY, "Xid79")
     world.pods.drop(builders.POD.uid)
     world.said.said.clear()
-    world.publisher.publish(world.holders.allocations)
+    world.conditions.publish(world.holders.allocations)
     assert world.said.said == {}

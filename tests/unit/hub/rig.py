@@ -11,21 +11,17 @@ from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.cri import errors
 from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.hub.client import Dependencies, Hub, Identity
 from kubemend.agent.hub.connection import Limits
 from kubemend.agent.hub.endpoint import HubEndpoint
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.hub.verdicts import Verdicts
-from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.devices import GpuUuid
-from kubemend.agent.model.loads import Load
+from kubemend.agent.model.devices import GpuUuid, Load
 from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodUid
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
-from tests.fakes import outside
+from tests.environments.node import NodeEnv
 from tests.fakes.certificates import Authority
 from tests.fakes.hub import NAME, SECONDS, FakeHub, FakeStream
 from tests.unit.hub import builders
@@ -153,25 +149,20 @@ class Reports:
         return self.all[-1]
 
 
-@dataclass
-class Rig:
+@dataclass(kw_only=True)
+class Rig(NodeEnv):
     """The hub client and its environment."""
 
     directory: Path
-    store: Store
     authority: Authority = field(default_factory=lambda: Authority.named("kubemend-hub"))
-    pods: outside.Pods = field(default_factory=outside.Pods)
-    events: outside.Events = field(default_factory=outside.Events)
-    holders: outside.Holders = field(default_factory=outside.Holders)
-    devices: outside.Devices = field(default_factory=outside.Devices)
     runtime: Runtime = field(default_factory=Runtime)
     rounds: Rounds = field(default_factory=Rounds)
     handled: HandledExits = field(default_factory=HandledExits)
     loads: Loads = field(default_factory=Loads)
     reports: Reports = field(default_factory=Reports)
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.ca, self.token = self.directory / "ca.crt", self.directory / "token"
         self.ca.write_bytes(self.authority.pem)
         self.token.write_text("token-1\n")
@@ -183,7 +174,6 @@ class Rig:
     def agent(self, *replicas: FakeHub, patience: float = SECONDS, dry_run: bool = False, **limits: float) -> Hub:
         """Make a hub client that knows these replicas. Its metrics start at 0."""
         self.registry = CollectorRegistry()
-        ledger = VerdictStore(store=self.store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1")
         waits = {"welcome": SECONDS, "first_wait": 0.01, "longest_wait": 0.05}
         return Hub(
             HubEndpoint(addresses=tuple(hub.address for hub in replicas), name=NAME, ca=self.ca, token=self.token),
@@ -194,7 +184,7 @@ class Rig:
                 exits=self.handled,
                 holders=self.holders,
                 loads=self.loads,
-                verdicts=Verdicts(ledger=ledger, devices=self.devices, holders=self.holders),
+                verdicts=Verdicts(ledger=self.ledger, devices=self.devices, holders=self.holders),
             ),
             report=self.reports,
             metrics=HubMetrics(self.registry),
@@ -220,4 +210,4 @@ class Rig:
 
     def count(self, name: str, **labels: str) -> float:
         """Return a metric's value."""
-        return self.registry.get_sample_value(name, labels) or 0.0
+        return self.metric(name, **labels) or 0.0

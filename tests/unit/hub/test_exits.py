@@ -17,7 +17,7 @@ from kubemend.agent.model.workloads import (
     PodView,
     SandboxId,
 )
-from kubemend.agent.restart.admission import Reason
+from kubemend.agent.restart.reasons import Reason
 from tests.unit.hub import builders
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kubemend.agent.hub import exits
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState
-from kubemend.agent.restart.admission import Reason
+from kubemend.agent.restart.reasons import Reason
 from kubemend.common.components import ComponentState
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.fakes.hub import SECONDS, FakeStream

@@ -6,8 +6,7 @@ from kubemend.agent.health.gpu.readings import Vital, Vitals
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
 from kubemend.agent.hub.sampling import Sampler
-from kubemend.agent.model.devices import Gpu, GpuUuid, PciAddress
-from kubemend.agent.model.loads import Load
+from kubemend.agent.model.devices import Gpu, GpuUuid, Load, PciAddress
 from kubemend.agent.model.workloads import Allocations
 from kubemend.agent.sources.nvml import utilization
 from kubemend.agent.sources.nvml.protocol import Condition, Slot, Snapshot

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kubemend.common.kube import informer
+from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.jobsets import overlay as newest
 from kubemend.controller.jobsets.overlay import Overlay
 
@@ -33,12 +34,12 @@ class Watch:
         return lambda: None
 
     def reports(self, uid: str, thing: Thing) -> None:
-        kind = informer.ChangeKind.CHANGED if uid in self.all else informer.ChangeKind.APPEARED
+        kind = ChangeKind.CHANGED if uid in self.all else ChangeKind.APPEARED
         self.all[uid] = thing
         self.listener(informer.Change(kind, uid, thing))
 
     def gone(self, uid: str) -> None:
-        self.listener(informer.Change(informer.ChangeKind.GONE, uid, self.all.pop(uid)))
+        self.listener(informer.Change(ChangeKind.GONE, uid, self.all.pop(uid)))
 
 
 @dataclass

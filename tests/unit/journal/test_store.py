@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,13 +22,6 @@ from kubemend.common.coordination import OrderKind, StepPhase
 from tests.unit.restart import builders, pods
 
 BEGUN = Begun(builders.POD.uid, frozenset({"trainer"}), at=1000.0, fault_at=1000.0)
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "state.db")
-    yield opened
-    await opened.close()
 
 
 async def test_begin_returns_once_the_intent_is_on_disk(store: Store, tmp_path: Path) -> None:

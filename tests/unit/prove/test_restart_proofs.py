@@ -15,7 +15,6 @@ from kubemend.agent.app.restart_proofs import RestartProofs
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.health.catalog.catalog import FaultKey
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress, locator
@@ -153,7 +152,7 @@ async def node(
         holders=holders,
         processes=ProcFs(root=tmp_path / "proc", cgroup_root=tmp_path / "cgroup"),
         submit=found.append,
-        classify=lambda kind, code: catalog.action(FaultKey(kind, code)),
+        classify=catalog.classify,
         metrics=metrics,
         timeout=timeout,
         now=lambda: made.now,

@@ -20,7 +20,8 @@ from kubemend.agent.model.workloads import (
     UnsupportedHook,
 )
 from kubemend.agent.restart import admission, counts, intents, overrides, process
-from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.agent.restart.admission import Verb
+from kubemend.agent.restart.reasons import Reason
 from kubemend.common import budgets, gangs
 from tests.unit.restart import builders
 

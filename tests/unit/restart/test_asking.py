@@ -7,9 +7,10 @@ import pytest
 
 from kubemend.agent.model.workloads import ContainerRole, ContainerSpec, ContainerState, OwnerRef, RestartPolicy
 from kubemend.agent.restart import admission, counts, options, overrides
-from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.agent.restart.admission import Verb
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.agent.restart.reasons import Reason
 from kubemend.common import gangs
 from tests.unit.restart import builders
 from tests.unit.restart.test_admission import NOW, cause, facts, runtime

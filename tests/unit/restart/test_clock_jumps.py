@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.restart import admission, budget, counts
-from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.agent.restart.admission import Verb
+from kubemend.agent.restart.reasons import Reason
 from kubemend.common import budgets
 from tests.unit.restart import builders
 from tests.unit.restart.test_admission import NOW, cause, facts, runtime

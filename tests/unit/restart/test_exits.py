@@ -16,8 +16,8 @@ from kubemend.agent.model.workloads import (
     RuleAction,
 )
 from kubemend.agent.restart import exits
-from kubemend.agent.restart.admission import Reason
 from kubemend.agent.restart.exits import Exit, Left, Scene
+from kubemend.agent.restart.reasons import Reason
 
 REF = PodRef("team", "solo", PodUid("u"))
 

@@ -8,17 +8,17 @@ from typing import Any, Final
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
-from kubemend.agent import ports
 from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodUid, PodView, SandboxView
 from kubemend.agent.restart import admission, counts, options, overrides
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
+from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.scheduler import Limits, Request, RestartScheduler
 from kubemend.common import budgets, contained
+from tests.environments import node
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -57,7 +57,7 @@ def test_any_annotations_are_parsed_or_refused(annotations: dict[str, str]) -> N
         assert len(why) < 10_000
         refused = admission.why_no_fault(pod, TARGET.name, opted_in_namespaces=frozenset({"default"}))
         assert refused is not None
-        assert refused.reason is admission.Reason.BAD_ANNOTATION
+        assert refused.reason is Reason.BAD_ANNOTATION
         return
     assert 0 <= wishes.grace_seconds <= options.LONGEST_GRACE
     assert wishes.heartbeat is None or math.isfinite(wishes.heartbeat.timeout)
@@ -110,20 +110,20 @@ class Runtime:
 async def both_asked_for(pod: PodView) -> outside.Conditions:
     """Request restarts of a hostile pod and of another one, from an agent in dry-run mode."""
     said, never_used = outside.Conditions(), None
-    everything = ports.Dependencies(
+    everything = Dependencies(
         runtime=Runtime(),  # type: ignore[arg-type]
         events=outside.Events(),
         pods=outside.Pods(pod, builders.pod(ref=OTHER.pod)),
         devices=outside.Devices(),
         owners=outside.Owners(),
         reporter=said,
-        processes=outside.Processes(),  # type: ignore[arg-type]
+        processes=outside.Processes(),
         actuators=never_used,  # type: ignore[arg-type]
     )
     restarts = RestartScheduler(
         outside=everything,
         store=Journal(),  # type: ignore[arg-type]
-        metrics=Metrics(CollectorRegistry()),
+        metrics=node.metrics(),
         now=lambda: 100.0,
         dry_run=True,
         limits=Limits(held=0.0),
@@ -146,7 +146,7 @@ def test_any_annotations_get_a_decision_and_affect_no_other_pod(annotations: dic
     before = contained.count()
     said = asyncio.run(both_asked_for(builders.pod(annotations=annotations)))
     assert contained.count() == before, "a defect"
-    assert said.said[OTHER.pod, conditions.IN_PLACE_RESTART].reason == admission.Reason.DRY_RUN.value
+    assert said.said[OTHER.pod, conditions.IN_PLACE_RESTART].reason == Reason.DRY_RUN.value
     if (told := said.said.get((TARGET.pod, conditions.IN_PLACE_RESTART))) is not None:
-        assert told.reason != admission.Reason.INTERNAL.value
+        assert told.reason != Reason.INTERNAL.value
         assert len(told.message) < 10_000

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kubemend.agent.actuator.pod_strategies import RUNNERS
 from kubemend.agent.model.workloads import (
     ContainerRole,
     ContainerSpec,
@@ -16,9 +17,9 @@ from kubemend.agent.model.workloads import (
     RuleAction,
     UnsupportedHook,
 )
-from kubemend.agent.restart import admission, process, strategies
+from kubemend.agent.restart import process, strategies
 from kubemend.agent.restart.intents import Strategy, SwapOrder
-from kubemend.agent.restart.strategies import Obstacle
+from kubemend.agent.restart.reasons import Reason
 from tests.unit.restart import builders
 
 CRD = pathlib.Path(__file__).parents[3] / "daemonset" / "crds" / "restarts.yaml"
@@ -49,15 +50,15 @@ def test_every_strategy_but_auto_is_in_the_table() -> None:
     assert set(strategies.SPECS) == set(Strategy) - {Strategy.AUTO}
 
 
+def test_every_strategy_of_whole_pods_has_a_runner() -> None:
+    assert set(RUNNERS) == {strategy for strategy, spec in strategies.SPECS.items() if spec.whole_pod}
+
+
 def test_restart_resource_allows_every_strategy() -> None:
     (definition,) = yaml.safe_load_all(CRD.read_text("utf-8"))
     (version,) = definition["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     assert spec["strategy"]["enum"] == [strategy.value for strategy in Strategy]
-
-
-def test_every_obstacle_is_an_admission_reason() -> None:
-    assert {obstacle.value for obstacle in Obstacle} <= {reason.value for reason in admission.Reason}
 
 
 @pytest.mark.parametrize("wanted", [Strategy.AUTO, Strategy.SWAP])
@@ -87,7 +88,7 @@ def test_swap_never_leaves_a_pod_that_kubelet_may_end(
         Strategy.SWAP, situation(policy=policy, containers=(*others, main()), grace_seconds=grace)
     )
     assert (choice.strategy is Strategy.SWAP) is allowed
-    assert [item.obstacle for item in choice.refused] == ([] if allowed else [Obstacle.NOTHING_ELSE_RUNS])
+    assert [item.obstacle for item in choice.refused] == ([] if allowed else [Reason.NOTHING_ELSE_RUNS])
 
 
 def test_unholdable_successor_is_not_started_first() -> None:
@@ -95,7 +96,7 @@ def test_unholdable_successor_is_not_started_first() -> None:
     assert strategies.choose(Strategy.SWAP, holdable).strategy is Strategy.SWAP
     native = dataclasses.replace(holdable, not_holdable="its root is ext4, not an overlay")
     choice = strategies.choose(Strategy.SWAP, native)
-    assert [item.obstacle for item in choice.refused] == [Obstacle.NOTHING_ELSE_RUNS]
+    assert [item.obstacle for item in choice.refused] == [Reason.NOTHING_ELSE_RUNS]
     assert "its root is ext4, not an overlay" in choice.stepped_down
     assert "use restartPolicy Always" in choice.stepped_down
 
@@ -143,14 +144,14 @@ def test_successor_does_not_wait_created_through_a_grace_period(
     choice = strategies.choose(
         Strategy.SWAP, situation(policy=policy, containers=(SIDECAR, main(restart_rules=rules)), grace_seconds=5.0)
     )
-    assert [item.obstacle for item in choice.refused] == [Obstacle.GRACE_COULD_COMPLETE]
+    assert [item.obstacle for item in choice.refused] == [Reason.GRACE_COULD_COMPLETE]
 
 
 def test_all_mains_of_a_never_pod_are_not_swapped() -> None:
     mains = (main(), main(name="logger"))
     pod = builders.pod(restart_policy=NEVER, containers=mains)
     choice = strategies.choose(Strategy.SWAP, strategies.Situation(pod=pod, targets=mains))
-    assert [item.obstacle for item in choice.refused] == [Obstacle.NOTHING_ELSE_RUNS]
+    assert [item.obstacle for item in choice.refused] == [Reason.NOTHING_ELSE_RUNS]
 
 
 def test_auto_falls_back_to_reset_without_config() -> None:
@@ -163,7 +164,7 @@ def test_auto_falls_back_to_rules_with_two_reasons() -> None:
         Strategy.AUTO, situation(policy=NEVER, containers=(main(restart_rules=RESTART_ALL),), **HIDDEN)
     )
     assert choice.strategy is Strategy.RULES
-    assert [item.obstacle for item in choice.refused] == [Obstacle.RUNTIME_HIDES_CONFIG, Obstacle.RESTART_POLICY_NEVER]
+    assert [item.obstacle for item in choice.refused] == [Reason.RUNTIME_HIDES_CONFIG, Reason.RESTART_POLICY_NEVER]
 
 
 def test_auto_refuses_if_no_strategy_is_left() -> None:
@@ -178,51 +179,51 @@ FOREIGN_HOOK = main(name="helper", post_start=UnsupportedHook("tcpSocket"))
 @pytest.mark.parametrize(
     ("wanted", "given", "obstacle"),
     [
-        pytest.param(Strategy.SWAP, HIDDEN, Obstacle.RUNTIME_HIDES_CONFIG, id="swap-needs-the-config"),
-        pytest.param(Strategy.RERUN, HIDDEN, Obstacle.RUNTIME_HIDES_CONFIG, id="rerun-needs-the-config"),
-        pytest.param(Strategy.RERUN, {"policy": NEVER}, Obstacle.RESTART_POLICY_NEVER, id="never-rerun"),
-        pytest.param(Strategy.RESET, {"policy": NEVER}, Obstacle.RESTART_POLICY_NEVER, id="never-reset"),
+        pytest.param(Strategy.SWAP, HIDDEN, Reason.RUNTIME_HIDES_CONFIG, id="swap-needs-the-config"),
+        pytest.param(Strategy.RERUN, HIDDEN, Reason.RUNTIME_HIDES_CONFIG, id="rerun-needs-the-config"),
+        pytest.param(Strategy.RERUN, {"policy": NEVER}, Reason.RESTART_POLICY_NEVER, id="never-rerun"),
+        pytest.param(Strategy.RESET, {"policy": NEVER}, Reason.RESTART_POLICY_NEVER, id="never-reset"),
         pytest.param(
             Strategy.RESET,
             {"containers": (main(name="once", restart_policy=NEVER), main())},
-            Obstacle.RESTART_POLICY_NEVER,
+            Reason.RESTART_POLICY_NEVER,
             id="one-never-container-is-enough",
         ),
         pytest.param(
             Strategy.RERUN,
             {"policy": ON_FAILURE, "grace_seconds": 5.0},
-            Obstacle.GRACE_COULD_COMPLETE,
+            Reason.GRACE_COULD_COMPLETE,
             id="sigterm-could-complete-the-pod",
         ),
         pytest.param(
             Strategy.RERUN,
             {"containers": (main(restart_rules=RESTART_ALL),)},
-            Obstacle.RESTARTS_ALL_ON_KILL,
+            Reason.RESTARTS_ALL_ON_KILL,
             id="kubelet-would-restart-it-all-at-the-same-time",
         ),
         pytest.param(
             Strategy.RERUN,
             {"containers": (FOREIGN_HOOK, main())},
-            Obstacle.POST_START_UNSUPPORTED,
+            Reason.POST_START_UNSUPPORTED,
             id="a-hook-of-any-container",
         ),
         pytest.param(
             Strategy.SWAP,
             {"containers": (EARLY_LIVENESS,)},
-            Obstacle.LIVENESS_BEFORE_STARTUP,
+            Reason.LIVENESS_BEFORE_STARTUP,
             id="kubelet-could-kill-the-successor",
         ),
         pytest.param(
             Strategy.RERUN,
             {"containers": (main(), EARLY_LIVENESS)},
-            Obstacle.LIVENESS_BEFORE_STARTUP,
+            Reason.LIVENESS_BEFORE_STARTUP,
             id="kubelet-could-kill-a-successor",
         ),
-        pytest.param(Strategy.RULES, {}, Obstacle.NO_RESTART_RULE, id="no-rule"),
+        pytest.param(Strategy.RULES, {}, Reason.NO_RESTART_RULE, id="no-rule"),
     ],
 )
 def test_strategy_requested_by_name_is_used_or_refused(
-    wanted: Strategy, given: dict[str, Any], obstacle: Obstacle
+    wanted: Strategy, given: dict[str, Any], obstacle: Reason
 ) -> None:
     choice = strategies.choose(wanted, situation(**given))
     assert choice.strategy is None
@@ -236,7 +237,7 @@ def test_unsupported_hook_of_another_container_allows_swap() -> None:
 def test_auto_lets_kubelet_start_a_container_whose_liveness_could_be_probed_early() -> None:
     choice = strategies.choose(Strategy.AUTO, situation(containers=(EARLY_LIVENESS,)))
     assert choice.strategy is Strategy.RESET
-    assert [item.obstacle for item in choice.refused] == [Obstacle.LIVENESS_BEFORE_STARTUP]
+    assert [item.obstacle for item in choice.refused] == [Reason.LIVENESS_BEFORE_STARTUP]
 
 
 @pytest.mark.parametrize("wanted", [Strategy.RERUN, Strategy.RESET])
@@ -262,13 +263,13 @@ def test_auto_prefers_process_for_a_fault_of_a_program_with_a_launcher(policy: R
 @pytest.mark.parametrize(
     ("changes", "obstacle"),
     [
-        ({"launcher": process.Silent("it did not answer")}, Obstacle.NO_LAUNCHER),
-        ({"launcher": dataclasses.replace(LAUNCHER, state=process.State.ENDING)}, Obstacle.NO_LAUNCHER),
-        ({"fails_again": True}, Obstacle.FAULT_AGAIN),
-        ({"cleans": True}, Obstacle.NOT_ONLY_THE_PROGRAM),
+        ({"launcher": process.Silent("it did not answer")}, Reason.NO_LAUNCHER),
+        ({"launcher": dataclasses.replace(LAUNCHER, state=process.State.ENDING)}, Reason.NO_LAUNCHER),
+        ({"fails_again": True}, Reason.FAULT_AGAIN),
+        ({"cleans": True}, Reason.NOT_ONLY_THE_PROGRAM),
     ],
 )
-def test_auto_steps_down_to_swap_where_a_new_process_is_not_enough(changes: Any, obstacle: Obstacle) -> None:
+def test_auto_steps_down_to_swap_where_a_new_process_is_not_enough(changes: Any, obstacle: Reason) -> None:
     choice = strategies.choose(Strategy.AUTO, by_launcher(**changes))
     assert choice.strategy is Strategy.SWAP
     assert [item.obstacle for item in choice.refused] == [obstacle]
@@ -285,7 +286,7 @@ def test_a_member_with_probes_is_swapped_in_a_round() -> None:
     probed = (main(liveness=Probe()),)
     assert strategies.choose(Strategy.AUTO, by_launcher(containers=probed)).strategy is Strategy.PROCESS
     choice = strategies.choose(Strategy.AUTO, by_launcher(containers=probed, by_round=True))
-    assert (choice.strategy, choice.refused[0].obstacle) == (Strategy.SWAP, Obstacle.NOT_ONLY_THE_PROGRAM)
+    assert (choice.strategy, choice.refused[0].obstacle) == (Strategy.SWAP, Reason.NOT_ONLY_THE_PROGRAM)
 
 
 @pytest.mark.parametrize("changes", [{"is_fault": False}, {"launcher": None}])
@@ -301,4 +302,4 @@ def test_process_by_name_is_used_again_soon_and_for_a_person() -> None:
 
 def test_process_by_name_is_refused_without_a_launcher() -> None:
     choice = strategies.choose(Strategy.PROCESS, by_launcher(launcher=None))
-    assert (choice.strategy, choice.refused[0].obstacle) == (None, Obstacle.NO_LAUNCHER)
+    assert (choice.strategy, choice.refused[0].obstacle) == (None, Reason.NO_LAUNCHER)

@@ -18,15 +18,14 @@ from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import admission, intents, overrides
 from kubemend.agent.restart.counts import Begun
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.common.budgets import Window
+from tests.environments.restarts import NOW, RestartEnv
+from tests.environments.runtime import POD, TARGET
 from tests.fakes import outside
-from tests.unit.actuator.conftest import POD, TARGET, rig
 from tests.unit.restart import builders
-from tests.unit.restarts.test_scheduler import NOW, World, world
-
-__all__ = ["rig", "world"]
 
 STORM = Window(limit=2, seconds=300.0)
 GPU = outside.GPU.uuid
@@ -52,7 +51,7 @@ def facts(**changes: Any) -> admission.Facts:
 
 SWAP = admission.Decision(
     admission.Verb.ACT,
-    admission.Reason.ADMITTED,
+    Reason.ADMITTED,
     strategy=intents.Strategy.SWAP,
     orders={"trainer": intents.SwapOrder.STOP_FIRST},
 )
@@ -109,9 +108,9 @@ async def test_budgets_restart_of_previous_agent_counts(store: Store) -> None:
 
 @dataclass
 class Guarded:
-    """The world with a storm guard of two restarts, and the suspicions that were raised."""
+    """The env with a storm guard of two restarts, and the suspicions that were raised."""
 
-    world: World
+    env: RestartEnv
     suspicions: list[Finding]
     registry: CollectorRegistry
 
@@ -121,9 +120,9 @@ class Guarded:
 
     async def held_for(self, reason: str) -> conditions.Condition:
         """Request a restart that is put on hold; return the condition's message."""
-        held = asyncio.create_task(self.world.restarts.handle(self.request()))
+        held = asyncio.create_task(self.env.restarts.handle(self.request()))
         async with asyncio.timeout(30):
-            condition = await self.world.said.wait_for(POD, conditions.IN_PLACE_RESTART, reason)
+            condition = await self.env.said.wait_for(POD, conditions.IN_PLACE_RESTART, reason)
         held.cancel()
         await asyncio.gather(held, return_exceptions=True)
         return condition
@@ -133,9 +132,9 @@ class Guarded:
 
 
 @pytest.fixture
-async def guarded(world: World) -> Guarded:
+async def guarded(env: RestartEnv) -> Guarded:
     """The pod has opted in; a restart of another pod started a minute ago."""
-    await world.pod.pods.put(replace(world.pod.pods.pods()[POD.uid], annotations={"kubemend.io/restart": "InPlace"}))
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations={"kubemend.io/restart": "InPlace"}))
     suspicions: list[Finding] = []
     registry = CollectorRegistry()
     suspects = SuspicionTracker(
@@ -146,15 +145,15 @@ async def guarded(world: World) -> Guarded:
         classify=lambda _, __: ActionClass.OBSERVE,
         now=lambda: NOW,
     )
-    world.restarts = RestartScheduler(
-        outside=world.outside,
-        store=world.store,
+    env.restarts = RestartScheduler(
+        outside=env.outside,
+        store=env.store,
         metrics=Metrics(registry),
         now=lambda: NOW,
         storm=STORM,
         suspects=suspects,
     )
-    return Guarded(world, suspicions, registry)
+    return Guarded(env, suspicions, registry)
 
 
 async def begin(store: Store, *begun: Begun) -> None:
@@ -169,23 +168,23 @@ def elsewhere(at: float, *, device: str | None = None) -> Begun:
 
 
 async def test_storm_of_previous_agent_holds_until_its_end(guarded: Guarded) -> None:
-    await begin(guarded.world.store, elsewhere(NOW - 100), elsewhere(NOW - 50))
+    await begin(guarded.env.store, elsewhere(NOW - 100), elsewhere(NOW - 50))
     condition = await guarded.held_for("NodeStorm")
     assert "opens again at 2286-11-20T17:50:00Z" in condition.message  # NOW - 100 + 300
     assert guarded.told("kubemend_node_restart_budget_left") == 0.0
 
 
 async def test_storm_guard_manual_request_passes_and_counts(guarded: Guarded) -> None:
-    await begin(guarded.world.store, elsewhere(NOW - 100), elsewhere(NOW - 50))
-    async with guarded.world.kubelet():
-        await guarded.world.restarts.handle(guarded.request(asked=overrides.RestartOverrides()))
-    condition = guarded.world.said.said[POD, conditions.IN_PLACE_RESTART]
+    await begin(guarded.env.store, elsewhere(NOW - 100), elsewhere(NOW - 50))
+    async with guarded.env.kubelet():
+        await guarded.env.restarts.handle(guarded.request(asked=overrides.RestartOverrides()))
+    condition = guarded.env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert condition.message.endswith("; verified")
-    assert len(await guarded.world.store.begun_since(NOW - 1)) == 1
+    assert len(await guarded.env.store.begun_since(NOW - 1)) == 1
 
 
 async def test_device_budget_spent_marks_device_suspect(guarded: Guarded) -> None:
-    await begin(guarded.world.store, *(elsewhere(NOW - 80 + 10 * number, device=GPU) for number in range(8)))
+    await begin(guarded.env.store, *(elsewhere(NOW - 80 + 10 * number, device=GPU) for number in range(8)))
     condition = await guarded.held_for("DeviceBudgetSpent")
     assert "opens again at" in condition.message
     (suspicion,) = guarded.suspicions

@@ -8,11 +8,8 @@ from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.restart import intents
 from kubemend.agent.restarts import planning, restart_plan
-from tests.unit.actuator.conftest import POD, rig
-from tests.unit.restarts.test_scheduler import NOW, World, world
-
-__all__ = ["rig", "world"]
-
+from tests.environments.restarts import NOW, RestartEnv
+from tests.environments.runtime import POD
 
 _UNKNOWN_PLACE = "/dev/shm: not emptied: the runtime does not report its path"
 _KUBELET_FIRST = "/dev/shm: not emptied: kubelet's container has run already"
@@ -27,9 +24,9 @@ _KUBELET_FIRST = "/dev/shm: not emptied: kubelet's container has run already"
     ],
 )
 async def test_cleanup_failed_does_not_block_start_and_is_reported(
-    world: World, strategy: str, notes: list[str]
+    env: RestartEnv, strategy: str, notes: list[str]
 ) -> None:
-    condition = await world.ask(strategy=strategy, clean="shm")
+    condition = await env.ask(strategy=strategy, clean="shm")
     assert condition.status is ConditionStatus.TRUE
     assert "because Xid 31; " in condition.message
     # kubelet may have run an init container, too, which is noted as well
@@ -37,39 +34,39 @@ async def test_cleanup_failed_does_not_block_start_and_is_reported(
     assert condition.message.endswith("; verified")
 
 
-async def test_cleanup_not_requested_leaves_no_note(world: World) -> None:
-    assert "/dev/shm" not in (await world.ask(strategy="swap")).message
+async def test_cleanup_not_requested_leaves_no_note(env: RestartEnv) -> None:
+    assert "/dev/shm" not in (await env.ask(strategy="swap")).message
 
 
-async def resumed(world: World, **annotations: str) -> SuccessorSpec:
+async def resumed(env: RestartEnv, **annotations: str) -> SuccessorSpec:
     """Return the plan of an open swap that a previous agent left."""
     wishes = {f"kubemend.io/{key}": text for key, text in annotations.items()}
-    await world.pod.pods.put(replace(world.pod.pods.pods()[POD.uid], annotations=wishes))
-    intent = world.pod.rig.intent(created_at=NOW, order=intents.SwapOrder.CREATE_FIRST)
-    act = await planning.resume(world.outside, intent)
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations=wishes))
+    intent = env.pod.rig.intent(created_at=NOW, order=intents.SwapOrder.CREATE_FIRST)
+    act = await planning.resume(env.outside, intent)
     assert isinstance(act, restart_plan.SwapPlan)
     (swap,) = act.swaps
     assert swap.material is not None
     return swap.material
 
 
-async def test_cleanup_of_resumed_restart_runs(world: World) -> None:
-    assert (await resumed(world, clean="shm")).sweep is not None
-    assert (await resumed(world)).sweep is None
+async def test_cleanup_of_resumed_restart_runs(env: RestartEnv) -> None:
+    assert (await resumed(env, clean="shm")).sweep is not None
+    assert (await resumed(env)).sweep is None
 
 
 @pytest.mark.parametrize("annotations", [{"containers": "trainer,logger"}, {"strategy": "of-tomorrow"}])
 async def test_cleanup_of_resumed_restart_with_other_containers_is_skipped(
-    world: World, annotations: dict[str, str]
+    env: RestartEnv, annotations: dict[str, str]
 ) -> None:
-    assert (await resumed(world, clean="shm", **annotations)).sweep is None
+    assert (await resumed(env, clean="shm", **annotations)).sweep is None
 
 
-async def test_cleanup_of_unlisted_pod_uses_sandbox_annotations(world: World) -> None:
-    sandboxes = world.pod.rig.server.runtime.sandboxes
-    sandboxes[world.pod.rig.sandbox_id].config.annotations["kubemend.io/clean"] = "shm"
-    world.pod.pods._pods.clear()
-    act = await planning.resume(world.outside, world.pod.rig.intent(created_at=NOW))
+async def test_cleanup_of_unlisted_pod_uses_sandbox_annotations(env: RestartEnv) -> None:
+    sandboxes = env.pod.rig.server.runtime.sandboxes
+    sandboxes[env.pod.rig.sandbox_id].config.annotations["kubemend.io/clean"] = "shm"
+    env.pod.pods._pods.clear()
+    act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW))
     assert isinstance(act, restart_plan.SwapPlan)
     material = act.swaps[0].material
     assert material is not None

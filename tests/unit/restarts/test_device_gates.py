@@ -2,33 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kubemend.agent import ports
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
-from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import Condition, ConditionStatus
-from kubemend.agent.model.devices import GpuUuid
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import ContainerId
-from kubemend.agent.restart import admission
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
-from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from tests.environments.restarts import NOW, RestartEnv, restarts_on
+from tests.environments.runtime import POD, Rig
 from tests.fakes import outside
 from tests.fakes.gpu_host import GpuHost
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import POD, TARGET, Rig, rig
-from tests.unit.restarts.test_scheduler import NOW, World
-
-__all__ = ["rig"]
 
 GPU = outside.GPU.uuid
 PID = 11
@@ -39,7 +30,7 @@ GIB = 1 << 30
 class Bench:
     """A pod whose trainer uses a GPU, and the agent around it."""
 
-    world: World
+    env: RestartEnv
     host: GpuHost
     newcomers: DeviceReattachTimer
     registry: CollectorRegistry
@@ -47,15 +38,7 @@ class Bench:
 
     async def restart(self, **annotations: str) -> Condition:
         """Request a restart as after an Xid on the GPU; return the last condition."""
-        view = self.world.pod.pods.pods()[POD.uid]
-        wishes = {"kubemend.io/restart": "InPlace"} | {f"kubemend.io/{key}": text for key, text in annotations.items()}
-        await self.world.pod.pods.put(replace(view, annotations=wishes))
-        cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW, device=GPU)
-        async with self.world.kubelet():
-            await self.world.restarts.handle(
-                Request(target=TARGET, cause=lambda: cause, devices=frozenset({GpuUuid(GPU)}))
-            )
-        return self.world.said.said[POD, conditions.IN_PLACE_RESTART]
+        return await self.env.ask_on(GPU, **annotations)
 
     def told(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
@@ -64,10 +47,8 @@ class Bench:
 @pytest.fixture
 async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
     host = GpuHost()
-    store = await Store.open(tmp_path / "state.db")
     registry = CollectorRegistry()
     metrics = Metrics(registry)
-    said = outside.Conditions()
     suspicions: list[Finding] = []
     newcomers = DeviceReattachTimer(driver=host, processes=host, metrics=metrics, period=0.01)
     suspects = SuspicionTracker(
@@ -78,41 +59,21 @@ async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
         classify=lambda _, __: ActionClass.OBSERVE,
         now=lambda: NOW,
     )
-    async with pod_rig.made(rig) as pod:
-        host.put(GPU, PID, container=pod.old["trainer"], used=40 * GIB)
-        gates = ReleaseGates(
-            driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=0.1, stuck=0.1)
-        )
-        everything = ports.Dependencies(
-            runtime=rig.cri,
-            events=rig.watch,
-            pods=pod.pods,
-            devices=outside.Devices(),
-            owners=outside.Owners(),
-            reporter=said,
-            processes=outside.Processes(),  # type: ignore[arg-type]
-            actuators=ports.Actuators.of(replace(rig.tools(), gates=gates), pods=pod.pods),
-        )
-        restarts = RestartScheduler(
-            outside=everything,
-            store=store,
-            metrics=metrics,
-            now=lambda: NOW,
-            suspects=suspects,
-            newcomers=newcomers,
-        )
-        world = World(pod=pod, said=said, store=store, outside=everything, restarts=restarts)
-        yield Bench(world, host, newcomers, registry, suspicions)
-    await store.close()
+    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=0.1, stuck=0.1))
+    async with restarts_on(
+        rig, tmp_path, tools={"gates": gates}, metrics=metrics, suspects=suspects, newcomers=newcomers
+    ) as env:
+        host.put(GPU, PID, container=env.pod.old["trainer"], used=40 * GIB)
+        yield Bench(env, host, newcomers, registry, suspicions)
 
 
 def dies_with_its_container(bench: Bench, *, leaves: bool, memory: int = 0) -> "asyncio.Task[None]":
     """End the process on the GPU when its container stops, as the kernel does."""
 
     async def end() -> None:
-        async with bench.world.pod.rig.watch.subscribe(POD.uid) as events:
-            old = bench.world.pod.old["trainer"]
-            while any(old in each for each in (await bench.world.pod.running()).values()):
+        async with bench.env.pod.rig.watch.subscribe(POD.uid) as events:
+            old = bench.env.pod.old["trainer"]
+            while any(old in each for each in (await bench.env.pod.running()).values()):
                 await events.get()
         bench.host.die(PID)
         if leaves:
@@ -139,8 +100,8 @@ async def test_gates_old_process_still_listed_fails_verification(bench: Bench, s
     await ending
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceLeftover")
     assert f"devices-free: still listed: pid {PID} on {GPU}" in condition.message
-    running = await bench.world.pod.running()
-    assert running["trainer"] != [bench.world.pod.old["trainer"]]
+    running = await bench.env.pod.running()
+    assert running["trainer"] != [bench.env.pod.old["trainer"]]
     assert len(running["trainer"]) == 1
 
 
@@ -167,7 +128,7 @@ async def test_gates_unkillable_process_is_reported_and_marks_device_suspect(ben
     (suspicion,) = bench.suspicions
     assert (suspicion.kind, suspicion.device.uuid) == (FindingKind.PROCESS_STUCK, GPU)
     assert str(PID) in suspicion.text
-    assert await bench.world.store.unfinished() == ()  # never retried automatically
+    assert await bench.env.store.unfinished() == ()  # never retried automatically
 
 
 async def test_reattach_timer_reports_new_process_and_blocks_nothing(bench: Bench) -> None:
@@ -177,7 +138,7 @@ async def test_reattach_timer_reports_new_process_and_blocks_nothing(bench: Benc
     await ending
     name = "kubemend_restart_phase_seconds_count"
     assert bench.told(name, strategy="swap", phase="on_device") is None
-    (new,) = (await bench.world.pod.running())["trainer"]
+    (new,) = (await bench.env.pod.running())["trainer"]
     bench.host.put(GPU, 22, container=ContainerId(new))
     async with asyncio.timeout(30):
         while bench.told(name, strategy="swap", phase="on_device") != 1.0:

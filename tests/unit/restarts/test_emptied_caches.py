@@ -13,10 +13,8 @@ from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restarts import planning, restart_plan
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.common.pb.runtime.v1 import api_pb2
-from tests.unit.actuator.conftest import POD, TARGET, rig
-from tests.unit.restarts.test_scheduler import NOW, World, world
-
-__all__ = ["rig", "world"]
+from tests.environments.restarts import NOW, RestartEnv
+from tests.environments.runtime import POD, TARGET
 
 PATH = f"{POD.uid}/volumes/kubernetes.io~empty-dir/{cache.VOLUME}"
 OPTED_IN = {"kubemend.io/restart": "InPlace"}
@@ -36,29 +34,29 @@ class FakeCleaner:
 
 
 @pytest.fixture
-def cleaner(world: World, monkeypatch: pytest.MonkeyPatch) -> FakeCleaner:
+def cleaner(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeCleaner:
     """Have every container mount the cache volume."""
-    for container in world.pod.old.values():
+    for container in env.pod.old.values():
         mount = api_pb2.Mount(container_path=cache.INSIDE, host_path=f"/var/lib/kubelet/pods/{PATH}")
-        world.pod.rig.server.runtime.containers[container].config.mounts.append(mount)
+        env.pod.rig.server.runtime.containers[container].config.mounts.append(mount)
     fake = FakeCleaner()
-    monkeypatch.setattr(world.outside.actuators.caches, "empty", fake.empty)
+    monkeypatch.setattr(env.outside.actuators.caches, "empty", fake.empty)
     return fake
 
 
-async def died_young(world: World, *, times: int, names: frozenset[str] = frozenset({TARGET.name})) -> None:
+async def died_young(env: RestartEnv, *, times: int, names: frozenset[str] = frozenset({TARGET.name})) -> None:
     for number in range(times):
         at = NOW - 10.0 * (times - number)
         counted = Begun(POD.uid, names, at=at, fault_at=at - 0.1)
-        intent = world.pod.rig.intent(id=f"earlier-{number}", created_at=at)
-        await world.store.begin(intent, counted=counted)
-        await world.store.finish(intent.id, outcome="Swapped", now=at)
+        intent = env.pod.rig.intent(id=f"earlier-{number}", created_at=at)
+        await env.store.begin(intent, counted=counted)
+        await env.store.finish(intent.id, outcome="Swapped", now=at)
 
 
 @pytest.mark.parametrize("strategy", ["swap", "rerun"])
-async def test_second_young_death_in_a_row_empties_the_cache(world: World, cleaner: FakeCleaner, strategy: str) -> None:
-    await died_young(world, times=2)
-    condition = await world.ask(strategy=strategy)
+async def test_second_young_death_in_a_row_empties_cache(env: RestartEnv, cleaner: FakeCleaner, strategy: str) -> None:
+    await died_young(env, times=2)
+    condition = await env.ask(strategy=strategy)
     assert condition.status is ConditionStatus.TRUE
     assert f"; {EMPTIED}; " in condition.message
     assert cleaner.used == [cache.Place(cache.Volume("/var/lib/kubelet/pods", PATH), "trainer")]
@@ -70,10 +68,10 @@ async def test_second_young_death_in_a_row_empties_the_cache(world: World, clean
     ids=["first", "second", "opted out", "without volume"],
 )
 async def test_cache_is_kept_otherwise(
-    world: World, cleaner: FakeCleaner, times: int, annotations: dict[str, str]
+    env: RestartEnv, cleaner: FakeCleaner, times: int, annotations: dict[str, str]
 ) -> None:
-    await died_young(world, times=times)
-    condition = await world.ask(strategy="swap", **annotations)
+    await died_young(env, times=times)
+    condition = await env.ask(strategy="swap", **annotations)
     assert condition.status is ConditionStatus.TRUE
     assert "cache" not in condition.message
     assert cleaner.used == []
@@ -85,44 +83,44 @@ async def test_cache_is_kept_otherwise(
     ids=["a person", "a round"],
 )
 async def test_requested_restart_keeps_the_cache_and_a_rounds_restart_empties_all_that_died(
-    world: World, cleaner: FakeCleaner, asked: RestartOverrides, containers: set[str]
+    env: RestartEnv, cleaner: FakeCleaner, asked: RestartOverrides, containers: set[str]
 ) -> None:
     """A round does not know which container was at fault."""
-    await died_young(world, times=2, names=BOTH)
-    await world.pod.pods.put(replace(world.pod.pods.pods()[POD.uid], annotations=OPTED_IN))
+    await died_young(env, times=2, names=BOTH)
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations=OPTED_IN))
     cause = admission.Cause(code="Round", message="a round", happened_at=NOW)
-    async with world.kubelet():
-        await world.restarts.handle(Request(target=TARGET, cause=lambda: cause, devices=frozenset(), asked=asked))
+    async with env.kubelet():
+        await env.restarts.handle(Request(target=TARGET, cause=lambda: cause, devices=frozenset(), asked=asked))
     assert {place.container for place in cleaner.used} == containers
 
 
-async def test_container_that_is_swapped_along_keeps_its_cache(world: World, cleaner: FakeCleaner) -> None:
-    await died_young(world, times=2, names=BOTH)
-    await world.ask(strategy="swap", containers="trainer,logger")
+async def test_container_that_is_swapped_along_keeps_its_cache(env: RestartEnv, cleaner: FakeCleaner) -> None:
+    await died_young(env, times=2, names=BOTH)
+    await env.ask(strategy="swap", containers="trainer,logger")
     assert {place.container for place in cleaner.used} == {"trainer"}
 
 
 @pytest.mark.parametrize("after", [0, 2])
-async def test_resumed_swap_empties_as_it_was_decided(world: World, cleaner: FakeCleaner, after: int) -> None:
+async def test_resumed_swap_empties_as_it_was_decided(env: RestartEnv, cleaner: FakeCleaner, after: int) -> None:
     """Whatever the annotations and the counts are by now."""
     del cleaner
-    act = await planning.resume(world.outside, world.pod.rig.intent(created_at=NOW, empty_cache_after=after))
+    act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, empty_cache_after=after))
     assert len(act.emptyings) == after // 2
     assert isinstance(act, restart_plan.SwapPlan)
     assert act.bare().emptyings == ()
 
 
-async def test_decision_is_in_the_journal(world: World, cleaner: FakeCleaner) -> None:
+async def test_decision_is_in_the_journal(env: RestartEnv, cleaner: FakeCleaner) -> None:
     """So that the next agent empties the cache if this one dies."""
     del cleaner
-    await died_young(world, times=2)
+    await died_young(env, times=2)
     begun: list[Any] = []
-    begin = world.store.begin
+    begin = env.store.begin
 
     async def noted(*intents: Any, **named: Any) -> None:
         begun.extend(intents)
         await begin(*intents, **named)
 
-    world.store.begin = noted  # type: ignore[method-assign]
-    await world.ask(strategy="swap")
+    env.store.begin = noted  # type: ignore[method-assign]
+    await env.ask(strategy="swap")
     assert [each.empty_cache_after for each in begun] == [2]

@@ -10,16 +10,15 @@ from kubemend.agent.actuator.progress import Begun, Decided, Event, Joined, Queu
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.restart import admission
-from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.agent.restart.admission import Verb
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.steps import StepKind
 from kubemend.agent.restarts.scheduler import Request
-from tests.unit.actuator import pod_rig
-from tests.unit.actuator.conftest import POD, TARGET
-from tests.unit.restarts.test_scheduler import NOW, World, rig, world
-
-__all__ = ["rig", "world"]
+from tests.environments import pod_rig
+from tests.environments.restarts import NOW, RestartEnv
+from tests.environments.runtime import POD, TARGET
 
 SECONDS = 60.0
 
@@ -28,7 +27,7 @@ SECONDS = 60.0
 class Person:
     """Requests a restart of the trainer, and records the progress."""
 
-    world: World
+    env: RestartEnv
     events: list[Event] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -39,7 +38,7 @@ class Person:
     async def ask(self, **asked: Any) -> None:
         cause = admission.Cause(code="Requested", message="request of uid 0", happened_at=NOW)
         wanted = RestartOverrides(**asked)
-        await self.world.restarts.handle(
+        await self.env.restarts.handle(
             Request(target=TARGET, cause=lambda: cause, devices=frozenset(), asked=wanted, followed=self)
         )
 
@@ -65,24 +64,24 @@ def fault(happened_at: float = NOW) -> Request:
     return Request(target=TARGET, cause=lambda: cause, devices=frozenset())
 
 
-async def opt_in(world: World) -> None:
+async def opt_in(env: RestartEnv) -> None:
     annotations = {"kubemend.io/restart": "InPlace"}
-    await world.pod.pods.put(replace(world.pod.pods.pods()[POD.uid], annotations=annotations))
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations=annotations))
 
 
-async def opt_out(world: World) -> None:
-    await world.pod.pods.put(replace(world.pod.pods.pods()[POD.uid], annotations={}))
+async def opt_out(env: RestartEnv) -> None:
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations={}))
 
 
-async def spend_the_budget(world: World) -> None:
+async def spend_the_budget(env: RestartEnv) -> None:
     for number in range(20):
-        await world.store.begin(world.pod.rig.intent(id=f"old-{number}", created_at=NOW - 30 + number))
+        await env.store.begin(env.pod.rig.intent(id=f"old-{number}", created_at=NOW - 30 + number))
 
 
-async def test_progress_reports_each_step_to_verified_end(world: World) -> None:
-    await opt_out(world)
-    person = Person(world)
-    async with world.kubelet():
+async def test_progress_reports_each_step_to_verified_end(env: RestartEnv) -> None:
+    await opt_out(env)
+    person = Person(env)
+    async with env.kubelet():
         await person.ask()
     assert person.told() == [Decided, Begun, StepTaken, StepTaken, StepTaken, Reported, Reported]
     assert person.steps() == [
@@ -93,9 +92,9 @@ async def test_progress_reports_each_step_to_verified_end(world: World) -> None:
     assert person.verified
 
 
-async def test_progress_of_rerun_reports_steps_of_every_container(world: World) -> None:
-    person = Person(world)
-    async with world.kubelet():
+async def test_progress_of_rerun_reports_steps_of_every_container(env: RestartEnv) -> None:
+    person = Person(env)
+    async with env.kubelet():
         await person.ask(strategy=Strategy.RERUN)
     taken = person.steps()
     assert {(StepKind.REMOVE, name, 0) for name in pod_rig.ROLES} <= set(taken)
@@ -104,12 +103,12 @@ async def test_progress_of_rerun_reports_steps_of_every_container(world: World) 
     assert person.verified
 
 
-async def test_progress_reports_failed_step_with_error(world: World) -> None:
+async def test_progress_reports_failed_step_with_error(env: RestartEnv) -> None:
     import grpc
 
-    world.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left")
-    person = Person(world)
-    async with world.kubelet():
+    env.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left")
+    person = Person(env)
+    async with env.kubelet():
         await person.ask()
     (failed,) = [e for e in person.events if isinstance(e, StepTaken) and e.error]
     assert (failed.step.kind, failed.container, failed.attempt) == (StepKind.CREATE, "trainer", None)
@@ -117,18 +116,18 @@ async def test_progress_reports_failed_step_with_error(world: World) -> None:
     assert person.verified
 
 
-async def test_progress_of_refused_request_is_only_the_refusal(world: World) -> None:
-    await world.pod.pods.put(replace(world.pod.pods.pods()[POD.uid], deleting=True))
-    person = Person(world)
+async def test_progress_of_refused_request_is_only_the_refusal(env: RestartEnv) -> None:
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], deleting=True))
+    person = Person(env)
     await person.ask()
     (event,) = person.events
     assert isinstance(event, Decided)
     assert (event.decision.verb, event.decision.reason) == (Verb.REFUSE, Reason.POD_DELETING)
 
 
-async def test_second_manual_request_follows_the_first(world: World) -> None:
-    first, second = Person(world), Person(world)
-    async with world.kubelet():
+async def test_second_manual_request_follows_the_first(env: RestartEnv) -> None:
+    first, second = Person(env), Person(env)
+    async with env.kubelet():
         asking = asyncio.create_task(first.ask(strategy=Strategy.RESET))
         await first.until(Begun)
         await second.ask(strategy=Strategy.SWAP)
@@ -137,29 +136,29 @@ async def test_second_manual_request_follows_the_first(world: World) -> None:
     assert second.events[-1] == first.events[-1]
     assert first.verified
     assert {event.strategy for event in second.events if isinstance(event, Begun)} == {Strategy.RESET}
-    assert len(await world.store.begun_since(0)) == 1
+    assert len(await env.store.begun_since(0)) == 1
 
 
-async def test_manual_request_follows_restart_started_by_fault(world: World) -> None:
-    await opt_in(world)
-    watcher, person = Person(world), Person(world)
-    async with world.kubelet():
-        mending = asyncio.create_task(world.restarts.handle(replace(fault(), followed=watcher)))
+async def test_manual_request_follows_restart_started_by_fault(env: RestartEnv) -> None:
+    await opt_in(env)
+    watcher, person = Person(env), Person(env)
+    async with env.kubelet():
+        mending = asyncio.create_task(env.restarts.handle(replace(fault(), followed=watcher)))
         await watcher.until(Begun)
         await person.ask()
         await mending
     (joined,) = [event for event in person.events if isinstance(event, Joined)]
     assert joined.cause.code == "Xid31"
     assert person.verified
-    assert len(await world.store.begun_since(0)) == 1
+    assert len(await env.store.begun_since(0)) == 1
 
 
-async def test_fault_on_hold_does_not_block_manual_request(world: World) -> None:
-    await opt_in(world)
-    await spend_the_budget(world)
-    watcher, person = Person(world), Person(world)
-    async with world.kubelet():
-        held = asyncio.create_task(world.restarts.handle(replace(fault(), followed=watcher)))
+async def test_fault_on_hold_does_not_block_manual_request(env: RestartEnv) -> None:
+    await opt_in(env)
+    await spend_the_budget(env)
+    watcher, person = Person(env), Person(env)
+    async with env.kubelet():
+        held = asyncio.create_task(env.restarts.handle(replace(fault(), followed=watcher)))
         await watcher.until(Decided)
         await person.ask()
         held.cancel()
@@ -169,15 +168,15 @@ async def test_fault_on_hold_does_not_block_manual_request(world: World) -> None
     assert person.verified
 
 
-async def test_manual_restart_counts_against_budget(world: World) -> None:
-    before = len(await world.store.begun_since(0))
-    async with world.kubelet():
-        await Person(world).ask()
-    assert len(await world.store.begun_since(0)) == before + 1
+async def test_manual_restart_counts_against_budget(env: RestartEnv) -> None:
+    before = len(await env.store.begun_since(0))
+    async with env.kubelet():
+        await Person(env).ask()
+    assert len(await env.store.begun_since(0)) == before + 1
 
 
-async def test_request_waiting_for_another_restart_reports_queued(world: World) -> None:
-    first, second = Person(world), Person(world)
+async def test_request_waiting_for_another_restart_reports_queued(env: RestartEnv) -> None:
+    first, second = Person(env), Person(env)
     cause = admission.Cause(code="Requested", message="request of uid 0", happened_at=NOW)
     other = Request(
         target=replace(TARGET, name="logger"),
@@ -186,20 +185,20 @@ async def test_request_waiting_for_another_restart_reports_queued(world: World) 
         asked=RestartOverrides(),
         followed=second,
     )
-    async with world.kubelet():
+    async with env.kubelet():
         asking = asyncio.create_task(first.ask())
         await first.until(Begun)
-        await world.restarts.handle(other)
+        await env.restarts.handle(other)
         await asking
     assert second.told()[:2] == [Queued, Decided]
     assert second.verified
 
 
-async def test_restart_with_unknown_device_is_never_verified(world: World) -> None:
-    person = Person(world)
+async def test_restart_with_unknown_device_is_never_verified(env: RestartEnv) -> None:
+    person = Person(env)
     cause = admission.Cause(code="Requested", message="request of uid 0", happened_at=NOW)
-    async with world.kubelet():
-        await world.restarts.handle(
+    async with env.kubelet():
+        await env.restarts.handle(
             Request(target=TARGET, cause=lambda: cause, devices=None, asked=RestartOverrides(), followed=person)
         )
     assert not person.verified
@@ -208,64 +207,64 @@ async def test_restart_with_unknown_device_is_never_verified(world: World) -> No
     assert report.outcome.result.restarted
 
 
-async def test_fault_before_restart_is_settled_by_it(world: World) -> None:
-    await opt_in(world)
-    watcher = Person(world)
-    async with world.kubelet():
-        mending = asyncio.create_task(world.restarts.handle(replace(fault(), followed=watcher)))
+async def test_fault_before_restart_is_settled_by_it(env: RestartEnv) -> None:
+    await opt_in(env)
+    watcher = Person(env)
+    async with env.kubelet():
+        mending = asyncio.create_task(env.restarts.handle(replace(fault(), followed=watcher)))
         await watcher.until(Begun)
-        await asyncio.gather(mending, *(world.restarts.handle(fault(NOW - number)) for number in range(3)))
-    assert len(await world.store.begun_since(0)) == 1
+        await asyncio.gather(mending, *(env.restarts.handle(fault(NOW - number)) for number in range(3)))
+    assert len(await env.store.begun_since(0)) == 1
 
 
-async def test_fault_of_successor_during_restart_is_not_lost(world: World) -> None:
-    await opt_in(world)
-    watcher = Person(world)
-    async with world.kubelet():
-        mending = asyncio.create_task(world.restarts.handle(replace(fault(), followed=watcher)))
+async def test_fault_of_successor_during_restart_is_not_lost(env: RestartEnv) -> None:
+    await opt_in(env)
+    watcher = Person(env)
+    async with env.kubelet():
+        mending = asyncio.create_task(env.restarts.handle(replace(fault(), followed=watcher)))
         await watcher.until(Begun)
-        await asyncio.gather(mending, world.restarts.handle(fault(NOW + 1)))
-    assert len(await world.store.begun_since(0)) == 2
+        await asyncio.gather(mending, env.restarts.handle(fault(NOW + 1)))
+    assert len(await env.store.begun_since(0)) == 2
 
 
-async def test_fault_after_one_that_kubelet_answered_is_not_lost(world: World) -> None:
-    await opt_in(world)
-    watcher, proven = Person(world), asyncio.Event()
+async def test_fault_after_one_that_kubelet_answered_is_not_lost(env: RestartEnv) -> None:
+    await opt_in(env)
+    watcher, proven = Person(env), asyncio.Event()
 
     def cause() -> admission.Cause:
         return admission.Cause(code="Xid31", message="Xid 31", happened_at=0.0, devices_known=proven.is_set())
 
-    async with world.kubelet():
+    async with env.kubelet():
         early = asyncio.create_task(
-            world.restarts.handle(Request(target=TARGET, cause=cause, devices=frozenset(), followed=watcher))
+            env.restarts.handle(Request(target=TARGET, cause=cause, devices=frozenset(), followed=watcher))
         )
         await watcher.until(Decided)  # on hold
-        late = asyncio.create_task(world.restarts.handle(fault()))
+        late = asyncio.create_task(env.restarts.handle(fault()))
         proven.set()
         await asyncio.gather(early, late)
     last = [event.decision.reason for event in watcher.events if isinstance(event, Decided)][-1]
     assert last is Reason.ALREADY_REPLACED
-    assert len(await world.store.begun_since(0)) == 1
+    assert len(await env.store.begun_since(0)) == 1
 
 
-async def test_fault_older_than_container_is_refused_visibly(world: World) -> None:
+async def test_fault_older_than_container_is_refused_visibly(env: RestartEnv) -> None:
     """The kernel log's clock may be hours late: the refusal must be visible."""
-    await opt_in(world)
-    await world.restarts.handle(fault(0.0))
-    condition = world.said.said[POD, conditions.IN_PLACE_RESTART]
+    await opt_in(env)
+    await env.restarts.handle(fault(0.0))
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "AlreadyReplaced")
     assert " s after the fault" in condition.message
 
 
-async def test_already_replaced_refusal_does_not_hide_success(world: World) -> None:
-    done = await world.ask()
-    await world.restarts.handle(fault(0.0))
+async def test_already_replaced_refusal_does_not_hide_success(env: RestartEnv) -> None:
+    done = await env.ask()
+    await env.restarts.handle(fault(0.0))
     assert done.status is ConditionStatus.TRUE
-    assert world.said.said[POD, conditions.IN_PLACE_RESTART] == done
+    assert env.said.said[POD, conditions.IN_PLACE_RESTART] == done
 
 
 @pytest.mark.parametrize("reason", ["fault", "person"])
-async def test_scheduler_has_no_running_request_at_end(world: World, reason: str) -> None:
-    async with world.kubelet():
-        await (world.restarts.handle(fault()) if reason == "fault" else Person(world).ask())
-    assert (world.restarts._for_faults, world.restarts._for_people) == ({}, {})
+async def test_scheduler_has_no_running_request_at_end(env: RestartEnv, reason: str) -> None:
+    async with env.kubelet():
+        await (env.restarts.handle(fault()) if reason == "fault" else Person(env).ask())
+    assert (env.restarts._for_faults, env.restarts._for_people) == ({}, {})

@@ -1,28 +1,23 @@
 """Gather the facts for a manual restart before it goes to the scheduler."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.actuator.progress import Decided, Event
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocation, Allocations, ContainerRef, PluginDevice
-from kubemend.agent.restart.admission import Reason, Verb
+from kubemend.agent.restart.admission import Verb
 from kubemend.agent.restart.overrides import RestartOverrides
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.manual_requests import ManualRestarts, NoSuchPodError, PodsUnknownError
-from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import Request
-from kubemend.common import aio
+from tests.environments.node import NodeEnv
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -53,19 +48,24 @@ class ProgressRecorder:
         self.decisions.put_nowait((event.decision.verb, event.decision.reason, event.decision.detail))
 
 
-@dataclass
-class World:
-    requests: ManualRestarts
-    ledger: VerdictStore
-    pods: outside.Pods
-    devices: outside.Devices
-    holders: outside.Holders
-    access: "aio.Promise[RuntimeAccess]"
+@dataclass(kw_only=True)
+class World(NodeEnv):
+    pods: outside.Pods = field(default_factory=lambda: outside.Pods(builders.pod()))
     engine: Engine = field(default_factory=Engine)
     progress: ProgressRecorder = field(default_factory=ProgressRecorder)
 
-    def find_runtime(self) -> None:
-        self.access.fulfil(RuntimeAccess(self.engine, events=None, runtime=None))  # type: ignore[arg-type]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.requests = ManualRestarts(
+            ledger=self.ledger,
+            pods=self.pods,
+            devices=self.devices,
+            holders=self.holders,
+            access=self.access,
+            lacking=lambda: "no socket",
+            now=lambda: NOW,
+            ask_again=0.01,
+        )
 
     def break_gpu(self, action: ActionClass = ActionClass.RESET_DEVICE) -> None:
         where = DeviceLocator(uuid=outside.GPU.uuid)
@@ -80,27 +80,12 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    store = await Store.open(tmp_path / "state.db")
-    ledger = VerdictStore(store=store, metrics=Metrics(CollectorRegistry()), boot_id="boot-1")
-    pods, devices, holders = outside.Pods(builders.pod()), outside.Devices(), outside.Holders()
-    access: aio.Promise[RuntimeAccess] = aio.Promise()
-    requests = ManualRestarts(
-        ledger=ledger,
-        pods=pods,
-        devices=devices,
-        holders=holders,
-        access=access,
-        lacking=lambda: "no socket",
-        now=lambda: NOW,
-        ask_again=0.01,
-    )
-    yield World(requests, ledger, pods, devices, holders, access)
-    await store.close()
+def world(store: Store) -> World:
+    return World(store=store)
 
 
 async def test_manual_request_devices_are_those_held(world: World) -> None:
-    world.find_runtime()
+    world.find_runtime(world.engine)
     world.holders.hold(TRAINER)
     await world.ask()
     (request,) = world.engine.requests
@@ -109,7 +94,7 @@ async def test_manual_request_devices_are_those_held(world: World) -> None:
 
 
 async def test_manual_request_cause_includes_broken_device(world: World) -> None:
-    world.find_runtime()
+    world.find_runtime(world.engine)
     world.holders.hold(TRAINER)
     world.break_gpu()
     await world.ask()
@@ -117,7 +102,7 @@ async def test_manual_request_cause_includes_broken_device(world: World) -> None
 
 
 async def test_manual_request_ignores_devices_of_others(world: World) -> None:
-    world.find_runtime()
+    world.find_runtime(world.engine)
     world.holders.hold(OTHER)
     world.break_gpu()
     await world.ask()
@@ -126,7 +111,7 @@ async def test_manual_request_ignores_devices_of_others(world: World) -> None:
 
 
 async def test_manual_request_waits_for_the_watch_to_report_that_the_pod_runs(world: World) -> None:
-    world.find_runtime()
+    world.find_runtime(world.engine)
     await world.pods.put(builders.pod(phase="Pending"))
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(world.ask())
@@ -146,14 +131,14 @@ async def test_manual_request_for_a_pod_that_stays_pending_goes_to_the_engine_wh
         lacking=str,
         watch_delay=0.01,
     )
-    world.find_runtime()
+    world.find_runtime(world.engine)
     await world.pods.put(builders.pod(phase="Pending"))
     await world.ask()
     assert len(world.engine.requests) == 1
 
 
 async def test_manual_request_on_hold_follows_changed_verdict(world: World) -> None:
-    world.find_runtime()
+    world.find_runtime(world.engine)
     world.holders.hold(TRAINER)
     await world.ask()
     world.break_gpu(ActionClass.REBOOT_NODE)
@@ -161,7 +146,7 @@ async def test_manual_request_on_hold_follows_changed_verdict(world: World) -> N
 
 
 async def test_manual_request_proceeds_without_kubelet_if_devices_usable(world: World) -> None:
-    world.find_runtime()
+    world.find_runtime(world.engine)
     world.break_gpu(ActionClass.RESTART_APP)
     await world.ask()
     (request,) = world.engine.requests
@@ -175,7 +160,7 @@ HIDDEN = Allocation(
 
 @pytest.mark.parametrize("unknown", [Allocations(known=False), Allocations(items=(HIDDEN,), known=True)])
 async def test_manual_request_waits_for_kubelet_if_device_broken(world: World, unknown: Allocations) -> None:
-    world.find_runtime()
+    world.find_runtime(world.engine)
     world.break_gpu()
     world.holders.allocations = unknown
     asking = asyncio.create_task(world.ask())
@@ -194,7 +179,7 @@ async def test_manual_request_without_runtime_waits_and_reports_why(world: World
     asking = asyncio.create_task(world.ask())
     async with asyncio.timeout(SECONDS):
         assert await world.progress.decisions.get() == (Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, "no socket")
-    world.find_runtime()
+    world.find_runtime(world.engine)
     await asking
     assert len(world.engine.requests) == 1
 
@@ -202,7 +187,7 @@ async def test_manual_request_without_runtime_waits_and_reports_why(world: World
 async def test_manual_request_without_runtime_times_out(world: World) -> None:
     world.requests._patience = 0.01
     await world.ask()
-    world.find_runtime()
+    world.find_runtime(world.engine)
     assert world.engine.requests == []
 
 

@@ -5,33 +5,30 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.process import Launcher, Silent, State
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.restarts.verifier import Patience
-from tests.unit.actuator.conftest import TARGET, rig
-from tests.unit.restarts.test_scheduler import NOW, World, world
-
-__all__ = ["rig", "world"]
+from tests.environments import node
+from tests.environments.restarts import NOW, RestartEnv
+from tests.environments.runtime import TARGET
 
 CHANGES = {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"}
 
 
 @pytest.fixture
-def launched(world: World) -> World:
+def launched(env: RestartEnv) -> RestartEnv:
     """The trainer's command is the launcher."""
-    config = world.pod.rig.server.runtime.containers[world.pod.old["trainer"]].config
+    config = env.pod.rig.server.runtime.containers[env.pod.old["trainer"]].config
     config.command[:] = ["python", "/launcher/kubemend_run.py", "--", "python", "train.py"]
-    return world
+    return env
 
 
-async def test_a_fault_of_the_program_restarts_it_in_its_container(launched: World) -> None:
+async def test_a_fault_of_the_program_restarts_it_in_its_container(launched: RestartEnv) -> None:
     condition = await launched.ask()
     assert (condition.status, condition.reason) == (ConditionStatus.TRUE, "Restarted")
     assert condition.message.startswith("trainer restart 1 by process in ")
@@ -43,26 +40,26 @@ async def test_a_fault_of_the_program_restarts_it_in_its_container(launched: Wor
     assert launched.heartbeats.begun_again == [launched.pod.old["trainer"]]
 
 
-async def test_the_same_fault_soon_after_makes_a_new_container(launched: World) -> None:
+async def test_the_same_fault_soon_after_makes_a_new_container(launched: RestartEnv) -> None:
     await launched.ask()
     condition = await launched.ask()
     assert condition.message.startswith("trainer restart 1 by swap in ")
     assert launched.launchers.calls.count("stop") == 1
 
 
-async def test_swap_by_name_is_not_replaced(launched: World) -> None:
+async def test_swap_by_name_is_not_replaced(launched: RestartEnv) -> None:
     condition = await launched.ask(strategy="swap")
     assert " by swap " in condition.message
     assert set(launched.launchers.calls) == {"status"}
 
 
-async def test_process_by_name_is_refused_without_a_launcher(world: World) -> None:
-    condition = await world.ask(strategy="process")
+async def test_process_by_name_is_refused_without_a_launcher(env: RestartEnv) -> None:
+    condition = await env.ask(strategy="process")
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "NoLauncher")
-    assert world.launchers.calls == []
+    assert env.launchers.calls == []
 
 
-async def test_a_silent_launcher_is_swapped(launched: World) -> None:
+async def test_a_silent_launcher_is_swapped(launched: RestartEnv) -> None:
     launched.launchers.state = Silent("it did not answer")
     condition = await launched.ask()
     assert " by swap " in condition.message
@@ -70,7 +67,7 @@ async def test_a_silent_launcher_is_swapped(launched: World) -> None:
 
 
 @pytest.mark.parametrize("left", [(7,), Silent("its processes cannot be read")], ids=["lies", "unreadable"])
-async def test_a_launcher_that_fails_on_the_way_is_swapped(launched: World, left: Any) -> None:
+async def test_a_launcher_that_fails_on_the_way_is_swapped(launched: RestartEnv, left: Any) -> None:
     launched.launchers.left = left
     condition = await launched.ask()
     assert " by swap " in condition.message
@@ -79,7 +76,7 @@ async def test_a_launcher_that_fails_on_the_way_is_swapped(launched: World, left
     assert len(await launched.store.begun_since(0.0)) == 2
 
 
-async def test_a_container_that_ends_on_the_way_is_swapped(launched: World) -> None:
+async def test_a_container_that_ends_on_the_way_is_swapped(launched: RestartEnv) -> None:
     def ends(call: str) -> None:
         if call == "stop":
             launched.pod.rig.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
@@ -91,7 +88,7 @@ async def test_a_container_that_ends_on_the_way_is_swapped(launched: World) -> N
     assert [view.id for view in await launched.pod.rig.running()] != [launched.pod.old["trainer"]]
 
 
-async def test_a_fault_that_the_launcher_handles_itself_waits_for_that(launched: World) -> None:
+async def test_a_fault_that_the_launcher_handles_itself_waits_for_that(launched: RestartEnv) -> None:
     launched.launchers.state = Launcher(State.RESTARTING, trainer=1)
 
     def restarted(call: str) -> None:
@@ -104,19 +101,17 @@ async def test_a_fault_that_the_launcher_handles_itself_waits_for_that(launched:
     assert set(launched.launchers.calls) == {"status"}
 
 
-def one_second_later(world: World) -> RestartScheduler:
+def one_second_later(env: RestartEnv) -> RestartScheduler:
     """Return a scheduler by whose clock the fault was a second ago."""
-    return RestartScheduler(
-        outside=world.outside, store=world.store, metrics=Metrics(CollectorRegistry()), now=lambda: NOW + 1.0
-    )
+    return RestartScheduler(outside=env.outside, store=env.store, metrics=node.metrics(), now=lambda: NOW + 1.0)
 
 
-def intent(world: World) -> intents.ProcessIntent:
+def intent(env: RestartEnv) -> intents.ProcessIntent:
     return intents.ProcessIntent(
         "r1",
         TARGET,
-        world.pod.rig.sandbox_id,
-        world.pod.old["trainer"],
+        env.pod.rig.sandbox_id,
+        env.pod.old["trainer"],
         trainer=1,
         reason="Xid31",
         created_at=NOW,
@@ -133,7 +128,7 @@ def intent(world: World) -> intents.ProcessIntent:
         pytest.param(Launcher(State.HELD, 1, "r1"), 600.0, 2, id="held-and-too-old"),
     ],
 )
-async def test_the_next_agent_ends_what_is_open(launched: World, state: Launcher, age: float, after: int) -> None:
+async def test_the_next_agent_ends_what_is_open(launched: RestartEnv, state: Launcher, age: float, after: int) -> None:
     await launched.store.begin(intent(launched))
     launched.launchers.state = state
     patience = Patience(kubelet=0.1, pod=0.1)
@@ -145,7 +140,7 @@ async def test_the_next_agent_ends_what_is_open(launched: World, state: Launcher
     assert not CHANGES & set(launched.pod.rig.server.called())
 
 
-async def test_a_launcher_that_takes_its_time_does_not_delay_another_ones_replay(launched: World) -> None:
+async def test_a_launcher_that_takes_its_time_does_not_delay_another_ones_replay(launched: RestartEnv) -> None:
     both = asyncio.Barrier(2)
     ask = launched.launchers.status
 
@@ -162,7 +157,7 @@ async def test_a_launcher_that_takes_its_time_does_not_delay_another_ones_replay
     assert await launched.store.unfinished() == ()
 
 
-async def test_the_next_agent_closes_the_restart_of_a_container_that_has_ended(launched: World) -> None:
+async def test_the_next_agent_closes_the_restart_of_a_container_that_has_ended(launched: RestartEnv) -> None:
     await launched.store.begin(intent(launched))
     launched.pod.rig.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
     assert await Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW).run() == 1

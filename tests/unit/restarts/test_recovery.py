@@ -11,132 +11,130 @@ from kubemend.agent.model.workloads import ContainerId, ContainerState, Containe
 from kubemend.agent.restart import reservations
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.verifier import Patience
-from tests.unit.actuator.conftest import POD, TARGET, rig
-from tests.unit.restarts.test_scheduler import NOW, World, world
-
-__all__ = ["rig", "world"]
+from tests.environments.restarts import NOW, RestartEnv
+from tests.environments.runtime import POD, TARGET
 
 
-def recovery(world: World, *, patience: float = 60.0) -> Recovery:
+def recovery(env: RestartEnv, *, patience: float = 60.0) -> Recovery:
     """Recovery that waits for kubelet until the test acts as kubelet."""
     seconds = Patience(kubelet=patience, pod=patience)
-    return Recovery(outside=world.outside, store=world.store, now=lambda: NOW, patience=seconds)
+    return Recovery(outside=env.outside, store=env.store, now=lambda: NOW, patience=seconds)
 
 
-async def kubelet_shows(world: World, container: ContainerId) -> None:
+async def kubelet_shows(env: RestartEnv, container: ContainerId) -> None:
     """Set kubelet's status: the trainer runs in this container."""
-    view = world.pod.pods.pods()[POD.uid]
+    view = env.pod.pods.pods()[POD.uid]
     specs = tuple(
         replace(spec, container_id=container, running=True) if spec.name == TARGET.name else spec
         for spec in view.containers
     )
-    await world.pod.pods.put(replace(view, containers=specs))
+    await env.pod.pods.put(replace(view, containers=specs))
 
 
-async def killed_after_the_stop(world: World) -> None:
+async def killed_after_the_stop(env: RestartEnv) -> None:
     """An agent has journalled a swap and killed the old container; then it died itself."""
-    await world.store.begin(world.pod.rig.intent(created_at=NOW))
-    await world.pod.rig.cri.stop_container(world.pod.rig.old, grace=0)
+    await env.store.begin(env.pod.rig.intent(created_at=NOW))
+    await env.pod.rig.cri.stop_container(env.pod.rig.old, grace=0)
 
 
-async def reserved(world: World) -> list[ContainerSummary]:
-    views = await world.pod.rig.cri.list_containers(sandbox_id=world.pod.rig.sandbox_id)
+async def reserved(env: RestartEnv) -> list[ContainerSummary]:
+    views = await env.pod.rig.cri.list_containers(sandbox_id=env.pod.rig.sandbox_id)
     return [view for view in views if reservations.reserves(view)]
 
 
-async def kubelet_collects_reservations(world: World) -> None:
+async def kubelet_collects_reservations(env: RestartEnv) -> None:
     """They look like garbage of a pod that kubelet does not know."""
-    for view in await reserved(world):
-        await world.pod.rig.cri.remove_container(view.id)
+    for view in await reserved(env):
+        await env.pod.rig.cri.remove_container(view.id)
 
 
-async def test_recovery_reserves_names_until_kubelet_shows_successor(world: World) -> None:
-    await killed_after_the_stop(world)
-    async with world.pod.rig.watch.subscribe(POD.uid) as events:
-        taking_up = asyncio.create_task(recovery(world).run())
+async def test_recovery_reserves_names_until_kubelet_shows_successor(env: RestartEnv) -> None:
+    await killed_after_the_stop(env)
+    async with env.pod.rig.watch.subscribe(POD.uid) as events:
+        taking_up = asyncio.create_task(recovery(env).run())
         while (started := await events.get()).kind is not EventKind.STARTED:
             pass
-        assert len(await reserved(world)) == 1
-        await kubelet_shows(world, started.container_id)
+        assert len(await reserved(env)) == 1
+        await kubelet_shows(env, started.container_id)
         await taking_up
-    assert await reserved(world) == []
+    assert await reserved(env) == []
 
 
-async def test_recovery_resolves_duplicate_of_old_relist(world: World) -> None:
-    await killed_after_the_stop(world)
-    async with world.pod.rig.watch.subscribe(POD.uid) as events:
-        taking_up = asyncio.create_task(recovery(world).run())
+async def test_recovery_resolves_duplicate_of_old_relist(env: RestartEnv) -> None:
+    await killed_after_the_stop(env)
+    async with env.pod.rig.watch.subscribe(POD.uid) as events:
+        taking_up = asyncio.create_task(recovery(env).run())
         while (await events.get()).kind is not EventKind.STARTED:
             pass  # the successor
-        await kubelet_collects_reservations(world)
-        copy = await world.pod.kubelet_starts(TARGET.name, attempt=2)  # it had seen the successor in CREATED
-        await kubelet_shows(world, copy)
+        await kubelet_collects_reservations(env)
+        copy = await env.pod.kubelet_starts(TARGET.name, attempt=2)  # it had seen the successor in CREATED
+        await kubelet_shows(env, copy)
         assert await taking_up == 1
-    assert [view.id for view in await world.pod.rig.running()] == [copy]
-    assert await world.store.unfinished() == ()
+    assert [view.id for view in await env.pod.rig.running()] == [copy]
+    assert await env.store.unfinished() == ()
 
 
-async def test_recovery_keeps_intent_open_until_kubelet_agrees(world: World) -> None:
-    await killed_after_the_stop(world)
-    async with world.pod.rig.watch.subscribe(POD.uid) as events:
-        taking_up = asyncio.create_task(recovery(world).run())
+async def test_recovery_keeps_intent_open_until_kubelet_agrees(env: RestartEnv) -> None:
+    await killed_after_the_stop(env)
+    async with env.pod.rig.watch.subscribe(POD.uid) as events:
+        taking_up = asyncio.create_task(recovery(env).run())
         while (started := await events.get()).kind is not EventKind.STARTED:
             pass
-        assert len(await world.store.unfinished()) == 1, "another death now must not forget it"
-        await kubelet_shows(world, started.container_id)
+        assert len(await env.store.unfinished()) == 1, "another death now must not forget it"
+        await kubelet_shows(env, started.container_id)
         await taking_up
-    assert await world.store.unfinished() == ()
+    assert await env.store.unfinished() == ()
 
 
-async def test_recovery_with_silent_kubelet_times_out(world: World) -> None:
-    await killed_after_the_stop(world)
-    assert await recovery(world, patience=0.0).run() == 1
-    assert await world.store.unfinished() == ()
-    (running,) = await world.pod.rig.running()
+async def test_recovery_with_silent_kubelet_times_out(env: RestartEnv) -> None:
+    await killed_after_the_stop(env)
+    assert await recovery(env, patience=0.0).run() == 1
+    assert await env.store.unfinished() == ()
+    (running,) = await env.pod.rig.running()
     assert running.restart_id is not None
 
 
 @pytest.mark.parametrize("grace", [1e20, float("inf")])
-async def test_recovery_carries_out_expired_grace_period(world: World, grace: float) -> None:
-    await world.store.begin(world.pod.rig.intent(created_at=NOW, grace_seconds=grace))
-    assert await recovery(world, patience=0.0).run() == 1
-    assert await world.store.unfinished() == ()
-    (running,) = await world.pod.rig.running()
+async def test_recovery_carries_out_expired_grace_period(env: RestartEnv, grace: float) -> None:
+    await env.store.begin(env.pod.rig.intent(created_at=NOW, grace_seconds=grace))
+    assert await recovery(env, patience=0.0).run() == 1
+    assert await env.store.unfinished() == ()
+    (running,) = await env.pod.rig.running()
     assert running.restart_id is not None
 
 
-async def test_recovery_does_not_wait_for_exited_successor(world: World) -> None:
+async def test_recovery_does_not_wait_for_exited_successor(env: RestartEnv) -> None:
     """The successor has run and ended: kubelet handles that by the pod's own policy."""
-    intent = world.pod.rig.intent(created_at=NOW)
-    await killed_after_the_stop(world)
-    material = await world.pod.rig.material(intent)
-    outcome = await world.pod.rig.actuator().carry_out(intent, material=material)
+    intent = env.pod.rig.intent(created_at=NOW)
+    await killed_after_the_stop(env)
+    material = await env.pod.rig.material(intent)
+    outcome = await env.pod.rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.SWAPPED
-    world.pod.rig.server.runtime.exit(outcome.survivors[TARGET.name], exit_code=1)
-    assert await recovery(world).run() == 1
-    assert {view.state for view in await world.pod.rig.containers()} == {ContainerState.EXITED}
-    assert await world.store.unfinished() == ()
+    env.pod.rig.server.runtime.exit(outcome.survivors[TARGET.name], exit_code=1)
+    assert await recovery(env).run() == 1
+    assert {view.state for view in await env.pod.rig.containers()} == {ContainerState.EXITED}
+    assert await env.store.unfinished() == ()
 
 
-async def lost_successor(world: World) -> None:
+async def lost_successor(env: RestartEnv) -> None:
     """A successor waits next to the old container, without a journalled intent."""
-    rig = world.pod.rig
+    rig = env.pod.rig
     material = await rig.material(rig.intent())
     await rig.cri.create_container(
         sandbox_id=rig.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
     )
 
 
-async def test_recovery_ignores_orphan_of_another_node(world: World) -> None:
-    await lost_successor(world)
-    world.pod.pods.drop(POD.uid)
-    assert await recovery(world).run() == 0
-    assert len(await world.pod.rig.containers()) == 2
+async def test_recovery_ignores_orphan_of_another_node(env: RestartEnv) -> None:
+    await lost_successor(env)
+    env.pod.pods.drop(POD.uid)
+    assert await recovery(env).run() == 0
+    assert len(await env.pod.rig.containers()) == 2
 
 
-async def test_recovery_removes_orphan_while_api_server_is_down(world: World) -> None:
-    await lost_successor(world)
-    world.pod.pods.drop(POD.uid)
-    world.pod.pods.synced = False
-    assert await recovery(world).run() == 1
-    assert [view.id for view in await world.pod.rig.containers()] == [world.pod.rig.old]
+async def test_recovery_removes_orphan_while_api_server_is_down(env: RestartEnv) -> None:
+    await lost_successor(env)
+    env.pod.pods.drop(POD.uid)
+    env.pod.pods.synced = False
+    assert await recovery(env).run() == 1
+    assert [view.id for view in await env.pod.rig.containers()] == [env.pod.rig.old]

@@ -10,11 +10,9 @@ from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restarts import runtime_state
 from kubemend.common.pb.runtime.v1 import api_pb2
+from tests.environments.runtime import TARGET, Rig
 from tests.fakes import outside
-from tests.unit.actuator.conftest import TARGET, Rig, rig
 from tests.unit.restart import builders
-
-__all__ = ["rig"]
 
 BOOTED_AT = 1_000_000.0
 STARTED = 500.0  # seconds since boot
@@ -47,7 +45,7 @@ def started_at(target: runtime_state.RuntimeState, *, wall_now: float, known: bo
     processes = outside.Processes()
     if known:
         processes.add(PID, container=target.view.id, started=STARTED)
-    step = runtime_state.clock_step(target.info, processes=processes, now=wall_now, since_boot=NOW)  # type: ignore[arg-type]
+    step = runtime_state.clock_step(target.info, processes=processes, now=wall_now, since_boot=NOW)
     found = target.facts(now=0.0, stepped=step).started_at
     assert found is not None
     return found
@@ -75,7 +73,7 @@ def test_clock_step_without_process_keeps_start_time() -> None:
 def test_not_holdable_reports_root_that_is_no_overlay(kind: str | None, why: str | None) -> None:
     target = target_started_at(noted=BOOTED_AT)
     processes = outside.Processes(roots=kind)
-    assert runtime_state.not_holdable(target.info, processes=processes) == why  # type: ignore[arg-type]
+    assert runtime_state.not_holdable(target.info, processes=processes) == why
 
 
 async def test_ended_container_is_queried_once(rig: Rig) -> None:
@@ -93,7 +91,7 @@ async def test_ended_container_is_queried_once(rig: Rig) -> None:
         target.info,
         intent=rig.intent(),
         pod=None,
-        processes=processes,  # type: ignore[arg-type]
+        processes=processes,
     )
     assert material.successor.config.linux.resources == resized
     calls = rig.server.called()[before:]

@@ -8,10 +8,8 @@ import pytest
 from kubemend.agent.actuator import turns
 from kubemend.agent.restart.admission import OwnerFacts
 from kubemend.agent.restarts.slots import Slots
-from tests.unit.actuator.conftest import POD
-from tests.unit.restarts.test_scheduler import World, rig, world
-
-__all__ = ["rig", "world"]
+from tests.environments.restarts import RestartEnv
+from tests.environments.runtime import POD
 
 SECONDS = 60.0
 
@@ -246,21 +244,21 @@ async def test_turn_is_left_only_by_a_wait_that_lasts() -> None:
 
 @pytest.mark.parametrize("grace", ["5s", "0s"])
 async def test_slots_pod_that_is_slow_to_end_holds_no_slot(
-    world: World, monkeypatch: pytest.MonkeyPatch, grace: str
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch, grace: str
 ) -> None:
     monkeypatch.setattr(turns, "SLOW", 0.001)
     stopping, ended = asyncio.Event(), asyncio.Event()
-    stop: Callable[..., Awaitable[None]] = world.pod.rig.cri.stop_container
+    stop: Callable[..., Awaitable[None]] = env.pod.rig.cri.stop_container
 
     async def slow_to_end(container_id: str, **_: float) -> None:
         stopping.set()
         await ended.wait()
         await stop(container_id, grace=0)
 
-    monkeypatch.setattr(world.pod.rig.cri, "stop_container", slow_to_end)
-    restarts = world.restarts
+    monkeypatch.setattr(env.pod.rig.cri, "stop_container", slow_to_end)
+    restarts = env.restarts
     restarts._slots = Slots(1)
-    restart = asyncio.create_task(world.ask(**{"grace-period": grace}))
+    restart = asyncio.create_task(env.ask(**{"grace-period": grace}))
     async with asyncio.timeout(SECONDS):
         await stopping.wait()
         async with restarts._slots.turn(POD.namespace):
@@ -272,7 +270,7 @@ async def test_slots_pod_that_is_slow_to_end_holds_no_slot(
 
 
 async def test_slots_pod_with_unanswered_owner_query_holds_no_slot(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "SLOW", 0.001)
     asked, answered = asyncio.Event(), asyncio.Event()
@@ -282,10 +280,10 @@ async def test_slots_pod_with_unanswered_owner_query_holds_no_slot(
         await answered.wait()
         return OwnerFacts()
 
-    monkeypatch.setattr(world.outside.owners, "facts", slow)
-    restarts = world.restarts
+    monkeypatch.setattr(env.outside.owners, "facts", slow)
+    restarts = env.restarts
     restarts._slots = Slots(1)
-    restart = asyncio.create_task(world.ask())
+    restart = asyncio.create_task(env.ask())
     async with asyncio.timeout(SECONDS):
         await asked.wait()
         async with restarts._slots.turn(POD.namespace):

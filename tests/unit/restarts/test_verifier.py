@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 import structlog
 
-from tests.unit.actuator.conftest import rig
+from tests.environments.restarts import RestartEnv
 from tests.unit.restarts.test_recovery import killed_after_the_stop, recovery
-from tests.unit.restarts.test_scheduler import World, world
-
-__all__ = ["rig", "world"]
 
 PATIENCE = 3600.0  # seconds; no test waits until it ends
 
@@ -20,31 +17,31 @@ PATIENCE = 3600.0  # seconds; no test waits until it ends
     [(True, "failed"), (False, "unknown")],
     ids=["kubelet shows another one", "no API server"],
 )
-async def test_verifier_fails_by_fresh_status_and_not_stale_one(world: World, answers: bool, state: str) -> None:
-    await killed_after_the_stop(world)
-    world.pod.pods.answers = answers
+async def test_verifier_fails_by_fresh_status_and_not_stale_one(env: RestartEnv, answers: bool, state: str) -> None:
+    await killed_after_the_stop(env)
+    env.pod.pods.answers = answers
     with structlog.testing.capture_logs() as logs:
-        await recovery(world, patience=0.0).run()
+        await recovery(env, patience=0.0).run()
     (verified,) = [each for each in logs if each["event"] == "restart.verified"]
     assert verified["checks"] == {"kubelet-agrees": state, "one-running": "passed"}
 
 
-async def test_verifier_stops_waiting_if_successor_exits_early(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    await killed_after_the_stop(world)
-    waits, wait_for = asyncio.Event(), world.pod.pods.wait_for
+async def test_verifier_stops_waiting_if_successor_exits(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    await killed_after_the_stop(env)
+    waits, wait_for = asyncio.Event(), env.pod.pods.wait_for
 
     async def noted_wait_for(*arguments: Any, timeout: float) -> Any:
         if timeout > PATIENCE / 2:
             waits.set()
         return await wait_for(*arguments, timeout=timeout)
 
-    monkeypatch.setattr(world.pod.pods, "wait_for", noted_wait_for)
+    monkeypatch.setattr(env.pod.pods, "wait_for", noted_wait_for)
     with structlog.testing.capture_logs() as logs:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(recovery(world, patience=PATIENCE).run())
+            tasks.create_task(recovery(env, patience=PATIENCE).run())
             await waits.wait()
-            (successor,) = await world.pod.rig.running()
-            world.pod.rig.server.runtime.exit(successor.id, exit_code=1)
+            (successor,) = await env.pod.rig.running()
+            env.pod.rig.server.runtime.exit(successor.id, exit_code=1)
     (verified,) = [each for each in logs if each["event"] == "restart.verified"]
     assert verified["result"] == "SuccessorExited"
-    assert await world.store.unfinished() == ()
+    assert await env.store.unfinished() == ()

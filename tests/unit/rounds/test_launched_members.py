@@ -5,30 +5,28 @@ import pytest
 from kubemend.agent.restart.process import Launcher, Silent, State
 from kubemend.common.coordination import StepPhase
 from tests import eventually
-from tests.unit.actuator.conftest import POD, rig
-from tests.unit.rounds.test_participant import World, world
-
-__all__ = ["rig", "world"]
+from tests.environments.rounds import RoundEnv
+from tests.environments.runtime import POD
 
 CHANGES = {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"}
 
 
 @pytest.fixture
-async def launched(world: World) -> World:
+async def launched(env: RoundEnv) -> RoundEnv:
     """The trainer's command is the launcher, and the round restarts only the trainer."""
-    config = world.pod.rig.server.runtime.containers[world.pod.old["trainer"]].config
+    config = env.pod.rig.server.runtime.containers[env.pod.old["trainer"]].config
     config.command[:] = ["python", "/launcher/kubemend_run.py", "--", "python", "train.py"]
-    await world.annotate(restart="InPlace", containers="trainer")
-    return world
+    await env.annotate(restart="InPlace", containers="trainer")
+    return env
 
 
-def state(world: World) -> tuple[State, int]:
-    found = world.launchers.state
+def state(env: RoundEnv) -> tuple[State, int]:
+    found = env.launchers.state
     assert isinstance(found, Launcher)
     return found.state, found.trainer
 
 
-async def test_the_program_is_dead_and_held_until_the_release_and_the_container_stays(launched: World) -> None:
+async def test_the_program_is_dead_and_held_until_the_release_and_the_container_stays(launched: RoundEnv) -> None:
     told = launched.order()
     stopped = await told.next()
     assert (stopped.phase, stopped.slipped) == (StepPhase.STOPPED, 0.0)
@@ -43,7 +41,7 @@ async def test_the_program_is_dead_and_held_until_the_release_and_the_container_
     assert not launched.rounds.expects_end(launched.pod.old["trainer"]), "its next exit is a fault"
 
 
-async def test_a_second_round_soon_after_makes_a_new_container(launched: World) -> None:
+async def test_a_second_round_soon_after_makes_a_new_container(launched: RoundEnv) -> None:
     told = launched.order()
     await told.next()
     launched.rounds.release("default/gang-1", [POD.uid])
@@ -57,7 +55,7 @@ async def test_a_second_round_soon_after_makes_a_new_container(launched: World) 
 
 
 @pytest.mark.parametrize("fails", ["at-once", "on-the-way"])
-async def test_a_member_whose_launcher_fails_is_swapped_in_the_same_round(launched: World, fails: str) -> None:
+async def test_a_member_whose_launcher_fails_is_swapped_in_the_same_round(launched: RoundEnv, fails: str) -> None:
     if fails == "at-once":
         launched.launchers.state = Silent("it did not answer")
     else:
@@ -71,7 +69,7 @@ async def test_a_member_whose_launcher_fails_is_swapped_in_the_same_round(launch
     assert (await told.next()).phase is StepPhase.RUNNING
 
 
-async def test_a_member_that_hears_nothing_more_starts_by_itself(launched: World) -> None:
+async def test_a_member_that_hears_nothing_more_starts_by_itself(launched: RoundEnv) -> None:
     told = launched.order(hold_seconds=0.5)
     assert (await told.next()).phase is StepPhase.STOPPED
     launched.since_boot += 1000.0
@@ -80,7 +78,7 @@ async def test_a_member_that_hears_nothing_more_starts_by_itself(launched: World
 
 
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "not-frozen-yet"])
-async def test_the_next_agent_goes_on_with_what_is_held(launched: World, frozen: bool) -> None:
+async def test_the_next_agent_goes_on_with_what_is_held(launched: RoundEnv, frozen: bool) -> None:
     told = launched.order()
     await told.next()
     await launched.die()
@@ -95,7 +93,7 @@ async def test_the_next_agent_goes_on_with_what_is_held(launched: World, frozen:
     await eventually.true(lambda: state(launched) == (State.RUNNING, 2))
 
 
-async def test_the_next_agent_stops_a_program_that_the_last_one_has_not_stopped(launched: World) -> None:
+async def test_the_next_agent_stops_a_program_that_the_last_one_has_not_stopped(launched: RoundEnv) -> None:
     """The last agent died between the journal and the order: the program must not be frozen in its place."""
     launched.launchers.before = never
     launched.order()

@@ -10,11 +10,9 @@ import grpc
 from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodUid, PodView
 from kubemend.agent.sources.status_prefetch import StatusPrefetcher
 from tests import eventually
+from tests.environments.runtime import POD, Rig
 from tests.fakes import outside
-from tests.unit.actuator.conftest import POD, Rig, rig
 from tests.unit.hub import builders
-
-__all__ = ["rig"]
 
 
 def member(*, labels: bool = True) -> outside.Pods:

@@ -14,11 +14,9 @@ from kubemend.agent.restart.process import FAILED_HOLD, Launcher, Silent, State
 from kubemend.agent.sources import launchers
 from kubemend.agent.sources.launchers import LauncherWatch
 from tests import eventually
+from tests.environments.runtime import POD, Rig
 from tests.fakes import outside
-from tests.unit.actuator.conftest import POD, Rig, rig
 from tests.unit.hub import builders
-
-__all__ = ["rig"]
 
 RUNS = Launcher(State.RUNNING, trainer=1)
 READY = replace(RUNS, spare=77, ready=True)

@@ -11,9 +11,17 @@ from kubemend.agent.health.state import fold
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
-from kubemend.agent.model.workloads import PodRef, PodUid, PodView, ReportedHealth, ResourceHealth, RestartPolicy
+from kubemend.agent.model.workloads import (
+    PodChange,
+    PodChangeKind,
+    PodRef,
+    PodUid,
+    PodView,
+    ReportedHealth,
+    ResourceHealth,
+    RestartPolicy,
+)
 from kubemend.agent.sources.plugin_reports import PluginReports
-from kubemend.agent.sources.pods import PodChange, PodChangeKind
 
 A = GpuUuid("GPU-aaaaaaaa-0000-0000-0000-000000000000")
 B = GpuUuid("GPU-bbbbbbbb-0000-0000-0000-000000000000")

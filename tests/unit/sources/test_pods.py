@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from kubemend.agent.model.workloads import PodUid, PodView
+from kubemend.agent.model.workloads import PodChange, PodChangeKind, PodUid, PodView
 from kubemend.agent.restart import options
 from kubemend.agent.sources import pods
 from kubemend.common import aio
@@ -47,7 +47,7 @@ class Bench:
         self.server = tenant.server
         self.api = api
         self.reports: asyncio.Queue[ComponentStatus] = asyncio.Queue()
-        self.changes: asyncio.Queue[pods.PodChange] = asyncio.Queue()
+        self.changes: asyncio.Queue[PodChange] = asyncio.Queue()
         self.watch = pods.PodWatch(
             api=api,
             node_name=tenant.node,
@@ -62,7 +62,7 @@ class Bench:
             pass
         return report
 
-    async def change(self, kind: pods.PodChangeKind) -> PodView:
+    async def change(self, kind: PodChangeKind) -> PodView:
         """Wait for a change of that kind."""
         while (change := await self.changes.get()).kind is not kind:
             pass
@@ -105,13 +105,13 @@ async def test_pods_of_this_node_come_and_go(bench: Bench) -> None:
     assert bench.watch.synced
     await bench.create("elsewhere", node=f"{bench.node}-2")
     await bench.create("a")
-    appeared = await bench.change(pods.PodChangeKind.APPEARED)
+    appeared = await bench.change(PodChangeKind.APPEARED)
     assert appeared.ref.name == "a"
     assert list(bench.watch.pods()) == [appeared.ref.uid]
     assert bench.watch.by_name(bench.namespace, "a") == appeared
     assert bench.watch.by_name(bench.namespace, "elsewhere") is None
     await bench.delete("a")
-    assert (await bench.change(pods.PodChangeKind.GONE)).ref == appeared.ref
+    assert (await bench.change(PodChangeKind.GONE)).ref == appeared.ref
     assert not bench.watch.pods()
 
 
@@ -126,7 +126,7 @@ async def test_wait_ends_with_the_awaited_change(bench: Bench) -> None:
     created = await bench.create("a")
     uid = PodUid(created["metadata"]["uid"])
     waiting = asyncio.create_task(bench.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=60))
-    await bench.change(pods.PodChangeKind.APPEARED)
+    await bench.change(PodChangeKind.APPEARED)
     await bench.patch_status("a", {"status": {"phase": "Running"}})
     view = await waiting
     assert view is not None
@@ -140,7 +140,7 @@ async def test_wait_ends_on_deletion_or_timeout(bench: Bench) -> None:
     uid = PodUid(created["metadata"]["uid"])
     assert await bench.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=0.01) is None
     waiting = asyncio.create_task(bench.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=30))
-    await bench.change(pods.PodChangeKind.APPEARED)
+    await bench.change(PodChangeKind.APPEARED)
     await bench.delete("a")
     assert await waiting is None
 
@@ -150,7 +150,7 @@ async def test_view_persists_through_an_outage_and_catches_up(bench: Bench) -> N
     await bench.create("stays")
     await bench.create("goes")
     for _ in range(2):
-        await bench.change(pods.PodChangeKind.APPEARED)
+        await bench.change(PodChangeKind.APPEARED)
     await bench.server.stop()
     report = await bench.state(ComponentState.DEGRADED)
     assert "cannot" in report.message
@@ -159,7 +159,7 @@ async def test_view_persists_through_an_outage_and_catches_up(bench: Bench) -> N
     async with bench.unseen() as api:
         await api.delete(f"{bench.pods}/goes", options={"gracePeriodSeconds": 0})
     await bench.server.start()
-    assert (await bench.change(pods.PodChangeKind.GONE)).ref.name == "goes"
+    assert (await bench.change(PodChangeKind.GONE)).ref.name == "goes"
     await bench.state(ComponentState.READY)
     assert [view.ref.name for view in bench.watch.pods().values()] == ["stays"]
 
@@ -167,11 +167,11 @@ async def test_view_persists_through_an_outage_and_catches_up(bench: Bench) -> N
 async def test_broken_watch_is_resumed(bench: Bench) -> None:
     await bench.state(ComponentState.READY)
     await bench.create("a")
-    await bench.change(pods.PodChangeKind.APPEARED)
+    await bench.change(PodChangeKind.APPEARED)
     bench.server.cut_watches()
     await bench.state(ComponentState.READY)
     await bench.create("b")
-    assert (await bench.change(pods.PodChangeKind.APPEARED)).ref.name == "b"
+    assert (await bench.change(PodChangeKind.APPEARED)).ref.name == "b"
 
 
 async def test_lost_history_is_listed_again(bench: Bench) -> None:
@@ -180,7 +180,7 @@ async def test_lost_history_is_listed_again(bench: Bench) -> None:
     bench.server.cut_watches()
     await bench.state(ComponentState.READY)
     await bench.create("a")
-    assert (await bench.change(pods.PodChangeKind.APPEARED)).ref.name == "a"
+    assert (await bench.change(PodChangeKind.APPEARED)).ref.name == "a"
 
 
 async def test_invalid_pod_hides_no_other(bench: Bench) -> None:
@@ -190,7 +190,7 @@ async def test_invalid_pod_hides_no_other(bench: Bench) -> None:
     odd["spec"]["restartPolicy"] = "OnFailure"
     await bench.api.create(bench.pods, odd)
     await bench.create("a")
-    assert (await bench.change(pods.PodChangeKind.APPEARED)).ref.name == "a"
+    assert (await bench.change(PodChangeKind.APPEARED)).ref.name == "a"
 
 
 async def test_second_pod_of_a_name_is_another_pod(bench: Bench) -> None:
@@ -198,7 +198,7 @@ async def test_second_pod_of_a_name_is_another_pod(bench: Bench) -> None:
     for _ in range(2):
         await bench.create("a")
         await bench.delete("a")
-    gone = [await bench.change(pods.PodChangeKind.GONE) for _ in range(2)]
+    gone = [await bench.change(PodChangeKind.GONE) for _ in range(2)]
     assert gone[0].ref != gone[1].ref
 
 
@@ -206,7 +206,7 @@ async def test_known_pod_invalid_at_new_list_stays_unchanged(bench: Bench) -> No
     """Removing it would lose the containers that a round holds in it."""
     await bench.state(ComponentState.READY)
     await bench.create("a")
-    known = await bench.change(pods.PodChangeKind.APPEARED)
+    known = await bench.change(PodChangeKind.APPEARED)
     await bench.server.stop()
     await bench.state(ComponentState.DEGRADED)
     bench.server.rewrite = novel
@@ -225,18 +225,18 @@ async def test_known_pod_invalid_at_new_list_stays_unchanged(bench: Bench) -> No
 async def test_known_pod_is_gone_although_its_last_object_is_invalid(bench: Bench) -> None:
     await bench.state(ComponentState.READY)
     await bench.create("a")
-    known = await bench.change(pods.PodChangeKind.APPEARED)
+    known = await bench.change(PodChangeKind.APPEARED)
     bench.server.rewrite = novel
     await bench.patch_status("a", NOVEL)
     await bench.delete("a")
-    assert await bench.change(pods.PodChangeKind.GONE) == known
+    assert await bench.change(PodChangeKind.GONE) == known
     assert not bench.watch.pods()
 
 
 async def test_requested_pod_that_is_invalid_is_none(bench: Bench) -> None:
     await bench.state(ComponentState.READY)
     await bench.create("a")
-    known = await bench.change(pods.PodChangeKind.APPEARED)
+    known = await bench.change(PodChangeKind.APPEARED)
     assert await bench.watch.ask(known.ref, timeout=60) == known
     bench.server.rewrite = novel
     await bench.patch_status("a", NOVEL)
@@ -320,27 +320,27 @@ async def test_oversized_pod_is_kept_by_its_identity_alone() -> None:
 
 async def test_all_pods_leave_with_their_node_and_stay_if_its_shutdown_is_cancelled(bench: Bench) -> None:
     await bench.create("old")
-    appeared = await bench.change(pods.PodChangeKind.APPEARED)
+    appeared = await bench.change(PodChangeKind.APPEARED)
     assert appeared.leaving == ""
     bench.watch.node_shuts_down(True)
-    left = await bench.change(pods.PodChangeKind.CHANGED)
+    left = await bench.change(PodChangeKind.CHANGED)
     assert (left.ref, left.leaving) == (appeared.ref, "NodeShutdown")
     assert bench.watch.pods()[left.ref.uid] == left
     await bench.create("new")
-    assert (await bench.change(pods.PodChangeKind.APPEARED)).leaving == "NodeShutdown"
+    assert (await bench.change(PodChangeKind.APPEARED)).leaving == "NodeShutdown"
     asked = await bench.watch.ask(left.ref, timeout=60.0)
     assert asked is not None
     assert asked.leaving == "NodeShutdown"
     bench.watch.node_shuts_down(False)
-    back = [await bench.change(pods.PodChangeKind.CHANGED) for _ in range(2)]
+    back = [await bench.change(PodChangeKind.CHANGED) for _ in range(2)]
     assert {pod.ref.name: pod.leaving for pod in back} == {"old": "", "new": ""}
     assert [pod.leaving for pod in bench.watch.pods().values()] == ["", ""]
 
 
 async def test_pod_that_leaves_for_a_reason_of_its_own_keeps_it_in_a_shutdown(bench: Bench) -> None:
     await bench.create("evicted")
-    await bench.change(pods.PodChangeKind.APPEARED)
+    await bench.change(PodChangeKind.APPEARED)
     await bench.patch_status("evicted", {"status": {"phase": "Failed", "reason": "Evicted"}})
-    evicted = await bench.change(pods.PodChangeKind.CHANGED)
+    evicted = await bench.change(PodChangeKind.CHANGED)
     bench.watch.node_shuts_down(True)
     assert bench.watch.pods()[evicted.ref.uid].leaving == "Evicted"

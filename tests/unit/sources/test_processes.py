@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.actuator.hold.cgroups import Cgroup
+from kubemend.agent.model.processes import Entrance
 from kubemend.agent.sources import thread_states
-from kubemend.agent.sources.processes import Entrance, ProcFs
+from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import kernel_files
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from kubemend.common.gangs import GangKey
-from kubemend.common.kube.informer import ChangeKind
+from kubemend.common.kube.changes import ChangeKind
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.dependencies import Dependencies, Policy, steady_clock

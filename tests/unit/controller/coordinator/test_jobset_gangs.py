@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubemend.common.gangs import GangKey
-from kubemend.common.kube.informer import ChangeKind
+from kubemend.common.kube.changes import ChangeKind
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.jobset_rounds import OurJobSets, RoundBook

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubemend.common.gangs import GangKey
-from kubemend.common.kube.informer import ChangeKind
+from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.coordinator import jobset_rounds
 from kubemend.controller.coordinator.jobset_rounds import RoundBook
 from kubemend.controller.jobset.spec.model import JobSet, Refusal

@@ -6,8 +6,7 @@ from prometheus_client import CollectorRegistry
 from kubemend.controller.coordinator import round_metrics
 from kubemend.controller.coordinator.round_metrics import Gpus
 from kubemend.controller.metrics import Metrics
-from kubemend.controller.model.members import PodUid
-from kubemend.controller.model.samples import Sample
+from kubemend.controller.model.members import PodUid, Sample
 from kubemend.controller.rounds import status
 from tests.unit.controller import builders
 from tests.unit.controller.coordinator import test_spans

@@ -8,7 +8,7 @@ import pytest
 
 from kubemend.controller.coordinator.stragglers import CAUGHT_UP, STRAGGLER, Stragglers
 from kubemend.controller.gangs.stragglers import DEFAULT
-from kubemend.controller.model.samples import Sample
+from kubemend.controller.model.members import Sample
 from tests.unit.controller import builders
 from tests.unit.controller.coordinator.stage import Stage
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from kubemend.controller.gangs.stragglers import Measure, Report, Watch
-from kubemend.controller.model.members import PodUid
-from kubemend.controller.model.samples import Sample
+from kubemend.controller.model.members import PodUid, Sample
 
 A, B, C, D = (PodUid(name) for name in "abcd")
 GANG = (A, B, C, D)

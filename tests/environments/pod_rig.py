@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kubemend.agent.actuator.context import SuccessorSpec
-from kubemend.agent.actuator.rerun import RerunActuator
-from kubemend.agent.actuator.reset import ResetActuator
-from kubemend.agent.actuator.rules import RulesActuator
+from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -22,8 +20,8 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import clone, intents, reservations
 from kubemend.agent.restart.intents import Planned, Strategy
+from tests.environments.runtime import POD, TARGET, Rig
 from tests.fakes import outside
-from tests.unit.actuator.conftest import POD, TARGET, Rig
 
 ROLES = {
     "prepare": ContainerRole.INIT,
@@ -71,14 +69,8 @@ class PodRig:
             )
         return found
 
-    def rerun(self, *, time_limit: float = 10.0) -> RerunActuator:
-        return RerunActuator(self.rig.tools(time_limit=time_limit), pods=self.pods)
-
-    def reset(self) -> ResetActuator:
-        return ResetActuator(self.rig.tools(), pods=self.pods)
-
-    def rules(self) -> RulesActuator:
-        return RulesActuator(self.rig.tools())
+    def actuator(self, *, time_limit: float = 10.0) -> PodActuator:
+        return PodActuator(self.rig.tools(time_limit=time_limit), pods=self.pods)
 
     async def containers(self) -> tuple[ContainerSummary, ...]:
         return await self.rig.cri.list_containers(pod_uid=POD.uid)

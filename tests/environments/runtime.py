@@ -1,12 +1,11 @@
 """Set up a rig: the stand-in runtime, a client and a watch on it, and one pod as kubelet would create it."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
 from kubemend.agent.actuator.host_files import HostFiles
@@ -127,8 +126,8 @@ class Rig:
         )
 
 
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+@contextlib.asynccontextmanager
+async def rig_in(tmp_path: Path) -> AsyncIterator[Rig]:
     """Create a pod whose one container runs as attempt 0."""
     (tmp_path / "links").mkdir()
     (tmp_path / "logs" / "trainer").mkdir(parents=True)

@@ -1,0 +1,203 @@
+"""Members of gang rounds on the fake runtime, and the agent that they belong to, which can die and come back."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.health.catalog import catalog_file
+from kubemend.agent.health.state.heartbeat import Mark, Poll
+from kubemend.agent.health.state.next_step import Look
+from kubemend.agent.model.rounds import Order, Standing
+from kubemend.agent.model.workloads import (
+    Allocations,
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerSummary,
+)
+from kubemend.agent.restart import admission
+from kubemend.agent.restarts.next_step_timer import NextStepTimer
+from kubemend.agent.restarts.recovery import Recovery
+from kubemend.agent.restarts.scheduler import RestartScheduler
+from kubemend.agent.restarts.verifier import Patience
+from kubemend.agent.rounds.order_resolver import NodePolicy
+from kubemend.agent.rounds.participant import RoundParticipant
+from kubemend.agent.rounds.session import Clocks
+from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, StepPhase
+from tests import eventually
+from tests.environments import pod_rig
+from tests.environments.node import NodeEnv
+from tests.environments.pod_rig import PodRig
+from tests.environments.restarts import NOW, dependencies
+from tests.environments.runtime import POD, Rig
+from tests.fakes import outside
+from tests.fakes.freezer import Freezer
+from tests.fakes.launchers import Launchers
+
+DEADLINE = 60.0
+MAINS = {"trainer", "logger"}
+
+
+@dataclass
+class Told:
+    """The member's states, as they were reported."""
+
+    standings: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
+
+    async def next(self) -> Standing:
+        async with asyncio.timeout(DEADLINE):
+            return await self.standings.get()
+
+
+@dataclass
+class Gangs:
+    """Reports what the test sets, and records the queries."""
+
+    answer: FaultAnswer = FaultAnswer.ALONE
+    asked: list[tuple[ContainerRef, FaultKind]] = field(default_factory=list)
+
+    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
+        self.asked.append((target, kind))
+        return self.answer
+
+    async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
+        return await self.take(target, cause, kind=FaultKind.DEVICE)
+
+
+class RoundEnv:
+    """One pod on the runtime, and the components of an agent, which can die and come back."""
+
+    def __init__(self, pod: PodRig, *, store: Store, freezer: Freezer) -> None:
+        self.pod = pod
+        self.store = store
+        self.freezer = freezer
+        self.gangs = Gangs()
+        self.said = outside.Conditions()
+        self.owners = outside.Owners()
+        self.since_boot = 100.0
+        freezer.since_boot = lambda: self.since_boot
+        self.boot = "this"
+        self.bounds = NodePolicy()
+        self.launchers = Launchers()
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    async def start(self) -> None:
+        """Start an agent; it resumes what a previous one left."""
+        everything = dependencies(
+            replace(self.pod.rig.tools(), launchers=self.launchers),
+            runtime=self.pod.rig.cri,
+            events=self.pod.rig.watch,
+            pods=self.pod.pods,
+            owners=self.owners,
+            reporter=self.said,
+            launchers=self.launchers,
+        )
+        node = NodeEnv(store=self.store, boot_id="b", catalog=catalog_file.builtin())
+        node.holders.allocations = Allocations(known=True)
+        self.registry, metrics = node.registry, node.metrics
+        self.next_steps = NextStepTimer(metrics=metrics)
+        self.restarts = RestartScheduler(
+            outside=everything,
+            store=self.store,
+            metrics=metrics,
+            now=lambda: NOW,
+            can_hold=True,
+            next_steps=self.next_steps,
+            gangs=self.gangs,
+        )
+        self.rounds = RoundParticipant(
+            outside=everything,
+            store=self.store,
+            restarts=self.restarts,
+            freezer=self.freezer,
+            knowledge=node.facts(),
+            clocks=Clocks(now=lambda: NOW, since_boot=lambda: self.since_boot, boot=self.boot),
+            metrics=metrics,
+            bounds=self.bounds,
+        )
+        self.held = await self.rounds.load()
+        self.tasks.append(asyncio.create_task(self.rounds.run(), name="rounds"))
+        at_once = Patience(kubelet=0.0, pod=0.0)  # no test acts as kubelet
+        await Recovery(outside=everything, store=self.store, now=lambda: NOW, patience=at_once, spared=self.held).run()
+
+    def order(self, **changes: Any) -> Told:
+        """Carry out an order."""
+        told = Told()
+        work = self.rounds.carry_out(order(**changes), told=told.standings.put_nowait)
+        self.tasks.append(asyncio.create_task(work, name="order"))
+        return told
+
+    async def exits(self, name: str, *, code: int) -> None:
+        """End a container by itself; the agent receives the event."""
+        self.pod.rig.server.runtime.exit(self.pod.old[name], exit_code=code)
+        await eventually.true(
+            lambda: any(
+                view.id == self.pod.old[name] and view.state is ContainerState.EXITED
+                for view in self.pod.rig.watch.containers()
+            )
+        )
+
+    async def stands(self, phase: StepPhase) -> None:
+        """Wait until the only member reaches the phase."""
+        await eventually.true(lambda: [standing.phase for standing in self.rounds.standings()] == [phase])
+
+    async def die(self) -> None:
+        """Kill the agent without cleanup. Containers on exec hold run: the kernel has no process to ask."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks.clear()
+        self.freezer.waiting.clear()
+
+    async def annotate(self, **annotations: str) -> None:
+        wishes = {f"kubemend.io/{key}": text for key, text in annotations.items()}
+        await self.pod.pods.put(replace(self.pod.pods.pods()[POD.uid], annotations=wishes))
+
+    async def is_written_off(self) -> bool:
+        """Return whether the record on disk shows that nothing is held."""
+        return all(record.released for record in await self.store.records())
+
+    def touches(self, container: ContainerSummary) -> float | None:
+        """Touch a container's heartbeat file, and check it; return how many next steps have been observed."""
+        at, unix = time.monotonic(), time.time()
+        mark = Mark(device=1, inode=1, modified=0, changed=int(unix * 1e9))
+        poll = Poll(began=at, ended=at, slept=time.clock_gettime(time.CLOCK_BOOTTIME) - at, sight=mark)
+        self.next_steps.polled(container, Look(poll, unix=unix, started_at=unix))
+        labels = {"strategy": "swap", "since": "start"}
+        return self.registry.get_sample_value("kubemend_restart_next_step_seconds_count", labels)
+
+    async def newest(self) -> dict[str, ContainerId]:
+        return {view.ref.name: view.id for view in await self.pod.containers()}
+
+
+def order(**changes: Any) -> Order:
+    defaults: dict[str, Any] = {
+        "round": "default/gang-1",
+        "attempt": 1,
+        "pod": POD.uid,
+        "kind": OrderKind.RESTART,
+        "cause_code": "Exit",
+        "cause_message": "trainer-3 exited with 1",
+        "hold_seconds": 1000.0,
+    }
+    return Order(**defaults | changes)
+
+
+@contextlib.asynccontextmanager
+async def round_on(rig: Rig, directory: Path) -> AsyncIterator[RoundEnv]:
+    """Run a pod that has opted in on the runtime, and an agent with a state file in that directory."""
+    store = await Store.open(directory / "state.db")
+    async with pod_rig.made(rig) as pod:
+        env = RoundEnv(pod, store=store, freezer=Freezer(rig.server.runtime))
+        await env.annotate(restart="InPlace")
+        await env.start()
+        yield env
+        await env.die()
+    await store.close()
+    assert env.freezer.still() == set(), "a container stays frozen"
+    assert env.freezer.waiting == set()

@@ -1,0 +1,41 @@
+"""Provide the environments as fixtures."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kubemend.agent.clients.journal.store import Store
+from tests.environments import restarts, rounds, runtime
+from tests.environments.restarts import RestartEnv
+from tests.environments.rounds import RoundEnv
+from tests.environments.runtime import Rig
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    """An agent's state file."""
+    opened = await Store.open(tmp_path / "state.db")
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    """The fake runtime, and a pod whose one container runs as attempt 0."""
+    async with runtime.rig_in(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def env(rig: Rig, tmp_path: Path) -> AsyncIterator[RestartEnv]:
+    """Restarts of a pod on the fake runtime."""
+    async with restarts.restarts_on(rig, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def round_env(rig: Rig, tmp_path: Path) -> AsyncIterator[RoundEnv]:
+    """A member of gang rounds on the fake runtime."""
+    async with rounds.round_on(rig, tmp_path) as made:
+        yield made
