@@ -78,6 +78,7 @@ class Changes:
         """Undo the changes of ``make``, because the program makes them itself. Changes by modules stay."""
         for key, value in self._made.items():
             _set(key, value)
+        self._made.clear()
         sys.path[:] = self._first_path + [each for each in self._appended if each not in self._first_path]
 
 
@@ -129,7 +130,11 @@ class Recorder:
 
 
 class Warm:
-    """The code in the spare: import, wait for the release, start. Without a release it ends this process."""
+    """The code in the spare: import, wait for the release, start. Without a release it ends this process.
+
+    The launcher's orders are lines: ``more`` when it has added records to the list of modules, and ``go`` with the
+    variables of the restart.
+    """
 
     def __init__(self, given: dict[str, str]) -> None:
         """Read the launcher's variables, without their prefix, from ``given``."""
@@ -140,18 +145,21 @@ class Warm:
         self._changes = Changes()
         self._files: dict[str, tuple[int, int]] = {}
         self._stamped = 0
+        self._rest = ""
 
     def run(self) -> None:
         """Return when the program may start; the variables of this restart are set then."""
-        os.set_blocking(self._release, False)
-        order = self._import_all(_read(self._given["NAMES"]).decode("utf-8", "surrogateescape").split("\n"))
-        self._changes.undo()
-        if not order:
-            self._stamped = 0
-            self._stamp_new()
-            self._say("ready")
-            os.set_blocking(self._release, True)
-            order = self._order()
+        order = ""
+        while not order:
+            os.set_blocking(self._release, False)
+            order = self._import_all(_read(self._given["NAMES"]).decode("utf-8", "surrogateescape").split("\n"))
+            self._changes.undo()
+            if not order:
+                self._stamped = 0
+                self._stamp_new()
+                self._say("ready")
+                os.set_blocking(self._release, True)
+                order = self._order()
         for path, stamp in self._files.items():
             if _stamp(path) != stamp:
                 self._refuse("changed " + path)
@@ -163,7 +171,7 @@ class Warm:
         os.close(self._release)
 
     def _import_all(self, records: list[str]) -> str:
-        """Import the recorded modules; stop at the launcher's order and return it. Empty: all are imported."""
+        """Import the recorded modules; stop at the order to start and return its variables. Empty: all are imported."""
         wanted: dict[bytes, bytes | None] = {}
         path: list[str] | None = None
         for record in records:
@@ -202,14 +210,16 @@ class Warm:
         self._stamped = len(sys.modules)
 
     def _order(self) -> str:
-        """Return the launcher's order; empty if none has arrived."""
+        """Return the variables of the order to start; empty if another order, or none, has arrived."""
         try:
-            order = os.read(self._release, 65536)
+            text = os.read(self._release, 65536)
         except BlockingIOError:
             return ""
-        if not order:
+        if not text:
             os._exit(1)  # the launcher has ended, or has dropped this spare
-        return order.decode("utf-8", "surrogateescape")
+        lines = (self._rest + text.decode("utf-8", "surrogateescape")).split("\n")
+        self._rest = lines.pop()
+        return "".join([each[3:] for each in lines if each.startswith("go ")])
 
     def _say(self, text: str) -> None:
         os.write(self._status, (text + "\n").encode("utf-8", "surrogateescape"))
@@ -319,14 +329,17 @@ STOPS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 _FREE, _LONGEST_WAIT = 3, 300.0  # the agent's backoff: agent/restart/budget.py
 _PERIOD = 0.1  # of the spare's duty cycle
 _COUNT_CHILDREN_EVERY = 10  # periods
+_CONTENDED = 0.1  # of the time that a spare was running or waiting for a CPU
 _RESCAN = 0.05
 _LONGEST_POLL = 3600.0
 _REPORT_UNKILLED = 30.0
 _TRIES = 5  # spares for one trainer
 _SETTLED = 1.0
+_LEARN_EVERY = 10.0
 _MOST_NAMES = 20_000
 _LONGEST_STORE = 4 << 20
 _LONGEST_REQUEST, _MOST_PEERS, _MOST_LEFTOVERS = 4096, 4, 64
+_LONGEST_WHY = 200
 _LONGEST_GRACE, _LONGEST_HOLD = 3600.0, 600.0
 _SOCKET = re.compile(r"launcher-[0-9]{1,20}\.sock")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -510,6 +523,28 @@ def read_stored(text: str) -> Known:
     return Known(tuple(dict.fromkeys(names)), tuple(dict.fromkeys(left_out)))
 
 
+# Pure: the time in which a spare imports.
+
+
+class Scheduled(NamedTuple):
+    """For how many seconds a thread has run, and has waited for a CPU."""
+
+    ran: float
+    waited: float
+
+
+def takes_from_others(before: Scheduled | None, now: Scheduled | None) -> bool:
+    """Return whether a thread competed for its CPUs between two moments; True if that is unknown.
+
+    A thread that never waits for a CPU uses only those that are idle. That a cgroup's quota is used up counts as
+    waiting, too.
+    """
+    if before is None or now is None:
+        return True
+    waited = now.waited - before.waited
+    return waited > _CONTENDED * (waited + now.ran - before.ran)
+
+
 # Pure: values of options.
 
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(Ki|Mi|Gi|Ti|k|M|G|T)?")
@@ -579,10 +614,14 @@ class Order(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request of the agent: the ``order`` to stop, the name of the order to ``release``, or neither: a question."""
+    """A request of the agent: the ``order`` to stop, the name of the order to ``release``, or neither: a question.
+
+    ``follow``: the peer is sent every change of the state from now on, that of the spare included.
+    """
 
     order: Order | None = None
     release: str = ""
+    follow: bool = False
 
 
 def request_of(line: bytes) -> Request | None:
@@ -591,8 +630,8 @@ def request_of(line: bytes) -> Request | None:
 
     try:
         given = json.loads(line.decode())
-        if given["do"] == "status":
-            return Request()
+        if given["do"] in ("status", "follow"):
+            return Request(follow=given["do"] == "follow")
         name = _word(given["order"])
         if given["do"] == "release":
             return Request(release=name)
@@ -613,6 +652,11 @@ def _word(text: object) -> str:
     if not (isinstance(text, str) and re.fullmatch(r"[!-~]{1,128}", text)):
         raise ValueError("not a word")
     return text
+
+
+def _why(text: str) -> str:
+    """Return a reason as the agent accepts it: printable, and not too long. It may contain any path."""
+    return "".join(each if each.isprintable() else "?" for each in text[:_LONGEST_WHY])
 
 
 def _between(value: object, most: float) -> float:
@@ -689,6 +733,15 @@ def kill(process: Process) -> None:
 def _is_same(process: Process) -> bool:
     now = process_of(process.pid)
     return now is not None and now.started == process.started
+
+
+def scheduled(pid: int) -> Scheduled | None:
+    """Return what the kernel has recorded of a process's first thread; None if it does not."""
+    try:
+        ran, waited = _read(f"/proc/{pid}/schedstat").split()[:2]
+        return Scheduled(int(ran) * 1e-9, int(waited) * 1e-9)
+    except (OSError, ValueError):
+        return None
 
 
 def resident(pid: int) -> int:
@@ -810,6 +863,12 @@ def memory_file(name: str, content: bytes = b"") -> int:
     return file
 
 
+def _write_list(file: int, records: Sequence[str]) -> None:
+    """Replace the content of a file in memory by records. Raises OSError."""
+    os.ftruncate(file, 0)
+    os.pwrite(file, "\n".join(records).encode("utf-8", "surrogateescape"), 0)
+
+
 def bootstrap() -> bytes:
     """Return a zip file with the module ``sitecustomize``: the marked part of this file."""
     import io
@@ -915,6 +974,7 @@ class Control:
         import socket
 
         self._peers: dict[int, tuple[socket.socket, bytearray]] = {}
+        self._followers: set[int] = set()
         os.makedirs(folder, exist_ok=True)
         self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._name = f"launcher-{os.stat('/proc/self/ns/mnt').st_ino}.sock"
@@ -943,23 +1003,35 @@ class Control:
                 if request is None:
                     self._drop(number)
                     break
+                if request.follow:
+                    self._followers.add(number)
                 found.append((number, request))
         if self._listener.fileno() in events:
             self._accept()
         return found
 
-    def tell(self, state: dict[str, object], number: int | None = None) -> None:
-        """Send the state to one peer, or to all; drop those that do not read."""
+    def tell(self, state: dict[str, object], numbers: Iterable[int]) -> None:
+        """Send the state to these peers; drop those that do not read."""
         import json
 
         line = json.dumps(state).encode() + b"\n"
-        for each in [*self._peers] if number is None else [number]:
+        for each in [*numbers]:
             peer = self._peers.get(each)
             try:
                 if peer and peer[0].send(line) < len(line):
                     self._drop(each)
             except OSError:
                 self._drop(each)
+
+    @property
+    def peers(self) -> frozenset[int]:
+        """Return the numbers of all peers."""
+        return frozenset(self._peers)
+
+    @property
+    def followers(self) -> frozenset[int]:
+        """Return the numbers of the peers that follow all changes."""
+        return frozenset(self._followers)
 
     def close(self) -> None:
         """Remove the socket."""
@@ -1009,6 +1081,7 @@ class Control:
 
     def _drop(self, number: int) -> None:
         peer = self._peers.pop(number, None)
+        self._followers.discard(number)
         if peer:
             peer[0].close()
 
@@ -1017,19 +1090,22 @@ class Spare:
     """The launcher's view of a spare. ``ready``: its imports are done. ``released``: its program runs.
 
     ``why`` is the reason to drop it, empty if there is none. ``guilty``: the reason is the import of ``module``.
-    ``hopeless``: the next spare would fail in the same way.
+    ``hopeless``: the next spare would fail in the same way. ``was_ready``: it has been ready before. ``todo`` are the
+    records of what it imports.
     """
 
-    def __init__(self, pid: int, status: int, release: int, log: int, names: int) -> None:
+    def __init__(self, pid: int, status: int, release: int, log: int, names: int, todo: Sequence[str]) -> None:
         """Follow the process ``pid``, which writes to ``status`` and reads from ``release``, ``log`` and ``names``."""
         self.pid, self.status, self.release, self.log, self._names = pid, status, release, log, names
+        self.todo, self.learn_at = list(todo), 0.0
         self.module, self.why = "", ""
         self.guilty = self.hopeless = False
-        self.ready = self.released = self.examined = self.closed = False
+        self.ready = self.was_ready = self.released = self.examined = self.closed = False
         self.ended: int | None = None
         self.paused, self.free = False, False
         self.toggle_at = time.monotonic()
         self.ran, self.periods = 0.0, 0
+        self._scheduled: Scheduled | None = None
         self._text = b""
 
     def read(self) -> None:
@@ -1050,7 +1126,9 @@ class Spare:
         if word == "import":
             self.module, self.ran = value, 0.0
         elif word == "ready":
-            self.ready = True
+            if not self.was_ready:
+                say(f"the spare is ready: it has imported {sum(each[:2] == 'm ' for each in self.todo)} modules")
+            self.ready = self.was_ready = True
         elif word == "go":
             self.released = True
         elif word == "changed":
@@ -1094,11 +1172,31 @@ class Spare:
         self.pause(paused=False)
 
     def toggle(self, now: float, share: float) -> None:
-        """Resume it for its share of the next period, or pause it for the rest."""
-        runs = self.paused or self.free or share >= 1.0
+        """Resume it for its share of the next period, or pause it for the rest if it competes for the CPUs.
+
+        A lower priority instead would stay with the program: a container may not raise it again. The time in which it
+        waited for a CPU does not count as time that its import has taken.
+        """
+        before, self._scheduled = self._scheduled, scheduled(self.pid)
+        if before and self._scheduled:
+            self.ran = max(0.0, self.ran - (self._scheduled.waited - before.waited))
+        runs = self.paused or self.free or share >= 1.0 or not takes_from_others(before, self._scheduled)
         self.pause(paused=not runs)
         self.toggle_at = now + _PERIOD * (share if runs else 1.0 - share)
         self.periods += 1
+
+    def extend(self, todo: Sequence[str]) -> None:
+        """Have a spare that is ready import what these records add to its own. Raises OSError."""
+        self.todo, self.module, self.ran = list(todo), "", 0.0
+        self.ready = self.examined = self.free = False
+        self.toggle_at = time.monotonic()
+        _write_list(self._names, todo)
+        self.order("more")
+
+    def order(self, words: str) -> None:
+        """Write an order; a spare that has ended is reported elsewhere."""
+        with contextlib.suppress(OSError):
+            os.write(self.release, (words + "\n").encode())
 
     def close(self) -> None:
         """Close the launcher's ends of its pipes, and the file with its module names."""
@@ -1122,13 +1220,15 @@ class Launcher:
         self._stopping = 0
         self._trainer, self._status, self._began = 0, None, 0.0  # type: int, int | None, float
         self._spare: Spare | None = None
-        self._tries, self._spare_at = 0, 0.0
+        self._tries, self._spare_at, self._no_spare = 0, 0.0, ""
         self._log = -1
         self._ignored: list[int] = []
         self._trainers = 0
         self._phase, self._why = RUNNING, ""
         self._order: Order | None = None
         self._order_name, self._released, self._hold_until = "", False, 0.0
+        self._learn_every = min(_LEARN_EVERY, max(_SETTLED, options.spare_after))
+        self._told: tuple[object, ...] = ()
         self._wakeup = self._catch_signals()
         self._has_terminal = _has_terminal()
         self._control = self._open_control()
@@ -1249,21 +1349,25 @@ class Launcher:
     def _enter(self, phase: str) -> None:
         self._phase = phase
         if self._control:
-            self._control.tell(self._state())
+            self._control.tell(self._state(), self._control.peers)
 
     def _state(self) -> dict[str, object]:
-        """Return the state for the agent. ``spare`` is the spare's start (``Process.started``), 0 if there is none."""
+        """Return the state for the agent. ``spare`` is the spare's start (``Process.started``), 0 if there is none.
+
+        ``no_spare`` is why there is none, or why the last one was dropped; empty if none is due yet.
+        """
         spare = process_of(self._spare.pid) if self._spare else None
         return {
             "kubemend-run": 1,
             "state": ENDING if self._stopping else self._phase,
-            "why": self._why[:200],
+            "why": _why(self._why),
             "order": self._order_name,
             "trainer": self._trainers,
             "age": time.monotonic() - self._began,
             "restarts": self._restarts,
             "spare": spare.started if spare else 0,
             "ready": bool(self._spare and self._spare.ready),
+            "no_spare": _why(self._no_spare),
         }
 
     # Preparation.
@@ -1305,9 +1409,10 @@ class Launcher:
         """Prepare for spares; return the program that they run, or None if spares are not possible."""
         program = program_of(self._command)
         if program is None or self._options.no_spare or not (self._policy.limit or self._control):
+            self._no_spare = "the command is not python" if program is None else "--no-spare"
             return None
         if program.cold:
-            say(f"no spare: {program.cold}")
+            self._give_up(program.cold)
             return None
         try:
             self._folder = memory_file("kubemend", bootstrap())
@@ -1315,7 +1420,7 @@ class Launcher:
             self._store = Store(_program_key(program), self._environ.get(CACHE) or CACHE_FOLDER)
             limit = cgroup_limit(_read("/proc/self/cgroup").decode("utf-8", "replace"))
         except (OSError, AttributeError) as error:
-            say(f"no spare: {error}")
+            self._give_up(str(error))
             return None
         self._memory = memory_limit(self._options.spare_memory, limit)
         return program
@@ -1345,7 +1450,16 @@ class Launcher:
         for peer, request in self._control.requests(events) if self._control else ():
             self._handle(request)
             assert self._control is not None
-            self._control.tell(self._state(), peer)
+            self._control.tell(self._state(), [peer])
+        self._tell_of_spare()
+
+    def _tell_of_spare(self) -> None:
+        """Send the state to all followers if that of the spare has changed."""
+        now = (self._spare and self._spare.pid, bool(self._spare and self._spare.ready), self._no_spare)
+        if now != self._told:
+            self._told = now
+            if self._control:
+                self._control.tell(self._state(), self._control.followers)
 
     def _signalled(self, number: int) -> None:
         if number in STOPS:
@@ -1393,6 +1507,7 @@ class Launcher:
     def _begin(self, pid: int, status: int | None) -> None:
         self._trainer, self._status, self._began = pid, status, time.monotonic()
         self._tries, self._spare_at = 0, self._began + self._options.spare_after
+        self._no_spare = "" if self._program else self._no_spare
         self._trainers += 1
         self._released = False
 
@@ -1418,8 +1533,7 @@ class Launcher:
         spare.run_freely()
         if self._has_terminal:
             _give_terminal(spare.pid)
-        with contextlib.suppress(OSError):
-            os.write(spare.release, "\0".join("=".join(each) for each in variables.items()).encode())
+        spare.order("go " + "\0".join("=".join(each) for each in variables.items()))
         until = time.monotonic() + limit
         while self._spare is spare and not spare.released and not self._stopping and time.monotonic() < until:
             self._turn(until)
@@ -1475,8 +1589,10 @@ class Launcher:
 
     def _spare_due(self) -> float | None:
         """Return the time of the next action for the spare; None if only an event can require one."""
+        if self._spare and not self._spare.ready:
+            return self._spare.toggle_at
         if self._spare:
-            return None if self._spare.ready else self._spare.toggle_at
+            return self._spare.learn_at if self._status is None else None
         if self._program and self._status is None and self._tries < _TRIES and not self._stopping:
             return self._spare_at
         return None
@@ -1491,11 +1607,27 @@ class Launcher:
             if spare.ready and not spare.examined:
                 spare.run_freely()
                 self._examine(spare)
+                spare.learn_at = now + self._learn_every
+            elif spare.ready and spare.learn_at <= now and self._status is None:
+                self._extend(spare, now)
             elif not spare.ready and spare.toggle_at <= now:
                 spare.toggle(now, self._options.spare_cpu / 100.0)
                 self._watch(spare)
             if spare.why:
                 self._drop()
+
+    def _extend(self, spare: Spare, now: float) -> None:
+        """Have the spare import what the trainer has imported since the spare began."""
+        spare.learn_at = now + self._learn_every
+        records = self._records()
+        todo = self._plan(records)
+        if set(spare.todo) >= set(todo) or self._settles_in(records) > 0.0:
+            return
+        self._learn(self._store.known.names)
+        try:
+            spare.extend(todo)
+        except OSError as error:
+            spare.fail(f"its list of modules cannot be written: {error}")
 
     def _watch(self, spare: Spare) -> None:
         """Check the time and the memory of a spare that is importing."""
@@ -1523,9 +1655,9 @@ class Launcher:
 
     def _start_spare(self) -> None:
         records = self._records()
-        age, settled = time.time() - os.fstat(self._log).st_mtime, self._settled_after(records)
-        if 0.0 <= age < settled:  # below 0 the clock was set back
-            self._spare_at = time.monotonic() + settled - age
+        settles_in = self._settles_in(records)
+        if settles_in > 0.0:
+            self._spare_at = time.monotonic() + settles_in
             return
         if f"h {self._trainer}" not in records:  # without the bootstrap, a spare could run the program at once
             self._await_interpreter()
@@ -1533,17 +1665,24 @@ class Launcher:
         self._tries += 1
         self._learn(self._store.known.names)
         try:
-            self._spare = self._spawn_spare(records)
+            self._spare, self._no_spare = self._spawn_spare(records), ""
         except (LauncherError, OSError) as error:
             self._give_up(str(error))
 
-    def _settled_after(self, records: Sequence[str]) -> float:
-        """Return the seconds without a record after which the trainer's imports count as done.
+    def _settles_in(self, records: Sequence[str]) -> float:
+        """Return after how many seconds without a record the trainer's imports count as done; 0: they are done.
 
-        An import that takes as long as ``--spare-after`` is the program itself.
+        An import that takes as long as ``--spare-after`` may be the program itself. If it is not, the spare imports it
+        later.
         """
         after = float(self._options.spare_after)
-        return after if _imports(records)[1] else min(_SETTLED, after)
+        age = time.time() - os.fstat(self._log).st_mtime
+        settled = after if _imports(records)[1] else min(_SETTLED, after)
+        return settled - age if 0.0 <= age < settled else 0.0  # below 0 the clock was set back
+
+    def _plan(self, records: Sequence[str]) -> list[str]:
+        main = self._program.main if self._program else ""
+        return plan(records, self._store.known, main, self._options.spare_skip)
 
     def _await_interpreter(self) -> None:
         """Check again later whether the trainer's interpreter has loaded the bootstrap."""
@@ -1554,8 +1693,9 @@ class Launcher:
 
     def _spawn_spare(self, records: Sequence[str]) -> Spare:
         main = self._program.main if self._program else ""
-        todo = plan(records, self._store.known, main, self._options.spare_skip)
-        names = memory_file("kubemend-names", "\n".join(todo).encode("utf-8", "surrogateescape"))
+        todo = self._plan(records)
+        names = memory_file("kubemend-names")
+        _write_list(names, todo)
         log = memory_file("kubemend-log")
         status, tell = os.pipe()
         order, release = os.pipe()
@@ -1574,11 +1714,11 @@ class Launcher:
             os.close(tell)
             os.close(order)
         _set_oom(pid, b"1000")
-        return Spare(pid, status, release, log, names)
+        return Spare(pid, status, release, log, names, todo)
 
     def _give_up(self, why: str) -> None:
         """Log why, and start no further spare for this trainer."""
-        self._tries = _TRIES
+        self._tries, self._no_spare = _TRIES, why
         say(f"no spare: {why}")
 
     def _drop(self) -> None:
@@ -1596,7 +1736,8 @@ class Launcher:
             known = self._store.known
             self._store.keep(known._replace(left_out=(*known.left_out, spare.module)))
         after = f", after the import of {spare.module}" if spare.module and not spare.ready else ""
-        say(f"the spare is dropped: {spare.why}{after}")
+        self._no_spare = spare.why + after
+        say(f"the spare is dropped: {self._no_spare}")
 
 
 # The command line.
@@ -1676,16 +1817,16 @@ def _add_spares(group: argparse._ArgumentGroup) -> None:
     add(
         "--spare-after",
         type=_of(seconds),
-        default=60.0,
+        default=10.0,
         metavar="TIME",
-        help="start a spare when the trainer has run this long (default 60s)",
+        help="start a spare when the trainer has run this long (default 10s)",
     )
     add(
         "--spare-cpu",
         type=_percent,
-        default=10,
+        default=25,
         metavar="PERCENT",
-        help="share of the time in which a spare imports while the trainer runs (default 10)",
+        help="share of the time in which a spare imports while no CPU is idle (default 25)",
     )
     add(
         "--spare-timeout",

@@ -46,6 +46,14 @@ class State(enum.Enum):
     ENDING = "ending"
 
 
+class Spare(enum.Enum):
+    """The state of a launcher's spare interpreter. ``READY``: it has imported what the program has imported."""
+
+    NONE = "none"
+    IMPORTING = "importing"
+    READY = "ready"
+
+
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """A launcher's answer.
@@ -56,6 +64,7 @@ class Launcher:
     - ``restarts``: the program's KUBEMEND_RESTART_COUNT
     - ``spare``: the start of the spare interpreter in clock ticks since boot; 0: there is none
     - ``why``: why an order was not carried out
+    - ``no_spare``: why there is no spare; empty if none is due yet
     """
 
     state: State
@@ -66,6 +75,14 @@ class Launcher:
     spare: int = 0
     ready: bool = False
     why: str = ""
+    no_spare: str = ""
+
+    @property
+    def spare_state(self) -> Spare:
+        """Return the state of the spare."""
+        if not self.spare:
+            return Spare.NONE
+        return Spare.READY if self.ready else Spare.IMPORTING
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +139,7 @@ def answer(line: bytes) -> Launcher:
         spare=_number(raw, "spare"),
         ready=raw.get("ready") is True,
         why=_text(raw, "why"),
+        no_spare=_text(raw, "no_spare"),
     )
 
 

@@ -93,6 +93,28 @@ def beneath(pid: int) -> frozenset[int]:
     return frozenset(each.pid for each in kubemend_run.descendants(kubemend_run.processes(), pid)) | {pid}
 
 
+async def test_the_answer_has_the_state_of_the_spare(agent: Agent) -> None:
+    launcher = agent.launcher
+    name = "tr\x01p"
+    launcher.write(f"{name}.py", "import os\nif os.path.exists('trap'): os._exit(9)\nopen('trap', 'w').close()\n")
+    launcher.start(under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    await launcher.said("the spare is ready")
+    ready = await agent.ask()
+    assert (ready.spare_state, ready.no_spare) == (process.Spare.READY, "")
+    launcher.order(f"__import__({name!r})")
+    await launcher.said("it ended with exit code 9")
+    reasons = {(await agent.ask()).no_spare}  # none any more when the next spare has begun
+    assert reasons <= {"", "it ended with exit code 9, after the import of tr?p"}
+
+
+async def test_a_launcher_without_spares_reports_why(agent: Agent) -> None:
+    agent.launcher.start("--no-spare", under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    found = await agent.ask()
+    assert (found.spare_state, found.no_spare) == (process.Spare.NONE, "--no-spare")
+
+
 async def test_nothing_that_the_program_has_started_is_left(agent: Agent) -> None:
     launcher = agent.launcher
     launcher.start(under=NAMESPACE)

@@ -1,10 +1,23 @@
 """Which interpreters can be warmed, and what a spare imports."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.kubemend_run import Known, Program, names_of, plan, program_of, read_stored, stored
+from launcher.kubemend_run import (
+    Known,
+    Program,
+    Scheduled,
+    names_of,
+    plan,
+    program_of,
+    read_stored,
+    scheduled,
+    stored,
+    takes_from_others,
+)
 
 MODULES = st.sampled_from(
     ["a", "a.b", "a.b.c", "ab", "b", "b.a", "json", "train", "pkg", "pkg.__main__", "sitecustomize"]
@@ -112,3 +125,26 @@ def test_what_is_stored_is_read_again(names: tuple[str, ...], left_out: tuple[st
 def test_any_file_is_read_as_names_of_modules(text: str) -> None:
     known = read_stored(text)
     assert all(part.isidentifier() for each in (*known.names, *known.left_out) for part in each.split("."))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (Scheduled(1.0, 1.0), Scheduled(1.02, 1.0), False),
+        (Scheduled(1.0, 1.0), Scheduled(1.02, 1.001), False),
+        (Scheduled(1.0, 1.0), Scheduled(1.02, 1.005), True),
+        (Scheduled(1.0, 1.0), Scheduled(1.0, 1.02), True),
+        (Scheduled(1.0, 1.0), Scheduled(1.0, 1.0), False),  # it waits for a disk
+        (None, Scheduled(1.0, 1.0), True),
+        (Scheduled(1.0, 1.0), None, True),
+    ],
+)
+def test_a_spare_that_waits_for_a_processor_competes_for_it(
+    before: Scheduled | None, now: Scheduled | None, expected: bool
+) -> None:
+    assert takes_from_others(before, now) is expected
+
+
+def test_a_process_that_has_ended_has_no_times() -> None:
+    assert scheduled(os.getpid()) is not None
+    assert scheduled(2**22) is None

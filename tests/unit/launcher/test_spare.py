@@ -28,7 +28,9 @@ async def test_the_spare_becomes_the_trainer_with_its_modules_imported(launcher:
     assert await fail_and_begin_again(launcher, 3) == next_spare
     launcher.order("print(os.environ['KUBEMEND_RESTART_COUNT'], os.environ['KUBEMEND_RESTART_REASON']); sys.exit(0)")
     assert await launcher.ended() == 0
-    assert (launcher.stdout(), launcher.stderr()) == ("2 Exit3\n", "")
+    assert launcher.stdout() == "2 Exit3\n"
+    said = launcher.stderr().splitlines()
+    assert all("kubemend-run: the spare is ready: it has imported " in each for each in said)
 
 
 @pytest.mark.parametrize("command", [["train.py", "--lr", "1"], ["-u", "-m", "train"], ["-c", "import train"]])
@@ -64,6 +66,67 @@ async def test_a_spare_knows_modules_of_an_earlier_launcher(launcher: Running) -
     launcher.start()
     spare = await launcher.nth(len(launcher.events("rare")) + 1, "rare")
     assert await fail_and_begin_again(launcher, 4) == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_a_spare_that_is_ready_imports_what_the_trainer_imports_later(launcher: Running) -> None:
+    launcher.write("rare.py", writing("rare"))
+    launcher.start()
+    await launcher.nth(1, "begin")
+    spare = await launcher.spare()
+    await launcher.said("the spare is ready")
+    launcher.order("import rare")
+    assert await launcher.nth(2, "rare") == spare
+    assert await fail_and_begin_again(launcher) == spare
+    launcher.order("import rare; sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert len(launcher.events("rare")) == 2
+
+
+async def test_a_spare_imports_a_module_whose_import_took_longer_than_its_own_begin(launcher: Running) -> None:
+    os.mkfifo(launcher.folder / "gate")
+    waits = "if not os.path.exists('opened'): open('gate').read(), open('opened', 'w')\n"
+    launcher.write("gated.py", "import events, os\n" + waits + "events.say('gated')\n")
+    launcher.trainer("import gated")
+    launcher.start()
+    spare = await launcher.spare()
+    await launcher.said("the spare is ready")
+    (launcher.folder / "gate").write_text("")
+    await launcher.nth(1, "begin")
+    assert await launcher.nth(2, "gated") == spare
+    assert await fail_and_begin_again(launcher) == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_a_late_import_that_opens_a_device_is_left_out_of_the_next_spare(launcher: Running) -> None:
+    device = launcher.folder / "nvidia0"
+    device.touch()
+    launcher.write("gpu.py", f"import events\nhandle = open({str(device)!r})\nevents.say('gpu')\n")
+    launcher.start("--spare-devices", f"{launcher.folder}/nvidia")
+    await launcher.nth(1, "begin")
+    await launcher.said("the spare is ready")
+    launcher.order("import gpu")
+    await launcher.said(f"the spare is dropped: it holds {device} open, after the import of gpu")
+    spare = await launcher.spare(3)
+    assert await fail_and_begin_again(launcher) == spare
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_a_trainer_that_fails_while_its_spare_imports_more_is_replaced_by_it(launcher: Running) -> None:
+    os.mkfifo(launcher.folder / "gate")
+    waits = "if os.path.exists('more'): events.say('waits'), open('gate').read()\n"
+    launcher.write("gated.py", "import events, os\n" + waits + "open('more', 'w').close()\n")
+    launcher.start()
+    await launcher.nth(1, "begin")
+    await launcher.said("the spare is ready")
+    launcher.order("import gated")
+    spare = await launcher.nth(1, "waits")
+    launcher.order("sys.exit(3)")
+    (launcher.folder / "gate").write_text("")
+    assert await launcher.nth(2, "begin") == spare
     launcher.order("sys.exit(0)")
     assert await launcher.ended() == 0
 

@@ -32,6 +32,7 @@ VALID = {
     "restarts": 3,
     "spare": 77,
     "ready": True,
+    "no_spare": "",
 }
 
 
@@ -146,6 +147,20 @@ def test_a_valid_answer_is_read() -> None:
     assert found == Launcher(State.RUNNING, 4, "r1", age=1.5, restarts=3, spare=77, ready=True)
 
 
+@pytest.mark.parametrize(
+    ("launcher", "expected"),
+    [
+        (RUNS, process.Spare.NONE),
+        (replace(RUNS, no_spare="it uses /dev/nvidia0"), process.Spare.NONE),
+        (replace(RUNS, spare=77), process.Spare.IMPORTING),
+        (replace(RUNS, spare=77, ready=True), process.Spare.READY),
+        (replace(RUNS, ready=True), process.Spare.NONE),
+    ],
+)
+def test_the_state_of_the_spare(launcher: Launcher, expected: process.Spare) -> None:
+    assert launcher.spare_state is expected
+
+
 CHANGES: tuple[dict[str, object], ...] = (
     {"kubemend-run": 2},
     {"state": "dead"},
@@ -160,6 +175,7 @@ CHANGES: tuple[dict[str, object], ...] = (
     {"age": "1"},
     {"order": None},
     {"why": "two\nlines"},
+    {"no_spare": None},
 )
 
 
