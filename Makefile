@@ -68,8 +68,9 @@ lint: venv  ## style, types, import contracts, generated files
 unit: venv  ## the tests that need neither root nor a runtime nor an API server
 	python -m pytest -n 2 -m "not kubernetes" tests/unit
 
-test-gpu: venv  ## the NVML tests on this machine's real GPU and driver
-	python -m pytest -m gpu tests/gpu tests/contract/nvml
+# OFFLINE=1: nothing is installed or fetched. $(PYTHON) has the packages, and .dev the dev node's programs.
+test-gpu: $(if $(OFFLINE),,devnode kubernetes)  ## real CUDA faults in pods on this machine's GPU, NVML, proofs; prints records (ten minutes)
+	$(if $(OFFLINE),PYTHONPATH=$(CURDIR):$$PYTHONPATH $(PYTHON),python) -m pytest -m gpu $(if $(OFFLINE),-W default) tests/contract/nvml tests/gpu
 
 format: venv  ## format the code and fix simple lint errors
 	ruff format .

@@ -1,4 +1,4 @@
-"""Measure the cost of watching a real GPU: printed as one JSON line (run with ``-s``), with bounds for defects only."""
+"""Measure and record the cost of watching a real GPU, with bounds for defects only."""
 
 import asyncio
 import json
@@ -17,11 +17,13 @@ from kubemend.agent.sources.nvml.protocol import DevicesAnswer
 from kubemend.agent.sources.nvml.source import NvmlSource
 from kubemend.common.components import ComponentState, ComponentStatus
 from tests.contract.nvml import probing, real
+from tests.gpu.records import RECORDS
 
 pytestmark = pytest.mark.gpu
 
 PATIENCE = 45.0
 QUERIES = 50
+POLLS = 100
 _TIMEOUT = 10  # NVML_ERROR_TIMEOUT
 _WAIT = """
 import json, time, pynvml as nvml
@@ -84,7 +86,7 @@ async def test_the_cost_of_watching_is_measured() -> None:
 
     polls = (await asyncio.to_thread(probing.look, os.environ, rounds=20))["polls"]
 
-    measured = {
+    RECORDS.measured["watching"] = {
         "gpus": len(uuids),
         "spawn_to_ready_s": round(ready, 2),
         "query_ms_p50": round(statistics.median(took), 2),
@@ -94,7 +96,6 @@ async def test_the_cost_of_watching_is_measured() -> None:
         "full_poll": polls["full"],
         "cheap_poll": polls["cheap"],
     }
-    print(json.dumps(measured))  # noqa: T201 - the test exists to print the figures
     assert [finding for finding in findings if finding.kind is not FindingKind.FAULT_OVER] == []
     assert rss < 200
 
@@ -105,16 +106,27 @@ async def test_a_wait_for_events_ends_at_its_timeout_and_is_measured() -> None:
 
     output = await asyncio.to_thread(subprocess.check_output, [sys.executable, "-c", _WAIT], timeout=PATIENCE)
 
-    print(output.decode().strip())  # noqa: T201 - the test exists to print the figures
-    assert json.loads(output)["result"] == _TIMEOUT
+    RECORDS.measured["wait"] = json.loads(output)
+    assert RECORDS.measured["wait"]["result"] == _TIMEOUT
 
 
-async def test_what_a_real_gpu_answers_is_printed_for_the_record() -> None:
-    """Print one line of the worker's output: test data for developers without such a GPU."""
+async def test_each_call_of_a_poll_is_timed() -> None:
+    if (reason := real.missing()) is not None:
+        pytest.skip(reason)
+
+    line = [sys.executable, "-m", "bench.poll_cost", str(POLLS)]
+    output = await asyncio.to_thread(subprocess.check_output, line, timeout=PATIENCE)
+
+    RECORDS.measured["poll"] = json.loads(output)
+    assert RECORDS.measured["poll"]["calls"]
+
+
+async def test_what_a_real_gpu_answers_is_recorded() -> None:
+    """One line of the worker's output is test data for developers without such a GPU."""
     if (reason := real.missing()) is not None:
         pytest.skip(reason)
 
     looked = await asyncio.to_thread(probing.look, os.environ)
 
-    print(looked["full"].strip())  # noqa: T201 - the test exists to print the record
-    assert looked["full"]
+    RECORDS.measured["snapshot"] = json.loads(looked["full"])
+    assert RECORDS.measured["snapshot"]["slots"]

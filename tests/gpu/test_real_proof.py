@@ -9,11 +9,14 @@ import sys
 import pytest
 
 from tests.contract.nvml import real
+from tests.gpu.records import RECORDS
 
 pytestmark = pytest.mark.gpu
 
 RUNS = 200
-PATIENCE = 900.0  # seconds
+SECONDS = 150.0
+"""All of ``make test-gpu`` takes ten minutes: a slower GPU is proved less often."""
+PATIENCE = 300.0
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +35,11 @@ async def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_idle_gpus_pass_and_their_rates_are_printed() -> None:
+async def test_idle_gpus_pass_and_their_rates_are_recorded() -> None:
     done = await run("kubemend.agent.cli", "prove", "--json")
 
-    print(done.stdout)  # noqa: T201 - the test exists to print the record, too
     report = json.loads(done.stdout)
+    RECORDS.measured["prove"] = report
     outcomes = {row["outcome"] for row in (*report["gpus"], *report["pairs"])}
     assert report["gpus"]
     assert outcomes <= {"Passed", "Skipped"}, report
@@ -44,7 +47,9 @@ async def test_idle_gpus_pass_and_their_rates_are_printed() -> None:
 
 @pytest.mark.timeout(PATIENCE)
 async def test_two_hundred_proofs_give_no_false_alarm() -> None:
-    done = await run("bench.proofs", "--driver=real", "--full", f"--runs={RUNS}")
+    done = await run("bench.proofs", "--driver=real", "--full", f"--runs={RUNS}", f"--seconds={SECONDS}")
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["passed"] == RUNS
+    figures = json.loads(done.stdout)
+    RECORDS.measured["proofs"] = figures
+    assert figures["passed"] == figures["runs"] > 0

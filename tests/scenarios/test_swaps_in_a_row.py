@@ -1,9 +1,6 @@
 """One healthy pod is swapped repeatedly under a real kubelet: each swap counts once, without backoff."""
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ from kubemend.agent.control import following, messages
 from kubemend.agent.restart import intents, overrides
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
-from tests.scenarios import training
+from tests.scenarios import training, watching
 
 pytestmark = [pytest.mark.devnode, pytest.mark.timeout(600)]
 
@@ -24,50 +21,6 @@ MOST_COPIES = 5
 """Kubelet adds a copy if something wakes it in mid-swap ("What remains possible" in docs/architecture.md)."""
 _BACK_OFF = "BackOff"
 _CRASH_LOOP = "CrashLoopBackOff"
-
-
-@dataclass
-class Watched:
-    """Every API state of one pod's trainer, change by change."""
-
-    counts: list[int] = field(default_factory=list)
-    waits: list[str] = field(default_factory=list)
-    not_running: list[Mapping[str, Any]] = field(default_factory=list)
-
-    def take(self, pod: Mapping[str, Any]) -> None:
-        """Record one state of the pod."""
-        for status in pod.get("status", {}).get("containerStatuses", ()):
-            state = status.get("state", {})
-            self.counts.append(int(status["restartCount"]))
-            if "running" not in state:
-                self.not_running.append(state)
-            if reason := state.get("waiting", {}).get("reason"):
-                self.waits.append(reason)
-
-
-@contextlib.asynccontextmanager
-async def watched(api: kube.KubeClient, name: str) -> AsyncIterator[Watched]:
-    """Watch a pod for the length of the block; no state in the API is missed."""
-    found = Watched()
-    path = paths.collection("pods", namespace="default")
-    listing = await api.list(path)
-    watch = api.watch(path, resource_version=listing.resource_version)
-
-    async def follow() -> None:
-        async with contextlib.aclosing(watch) as changes:
-            async for change in changes:
-                if change.object["metadata"].get("name") == name:
-                    found.take(change.object)
-        raise AssertionError("the watch has ended early")
-
-    following_it = asyncio.create_task(follow(), name=f"watch of {name}")
-    try:
-        yield found
-    finally:
-        ended_early = following_it.done()
-        following_it.cancel()
-        await asyncio.gather(following_it, return_exceptions=True)
-        assert not ended_early, "the watch has ended early"
 
 
 async def events_about(api: kube.KubeClient, name: str) -> list[str]:
@@ -94,7 +47,7 @@ async def test_swaps_in_a_row_count_once_each_without_backoff(
         dev.agent(f"--state-dir={state}") as agent,
         training.pod(dev, observer, name, restart_policy=policy, gpus=1, sidecar=False) as before,
         kube.connect(kubeconfig=dev.kubeconfig) as api,
-        watched(api, name) as seen,
+        watching.watched(api, name) as seen,
     ):
         await training.until_ready(agent)
         for _ in range(SWAPS):
