@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,7 +30,7 @@ from typing import Any, Final, Literal
 import click
 
 from bench import all as bench_all
-from bench.steps import alone, arms, records
+from bench.steps import alone, arms, records, recovery
 from hack.devnode import kubernetes, node, realgpus
 from hack.devnode.observer import Observer
 from kubemend.common import logs
@@ -84,6 +85,10 @@ WAYS: Final = (
 )
 """In an order that has the most important ones first, and the longest of all as the first one with a compiler."""
 
+_HAS_TORCH: Final = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+_LOOK_AGAIN: Final = 0.5
+_LONGEST: Final = 500
+
 _ARMS: Final = {arm.name: arm for arm in arms.ARMS}
 
 
@@ -110,8 +115,10 @@ class _Bench:
         try:
             async with run.running() as observer:
                 try:
-                    async with asyncio.timeout(until - time.monotonic()):
+                    async with asyncio.timeout(until - time.monotonic()), asyncio.TaskGroup() as tasks:
+                        watching = tasks.create_task(_watch(run), name="watch")
                         await self._follow(run, way, observer)
+                        watching.cancel()
                 finally:
                     await self._keep_logs(way, run)
         except TimeoutError:
@@ -164,6 +171,13 @@ class _Bench:
                 await asyncio.to_thread(shutil.copy, path, kept)
 
 
+async def _watch(run: alone.Run) -> None:
+    """Raise RuntimeError if the trainer cannot run. That one has two successors is possible, and no failure."""
+    while recovery.deaths_without_fault(records.read(run.records)) <= 1:  # noqa: ASYNC110 - the trainer writes a file
+        await asyncio.sleep(_LOOK_AGAIN)
+    raise RuntimeError("the trainer ends by itself; its log has the reason (--logs)")
+
+
 async def measure(
     ways: tuple[Way, ...],
     plan: arms.Plan,
@@ -188,7 +202,8 @@ async def measure(
                     report["ways"][way.name] = await bench.measure(way, until=until)
                     _say(f"{way.name}: {json.dumps(report['ways'][way.name])}")
                 except Exception as error:  # noqa: BLE001 - the other ways are measured all the same
-                    report["missing"][way.name] = f"{type(error).__name__}: {error}"[:500]
+                    cause = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+                    report["missing"][way.name] = f"{type(cause).__name__}: {cause}"[:_LONGEST]
                     _say(f"{way.name} is missing: {report['missing'][way.name]}")
                 write(report, files["write"])
 
@@ -242,6 +257,8 @@ def main(
     simulated: bool,
 ) -> None:
     """Measure and print."""
+    if subprocess.run([python, "-c", _HAS_TORCH], check=False).returncode:
+        raise click.BadParameter(f"{python} has no torch", param_hint="--python")
     until = time.monotonic() + limit - _CLEAN_UP
     logs.configure(level="error", log_format="console")
     sizes = {"WIDTH": width, "BATCH": batch, "LENGTH": length, "WORDS": words}

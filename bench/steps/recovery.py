@@ -52,6 +52,12 @@ def parse(text: str) -> list[Record]:
     return [Record.parse(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
+def deaths_without_fault(records: Sequence[Record]) -> int:
+    """Return how many trainers began without a fault of the one before."""
+    begun = sum(record.stage == _FIRST_LINE for record in records)
+    return max(0, begun - 1 - sum(record.stage == "fault" for record in records))
+
+
 def recoveries(records: Sequence[Record]) -> list[Recovery]:
     """Return the recovery after each fault that is over, in order."""
     faults = [position for position, record in enumerate(records) if record.stage == "fault"]
