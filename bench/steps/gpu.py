@@ -57,6 +57,9 @@ _LEAST: Final = 20.0
 Json = dict[str, Any]
 
 
+_ARMS: Final = {arm.name: arm for arm in arms.ARMS}
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """A way to restart the trainer: the arm of that name."""
@@ -69,6 +72,13 @@ class Way:
     def name(self) -> str:
         """Return its name."""
         return self.arm + (_COMPILED if self.compiled else "")
+
+    def of(self, plan: arms.Plan) -> tuple[arms.Arm, arms.Plan]:
+        """Return its arm, and its part of a plan."""
+        compiled = {"STEPS_COMPILED": "1"} if self.compiled else {}
+        program = dataclasses.replace(plan.program, environment={**plan.program.environment, **compiled})
+        arm = dataclasses.replace(_ARMS[self.arm], name=self.name)
+        return arm, dataclasses.replace(plan, faults=min(plan.faults, self.most_faults), program=program)
 
 
 WAYS: Final = (
@@ -89,7 +99,14 @@ _HAS_TORCH: Final = "import importlib.util, sys; sys.exit(importlib.util.find_sp
 _LOOK_AGAIN: Final = 0.5
 _LONGEST: Final = 500
 
-_ARMS: Final = {arm.name: arm for arm in arms.ARMS}
+
+def plan(python: Path, sizes: Mapping[str, int], *, faults: int, every: int) -> arms.Plan:
+    """Return what all trainers do. ``sizes`` are those of the model and its steps."""
+    environment = {**_ENVIRONMENT, **{f"STEPS_{name}": str(value) for name, value in sizes.items()}}
+    program = arms.Program("train_torch.py", environment, own_cache=_COMPILERS, first=_FIRST, gpus=1)
+    return arms.Plan(
+        python, layers=sizes["LAYERS"], faults=faults, every=every, spare_after="1s", spare_cpu=100, program=program
+    )
 
 
 @dataclass(slots=True)
@@ -129,18 +146,12 @@ class _Bench:
         return found
 
     def _run(self, way: Way) -> alone.Run:
-        program = self.plan.program
-        environment = {**program.environment, **({"STEPS_COMPILED": "1"} if way.compiled else {})}
-        plan = dataclasses.replace(
-            self.plan,
-            faults=min(self.plan.faults, way.most_faults),
-            program=dataclasses.replace(program, environment=environment),
-        )
+        arm, plan = way.of(self.plan)
         where = self.directory / way.name
         where.mkdir()
         if way.compiled and self.seed.exists():
             shutil.copytree(self.seed, where / "seed")
-        return alone.Run(self.api, self.dev, dataclasses.replace(_ARMS[way.arm], name=way.name), plan, where)
+        return alone.Run(self.api, self.dev, arm, plan, where)
 
     async def _follow(self, run: alone.Run, way: Way, observer: Observer) -> None:
         await records.until_recovered(run.records, count=0)
@@ -261,23 +272,19 @@ def main(
         raise click.BadParameter(f"{python} has no torch", param_hint="--python")
     until = time.monotonic() + limit - _CLEAN_UP
     logs.configure(level="error", log_format="console")
-    sizes = {"WIDTH": width, "BATCH": batch, "LENGTH": length, "WORDS": words}
-    environment = {**_ENVIRONMENT, **{f"STEPS_{name}": str(value) for name, value in sizes.items()}}
-    program = arms.Program("train_torch.py", environment, own_cache=_COMPILERS, first=_FIRST, gpus=1)
-    plan = arms.Plan(
-        python, layers=layers, faults=faults, every=every, spare_after="1s", spare_cpu=100, program=program
-    )
+    sizes = {"LAYERS": layers, "WIDTH": width, "BATCH": batch, "LENGTH": length, "WORDS": words}
     report: Json = {
         "machine": bench_all.machine(),
         "versions": {"Kubernetes": kubernetes.version()},
-        "layers": layers,
+        "sizes": sizes,
         "trainer": {},
         "ways": {},
         "missing": {},
     }
     ways = tuple(way for way in WAYS if way.name in only or not only)
     files = {"write": written, "logs": keep_logs}
-    asyncio.run(measure(ways, plan, report, until=until, files=files, gpus=1 if simulated else node.REAL))
+    chosen = plan(python, sizes, faults=faults, every=every)
+    asyncio.run(measure(ways, chosen, report, until=until, files=files, gpus=1 if simulated else node.REAL))
     click.echo(json.dumps(report, indent=2))
 
 
