@@ -2,7 +2,7 @@
 
 It runs on the NVML that it finds, so on a real GPU the costs are real. Prints JSON: the duration of a cheap and of a
 full poll, the share of a core that the worker's polls use at their periods, and of each NVML function how often a full
-poll calls it and the median of its duration.
+poll calls it, and the median and mean of its duration.
 """
 
 import contextlib
@@ -59,7 +59,11 @@ def main() -> None:
         "full_ms": figures.milliseconds(full),
         "percent_of_a_core": round(100 * share(cheap=cheap_work, full=full_work, periods=Periods()), 3),
         "calls": {
-            name: {"times": round(len(took) / rounds), "p50_us": round(statistics.median(took) * 1e6, 1)}
+            name: {
+                "times": round(len(took) / rounds),
+                "p50_us": round(statistics.median(took) * 1e6, 1),
+                "mean_us": round(statistics.fmean(took) * 1e6, 1),
+            }
             for name, took in sorted(calls.took.items(), key=lambda item: -sum(item[1]))
         },
     }

@@ -228,6 +228,7 @@ class Exits:
             happened_at=ended.at,
             action=action,
             devices_known=held is not None or action.leaves_device_usable,
+            container=ended.container.id,
         )
 
 

@@ -12,8 +12,8 @@ from kubemend.agent.prove.measurements import OF_ONE_GPU, CudaFailure, Facts, Ha
 from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer
 
-SLOWEST_SHARE: Final = 0.1
-"""Of the nominal memory bandwidth. A healthy GPU reaches 0.7 or more, and at the lowest clocks still more than this."""
+SLOWEST_SHARE: Final = 0.03
+"""Of the nominal memory bandwidth. An H200 reached 0.19 at its full clocks, and the lowest are a sixth of those."""
 
 LEAST_PATIENCE: Final = 10.0
 """Seconds. A call that has not returned for a shorter time may only be slow, as the start of a context can be."""

@@ -18,6 +18,10 @@ _CHUNK: Final = 8 << 30
 _LEAST_N: Final = 64
 _WAVES: Final = 16
 """Blocks of a matrix product per multiprocessor, at least: each of them gets work in each round."""
+_MOST_BLOCKS: Final = 1 << 12
+"""Blocks of a kernel that walks over memory. Each thread adds its count to one word of the record, and a GPU takes
+these additions one after another: with 65,536 blocks an H200 reached a fifth of its nominal bandwidth.
+"""
 _HEADER: Final = ("compared", "wrong", "index", "got", "expected")
 
 Emit = Callable[[Message], None]
@@ -280,7 +284,7 @@ class _Tester:
         self._walk(kernels.COMPARE, address, expected, words, self._record, words=words)
 
     def _walk(self, name: str, *arguments: int, words: int) -> None:
-        blocks = min(-(-words // kernels.THREADS), 1 << 16)
+        blocks = min(-(-words // kernels.THREADS), _MOST_BLOCKS)
         self.context.launch(name, *_addresses(*arguments), blocks=blocks, threads=kernels.THREADS)
 
     def _step(self, test: Test, *, planned: int, seconds: float, moved: int = 0, detail: str = "") -> Step:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.workloads import (
+    ContainerId,
     ContainerRef,
     ContainerRole,
     ContainerSpec,
@@ -131,7 +132,7 @@ class RuntimeFacts:
     instruction although this node can hold others, and ``unsupported`` why containers of its low-level runtime are not
     restarted at all. ``finished_at`` is when it ended, None while it runs. ``launcher`` is the answer of the launcher
     in it, None if it runs none; ``program_started_at`` is when that has started the program that runs now.
-    ``config_is_rebuilt``: the runtime does not return the config (``agent.restart.rebuild``).
+    ``container`` is its id; ``config_is_rebuilt``: the runtime does not return the config (``agent.restart.rebuild``).
     """
 
     state: ContainerState
@@ -145,6 +146,7 @@ class RuntimeFacts:
     launcher: process.Launcher | process.Silent | None = None
     program_started_at: float | None = None
     config_is_rebuilt: bool = False
+    container: ContainerId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class Cause:
 
     ``code`` is short and stable, such as ``Xid31``; it appears in KUBEMEND_RESTART_REASON and in metrics. ``device`` is
     the device at fault, by the name under which its health is kept; None if no device is. ``names_process``: the fault
-    named a process of the target itself.
+    named a process of the target itself. ``container`` is the one that ended, None if the cause is no end.
     """
 
     code: str
@@ -163,6 +165,7 @@ class Cause:
     devices_known: bool = True
     device: str | None = None
     names_process: bool = False
+    container: ContainerId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +480,9 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView, pod_options: options.Optio
         return _refuse(Reason.ALREADY_REPLACED, f"the container started {by:.1f} s after {since}")
     if facts.asked is None and (decision := _program_restarted(facts, runtime)) is not None:
         return decision
+    if runtime.state is ContainerState.RUNNING and facts.cause.container not in (None, runtime.container):
+        # Its successor was put on standby before: a process that is ending cannot be frozen, and on a GPU takes long.
+        return _refuse(Reason.ALREADY_REPLACED, "another container has taken the place of the one that ended")
     if runtime.state is ContainerState.EXITED:
         policy = pod.policy_of(facts.target.name)
         if policy is RestartPolicy.NEVER and not _died_of_the_fault(facts, pod=pod, pod_options=pod_options):

@@ -49,6 +49,7 @@ class RuntimeState:
             unsupported=runtimes.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
             launcher=self.launcher,
             program_started_at=now - running.age if running is not None else None,
+            container=self.view.id,
         )
 
 

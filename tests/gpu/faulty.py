@@ -27,12 +27,13 @@ from kubemend.agent.sources.nvml.calls import Calls
 GIB: Final = 1 << 30
 _LOOK_SECONDS: Final = 0.002
 _MEMORY: Final = 1 << 20
-_OLD, _HOPPER = ".version 6.3\n.target sm_70\n", ".version 8.0\n.target sm_90\n"
 
 
-def _kernel(body: str, *, version: str = _OLD, before: str = "") -> str:
+def _kernel(body: str, *, before: str = "") -> str:
     """Return a module with one kernel; %memory is the address of a megabyte of zeros."""
-    return f"""{version}.address_size 64
+    return f""".version 6.3
+.target sm_70
+.address_size 64
 {before}
 .visible .entry fault(.param .u64 memory)
 {{
@@ -93,18 +94,8 @@ KERNELS: Final = {
     "oob": _kernel("add.u64 %a0, %memory, 0x100000000000;\n st.global.u32 [%a0], 1;"),
     # Xid 13, in several lines, of which only the last has the pid.
     "misaligned": _kernel("add.u64 %a0, %memory, 1;\n st.global.u32 [%a0], 1;"),
-    "illegal": _kernel("mov.u32 %r0, %nctaid.x;\n add.u32 %r0, %r0, 19;\n barrier.sync %r0;"),
-    "illegal-size": _kernel(
-        """
-    mov.u32 %r0, tile;
-    mov.u32 %r1, barrier;
-    mbarrier.init.shared.b64 [%r1], 1;
-    mov.u32 %r2, %nctaid.x;
-    add.u32 %r2, %r2, 6;
-    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%memory], %r2, [%r1];""",
-        version=_HOPPER,
-        before=".shared .align 128 .b8 tile[1024];\n.shared .align 8 .b64 barrier;\n",
-    ),
+    "shared": _kernel("mov.u32 %r0, %nctaid.x;\n add.u32 %r0, %r0, 0xFFFFF;\n st.shared.u32 [%r0], 1;"),
+    "code": _kernel("CALLED: .callprototype _ ();\n add.u64 %a0, %memory, 256;\n call %a0, CALLED;"),
     # Xid 43, with the pid in its only line.
     "trap": _kernel("trap;"),
     "assert": _kernel(
@@ -149,8 +140,8 @@ XIDS: Final[Mapping[str, frozenset[int]]] = {
     "null": frozenset({31}),
     "oob": frozenset({31}),
     "misaligned": frozenset({13}),
-    "illegal": frozenset({13}),
-    "illegal-size": frozenset({13}),
+    "shared": frozenset({13}),
+    "code": frozenset({13}),
     "trap": frozenset({43}),
     "assert": frozenset({43}),
     "stack": frozenset({13, 43}),

@@ -1,7 +1,8 @@
-"""Replay faults that an H100 reported to everything from the sources to the decisions.
+"""Replay faults that an H100 and an H200 reported to everything from the sources to the decisions.
 
-The records in ``h100_faults.json`` were taken on one H100 80GB HBM3 with driver 580.159.04 (open kernel modules), in a
-virtual machine with Linux 6.18. Each has the kernel's lines, NVML's Xid events, and the moment at which CUDA reported
+The records in ``h100_faults.json`` were taken on one H100 80GB HBM3, those in ``h200_faults.json`` on one H200 by
+``tests/gpu/test_fault_survey.py``, both with driver 580.159.04 (open kernel modules), in a virtual machine with Linux
+6.18. Each has the kernel's lines, NVML's Xid events, and the moment at which CUDA reported
 the error to the program, in milliseconds after the kernel launch. The kernel log and NVML are independent: each keeps
 its own order, and every interleaving of the two can occur. The program can exit at any moment in between.
 """
@@ -45,7 +46,10 @@ from tests.unit.faults.test_pipeline import MONITOR, TRAINER, Restarts, make, ru
 from tests.unit.restart import builders
 from tests.unit.sources import kernel_logs
 
-RECORDS: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("h100_faults.json").read_text())
+GPUS: Final[dict[str, dict[str, Any]]] = {
+    gpu: json.loads(Path(__file__).with_name(f"{gpu}_faults.json").read_text()) for gpu in ("h100", "h200")
+}
+RECORDS: Final = {f"{gpu}-{name}": record for gpu, records in GPUS.items() for name, record in records.items()}
 RECORDED_AT: Final = "PCI:0000:00:06"
 BOOT: Final = 1_000.0
 """The moment of the node's start, in Unix time."""
@@ -58,6 +62,9 @@ GAPS: Final = (1e-6, 0.004, 0.04)
 
 STOPPED, STARTED = 0.183, 0.141
 """Seconds of a restart on the H100: until the old process was dead, and until its successor ran."""
+
+STANDBY: Final = 0.3
+"""Seconds for which a successor was on standby on an H200, beside a program that was dying and could not be frozen."""
 
 AFTERWARDS: Final = 10.0
 OTHER_GPU: Final = Gpu(uuid=GpuUuid("GPU-1"), pci=PciAddress.parse("0000:42:00.0"), index=1)
@@ -130,6 +137,11 @@ def as_recorded(record: dict[str, Any], *, exits: bool = False) -> list[Timed]:
     return [(0.0, Launch(record["pid"])), *sorted(timed, key=lambda each: each[0])]
 
 
+def exiting_at(record: dict[str, Any], moment: float) -> list[Timed]:
+    """Return the messages in their own time, and the end of the program at a moment of its own."""
+    return sorted([*as_recorded(record), (moment, Exit())], key=lambda each: each[0])
+
+
 def in_every_order(record: dict[str, Any], *, exits: bool = False) -> Iterator[list[Timed]]:
     """Return the messages in every order, and at every distance of ``GAPS``. None comes before it was recorded."""
     begin = as_recorded(record, exits=exits)[-1][0]
@@ -142,14 +154,11 @@ def in_every_order(record: dict[str, Any], *, exits: bool = False) -> Iterator[l
             ]
 
 
-def all_in_a_row() -> list[Timed]:
-    """Return the messages of all records, one after another as the H100 reported them."""
-    began = min(map(launched_at, RECORDS.values()))
-    return [
-        (launched_at(record) - began + at, message)
-        for record in RECORDS.values()
-        for at, message in as_recorded(record)
-    ]
+def all_in_a_row(gpu: str) -> list[Timed]:
+    """Return the messages of all records of a GPU, one after another as it reported them."""
+    records = GPUS[gpu].values()
+    began = min(map(launched_at, records))
+    return [(launched_at(record) - began + at, message) for record in records for at, message in as_recorded(record)]
 
 
 def _interleaved(*channels: Sequence[Message]) -> Iterator[list[Message]]:
@@ -218,12 +227,16 @@ class Decisions(Restarts):
 
 
 class Node:
-    """A trainer and a monitor run, and the agent watches. ``launched`` is in seconds after the boot."""
+    """A trainer and a monitor run, and the agent watches. ``launched`` is in seconds after the boot.
 
-    def __init__(self, place: Place, *, launched: float) -> None:
+    ``standby``: the successor is started first, and put on standby.
+    """
+
+    def __init__(self, place: Place, *, launched: float, standby: bool) -> None:
         self._clock = asyncio.get_running_loop().time
         self._place = place
         self._launched = launched
+        self._standby = standby
         self._program: int | None = None
         self.log = ReplayedLog(read_at=self.since_boot)
         catalog = catalog_file.builtin()
@@ -279,24 +292,37 @@ class Node:
                 exit_code=None if target.state is ContainerState.RUNNING else 1,
                 started_at=target.created_at / 1e9,
                 sandbox_ready=True,
+                container=target.id,
             ),
             owner=admission.OwnerFacts(),
         )
 
     def _running(self, ref: ContainerRef) -> ContainerSummary:
-        return next(view for view in self.world.events.containers() if view.ref == ref)
+        """Return the newest container of a name."""
+        return max((view for view in self.world.events.containers() if view.ref == ref), key=lambda view: view.attempt)
 
     async def replace(self, ref: ContainerRef) -> None:
-        """Stop a container and start its successor, as long as that took on the H100."""
+        """Stop a container and start its successor, in this order or the other, as long as that took."""
         old = self._running(ref)
+        if self._standby:
+            await self._start_after(old)
+            await asyncio.sleep(STANDBY)
+            await self._stop(old)
+        else:
+            await self._stop(old)
+            await self._start_after(old)
+
+    async def _stop(self, old: ContainerSummary) -> None:
         self._runtime.ended.add(old.id)
         await asyncio.sleep(STOPPED)
-        if ref == self._place.faulty:
+        if old.ref == self._place.faulty:
             self._end_process()
         self.world.events.stop(old.id)
+
+    async def _start_after(self, old: ContainerSummary) -> None:
         await asyncio.sleep(STARTED)
         attempt, now = old.attempt + 1, int(self.now() * 1e9)
-        self.world.events.run(ref, name=f"{ref.name}-{attempt}", created_at=now, attempt=attempt)
+        self.world.events.run(old.ref, name=f"{old.ref.name}-{attempt}", created_at=now, attempt=attempt)
 
     def receive(self, message: Message) -> None:
         """Have the message arrive now."""
@@ -363,9 +389,9 @@ def _pod(ref: ContainerRef) -> PodView:
     return builders.pod(ref=ref.pod, containers=(trainer,))
 
 
-async def replay(messages: Sequence[Timed], *, place: Place, launched: float) -> Decisions:
+async def replay(messages: Sequence[Timed], *, place: Place, launched: float, standby: bool = False) -> Decisions:
     """Have the agent receive the messages; return its decisions, those of the seconds after included."""
-    node = Node(place, launched=launched)
+    node = Node(place, launched=launched, standby=standby)
     async with node.watched():
         for at, message in messages:
             await asyncio.sleep(LAUNCH + at - asyncio.get_running_loop().time())

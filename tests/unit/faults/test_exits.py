@@ -192,6 +192,7 @@ async def test_exit_with_error_requests_restart_without_hub(rig: Rig) -> None:
     assert (request.target, request.kind, request.gang_answered, gone) == (TRAINER, FaultKind.EXIT, True, "")
     assert request.devices == frozenset({outside.GPU.uuid})
     assert (cause.code, cause.message) == ("Exit42", "container trainer ended with exit code 42")
+    assert cause.container == C
     assert cause.happened_at == pytest.approx(2e-9)
     assert rig.ends.quick == [0.0], "a single container is not waited for"
 

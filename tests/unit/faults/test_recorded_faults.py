@@ -1,4 +1,4 @@
-"""A fault that an H100 reported leads to one restart, of the container that it hit, and of no other.
+"""A fault that an H100 or an H200 reported leads to one restart, of the container that it hit, and of no other.
 
 A fault can come as up to four lines, of which only the last names the process, and NVML can report another code than
 the first line. See ``replayed`` for the records.
@@ -11,7 +11,7 @@ import pytest
 
 from tests import virtual_time
 from tests.unit.faults import replayed
-from tests.unit.faults.replayed import PLACES, RECORDS, Decisions, Place, Timed
+from tests.unit.faults.replayed import GPUS, PLACES, RECORDS, Decisions, Place, Timed
 from tests.unit.faults.test_pipeline import TRAINER
 
 
@@ -48,8 +48,19 @@ def test_recorded_fault_restarts_container_once_though_its_program_exits(name: s
         assert made.admitted == [where.faulty], messages
 
 
+@pytest.mark.parametrize("name", RECORDS)
+def test_program_that_dies_beside_its_successor_on_standby_takes_nothing_with_it(name: str) -> None:
+    record, where = RECORDS[name], PLACES["sole-holder"]
+    begin = replayed.as_recorded(record)[-1][0]
+    for tenth in range(10):
+        messages = replayed.exiting_at(record, begin + tenth / 10)
+        played = replayed.replay(messages, place=where, launched=replayed.launched_at(record), standby=True)
+        assert virtual_time.run(played).admitted == [where.faulty], messages
+
+
+@pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("place", PLACES)
-def test_each_of_recorded_faults_in_a_row_restarts_its_container(place: str) -> None:
-    made = decisions(RECORDS["oob"], replayed.all_in_a_row(), PLACES[place])
-    assert made.admitted == ([] if PLACES[place].faulty is None else [TRAINER] * len(RECORDS))
+def test_each_of_recorded_faults_in_a_row_restarts_its_container(place: str, gpu: str) -> None:
+    made = decisions(next(iter(GPUS[gpu].values())), replayed.all_in_a_row(gpu), PLACES[place])
+    assert made.admitted == ([] if PLACES[place].faulty is None else [TRAINER] * len(GPUS[gpu]))
     assert made.requested == made.admitted

@@ -92,9 +92,9 @@ def test_worker_that_dies_at_the_end_does_not_pass() -> None:
 @pytest.mark.parametrize(
     ("share", "alone", "expected"),
     [
-        (0.099, True, (Outcome.FAILED, Reason.SLOW_MEMORY)),
-        (0.099, False, (Outcome.UNKNOWN, Reason.SLOW_MEMORY)),
-        (0.101, True, (Outcome.PASSED, None)),
+        (0.029, True, (Outcome.FAILED, Reason.SLOW_MEMORY)),
+        (0.029, False, (Outcome.UNKNOWN, Reason.SLOW_MEMORY)),
+        (0.031, True, (Outcome.PASSED, None)),
     ],
 )
 def test_slow_memory_fails_only_an_undisturbed_gpu(

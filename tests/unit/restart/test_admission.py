@@ -7,6 +7,7 @@ import pytest
 
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.workloads import (
+    ContainerId,
     ContainerRole,
     ContainerSpec,
     ContainerState,
@@ -132,6 +133,11 @@ REFUSALS = [
     ),
     pytest.param({"runtime": runtime(sandbox_ready=False)}, Reason.SANDBOX_NOT_READY, id="sandbox-gone"),
     pytest.param({"runtime": runtime(started_at=NOW)}, Reason.ALREADY_REPLACED, id="younger-than-the-fault"),
+    pytest.param(
+        {"cause": cause(container=ContainerId("old")), "runtime": runtime(container=ContainerId("new"))},
+        Reason.ALREADY_REPLACED,
+        id="the-one-that-ended-has-a-successor-started-before-its-end",
+    ),
     pytest.param(
         {"runtime": runtime(not_cloneable="hidden"), "pod": builders.pod(restart_policy=NEVER)},
         Reason.RUNTIME_HIDES_CONFIG,
@@ -324,6 +330,15 @@ def test_job_limit_must_allow_the_restart_of_every_container() -> None:
     assert admission.decide(facts(pod=rerun, owner=two_for_each), now=NOW).reason is Reason.JOB_BACKOFF
     one = admission.OwnerFacts(job_restarts_left=1)
     assert admission.decide(facts(pod=pod, owner=one), now=NOW).reason is Reason.JOB_BACKOFF
+
+
+def test_end_of_the_newest_container_is_restarted_also_after_a_failed_successor() -> None:
+    ended = cause(container=ContainerId("old"))
+    for newest in (
+        runtime(container=ContainerId("old")),
+        runtime(container=ContainerId("new"), state=ContainerState.EXITED, exit_code=1),
+    ):
+        assert admission.decide(facts(cause=ended, runtime=newest), now=NOW).verb is Verb.ACT
 
 
 ROUND = overrides.RestartOverrides(containers=frozenset({"trainer"}), by_round=True)

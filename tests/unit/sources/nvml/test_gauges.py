@@ -102,13 +102,33 @@ def test_polls_of_eight_h100s_leave_the_worker_a_tenth_of_half_a_percent_of_a_co
     assert poll_cost.share(cheap=cheap, full=full_poll, periods=Periods()) < 0.0045
 
 
-def test_cheap_poll_reads_the_temperature_where_there_is_no_margin(fake: FakeNvml, nvml: Nvml) -> None:
-    fake.error("nvmlDeviceGetMarginTemperature", NOT_SUPPORTED, gpu=0)
-    first, second = nvml.poll(full=False).slots[:2]
+def margin_and_temperature(nvml: Nvml, *, full: bool = False) -> tuple[int | None, int | None]:
+    vitals = nvml.vitals(full=full)
+    return vitals.get(Vital.TEMPERATURE_MARGIN), vitals.get(Vital.TEMPERATURE)
 
-    assert first.vitals is not None
-    assert second.vitals is not None
-    assert (first.vitals.get(Vital.TEMPERATURE), second.vitals.get(Vital.TEMPERATURE)) == (32, None)
+
+def test_cheap_poll_reads_the_margin_only_near_the_slowdown(fake: FakeNvml, nvml: Nvml) -> None:
+    nvml.poll()
+    assert margin_and_temperature(nvml) == (None, 32)
+    fake.set(gpu=0, temperature=75)
+    assert margin_and_temperature(nvml) == (12, 75)
+
+
+def test_cheap_poll_reads_the_margin_after_a_small_one(fake: FakeNvml, nvml: Nvml) -> None:
+    fake.set(gpu=0, temperature=75)
+    nvml.poll()
+    fake.set(gpu=0, temperature=32)
+    assert margin_and_temperature(nvml) == (55, 32)
+    assert margin_and_temperature(nvml) == (None, 32)
+
+
+@pytest.mark.parametrize("lacking", ["nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureThreshold"])
+def test_cheap_poll_reads_the_margin_of_a_gpu_without_temperature_or_limit(
+    fake: FakeNvml, nvml: Nvml, lacking: str
+) -> None:
+    fake.error(lacking, NOT_SUPPORTED, gpu=0)
+    nvml.poll()
+    assert margin_and_temperature(nvml)[0] == 55
 
 
 CONSTANTS = (
