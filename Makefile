@@ -13,7 +13,7 @@ export GOGC ?= 400
 GENERATORS := protogen catalog_doc monitoring api_doc chart performance_doc steps_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode kubernetes crio platforms image demo test test-long test-platforms lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-launched bench-proofs bench-steps generate lock clean
+.PHONY: help venv devnode kubernetes crio platforms image demo test test-long test-platforms lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-gpu bench-launched bench-proofs bench-steps generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -91,6 +91,10 @@ bench: devnode kubernetes  ## every strategy against the bare calls, device faul
 bench-steps: devnode kubernetes  ## from a fault to the next training step, for each way to restart a trainer, as JSON (twenty minutes)
 	python -m pip install --quiet --editable '.[dev,steps]'
 	python -m bench.steps
+
+# TORCH_PYTHON is a Python that has torch; without it, .venv must have it.
+bench-gpu: $(if $(OFFLINE),,devnode kubernetes)  ## the same with PyTorch on this machine's GPU, as JSON (ten minutes)
+	$(if $(OFFLINE),PYTHONPATH=$(CURDIR):$$PYTHONPATH $(PYTHON),python) -m bench.steps.gpu $(if $(TORCH_PYTHON),--python $(TORCH_PYTHON))
 
 bench-crash: devnode kubernetes  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
 	python -m bench.crash --runs 500

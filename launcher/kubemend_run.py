@@ -28,6 +28,7 @@ import sys
 _PREFIX = "_KUBEMEND_RUN_"
 """Prefix of the variables that the launcher passes to its bootstrap, which removes them."""
 _STARTUP = "sitecustomize"
+_COUNT_GPUS = "_cuda_getDeviceCount"
 
 
 class Changes:
@@ -129,6 +130,31 @@ class Recorder:
             pass
 
 
+class GpuCount:
+    """Answer PyTorch's question for the number of GPUs while a spare imports, by their device nodes.
+
+    CUDA would open the devices for that, and torch._inductor asks at its import. It is a finder that finds nothing.
+    """
+
+    def __init__(self, devices: tuple[str, ...]) -> None:
+        """Count the nodes that have a number after one of these prefixes of paths."""
+        self._count = sum(_numbered(each) for each in devices)
+        self._module: object = None
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        """Take PyTorch's function away as soon as there is one."""
+        module = sys.modules.get("torch._C")
+        if self._module is None and self._count and name.startswith("torch._") and hasattr(module, _COUNT_GPUS):
+            self._module, self._function = module, getattr(module, _COUNT_GPUS)
+            setattr(module, _COUNT_GPUS, lambda: self._count)
+
+    def end(self) -> None:
+        """Give the function back."""
+        if self._module is not None:
+            setattr(self._module, _COUNT_GPUS, self._function)
+        self._module = None
+
+
 class Warm:
     """The code in the spare: import, wait for the release, start. Without a release it ends this process.
 
@@ -152,7 +178,11 @@ class Warm:
         order = ""
         while not order:
             os.set_blocking(self._release, False)
+            counter = GpuCount(self._devices)
+            sys.meta_path.insert(0, counter)
             order = self._import_all(_read(self._given["NAMES"]).decode("utf-8", "surrogateescape").split("\n"))
+            sys.meta_path.remove(counter)
+            counter.end()
             self._changes.undo()
             if not order:
                 self._stamped = 0
@@ -259,6 +289,16 @@ def _device(prefixes: tuple[str, ...]) -> str:
         if path.startswith(prefixes):
             return path
     return ""
+
+
+def _numbered(prefix: str) -> int:
+    """Return the number of paths that consist of this prefix and digits."""
+    folder, _, name = prefix.rpartition("/")
+    try:
+        found = os.listdir(folder or "/")
+    except OSError:
+        return 0
+    return sum(each.startswith(name) and each[len(name) :].isdigit() for each in found)
 
 
 def _stamp(path: str) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 One pod after another runs the same trainer with JAX on the CPU, which compiles its step, saves a checkpoint every ten
 steps, and fails several times. The ways: a Job, kubelet's restart, a loop in the container, kubemend's swap without and
 with the component ``caches``, kubemend's launcher with a warm spare, and the same launcher by order of the agent, for
-an Xid that this program writes into the stand-in of the kernel log. Then one gang after another trains the same model,
+an Xid that this program writes into the stand-in of the kernel log. A launcher's trainer fails when its spare is ready;
+``had_spare`` tells where none was after a minute. Then one gang after another trains the same model,
 of fewer layers, a part of the batch in each pod. One member fails, and all must be restarted: by upstream's JobSet
 controller, in two ways, by loops in the containers, and by kubemend's round.
 
@@ -21,36 +22,19 @@ import dataclasses
 import json
 import sys
 import tempfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import yaml
 
 from bench import all as bench_all
-from bench.rig import is_ready
-from bench.steps import arms, gangs, records, recovery
+from bench.steps import alone, arms, gangs
 from hack.devnode import controlplane, kubernetes, node, peers
-from hack.devnode.observer import Observer
-from hack.fakenvml import control
-from kubemend.common import aio, logs
+from kubemend.common import logs
 from kubemend.common.kube import client as kube
-from kubemend.common.kube import errors, paths
 
-_CACHES: Final = Path(__file__).resolve().parents[2] / "daemonset" / "components" / "caches" / "policy.yaml"
-_POLICIES: Final = {
-    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
-    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
-}
-_VOLUME: Final = "kubemend-cache"
-_GROUPS: Final = {"jobs": "batch"}
 _BASE: Final = "process"
 _GANG_BASE: Final = "gang-kubemend"
-_SECONDS: Final = 60.0
-_LOOK_AGAIN: Final = 0.2
-_LOOK_FOR_FAULTS: Final = 0.005
-_XID: Final = 31
 
 Json = dict[str, Any]
 
@@ -93,82 +77,15 @@ async def _measure_alone(wanted: tuple[str, ...], plan: arms.Plan, *, directory:
         dev = await stack.enter_async_context(node.DevNode.named("bench-steps", options=node.Options(gpus=1)))
         await stack.enter_async_context(controlplane.on(dev.kubeconfig, directory / "control-plane"))
         api = await stack.enter_async_context(kube.connect(kubeconfig=dev.kubeconfig))
-        await stack.enter_async_context(_ready_agent(dev))
-        await _have_caches(api, dev.name)
+        await stack.enter_async_context(alone.ready_agent(dev))
+        await alone.have_caches(api, plan, node_name=dev.name)
         for arm in arms.ARMS:
             if arm.name in wanted:
-                where = _made(directory / arm.name)
-                found[arm.name] = {"what": arm.what, **await _run(api, arm, plan, dev=dev, where=where)}
+                run = alone.Run(api, dev, arm, plan, _made(directory / arm.name))
+                async with run.running():
+                    await run.recoveries()
+                found[arm.name] = {"what": arm.what, **run.figures()}
     return found
-
-
-@contextlib.asynccontextmanager
-async def _ready_agent(dev: node.DevNode) -> AsyncIterator[None]:
-    async with dev.agent() as agent:
-        async with asyncio.timeout(_SECONDS):
-            while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
-                await asyncio.sleep(_LOOK_AGAIN)
-        yield
-
-
-async def _have_caches(api: kube.KubeClient, node_name: str) -> None:
-    """Install the component caches, and wait until it is in force."""
-    for made in yaml.safe_load_all(_CACHES.read_text()):
-        await api.create(paths.collection(_POLICIES[made["kind"]], group="admissionregistration.k8s.io"), made)
-    arm = next(each for each in arms.ARMS if not each.own_cache)
-    plan = arms.Plan(Path(sys.executable), layers=1, faults=0, every=1, spare_after="0s")
-    resource, pod = arms.objects(arm, plan, node=node_name, records=Path("/"))
-    collection = f"{paths.collection(resource, namespace='default')}?dryRun=All"
-    async with asyncio.timeout(_SECONDS):
-        async for _ in aio.ticks(period=_LOOK_AGAIN):
-            created = await api.create(collection, pod)
-            if any(each["name"] == _VOLUME for each in created["spec"]["volumes"]):
-                return
-
-
-async def _run(api: kube.KubeClient, arm: arms.Arm, plan: arms.Plan, *, dev: node.DevNode, where: Path) -> Json:
-    """Run one arm's trainer until it has recovered from its last fault."""
-    resource, made = arms.objects(arm, plan, node=dev.name, records=where)
-    collection = paths.collection(resource, namespace="default", group=_GROUPS.get(resource, ""))
-    await api.create(collection, made)
-    async with _xids(dev, arm, where / "0.records") if arm.survives else contextlib.nullcontext():
-        found = await records.with_recoveries(where / "0.records", count=plan.faults, what=arm.name)
-    await _delete(api, f"{collection}/{arm.name}")
-    return recovery.figures(found)
-
-
-@contextlib.asynccontextmanager
-async def _xids(dev: node.DevNode, arm: arms.Arm, file: Path) -> AsyncIterator[None]:
-    """Write an Xid of the container's main process into the kernel log for each fault of its trainer."""
-    async with Observer.of(dev.layout) as observer:
-        writing = asyncio.create_task(_write_xids(dev, observer, arm, file), name="xids")
-        try:
-            yield
-        finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
-
-
-async def _write_xids(dev: node.DevNode, observer: Observer, arm: arms.Arm, file: Path) -> None:
-    written = 0
-    async for _ in aio.ticks(period=_LOOK_FOR_FAULTS):
-        if records.faults(file) > written:
-            (container,) = (await observer.see(arm.name)).running["trainer"]
-            pci = control.kernel_address(0)
-            dev.kernel_log.write_xid(_XID, pci=pci, pid=await observer.pid(container), name="python3")
-            written += 1
-
-
-async def _delete(api: kube.KubeClient, path: str) -> None:
-    """Delete the object with its pods, and wait until all are gone."""
-    await api.delete(path, options={"propagationPolicy": "Foreground"})
-    async with asyncio.timeout(_SECONDS):
-        while True:
-            try:
-                await api.get(path)
-            except errors.NotFoundError:
-                return
-            await asyncio.sleep(_LOOK_AGAIN)
 
 
 _ALONE: Final = tuple(arm.name for arm in arms.ARMS)

@@ -16,6 +16,7 @@ RECORDS: Final = "/records"
 CACHE: Final = "/root/.cache/jax"
 """The trainer's own directory for compiled code, in the container's writable layer."""
 
+_GPU: Final = "nvidia.com/gpu"
 _HERE: Final = Path(__file__).resolve().parent
 _LAUNCHER: Final = _HERE.parents[1] / "launcher" / "kubemend_run.py"
 _RESTARTS: Final = 100
@@ -43,6 +44,11 @@ class Arm:
     by_job: bool = False
     survives: bool = False
 
+    @property
+    def has_spare(self) -> bool:
+        """Return whether a launcher keeps a spare for the trainer."""
+        return "{launcher}" in self.command
+
 
 _OPTED_IN: Final = {"kubemend.io/restart": "InPlace"}
 _LAUNCHED: Final = f"exec {{python}} {{launcher}} --max-restarts {_RESTARTS}"
@@ -61,12 +67,12 @@ ARMS: Final = (
     Arm(
         "spare",
         "kubemend's launcher with a warm spare",
-        f"{_LAUNCHED} --spare-after {{spare_after}} -- {{python}} {{train}}",
+        f"{_LAUNCHED} {{spare}} -- {{python}} {{train}}",
     ),
     Arm(
         "agent-process",
         "an Xid that the program survives: the agent has the launcher restart it (strategy process)",
-        f"{_LAUNCHED} --spare-after {{spare_after}} -- {{python}} {{train}}",
+        f"{_LAUNCHED} {{spare}} -- {{python}} {{train}}",
         annotations={**_OPTED_IN, "kubemend.io/strategy": "process"},
         survives=True,
     ),
@@ -104,21 +110,42 @@ GANG_ARMS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """Define the trainer's program. ``own_cache`` is the environment that gives it a cache of its own.
+
+    ``first`` are shell commands that run before it in a container. ``gpus`` is how many it gets.
+    """
+
+    file: str = "train.py"
+    environment: Mapping[str, str] = field(default_factory=lambda: {"JAX_PLATFORMS": "cpu"})
+    own_cache: Mapping[str, str] = field(default_factory=lambda: {"JAX_COMPILATION_CACHE_DIR": CACHE})
+    first: str = ""
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Set what every trainer does: it fails after each ``every`` steps, ``faults`` times."""
+    """Set what every trainer does: it fails after each ``every`` steps, ``faults`` times.
+
+    ``spare_cpu`` is the percentage of the time in which a spare imports.
+    """
 
     python: Path
     layers: int
     faults: int
     every: int
     spare_after: str
+    spare_cpu: int = 10
+    program: Program = field(default_factory=Program)
 
 
 def pod_spec(arm: Arm, plan: Plan, *, node: str, records: Path) -> Json:
     """Return the spec of an arm's pod. ``records`` is a directory on the node, for the trainer's records."""
-    environment = {"JAX_COMPILATION_CACHE_DIR": CACHE} if arm.own_cache else {}
+    environment = dict(plan.program.own_cache) if arm.own_cache else {}
     if arm.survives:
         environment["STEPS_SURVIVES"] = "1"
+    if arm.has_spare:
+        environment["STEPS_TRIGGER"] = "1"
     spec = _spec(arm.command, plan, environment=environment, records=records)
     return {**spec, "nodeName": node, "restartPolicy": arm.restart_policy}
 
@@ -145,15 +172,18 @@ def gang(arm: GangArm, plan: Plan, *, members: int, node: DevNode, records: Path
 
 
 def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: Path) -> Json:
-    program = command.format(
-        python=plan.python, train=_HERE / "train.py", launcher=_LAUNCHER, spare_after=plan.spare_after
+    program = plan.program.first + command.format(
+        python=plan.python,
+        train=_HERE / plan.program.file,
+        launcher=_LAUNCHER,
+        spare=f"--spare-after {plan.spare_after} --spare-cpu {plan.spare_cpu}",
     )
     environment = {
         "STEPS_RECORDS": RECORDS,
         "STEPS_LAYERS": str(plan.layers),
         "STEPS_FAULTS": str(plan.faults),
         "STEPS_FAULT_EVERY": str(plan.every),
-        "JAX_PLATFORMS": "cpu",
+        **plan.program.environment,
         **environment,
     }
     volumes, mounts = host_python.shared(plan.python, _HERE, _LAUNCHER.parent)
@@ -168,6 +198,7 @@ def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: 
                 "imagePullPolicy": "Never",
                 "command": ["/bin/sh", "-c", program],
                 "env": [{"name": name, "value": value} for name, value in environment.items()],
+                "resources": {"limits": {_GPU: plan.program.gpus}} if plan.program.gpus else {},
                 "volumeMounts": [
                     {"name": "records", "mountPath": RECORDS},
                     *mounts,

@@ -12,23 +12,34 @@ _LOOK_AGAIN: Final = 0.2
 
 async def with_recoveries(file: Path, *, count: int, what: str) -> list[recovery.Record]:
     """Return the records once the trainer has recovered ``count`` times. Raises TimeoutError with its last records."""
-    found = _read(file)
+    found = read(file)
     while len(recovery.recoveries(found)) < count:
         before = len(recovery.recoveries(found))
         try:
             async with asyncio.timeout(_RECOVERY_SECONDS):
                 while len(recovery.recoveries(found)) == before:
                     await asyncio.sleep(_LOOK_AGAIN)
-                    found = _read(file)
+                    found = read(file)
         except TimeoutError as error:
             raise TimeoutError(f"{what}: no recovery {before + 1}; its last records: {found[-3:]}") from error
     return found
 
 
+async def until_recovered(file: Path, *, count: int) -> None:
+    """Wait until the trainer has recovered ``count`` times and works."""
+    while not _has_recovered(read(file), count=count):  # noqa: ASYNC110 - the trainer writes a file
+        await asyncio.sleep(_LOOK_AGAIN)
+
+
+def _has_recovered(found: list[recovery.Record], *, count: int) -> bool:
+    return len(recovery.recoveries(found)) >= count and any(each.stage == "step" for each in found)
+
+
 def faults(file: Path) -> int:
     """Return how many faults a trainer has recorded."""
-    return sum(each.stage == "fault" for each in _read(file))
+    return sum(each.stage == "fault" for each in read(file))
 
 
-def _read(file: Path) -> list[recovery.Record]:
+def read(file: Path) -> list[recovery.Record]:
+    """Return the records so far."""
     return recovery.parse(file.read_text()) if file.exists() else []

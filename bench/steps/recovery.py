@@ -32,10 +32,12 @@ class Recovery:
     """Hold what one fault has cost, in seconds.
 
     ``stages`` lead to the first step that any trainer finished again; ``new_step`` is until the first step that no
-    trainer had finished before. ``lost`` counts the steps that were finished twice.
+    trainer had finished before, and ``second_step`` until the second step, None if the first was such a step. ``lost``
+    counts the steps that were finished twice.
     """
 
     stages: dict[str, float]
+    second_step: float | None
     new_step: float
     lost: int
 
@@ -50,6 +52,12 @@ def parse(text: str) -> list[Record]:
     return [Record.parse(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
+def deaths_without_fault(records: Sequence[Record]) -> int:
+    """Return how many trainers began without a fault of the one before."""
+    begun = sum(record.stage == _FIRST_LINE for record in records)
+    return max(0, begun - 1 - sum(record.stage == "fault" for record in records))
+
+
 def recoveries(records: Sequence[Record]) -> list[Recovery]:
     """Return the recovery after each fault that is over, in order."""
     faults = [position for position, record in enumerate(records) if record.stage == "fault"]
@@ -59,16 +67,20 @@ def recoveries(records: Sequence[Record]) -> list[Recovery]:
 
 def _recovery(fault: Record, after: Sequence[Record]) -> Recovery | None:
     stages: dict[str, float] = {}
+    steps: list[float] = []
     last, loaded = fault.at, 0
     for record in after:
         if record.stage == "load":
             loaded = record.step
-        if "step" not in stages:
+        if not steps:
             stage = "restart" if record.stage == _FIRST_LINE else record.stage
             stages[stage] = stages.get(stage, 0.0) + record.at - last
             last = record.at
-        if record.stage == "step" and record.step > fault.step:
-            return Recovery(stages, record.at - fault.at, lost=fault.step - loaded)
+        if record.stage == "step":
+            steps.append(record.at - fault.at)
+            if record.step > fault.step:
+                second = steps[1] if len(steps) > 1 else None
+                return Recovery(stages, second, new_step=steps[-1], lost=fault.step - loaded)
     return None
 
 
@@ -78,15 +90,18 @@ def figures(records: Sequence[Record]) -> dict[str, Any]:
     ``total_s`` is from the first step of all to the last new one.
     """
     each = recoveries(records)
+    seconds = [one.second_step for one in each if one.second_step is not None]
     steps = [record.at for record in records if record.stage == "step"]
     return {
         "first_step_s": round(statistics.median(one.first_step for one in each), 2),
+        **({"second_step_s": round(statistics.median(seconds), 2)} if seconds else {}),
         "new_step_s": round(statistics.median(one.new_step for one in each), 2),
         "steps_lost": statistics.median(one.lost for one in each),
         "stages_s": {
             stage: round(statistics.median(one.stages.get(stage, 0.0) for one in each), 2) for stage in STAGES
         },
         "each_first_step_s": [round(one.first_step, 2) for one in each],
+        "each_second_step_s": [round(second, 2) for second in seconds],
         "each_new_step_s": [round(one.new_step, 2) for one in each],
         "total_s": round(steps[-1] - steps[0], 1),
     }

@@ -3,8 +3,9 @@
 It imports nothing of kubemend: it runs in a container of its own. Each line of the file ``RANK.records`` in the
 directory ``$STEPS_RECORDS`` is a moment (``time.monotonic_ns``), a stage and the number of the last finished step. The
 checkpoint is beside that file. Every ``$STEPS_FAULT_EVERY`` steps it ends as if by an exception, without any cleanup,
-``$STEPS_FAULTS`` times in all; with ``$STEPS_SURVIVES`` it only stops, and waits to be killed. The model has
-``$STEPS_LAYERS`` layers: the compiler needs longer for more.
+``$STEPS_FAULTS`` times in all; with ``$STEPS_SURVIVES`` it only stops, and waits to be killed. With ``$STEPS_TRIGGER``
+the fault with the number N, from 0, waits for the file ``fail-N``, and comes as many steps after a checkpoint as
+without it. The model has ``$STEPS_LAYERS`` layers: the compiler needs longer for more.
 
 ``$STEPS_WORLD`` processes train together, each on a part of the batch, and add up their gradients in each step. The
 first one writes its address into a file beside the records. The last one has the faults.
@@ -125,6 +126,12 @@ def faults() -> int:
         return sum(" fault " in line for line in file)
 
 
+def may_fail(count: int) -> bool:
+    """Return whether the fault after ``count`` others may come."""
+    path = f"{os.environ['STEPS_RECORDS']}/fail-{count}"
+    return not os.environ.get("STEPS_TRIGGER") or os.path.exists(path)  # noqa: PTH110
+
+
 def main() -> None:
     """Train until the process is killed."""
     if WORLD > 1:
@@ -156,14 +163,15 @@ def main() -> None:
     weights, step = loaded(weights)
     weights = jax.device_put(weights, whole)
     record("load", step)
-    fails = RANK == WORLD - 1 and faults() < int(os.environ["STEPS_FAULTS"])
-    last = int(os.environ["STEPS_FAULT_EVERY"]) + step if fails else -1
+    count = faults()
+    fails = RANK == WORLD - 1 and count < int(os.environ["STEPS_FAULTS"])
+    last = int(os.environ["STEPS_FAULT_EVERY"]) + step
     while True:
         weights, state, value = compiled(weights, state, given, wanted)
         value.block_until_ready()
         step += 1
         record("step", step)
-        if step == last:
+        if fails and step >= last and (step - last) % CHECKPOINT_EVERY == 0 and may_fail(count):
             record("fault", step)
             while os.environ.get("STEPS_SURVIVES"):
                 time.sleep(1.0)

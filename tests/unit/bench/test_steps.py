@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.steps import arms, records, recovery
+from bench.steps import arms, gpu, records, recovery
 from hack.devnode.node import DevNode
 
 PLAN = arms.Plan(Path("/venv/bin/python"), layers=2, faults=1, every=5, spare_after="2s")
@@ -35,6 +35,7 @@ def test_recovery_is_split_in_its_stages_up_to_the_first_step() -> None:
         "step": 0.4,
     }
     assert (round(found.first_step, 3), round(found.new_step, 3), found.lost) == (3.0, 3.4, 4)
+    assert found.second_step == pytest.approx(3.1)
 
 
 def test_recovery_is_not_over_before_a_step_that_is_new() -> None:
@@ -51,6 +52,12 @@ def test_second_trainer_that_fails_before_a_step_counts_for_the_first_fault() ->
     died = "10100000000 interpreter 0\n"
     (found,) = recovery.recoveries(recovery.parse(FAILED + died + RECOVERED + NEW_STEP))
     assert (round(found.first_step, 3), round(found.new_step, 3)) == (3.0, 3.4)
+
+
+def test_trainer_that_begins_without_a_fault_has_died_by_itself() -> None:
+    again = "11000000000 interpreter 0\n"
+    for text, deaths in (("", 0), (STARTED, 0), (STARTED + FAILED + RECOVERED, 0), (STARTED + again + again, 2)):
+        assert recovery.deaths_without_fault(recovery.parse(text)) == deaths
 
 
 @given(st.integers(min_value=0, max_value=len(STARTED + FAILED + RECOVERED + NEW_STEP)))
@@ -72,6 +79,9 @@ def test_figures_are_medians_with_all_single_recoveries() -> None:
     assert (printed["stages_s"]["restart"], printed["stages_s"]["imports"]) == (2.0, 0.0)
     assert printed["each_new_step_s"] == [2.0, 3.0, 10.0]
     assert printed["total_s"] == 40.0, "from the first step to the last"
+    assert "second_step_s" not in printed, "the first step was new, and the second is not awaited"
+    printed = recovery.figures(recovery.parse(STARTED + FAILED + RECOVERED + NEW_STEP))
+    assert (printed["second_step_s"], printed["each_second_step_s"]) == (3.1, [3.1])
 
 
 @pytest.mark.parametrize("arm", arms.ARMS, ids=lambda arm: arm.name)
@@ -84,6 +94,7 @@ def test_each_way_runs_the_same_trainer_with_its_own_restart_policy(arm: arms.Ar
     assert pod["restartPolicy"] == ("Never" if arm.by_job else "OnFailure")
     names = {each["name"] for each in container["env"]}
     assert ("JAX_COMPILATION_CACHE_DIR" in names) == arm.own_cache
+    assert ("STEPS_TRIGGER" in names) == ("kubemend_run.py" in container["command"][-1]), "it waits for its spare"
 
 
 @pytest.mark.parametrize("arm", arms.GANG_ARMS, ids=lambda arm: arm.name)
@@ -104,6 +115,26 @@ def test_each_way_runs_the_same_gang_with_its_own_restarter(arm: arms.GangArm) -
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment["STEPS_WORLD"] == "3"
     assert environment["JAX_COMPILATION_CACHE_DIR"].startswith(f"{arms.RECORDS}/"), "shared by all members"
+
+
+@pytest.mark.parametrize("way", gpu.WAYS, ids=lambda way: way.name)
+def test_each_way_on_a_gpu_runs_the_same_trainer_with_the_cache_of_an_earlier_way(way: gpu.Way) -> None:
+    arm, plan = way.of(gpu.plan(Path("/venv/bin/python"), {"LAYERS": 2, "WIDTH": 128}, faults=2, every=25))
+    resource, pod = arms.objects(arm, plan, node="node-1", records=Path("/records"))
+    (container,) = pod["spec"]["containers"]
+    assert (resource, pod["metadata"]["name"]) == ("pods", way.name)
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    assert (environment["STEPS_LAYERS"], environment["STEPS_WIDTH"]) == ("2", "128")
+    assert ("STEPS_COMPILED" in environment) == way.compiled
+    assert environment["STEPS_FAULTS"] == str(min(2, way.most_faults))
+    assert ("TORCHINDUCTOR_CACHE_DIR" in environment) == arm.own_cache
+    command = container["command"][-1]
+    assert command.index("/records/seed/TORCHINDUCTOR_CACHE_DIR") < command.index("/bench/steps/train_torch.py")
+
+
+def test_ways_on_a_gpu_have_names_of_their_own() -> None:
+    assert len({way.name for way in gpu.WAYS}) == len(gpu.WAYS)
 
 
 async def test_records_are_returned_after_the_last_recovery(tmp_path: Path) -> None:

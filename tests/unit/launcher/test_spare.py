@@ -172,6 +172,26 @@ async def test_an_import_that_opens_a_device_is_left_out_of_the_next_spare(launc
     assert await launcher.ended() == 0
 
 
+async def test_a_spare_counts_gpus_for_pytorch_without_opening_them(launcher: Running) -> None:
+    """torch._inductor asks at its import. The program of the spare has PyTorch's own function again."""
+    for number in range(2):
+        (launcher.folder / f"nvidia{number}").touch()
+    (launcher.folder / "torch").mkdir()
+    launcher.write("torch/__init__.py", "import torch._C\n")
+    launcher.write("torch/_C.py", "def _cuda_getDeviceCount():\n    return 7\n")
+    launcher.write("torch/_inductor.py", "import events, torch._C\nevents.say(f'{torch._C._cuda_getDeviceCount()}')\n")
+    launcher.start("--spare-devices", f"{launcher.folder}/nvidia")
+    await launcher.nth(1, "begin")
+    launcher.order("import torch._inductor")
+    await launcher.nth(1, "7")
+    spare = await launcher.nth(1, "2")
+    assert await fail_and_begin_again(launcher) == spare
+    launcher.order("import torch._C; print(torch._C._cuda_getDeviceCount(), sys.meta_path); sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert launcher.stdout().startswith("7 ")
+    assert "GpuCount" not in launcher.stdout()
+
+
 async def test_a_changed_module_makes_the_restart_cold(launcher: Running) -> None:
     launcher.start()
     await launcher.nth(1, "begin")

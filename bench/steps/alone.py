@@ -1,0 +1,169 @@
+"""Run each arm's trainer alone in a pod on a dev node."""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from bench.rig import is_ready
+from bench.steps import arms, records, recovery
+from hack.devnode import node
+from hack.devnode.observer import Observer
+from hack.fakenvml import control
+from kubemend.agent.clients.launcher import exchange
+from kubemend.agent.restart import process
+from kubemend.common import aio
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import errors, paths
+
+_CACHES: Final = Path(__file__).resolve().parents[2] / "daemonset" / "components" / "caches" / "policy.yaml"
+_POLICIES: Final = {
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+}
+_VOLUME: Final = "kubemend-cache"
+_GROUPS: Final = {"jobs": "batch"}
+_SECONDS: Final = 60.0
+_ANSWER_SECONDS: Final = 1.0
+_LOOK_AGAIN: Final = 0.2
+_LOOK_FOR_FAULTS: Final = 0.005
+_XID: Final = 31
+
+Json = dict[str, Any]
+
+
+@contextlib.asynccontextmanager
+async def ready_agent(dev: node.DevNode) -> AsyncIterator[None]:
+    """Run an agent, ready when this yields."""
+    async with dev.agent() as agent:
+        async with asyncio.timeout(_SECONDS):
+            while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
+                await asyncio.sleep(_LOOK_AGAIN)
+        yield
+
+
+async def have_caches(api: kube.KubeClient, plan: arms.Plan, *, node_name: str) -> None:
+    """Install the component caches, and wait until it is in force."""
+    for made in yaml.safe_load_all(_CACHES.read_text()):
+        await api.create(paths.collection(_POLICIES[made["kind"]], group="admissionregistration.k8s.io"), made)
+    arm = next(each for each in arms.ARMS if not each.own_cache)
+    resource, pod = arms.objects(arm, plan, node=node_name, records=Path("/"))
+    collection = f"{paths.collection(resource, namespace='default')}?dryRun=All"
+    async with asyncio.timeout(_SECONDS):
+        async for _ in aio.ticks(period=_LOOK_AGAIN):
+            created = await api.create(collection, pod)
+            if any(each["name"] == _VOLUME for each in created["spec"]["volumes"]):
+                return
+
+
+@dataclass(slots=True)
+class Run:
+    """The run of one arm's trainer. ``where`` is a directory for its records.
+
+    ``spares`` tells for each fault of a launcher's trainer whether a spare was ready.
+    """
+
+    api: kube.KubeClient
+    dev: node.DevNode
+    arm: arms.Arm
+    plan: arms.Plan
+    where: Path
+    spares: list[bool] = field(default_factory=list)
+
+    @property
+    def records(self) -> Path:
+        """Return the file with the trainer's records."""
+        return self.where / "0.records"
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Observer]:
+        """Run the trainer with its faults; yield what observes its pod, which is deleted at the end."""
+        resource, made = arms.objects(self.arm, self.plan, node=self.dev.name, records=self.where)
+        collection = paths.collection(resource, namespace="default", group=_GROUPS.get(resource, ""))
+        await self.api.create(collection, made)
+        try:
+            async with Observer.of(self.dev.layout) as observer, contextlib.AsyncExitStack() as stack:
+                if self.arm.survives and not self.dev.has_real_gpus:
+                    await stack.enter_async_context(_meanwhile(self._write_xids(observer), name="xids"))
+                if self.arm.has_spare:
+                    await stack.enter_async_context(_meanwhile(self._allow_faults(observer), name="faults"))
+                yield observer
+        finally:
+            await _delete(self.api, f"{collection}/{self.arm.name}")
+
+    async def recoveries(self) -> list[recovery.Record]:
+        """Return the records once the trainer has recovered from its last fault. Raises TimeoutError."""
+        return await records.with_recoveries(self.records, count=self.plan.faults, what=self.arm.name)
+
+    def is_measured(self) -> bool:
+        """Return whether the trainer has recovered once."""
+        return len(recovery.recoveries(records.read(self.records))) > 0
+
+    def figures(self) -> Json:
+        """Return the figures of the recoveries so far; there must be one."""
+        found = recovery.figures(records.read(self.records))
+        return {**found, **({"had_spare": self.spares[: len(found["each_first_step_s"])]} if self.spares else {})}
+
+    async def _write_xids(self, observer: Observer) -> None:
+        """Write an Xid of the container's main process into the kernel log for each fault of its trainer."""
+        written = 0
+        async for _ in aio.ticks(period=_LOOK_FOR_FAULTS):
+            if records.faults(self.records) > written:
+                pci = control.kernel_address(0)
+                self.dev.kernel_log.write_xid(_XID, pci=pci, pid=(await self._main(observer)).pid, name="python3")
+                written += 1
+
+    async def _allow_faults(self, observer: Observer) -> None:
+        """Allow each fault once a spare is ready, or has not become ready in a minute."""
+        for number in range(self.plan.faults):
+            await records.until_recovered(self.records, count=number)
+            where = await self._main(observer)
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    while not await asyncio.to_thread(_has_spare, where):  # noqa: ASYNC110 - it is asked
+                        await asyncio.sleep(_LOOK_AGAIN)
+                self.spares.append(True)
+            except TimeoutError:
+                self.spares.append(False)
+            (self.where / f"fail-{number}").touch()
+
+    async def _main(self, observer: Observer) -> exchange.Where:
+        """Return the container's main process."""
+        (container,) = (await observer.see(self.arm.name)).running["trainer"]
+        pid = await observer.pid(container)
+        return exchange.Where(pid, container, process.CACHE_FOLDER, Path("/proc"))
+
+
+def _has_spare(where: exchange.Where) -> bool:
+    ask = functools.partial(exchange.exchange, where, process.STATUS_REQUEST, passing=frozenset())
+    try:
+        return ask(patience=_ANSWER_SECONDS, least=_ANSWER_SECONDS).ready
+    except exchange.NoAnswerError:
+        return False
+
+
+@contextlib.asynccontextmanager
+async def _meanwhile(work: Any, *, name: str) -> AsyncIterator[None]:
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _delete(api: kube.KubeClient, path: str) -> None:
+    """Delete the object with its pods, and wait until all are gone."""
+    await api.delete(path, options={"propagationPolicy": "Foreground"})
+    async with asyncio.timeout(_SECONDS):
+        while True:
+            try:
+                await api.get(path)
+            except errors.NotFoundError:
+                return
+            await asyncio.sleep(_LOOK_AGAIN)
