@@ -28,38 +28,30 @@ class NextNames:
 
     def __init__(self, runtime: ports.RestartCalls) -> None:
         self._runtime = runtime
-        self._reserved: dict[str, asyncio.Task[ContainerId | None]] = {}
+        self._reserved: dict[str, ContainerId] = {}
 
-    def reserve(
+    async def reserve(
         self, intent: intents.Intent, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig
     ) -> None:
-        """Begin to reserve the name that follows a successor's; ``config`` is the successor's.
+        """Reserve the name that follows a successor's; ``config`` is the successor's. Never fails.
 
-        The runtime takes the name at the beginning of the call, long before a successor whose creation is requested
-        after it exists. So nothing waits for the end of the call.
+        The successor may be created only afterwards. With both calls at once kubelet was seen to create the next name.
         """
-        if intent.id not in self._reserved:
-            named = reservations.config(config, attempt=config.metadata.attempt + 1)
-            self._reserved[intent.id] = asyncio.create_task(
-                self._create(intent, named, sandbox_config=sandbox_config), name=f"reservation of {intent.id}"
-            )
-
-    async def _create(
-        self, intent: intents.Intent, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig
-    ) -> ContainerId | None:
+        if intent.id in self._reserved:
+            return
+        attempt = config.metadata.attempt + 1
         try:
-            return await self._runtime.create_container(
-                sandbox_id=intent.sandbox_id, config=config, sandbox_config=sandbox_config
+            self._reserved[intent.id] = await self._runtime.create_container(
+                sandbox_id=intent.sandbox_id,
+                config=reservations.config(config, attempt=attempt),
+                sandbox_config=sandbox_config,
             )
         except CriError as error:
-            log.info("restart.not_reserved", restart=intent.id, attempt=config.metadata.attempt, error=str(error))
-            self._reserved.pop(intent.id, None)
-            return None
+            log.info("restart.not_reserved", restart=intent.id, attempt=attempt, error=str(error))
 
     async def give_back(self, intent: intents.Intent) -> None:
         """Release the name that is reserved for an intent, if any. May be called again, and never fails."""
-        reserving = self._reserved.pop(intent.id, None)
-        container_id = await reserving if reserving is not None else None
+        container_id = self._reserved.pop(intent.id, None)
         if container_id is None:
             return
         try:

@@ -209,24 +209,24 @@ class _SwapRun(PlanRunner[intents.Intent]):
         """
         if not self._old_runs or self.intent.grace_seconds > 0:  # a frozen container cannot use its grace period
             if not self._old_runs and not self.stopped_old:
-                self._reserve_next(config, sandbox_config=sandbox_config)
+                await self._reserve_next(config, sandbox_config=sandbox_config)
             await self._make(config, sandbox_config=sandbox_config)
             return
         if not await self._freeze_old():
             if self._is_rebuilt and self.dying and await self._has_ended(gone=True):
                 return  # kubelet may create its successor first (``_kubelet_is_first``)
-            self._reserve_next(config, sandbox_config=sandbox_config)
+            await self._reserve_next(config, sandbox_config=sandbox_config)
         self.unanswered = True
         await self._make(config, sandbox_config=sandbox_config)
         self.unanswered = False
 
-    def _reserve_next(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
-        """Begin to reserve the next name.
+    async def _reserve_next(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
+        """Reserve the next name.
 
         CRI-O has no use for it: it would give the reservation to kubelet as its container.
         """
         if not self._is_rebuilt:
-            self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
+            await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
 
     async def _make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
         try:
@@ -245,10 +245,9 @@ class _SwapRun(PlanRunner[intents.Intent]):
         Where another call creates a container of the same name, CRI-O lets this one wait for minutes, even when the
         other has ended (``getResourceOrWait`` in server/utils.go, 1.34).
         """
-        # In a task of its own, because tasks begin in their order: the call that reserves the next name goes first.
-        creating = asyncio.create_task(super(_SwapRun, self).make(config, sandbox_config=sandbox_config))
         if not self._is_rebuilt:
-            return await creating
+            return await super(_SwapRun, self).make(config, sandbox_config=sandbox_config)
+        creating = asyncio.ensure_future(super(_SwapRun, self).make(config, sandbox_config=sandbox_config))
         target = self.intent.target
         try:
             async with self.tools.events.subscribe(target.pod.uid) as changes:

@@ -9,6 +9,7 @@ import pytest
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
 from kubemend.agent.restart import cache
+from tests import eventually
 from tests.scenarios import training
 
 pytestmark = pytest.mark.devnode
@@ -80,6 +81,7 @@ async def test_trainer_with_a_broken_cache_recovers_after_two_young_deaths(
         )
         assert "cache of shipper" not in after.condition("InPlaceRestart")["message"]
         await observer.until(name, training.is_training, timeout=training.DEADLINE, what="training again")
-        assert (there / "trainer" / _KERNEL).read_text() == "compiled\n"
+        compiled = there / "trainer" / _KERNEL
+        await eventually.true(lambda: compiled.exists() and compiled.read_text() == "compiled\n")
         assert sorted(path.name for path in there.iterdir()) == ["shipper", "trainer"]
         assert (there / "shipper" / "log").exists()

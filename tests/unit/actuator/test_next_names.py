@@ -1,14 +1,13 @@
 """While a successor of a container that ended by itself is created, kubelet cannot create the next attempt."""
 
 import asyncio
-from typing import Any
 
 import grpc
 import pytest
 
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import NameReserved
-from kubemend.agent.model.workloads import ContainerId, ContainerSummary
+from kubemend.agent.model.workloads import ContainerSummary
 from kubemend.agent.restart import intents, reservations
 from tests.environments.runtime import TARGET, Rig
 
@@ -40,28 +39,6 @@ async def test_name_is_reserved_before_the_successor_is_visible(rig: Rig) -> Non
     await rig.actuator().carry_out(intent, material=await rig.material(intent))
     made = [call.request for call in rig.server.calls if call.method == "CreateContainer"]
     assert [request.config.metadata.attempt for request in made] == [2, 1]  # type: ignore[attr-defined]
-
-
-async def test_successor_starts_while_the_name_is_being_reserved(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig.server.runtime.exit(rig.old, exit_code=1)
-    intent, actuator = rig.intent(), rig.actuator()
-    material = await rig.material(intent)
-    answered, create = asyncio.Event(), rig.cri.create_container
-
-    async def create_slowly(**call: Any) -> ContainerId:
-        container_id = await create(**call)
-        if call["config"].metadata.attempt == 2:
-            await answered.wait()
-        return container_id
-
-    monkeypatch.setattr(rig.cri, "create_container", create_slowly)
-    outcome = await actuator.carry_out(intent, material=material)
-    assert outcome.result is Result.SWAPPED
-    assert len(await reserved(rig)) == 1
-    giving_back = asyncio.create_task(actuator.give_back(intent))
-    answered.set()
-    await giving_back
-    assert await reserved(rig) == []
 
 
 @CREATES_FIRST
