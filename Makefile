@@ -13,7 +13,7 @@ export GOGC ?= 400
 GENERATORS := protogen catalog_doc monitoring api_doc chart performance_doc steps_doc
 
 .DEFAULT_GOAL := help
-.PHONY: help venv devnode kubernetes crio platforms image demo test test-long test-platforms lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-gpu bench-proofs bench-steps generate lock clean
+.PHONY: help venv devnode kubernetes crio platforms image demo test test-long test-platforms lint unit test-gpu format bench bench-crash bench-dying bench-faults bench-gpu bench-launched bench-proofs bench-steps generate lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
@@ -51,6 +51,7 @@ test-long: devnode kubernetes crio platforms image  ## the slower checks: the te
 	python -m pytest -m long -n 3 --dist loadscope --no-loadscope-reorder
 	python -m pytest -m "" tests/scenarios/matrix --matrix=full
 	python -m bench.crash --runs 500
+	python -m bench.launched --runs 500
 	python -m bench.dying --runs 200
 	python -m bench.faults
 	python -m pytest -m installation tests/installation
@@ -95,6 +96,9 @@ bench-gpu: $(if $(OFFLINE),,devnode kubernetes)  ## the same with PyTorch on thi
 
 bench-crash: devnode kubernetes  ## kill the agent at random steps of restarts, 500 times, as JSON (half an hour)
 	python -m bench.crash --runs 500
+
+bench-launched: devnode kubernetes  ## kill the agent and launchers at random moments of restarts, 500 times, as JSON (an hour)
+	python -m bench.launched --runs 500
 
 bench-proofs: venv  ## prove a fake GPU that works 10,000 times, as JSON (a quarter of an hour)
 	python -m bench.proofs

@@ -1,11 +1,13 @@
 """Define the agent's metrics in one registry that the app serves. Names are part of the API (docs/operations.md)."""
 
+import contextlib
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from kubemend.agent.model.verdicts import Health
+from kubemend.agent.restart import process
 from kubemend.common import contained, process_metrics
 from kubemend.common.components import ComponentState
 
@@ -64,6 +66,12 @@ class Metrics:
             "kubemend_restart_device_proofs",
             "Proofs of GPUs between kill and release (--proof-timeout), by result and reason.",
             ["result", "reason"],
+            registry=registry,
+        )
+        self.launcher_spare = Gauge(
+            "kubemend_launcher_spare",
+            "1 for the state that the spare of a container's launcher has now (none, importing, ready).",
+            ["namespace", "pod", "container", "state"],
             registry=registry,
         )
         self.caches = Counter(
@@ -165,6 +173,16 @@ class Metrics:
     def show_part(self, name: str, state: ComponentState) -> None:
         """Show the state of a component of the agent (``common.components.ComponentRegistry``)."""
         self.part_ready.labels(name).set(state is ComponentState.READY)
+
+    def show_spare(self, namespace: str, pod: str, container: str, *, state: str | None) -> None:
+        """Show the state of the spare of a container's launcher; None: it has none, or does not answer."""
+        labels = namespace, pod, container
+        for each in process.Spare:
+            if state is None:
+                with contextlib.suppress(KeyError):
+                    self.launcher_spare.remove(*labels, each.value)
+            else:
+                self.launcher_spare.labels(*labels, each.value).set(each.value == state)
 
     def watch(self, collector: Collector) -> None:
         """Serve a collector that computes its metrics on each scrape."""

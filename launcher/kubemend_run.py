@@ -447,6 +447,11 @@ def decide(policy: Policy, past: Past, code: int, ran: float, now: float, *, sto
     return Decision(wait, "", Past((*recent, now), early))
 
 
+def is_failure(policy: Policy, code: int, *, stopping: bool) -> bool:
+    """Return whether the agent decides about a trainer's end, if it follows: neither success nor stop, nor fatal."""
+    return code != 0 and not stopping and code not in policy.fatal
+
+
 def exit_code(status: int) -> int:
     """Return the exit code that a container reports for a status of wait: 128 + n after signal n."""
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
@@ -635,8 +640,11 @@ def memory_limit(asked: int, cgroup_limit: int | None) -> int | None:
 
 # Pure: the agent's requests.
 
-RUNNING, STOPPING, HELD, RESTARTING, ENDING = "running", "stopping", "held", "restarting", "ending"
-"""The states of the launcher. ``held``: the trainer is dead, and the agent decides when the next one begins."""
+RUNNING, STOPPING, HELD, FAILED, RESTARTING, ENDING = "running", "stopping", "held", "failed", "restarting", "ending"
+"""The states of the launcher. ``held``: the trainer is dead, and the agent decides when the next one begins.
+
+``failed``: the trainer has ended by itself, and the launcher does nothing until the agent has decided, for a time.
+"""
 
 
 class Order(NamedTuple):
@@ -653,15 +661,31 @@ class Order(NamedTuple):
     reason: str
 
 
-class Request(NamedTuple):
-    """A request of the agent: the ``order`` to stop, the name of the order to ``release``, or neither: a question.
+class Follow(NamedTuple):
+    """The peer is sent every change of the state from now on, that of the spare included.
 
-    ``follow``: the peer is sent every change of the state from now on, that of the spare included.
+    If the trainer fails within ``lease`` seconds, the launcher waits ``hold`` seconds for the agent's decision; 0: it
+    decides by itself.
     """
+
+    hold: float
+    lease: float
+
+
+class Verdict(NamedTuple):
+    """The agent's decision about the failure of this ``trainer``: the launcher decides, or ``ends`` the container."""
+
+    trainer: int
+    ends: bool
+
+
+class Request(NamedTuple):
+    """A request of the agent, one of these, or none: a question. ``release`` is the name of the order to release."""
 
     order: Order | None = None
     release: str = ""
-    follow: bool = False
+    follow: Follow | None = None
+    verdict: Verdict | None = None
 
 
 def request_of(line: bytes) -> Request | None:
@@ -670,20 +694,23 @@ def request_of(line: bytes) -> Request | None:
 
     try:
         given = json.loads(line.decode())
-        if given["do"] in ("status", "follow"):
-            return Request(follow=given["do"] == "follow")
+        what = given["do"]
+        if what == "status":
+            return Request()
+        if what == "follow":
+            hold, lease = (_between(given[each], _LONGEST_HOLD) for each in ("hold", "lease"))
+            return Request(follow=Follow(hold, lease))
+        if what in ("leave", "end"):
+            return Request(verdict=Verdict(_integer(given["trainer"]), what == "end"))
         name = _word(given["order"])
-        if given["do"] == "release":
+        if what == "release":
             return Request(release=name)
-        if given["do"] != "stop":
+        if what != "stop":
             return None
         grace, hold = (
             _between(given[each], most) for each, most in (("grace", _LONGEST_GRACE), ("hold", _LONGEST_HOLD))
         )
-        trainer = given["trainer"]
-        if not isinstance(trainer, int):
-            return None
-        return Request(Order(name, trainer, grace, hold, _word(given["reason"])))
+        return Request(Order(name, _integer(given["trainer"]), grace, hold, _word(given["reason"])))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -697,6 +724,12 @@ def _word(text: object) -> str:
 def _why(text: str) -> str:
     """Return a reason as the agent accepts it: printable, and not too long. It may contain any path."""
     return "".join(each if each.isprintable() else "?" for each in text[:_LONGEST_WHY])
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError("not an integer")
+    return value
 
 
 def _between(value: object, most: float) -> float:
@@ -1267,6 +1300,8 @@ class Launcher:
         self._phase, self._why = RUNNING, ""
         self._order: Order | None = None
         self._order_name, self._released, self._hold_until = "", False, 0.0
+        self._followed, self._followed_until = Follow(0.0, 0.0), 0.0
+        self._verdict: Verdict | None = None
         self._learn_every = min(_LEARN_EVERY, max(_SETTLED, options.spare_after))
         self._told: tuple[object, ...] = ()
         self._wakeup = self._catch_signals()
@@ -1281,37 +1316,64 @@ class Launcher:
         while True:
             while self._status is None and self._order is None:
                 self._turn(None)
+            ended = self._obey(self._order) if self._order is not None else self._after_end()
+            if ended is not None:
+                return self._end(ended)
+
+    def _after_end(self) -> int | None:
+        """Start the next trainer after one that has ended by itself; return the status to end with instead.
+
+        None without a new trainer: an order has arrived, and has not been obeyed yet.
+        """
+        assert self._status is not None
+        status, now = self._status, time.monotonic()
+        decision = self._decide(status, now)
+        if is_failure(self._policy, exit_code(status), stopping=self._is_stopped(status)):
+            self._await_verdict(status)
             if self._order is not None:
-                ended = self._obey(self._order)
-                if ended is not None:
-                    return self._end(ended)
-                continue
-            assert self._status is not None
-            status, now = self._status, time.monotonic()
-            self._enter(RESTARTING)
-            decision = self._decide(status, now)
-            if decision.why:
-                say(f"the program ended with exit code {exit_code(status)}; not restarted: {decision.why}")
-            if decision.wait is None:
-                return self._end(status)
-            self._past = decision.past
-            try:
-                if now - self._began >= self._options.spare_after:
-                    self._learn(())
-                self._clear()
-                self._wait(decision.wait)
-                started = self._start_again(f"Exit{exit_code(status)}")
-            except PermissionError as error:
-                say(f"not restarted: cannot kill what the program has started: {error}")
-                return self._end(status)
-            if not started:
-                return self._end(self._stopping)
+                return None
+            if self._verdict and self._verdict.ends:
+                say("kubemend's agent ends the container: the program is not restarted")
+                return status
+        self._enter(RESTARTING)
+        if decision.why:
+            say(f"the program ended with exit code {exit_code(status)}; not restarted: {decision.why}")
+        if decision.wait is None:
+            return status
+        self._past = decision.past
+        try:
+            if now - self._began >= self._options.spare_after:
+                self._learn(())
+            self._clear()
+            self._wait(decision.wait)
+            started = self._start_again(f"Exit{exit_code(status)}")
+        except PermissionError as error:
+            say(f"not restarted: cannot kill what the program has started: {error}")
+            return status
+        return None if started else self._stopping
+
+    def _await_verdict(self, status: int) -> None:
+        """Report the failure to an agent that follows; return at its order or verdict, a stop, or after the hold."""
+        now = time.monotonic()
+        if not self._followed.hold or now >= self._followed_until:
+            return
+        self._verdict, self._hold_until = None, now + self._followed.hold
+        self._enter(FAILED)
+        if self._spare:
+            self._spare.run_freely()
+        while not (self._order or self._verdict or self._stopping) and time.monotonic() < self._hold_until:
+            self._turn(self._hold_until)
+        if not (self._order or self._verdict or self._stopping):
+            say(f"the program ended with exit code {exit_code(status)}; the agent has not decided in time")
 
     def _decide(self, status: int, now: float) -> Decision:
+        stopping = self._is_stopped(status)
+        return decide(self._policy, self._past, exit_code(status), now - self._began, now, stopping=stopping)
+
+    def _is_stopped(self, status: int) -> bool:
         keys = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends these to the trainer only
-        stopped = self._has_terminal and os.WIFSIGNALED(status) and os.WTERMSIG(status) in keys
-        ran = now - self._began
-        return decide(self._policy, self._past, exit_code(status), ran, now, stopping=bool(self._stopping) or stopped)
+        by_key = self._has_terminal and os.WIFSIGNALED(status) and os.WTERMSIG(status) in keys
+        return bool(self._stopping) or by_key
 
     def _wait(self, wait: float) -> None:
         until = time.monotonic() + wait
@@ -1334,8 +1396,7 @@ class Launcher:
     def _obey(self, order: Order) -> int | None:
         """Kill the trainer, and start the next one when the agent releases it; return the status to end with instead.
 
-        A trainer that has ended by itself in the same moment is treated as without the order, unless it is restarted
-        anyway: one that has completed must not run again.
+        A trainer that has completed in the same moment, or has ended with a fatal code, must not run again.
         """
         try:
             if time.monotonic() - self._began >= self._options.spare_after:
@@ -1353,7 +1414,7 @@ class Launcher:
             self._order = None
             return None
         by_itself = not order.grace and not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
-        if by_itself and self._decide(status, time.monotonic()).wait is None:
+        if by_itself and not is_failure(self._policy, exit_code(status), stopping=self._is_stopped(status)):
             return status
         self._enter(HELD)
         while not (self._released or self._stopping) and time.monotonic() < self._hold_until:
@@ -1376,9 +1437,15 @@ class Launcher:
     def _handle(self, request: Request) -> None:
         """Accept an order for the trainer that runs now, repeat one, or release the next trainer; ignore others."""
         order, busy = request.order, self._phase in (STOPPING, HELD)
-        if order is not None and order.trainer == self._trainers and not self._stopping:
+        if request.follow is not None:
+            self._followed, self._followed_until = request.follow, time.monotonic() + request.follow.lease
+        elif request.verdict is not None:
+            if self._phase == FAILED and request.verdict.trainer == self._trainers:
+                self._verdict = request.verdict
+        elif order is not None and order.trainer == self._trainers and not self._stopping:
             again = order.name == self._order_name
-            if busy or (self._phase == RUNNING and self._status is None and not again):
+            waits = self._phase == FAILED or (self._phase == RUNNING and self._status is None)
+            if busy or (waits and not again):
                 self._order, self._order_name, self._why = order, order.name, ""
                 self._hold_until = time.monotonic() + order.hold
                 self._released = self._released and again
@@ -1403,6 +1470,7 @@ class Launcher:
             "why": _why(self._why),
             "order": self._order_name,
             "trainer": self._trainers,
+            "code": exit_code(self._status) if self._status is not None else 0,
             "age": time.monotonic() - self._began,
             "restarts": self._restarts,
             "spare": spare.started if spare else 0,

@@ -31,7 +31,9 @@ from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.faults.exits import Ended, Exits, why_not_its_own
 from kubemend.agent.faults.hangs import Hangs
 from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.workloads import ContainerRef, PodView
 from kubemend.agent.reporters.pod_conditions import PodConditionReporter
+from kubemend.agent.restart import process
 from kubemend.agent.restart.exits import Exit
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
@@ -44,6 +46,7 @@ from kubemend.agent.rounds.session import Clocks, since_boot
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.heartbeats import HeartbeatSource
+from kubemend.agent.sources.launchers import Failed, LauncherWatch
 from kubemend.agent.sources.nvml.driver import Driver
 from kubemend.agent.sources.owners import OwnerLookup
 from kubemend.agent.sources.pod_ends import PodEnds
@@ -119,6 +122,7 @@ class RuntimeServices:
         self._owner = ""
         self._sweeping = SideProcess("shm", cgroup_root=processes.cgroup_root)
         self._asking = SideProcess("launchers", cgroup_root=processes.cgroup_root)
+        self._launchers = LauncherClient(calls=self._asking, processes=processes)
         self.rounds: RoundParticipant | None = None
         """The participant in gang rounds on this node, once the runtime has been found."""
 
@@ -196,6 +200,7 @@ class RuntimeServices:
             assert self.rounds is not None
             exits = self._exits(restarts, rounds=self.rounds, cri=cri, ends=ends)
             aio.spawn_eternal(tasks, exits.run(steps), name="exits")
+            self._follow_launchers(tasks, cri=cri, watch=watch, ends=ends)
             if self._hub is not None:
                 known = StatusPrefetcher(runtime=cri, events=watch, pods=self._pods)
                 aio.spawn_eternal(tasks, known.run(), name="foreknowledge")
@@ -210,6 +215,36 @@ class RuntimeServices:
             aio.spawn_eternal(tasks, heartbeats.run(), name="heartbeats")
             hangs = self._hangs.run(restarts=restarts, still_hung=heartbeats.still_hung)
             aio.spawn_eternal(tasks, hangs, name="hangs")
+
+    def _follow_launchers(
+        self, tasks: asyncio.TaskGroup, *, cri: client.CriClient, watch: ContainerWatch, ends: PodEnds
+    ) -> None:
+        """Follow the launchers in containers. The hub decides about failures of gang members' programs."""
+        failed: Failed = _left_to_launcher
+        if self._hub is not None:
+            programs = self._hub.failed_programs(self._launchers, why_ending=ends.why, now=self._now)
+            aio.spawn_eternal(tasks, programs.run(), name="failed-programs")
+            failed = programs.failed
+        launchers = LauncherWatch(
+            runtime=cri,
+            events=watch,
+            pods=self._pods,
+            launchers=self._launchers,
+            changed=self._show_spare,
+            failed=failed,
+            hold=lambda pod: process.FAILED_HOLD if self._is_reported(pod) else 0.0,
+            opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
+            own_pod_uid=self._settings.pod_uid,
+        )
+        aio.spawn_eternal(tasks, launchers.run(), name="launchers")
+
+    def _is_reported(self, pod: PodView) -> bool:
+        """Return whether a pod's failures are reported to the hub, which decides about them."""
+        return self._hub is not None and pod.gang is not None and not self._settings.dry_run
+
+    def _show_spare(self, container: ContainerRef, launcher: process.Launcher | None) -> None:
+        pod, state = container.pod, launcher.spare_state.value if launcher is not None else None
+        self._metrics.show_spare(pod.namespace, pod.name, container.name, state=state)
 
     def _exits(
         self,
@@ -280,7 +315,6 @@ class RuntimeServices:
         aio.spawn_eternal(tasks, caches.run(), name="cache-remains")
         patience = Patience(leave=self._settings.device_release_timeout)
         gates = ReleaseGates(driver=self._driver, processes=self._processes, patience=patience)
-        launchers = LauncherClient(calls=self._asking, processes=self._processes)
         outside = ports.Dependencies(
             runtime=cri,
             events=watch,
@@ -291,7 +325,7 @@ class RuntimeServices:
             announcements=self._announcements,
             processes=self._processes,
             heartbeats=heartbeats,
-            launchers=launchers,
+            launchers=self._launchers,
             actuators=ports.Actuators.of(
                 ActuatorContext(
                     runtime=cri,
@@ -299,7 +333,7 @@ class RuntimeServices:
                     files=files,
                     processes=self._processes,
                     standbys=standbys,
-                    launchers=launchers,
+                    launchers=self._launchers,
                     broom=broom,
                     caches=caches,
                     gates=gates,
@@ -362,6 +396,10 @@ class RuntimeServices:
             log.warning("standby.unavailable", error=str(error))
             return None
         return standbys
+
+
+def _left_to_launcher(*_: object) -> None:
+    return
 
 
 def _ended(failure: "Failure") -> Ended:

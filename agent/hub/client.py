@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from kubemend.agent.hub import ports
 from kubemend.agent.hub.connection import Connection, Limits
 from kubemend.agent.hub.endpoint import HubEndpoint
+from kubemend.agent.hub.failed_programs import FailedPrograms, Launchers
 from kubemend.agent.hub.fault_reporter import FaultReporter
 from kubemend.agent.hub.fence import Fence
 from kubemend.agent.hub.inbox import Inbox
@@ -22,7 +23,7 @@ from kubemend.agent.hub.outbox import HelloInfo, Outbox
 from kubemend.agent.hub.sampling import Sampler
 from kubemend.agent.hub.verdicts import Verdicts
 from kubemend.agent.model.rounds import Order, Standing
-from kubemend.agent.model.workloads import ContainerRef, PodRef
+from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, SandboxId
 from kubemend.agent.restart import admission
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentStatus
@@ -98,6 +99,22 @@ class Hub:
     async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
         """Report a container's lost device (``agent.faults.lost_devices.Tell``); see ``FaultReporter``."""
         return await self._desk.device_lost(target, cause)
+
+    async def program_failed(self, failure: Failure) -> FaultAnswer:
+        """Report that the program in a member's container has failed; see ``FaultReporter``."""
+        return await self._desk.program_failed(failure, is_welcomed=self._is_welcomed)
+
+    def failed_programs(
+        self, launchers: Launchers, *, why_ending: Callable[[PodUid, SandboxId], str], now: Callable[[], float]
+    ) -> FailedPrograms:
+        """Return what handles the failures of members' programs; see there."""
+        return FailedPrograms(
+            launchers=launchers,
+            report=self.program_failed,
+            pod=lambda uid: self._outside.pods.pods().get(uid),
+            why_ending=why_ending,
+            now=now,
+        )
 
     async def leave(self, *, timeout: float) -> None:
         """Send the queued messages, such as results of rounds, and end the stream."""

@@ -100,11 +100,27 @@ class FaultReporter:
             gang = self._gang(failure.container.ref)
             if gang is None:
                 return FaultAnswer.ALONE
-            answer = await self._report(failure, gang)  # outside the timeout, which is for the answer
+            fault = await self._exit_fault(failure, gang)  # outside the timeout, which is for the answer
+            answer = self._faults.tell(fault)
             if ordered is None:
                 self._faults.leave_alone(failure.id)
                 return FaultAnswer.ALONE
             return await self._await_order(failure, answer, ordered)
+
+    async def program_failed(self, failure: Failure, *, is_welcomed: bool) -> FaultAnswer:
+        """Report that the program in a member's container has failed, which its launcher holds; return the answer.
+
+        ALONE at once where no answer can arrive soon: the gang is informed later.
+        """
+        gang = self._gang(failure.container.ref)
+        if gang is None:
+            return FaultAnswer.ALONE
+        fault = await self._exit_fault(failure, gang)
+        if is_welcomed:
+            return await self._report_and_wait(fault, patience=self._patience)
+        self._faults.tell(fault)
+        self._faults.leave_alone(fault.id)
+        return FaultAnswer.ALONE
 
     async def _await_order(
         self, failure: Failure, answer: "asyncio.Future[FaultAnswer]", ordered: asyncio.Event
@@ -121,21 +137,20 @@ class FaultReporter:
                     await ordered.wait()
         return taken
 
-    async def _report(self, failure: Failure, gang: GangKey) -> "asyncio.Future[FaultAnswer]":
+    async def _exit_fault(self, failure: Failure, gang: GangKey) -> Fault:
         target = failure.container.ref
+        what = f"the program in container {target.name}" if failure.program else f"container {target.name}"
         why = f" ({failure.reason})" if failure.reason not in ("", "Error") else ""
-        return self._faults.tell(
-            Fault(
-                id=failure.id,
-                target=target,
-                gang=gang,
-                kind=FaultKind.EXIT,
-                code=f"Exit{failure.exit_code}",
-                message=f"container {target.name} ended with exit code {failure.exit_code}{why}",
-                happened_at=failure.at,
-                exit_code=failure.exit_code,
-                action=await self._worst(target),
-            )
+        return Fault(
+            id=failure.id,
+            target=target,
+            gang=gang,
+            kind=FaultKind.EXIT,
+            code=f"Exit{failure.exit_code}",
+            message=f"{what} ended with exit code {failure.exit_code}{why}",
+            happened_at=failure.at,
+            exit_code=failure.exit_code,
+            action=await self._worst(target),
         )
 
     def _gang(self, target: ContainerRef) -> GangKey | None:

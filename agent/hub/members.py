@@ -26,18 +26,22 @@ _EXIT = "exit:"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A main container of a member has ended by itself with a nonzero code. ``at`` is Unix time."""
+    """A main container of a member has ended by itself with a nonzero code. ``at`` is Unix time.
+
+    ``program``: only this program of the container's launcher has ended; 0: the container has.
+    """
 
     pod: PodView
     container: ContainerSummary
     exit_code: int
     reason: str
     at: float
+    program: int = 0
 
     @property
     def id(self) -> str:
         """Return the id of the fault that it is."""
-        return f"{_EXIT}{self.container.id}"
+        return f"program:{self.container.id}/{self.program}" if self.program else f"{_EXIT}{self.container.id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ AGAIN = 60.0
 """Seconds after a restart in which another fault calls for a new container."""
 HOLD = 30.0
 """Seconds after the last order in which the launcher starts the program by itself: the agent may have died."""
+FAILED_HOLD = 60.0
+"""Seconds after the failure of a gang member's program in which its launcher waits for the agent's decision."""
+FOLLOW_SECONDS = 20.0
+"""For which the agent waits for a change of a launcher's state before it asks again."""
 LONGEST_ANSWER = 4096
 """Bytes of one answer."""
 
@@ -36,12 +40,14 @@ _MOST = 2**53
 class State(enum.Enum):
     """The state of a launcher. ``HELD``: the program is dead, and the agent decides when it is started again.
 
-    ``RESTARTING``: it restarts a program that has failed, by itself. ``ENDING``: the container has been asked to stop.
+    ``FAILED``: the program has failed by itself, and the launcher waits for the agent's decision. ``RESTARTING``: it
+    restarts a program that has failed, by itself. ``ENDING``: the container has been asked to stop.
     """
 
     RUNNING = "running"
     STOPPING = "stopping"
     HELD = "held"
+    FAILED = "failed"
     RESTARTING = "restarting"
     ENDING = "ending"
 
@@ -65,6 +71,7 @@ class Launcher:
     - ``spare``: the start of the spare interpreter in clock ticks since boot; 0: there is none
     - ``why``: why an order was not carried out
     - ``no_spare``: why there is no spare; empty if none is due yet
+    - ``code``: the exit code of the program that has ended last, while none runs
     """
 
     state: State
@@ -76,6 +83,7 @@ class Launcher:
     ready: bool = False
     why: str = ""
     no_spare: str = ""
+    code: int = 0
 
     @property
     def spare_state(self) -> Spare:
@@ -140,6 +148,7 @@ def answer(line: bytes) -> Launcher:
         ready=raw.get("ready") is True,
         why=_text(raw, "why"),
         no_spare=_text(raw, "no_spare"),
+        code=_number(raw, "code"),
     )
 
 
@@ -158,6 +167,25 @@ def stop_request(intent: intents.ProcessIntent) -> bytes:
 def release_request(intent: intents.ProcessIntent) -> bytes:
     """Return the order to start the program again."""
     return _request(do="release", order=intent.id)
+
+
+def follow_request(*, hold: float) -> bytes:
+    """Return the request for all changes of the state. ``hold``: seconds for which a failure waits for a decision."""
+    return _request(do="follow", hold=hold, lease=3.0 * FOLLOW_SECONDS)
+
+
+def verdict_request(trainer: int, *, ends: bool) -> bytes:
+    """Return the decision about a failed program: the launcher restarts it by its own rule, or ends the container."""
+    return _request(do="end" if ends else "leave", trainer=trainer)
+
+
+def is_news(found: Launcher, known: Launcher | None) -> bool:
+    """Return whether an answer shows another state than an earlier one, of the program or of the spare."""
+    return known is None or _shown(found) != _shown(known)
+
+
+def _shown(launcher: Launcher) -> tuple[object, ...]:
+    return launcher.state, launcher.trainer, launcher.spare_state, launcher.no_spare
 
 
 STATUS_REQUEST = b'{"do": "status"}\n'

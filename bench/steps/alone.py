@@ -140,7 +140,9 @@ class Run:
 
 
 def _has_spare(where: exchange.Where) -> bool:
-    ask = functools.partial(exchange.exchange, where, process.STATUS_REQUEST, passing=frozenset())
+    ask = functools.partial(
+        exchange.exchange, where, process.STATUS_REQUEST, passing=functools.partial(exchange.in_states, frozenset())
+    )
     try:
         return ask(patience=_ANSWER_SECONDS, least=_ANSWER_SECONDS).ready
     except exchange.NoAnswerError:

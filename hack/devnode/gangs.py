@@ -195,6 +195,14 @@ class Gang:
             os.kill(pid, signal.SIGKILL)
         return moment
 
+    async def kill_program(self, index: int) -> int:
+        """SIGKILL the program that a member's launcher runs; return the moment before it."""
+        main = await self.pid(index)
+        (pid,) = _children(main)
+        moment = time.monotonic_ns()
+        os.kill(pid, signal.SIGKILL)
+        return moment
+
     async def delete(self, index: int) -> None:
         """Delete a member's pod, as a person or an eviction would."""
         await self._api.delete(paths.pod(NAMESPACE, self._names[index]))
@@ -261,3 +269,7 @@ class Gang:
         except errors.NotFoundError:
             return False
         return bool(pod["metadata"]["uid"] == uid)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

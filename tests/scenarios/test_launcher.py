@@ -4,38 +4,20 @@ import asyncio
 import functools
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hack.devnode import host_python, node, trainer
+from hack.devnode import launched as launching
+from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
-from kubemend.agent.restart import process
-from launcher import kubemend_run
 from tests import eventually
 from tests.scenarios import training
 from tests.scenarios.test_heartbeats import watched
 
 pytestmark = pytest.mark.devnode
-
-_LAUNCHER = Path(kubemend_run.__file__)
-_TRAIN = f"""
-import json, os, time
-os.chdir("{trainer.CHECKPOINTS}")
-step = int(open("step").read()) if os.path.exists("step") else 0
-print("resumed from step", step, os.environ.get("KUBEMEND_RESTART_COUNT", "0"), flush=True)
-while True:
-    step += 1
-    with open("step.new", "w") as file:
-        file.write(str(step))
-    os.replace("step.new", "step")
-    if not os.path.exists("hang"):
-        open("beat", "w").close()
-    time.sleep(0.05)
-"""
 
 
 @pytest.fixture
@@ -44,19 +26,11 @@ def own_state(tmp_path: Path) -> str:
 
 
 def launched(dev: node.DevNode, name: str, *, gpus: int = 2, **annotations: str) -> dict[str, Any]:
-    """Return a pod whose trainer is a Python program that the launcher runs, with the node's Python."""
-    python = Path(sys.executable)
-    run = f"exec {python} {_LAUNCHER} --spare-after 1 -- {python} {trainer.CHECKPOINTS}/train.py"
-    script = f"cat > {trainer.CHECKPOINTS}/train.py <<'END'\n{_TRAIN}\nEND\n{run}"
+    """Return a pod whose trainer is a Python program that the launcher runs."""
     wishes = {"kubemend.io/restart": "InPlace"} | {
         f"kubemend.io/{key.replace('_', '-')}": text for key, text in annotations.items()
     }
-    made = trainer.manifest(name, node=dev.name, gpus=gpus, annotations=wishes, script=script)
-    volumes, mounts = host_python.shared(python, _LAUNCHER.parent)
-    made["spec"]["volumes"] += [*volumes, {"name": "kubemend-cache", "emptyDir": {}}]
-    (container,) = made["spec"]["containers"]
-    container["volumeMounts"] += [*mounts, {"name": "kubemend-cache", "mountPath": process.CACHE_FOLDER}]
-    return made
+    return launching.manifest(name, node=dev.name, gpus=gpus, annotations=wishes)
 
 
 async def restarted(observer: Observer, name: str, before: Seen, *, by: str, because: str) -> Seen:
@@ -186,17 +160,8 @@ async def test_agents_killed_at_any_moment_leave_one_program(
 
 
 async def programs(observer: Observer, seen: Seen) -> list[int]:
-    """Return the trainer's processes: unlike launcher and spare, they have changed their directory."""
-    main = await observer.pid(seen.running["trainer"][0])
-    below = kubemend_run.descendants(kubemend_run.processes(), main)
-    return [each.pid for each in below if directory(each.pid) == trainer.CHECKPOINTS]
-
-
-def directory(pid: int) -> str:
-    try:
-        return str(Path(f"/proc/{pid}/cwd").readlink())
-    except OSError:
-        return ""
+    """Return the trainer's processes."""
+    return launching.programs(await observer.pid(seen.running["trainer"][0]))
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from kubemend.agent.clients.launcher import exchange
 from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, process
-from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.process import FOLLOW_SECONDS, Launcher, Silent, State
 from kubemend.common.side_process import Calls
 
 ANSWER_SECONDS: Final = 1.0
@@ -19,6 +19,7 @@ ANSWER_SECONDS: Final = 1.0
 _WATCH_SECONDS: Final = 2.0
 """For the state that an order leads to, before the order is repeated."""
 _SLACK: Final = 0.5
+_FIRST: Final = functools.partial(exchange.in_states, frozenset[State]())
 _NO_PID: Final = "the runtime does not return the container's main process"
 
 
@@ -44,13 +45,29 @@ class LauncherClient:
 
     async def stop(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
         """Order the stop of the program, or repeat the order; return the state when it is dead, or after 2 s."""
-        passing = frozenset({State.STOPPING})
-        return await self._exchange(container, process.stop_request(intent), passing=passing)
+        passing = functools.partial(exchange.in_states, frozenset({State.STOPPING}))
+        return await self._exchange(container, process.stop_request(intent), passing=passing, patience=_WATCH_SECONDS)
 
     async def release(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
         """Have the program started; return the state when it runs, or after 2 s."""
-        passing = frozenset({State.STOPPING, State.HELD})
-        return await self._exchange(container, process.release_request(intent), passing=passing)
+        passing = functools.partial(exchange.in_states, frozenset({State.STOPPING, State.HELD}))
+        return await self._exchange(
+            container, process.release_request(intent), passing=passing, patience=_WATCH_SECONDS
+        )
+
+    async def follow(self, container: ContainerStatus, *, known: Launcher | None, hold: float) -> Launcher | Silent:
+        """Return the state when it is another one than ``known``, or after 20 s.
+
+        If the program fails meanwhile, its launcher waits ``hold`` seconds for ``decide``; 0: it does not wait.
+        """
+        passing = functools.partial(exchange.is_known, known)
+        request = process.follow_request(hold=hold)
+        follower = f"{container.id} followed"
+        return await self._exchange(container, request, passing=passing, patience=FOLLOW_SECONDS, who=follower)
+
+    async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | Silent:
+        """Have the launcher restart its failed program by its own rule, or end the container; return its state."""
+        return await self._exchange(container, process.verdict_request(trainer, ends=ends))
 
     async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | Silent:
         """Return the processes of a program that live although its launcher reports that it is dead."""
@@ -63,7 +80,13 @@ class LauncherClient:
             return Silent(f"the container's processes cannot be read: {error}")
 
     async def _exchange(
-        self, container: ContainerStatus, request: bytes, *, passing: frozenset[State] = frozenset()
+        self,
+        container: ContainerStatus,
+        request: bytes,
+        *,
+        passing: exchange.Passing = _FIRST,
+        patience: float = ANSWER_SECONDS,
+        who: str = "",
     ) -> Launcher | Silent:
         where = self._where(container)
         if where is None:
@@ -73,12 +96,12 @@ class LauncherClient:
             where,
             request,
             passing=passing,
-            patience=_WATCH_SECONDS if passing else ANSWER_SECONDS,
+            patience=patience,
             least=ANSWER_SECONDS,
         )
-        longest = max(_WATCH_SECONDS, ANSWER_SECONDS) + _SLACK
+        longest = max(patience, _WATCH_SECONDS) + _SLACK
         try:
-            return await self._calls.call(work, who=container.id, timeout=longest)
+            return await self._calls.call(work, who=who or container.id, timeout=longest)
         except NoAnswerError as error:
             return Silent(str(error))
         except TimeoutError:

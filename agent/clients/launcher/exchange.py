@@ -10,6 +10,7 @@ turn, obeys only processes outside the container.
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +40,12 @@ class Where:
     proc: Path
 
 
-def exchange(
-    where: Where, request: bytes, *, passing: frozenset[process.State], patience: float, least: float
-) -> process.Launcher:
-    """Send a request and return the first answer whose state is not ``passing``.
+Passing = Callable[[process.Launcher], bool]
+"""Returns whether an answer is not the last one that is waited for."""
+
+
+def exchange(where: Where, request: bytes, *, passing: Passing, patience: float, least: float) -> process.Launcher:
+    """Send a request and return the first answer that is not ``passing``.
 
     After ``patience`` seconds return the latest answer. Raises NoAnswerError; without any answer after ``least``
     seconds, and when the launcher answers with nonsense or without end.
@@ -62,6 +65,16 @@ def exchange(
         return latest
     finally:
         os.close(main)
+
+
+def in_states(states: frozenset[process.State], launcher: process.Launcher) -> bool:
+    """Return whether a launcher is in one of these states."""
+    return launcher.state in states
+
+
+def is_known(known: process.Launcher | None, launcher: process.Launcher) -> bool:
+    """Return whether an answer shows nothing new."""
+    return not process.is_news(launcher, known)
 
 
 def remains(where: Where, *, spare: int, beside: frozenset[int]) -> tuple[int, ...]:
@@ -137,9 +150,7 @@ def _connected(main: int, where: Where, *, timeout: float) -> socket.socket:
     return connection
 
 
-def _answers(
-    connection: socket.socket, *, passing: frozenset[process.State], until: float, least: float
-) -> process.Launcher:
+def _answers(connection: socket.socket, *, passing: Passing, until: float, least: float) -> process.Launcher:
     latest: process.Launcher | None = None
     text, count = b"", 0
     while True:
@@ -164,5 +175,5 @@ def _answers(
                 latest = process.answer(line)
             except ValueError as error:
                 raise NoAnswerError(f"the launcher's answer is not valid: {error}") from None
-            if latest.state not in passing:
+            if not passing(latest):
                 return latest

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hack.devnode import cluster as clusters
 from hack.devnode import node
 from hack.devnode.cluster import Cluster
+from hack.devnode.gang_objects import Shape
 from hack.devnode.gangs import Gang
 from hack.devnode.layout import NodeLayout
 from hack.devnode.rounds import Rounds
@@ -90,6 +92,43 @@ async def test_agent_killed_while_holding_is_followed_by_one_that_finishes(
         product.resume_agent(1)  # not before: the controller waits for 15 s only until a released member runs
         await comes_to_its_end(gang, Rounds(api, gang.template.key), since=fault)
         assert not any([await gang.is_frozen(index) for index in range(gang.size)])
+        assert await gang.identities() == before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.3, 0.6])
+async def test_agent_killed_after_a_launchers_report_is_followed_by_one_that_finishes(
+    cluster: Cluster, product: Product, api: kube.KubeClient, moment: float
+) -> None:
+    """The launcher holds the failure until the next agent asks, or the round's order from before."""
+    await product.start(*PATIENT, nodes=2)
+    async with Gang.on(cluster.nodes, f"reported-{moment * 1000:.0f}", shape=Shape(launched=True)) as gang:
+        before, mains = await gang.identities(), [await gang.pid(index) for index in range(gang.size)]
+        fault = await gang.kill_program(0)
+        await asyncio.sleep(moment)
+        await product.kill_agent(0)
+        await product.start_agent(0)
+        await comes_to_its_end(gang, Rounds(api, gang.template.key), since=fault)
+        assert await gang.identities() == before
+        assert [await gang.pid(index) for index in range(gang.size)] == mains
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.3, 0.6])
+async def test_launcher_killed_in_a_round_of_programs_is_replaced_by_a_container(
+    cluster: Cluster, product: Product, api: kube.KubeClient, moment: float
+) -> None:
+    await product.start(*PATIENT, nodes=2)
+    async with Gang.on(cluster.nodes, f"unled-{moment * 1000:.0f}", shape=Shape(launched=True)) as gang:
+        before, main = await gang.identities(), await gang.pid(1)
+        await gang.kill_program(0)
+        await asyncio.sleep(moment)
+        killed = time.monotonic_ns()
+        os.kill(main, signal.SIGKILL)
+        await Rounds(api, gang.template.key).finished(1)
+        await gang.all_running(since=killed)
+        await gang.shown_running()
+        assert await sentences.one_each(gang)
         assert await gang.identities() == before
 
 

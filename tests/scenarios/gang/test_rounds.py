@@ -44,7 +44,7 @@ async def test_one_members_exit_restarts_the_whole_gang_in_place(
 async def test_launchers_restart_the_programs_of_the_members_that_still_run(
     cluster: Cluster, product: Product, api: kube.KubeClient
 ) -> None:
-    """The container of the member that has ended is replaced, those of the others stay."""
+    """The container whose launcher was killed is replaced, those of the others stay."""
     await product.start(nodes=2)
     async with Gang.on(cluster.nodes, "launched", shape=Shape(launched=True)) as gang:
         before, pids = await gang.identities(), [await gang.pid(index) for index in range(gang.size)]
@@ -57,6 +57,23 @@ async def test_launchers_restart_the_programs_of_the_members_that_still_run(
         assert await gang.identities() == before
         after = [await gang.pid(index) for index in range(gang.size)]
         assert [old == new for old, new in zip(pids, after, strict=True)] == [False, True, True, True]
+
+
+@pytest.mark.long
+async def test_a_program_that_fails_under_its_launcher_restarts_all_programs_and_no_container(
+    cluster: Cluster, product: Product, api: kube.KubeClient
+) -> None:
+    await product.start(nodes=2)
+    async with Gang.on(cluster.nodes, "programs", shape=Shape(launched=True)) as gang:
+        mains = [await gang.pid(index) for index in range(gang.size)]
+        fault = await gang.kill_program(0)
+        restart = await Rounds(api, gang.template.key).finished(1)
+        assert sentences.is_done(restart, members=4)
+        assert restart["status"]["trigger"]["code"] == "Exit137"
+        await gang.all_running(since=fault)
+        assert gang.barrier(since=fault).old == 4
+        assert sentences.proved(gang, restart, since=fault), gang.barrier(since=fault)
+        assert [await gang.pid(index) for index in range(gang.size)] == mains
 
 
 @pytest.mark.parametrize("policy", ["OnFailure", "Never"])

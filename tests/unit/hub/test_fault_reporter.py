@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -195,3 +196,36 @@ async def test_answer_of_hub_decides_about_member(answer: FaultAnswer) -> None:
         await told.wait()
         faults.answered("exit:c", answer)
         assert await telling is answer
+
+
+async def test_failed_program_waits_for_the_answer() -> None:
+    faults = OpenFaults()
+    desk = desk_of(builders.member(0), faults=faults)
+    asking = asyncio.create_task(desk.program_failed(program(), is_welcomed=True))
+    await asyncio.sleep(0)
+    said = faults.next()
+    assert said is not None
+    assert (said.fault.id, said.fault.kind, said.fault.exit_code) == ("program:c/2", FaultKind.EXIT, 1)
+    assert said.fault.message == "the program in container trainer ended with exit code 1"
+    faults.answered(said.fault.id, FaultAnswer.ROUND)
+    assert await asking is FaultAnswer.ROUND
+
+
+async def test_failed_program_is_left_to_its_launcher_where_no_answer_can_arrive() -> None:
+    faults = OpenFaults()
+    desk = desk_of(builders.member(0), faults=faults)
+    assert await desk.program_failed(program(), is_welcomed=False) is FaultAnswer.ALONE
+    said = faults.next()
+    assert said is not None
+    assert said.alone
+
+
+async def test_failed_program_outside_gangs_is_not_reported() -> None:
+    faults = OpenFaults()
+    desk = desk_of(replace(builders.member(0), labels={}), faults=faults)
+    assert await desk.program_failed(program(), is_welcomed=True) is FaultAnswer.ALONE
+    assert faults.next() is None
+
+
+def program() -> Failure:
+    return replace(failure(), program=2)

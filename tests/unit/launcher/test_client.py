@@ -11,7 +11,7 @@ from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.launcher.client import LauncherClient
 from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
 from kubemend.agent.model.workloads import ContainerId, ContainerState
-from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.process import FOLLOW_SECONDS, Launcher, Silent, State
 from kubemend.common.side_process import ProcessEndedError
 from tests.unit.restart import builders
 
@@ -108,3 +108,14 @@ async def test_processes_that_cannot_be_read_are_not_taken_for_dead() -> None:
 async def test_processes_that_have_ended_are_dead() -> None:
     launchers, _ = client(HELD)
     assert await launchers.remains(CONTAINER, HELD) == ()
+
+
+async def test_a_launcher_is_followed_beside_other_calls_and_longer() -> None:
+    launchers, calls = client(HELD)
+    assert await launchers.follow(CONTAINER, known=HELD, hold=60.0) == HELD
+    await launchers.decide(CONTAINER, 1, ends=True)
+    (_, follower, longest), (_, other, _) = calls.made
+    assert follower != other == "c1"
+    assert longest > FOLLOW_SECONDS
+    assert not calls.made[0][0].keywords["passing"](replace(HELD, state=State.FAILED))
+    assert calls.made[0][0].keywords["passing"](replace(HELD, age=9.0))

@@ -1,5 +1,6 @@
 """What listens on a launcher's socket may answer never, nonsense, or without end."""
 
+import functools
 import json
 import os
 import socket
@@ -28,6 +29,8 @@ LINE = (
             "age": 0,
             "restarts": 0,
             "spare": 0,
+            "no_spare": "",
+            "code": 0,
         }
     ).encode()
     + b"\n"
@@ -64,9 +67,11 @@ class Listener:
         self._threads.append(thread)
 
     def ask(self, *passing: State, patience: float = 30.0, least: float = 30.0) -> Launcher:
-        return exchange.exchange(
-            self.where, process.STATUS_REQUEST, passing=frozenset(passing), patience=patience, least=least
-        )
+        states = functools.partial(exchange.in_states, frozenset(passing))
+        return self.ask_until(states, patience=patience, least=least)
+
+    def ask_until(self, passing: exchange.Passing, *, patience: float = 30.0, least: float = 30.0) -> Launcher:
+        return exchange.exchange(self.where, process.STATUS_REQUEST, passing=passing, patience=patience, least=least)
 
     def close(self) -> None:
         self._ended.set()

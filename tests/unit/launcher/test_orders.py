@@ -1,9 +1,11 @@
 """The agent orders restarts, on the socket of a launcher in a PID namespace of its own, as in a container."""
 
 import contextlib
+import functools
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,8 +34,9 @@ def intent(trainer: int = 1, *, order: str = "order-1", grace: float = 0.0) -> i
 class Agent:
     """The agent's side, with the launcher's process as the container's main one."""
 
-    def __init__(self, launcher: Running) -> None:
+    def __init__(self, launcher: Running, connections: contextlib.ExitStack) -> None:
         self.launcher = launcher
+        self._connections = connections
         self._where: Where | None = None
 
     @property
@@ -50,7 +53,11 @@ class Agent:
 
     async def ask(self, request: bytes = process.STATUS_REQUEST, *passing: State, patience: float = 30.0) -> Launcher:
         where = await self.where()
-        return exchange.exchange(where, request, passing=frozenset(passing), patience=patience, least=30.0)
+        states = functools.partial(exchange.in_states, frozenset(passing))
+        return exchange.exchange(where, request, passing=states, patience=patience, least=30.0)
+
+    async def follow(self, *, hold: float = 30.0) -> "Follower":
+        return Follower(self._connections.enter_context(connection(await self.where())), hold=hold)
 
     async def stop(self, order: intents.ProcessIntent) -> Launcher:
         return await self.ask(process.stop_request(order), State.STOPPING)
@@ -60,10 +67,11 @@ class Agent:
 
 
 @pytest.fixture
-def agent(launcher: Running, monkeypatch: pytest.MonkeyPatch) -> Agent:
+def agent(launcher: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     """An agent that takes every process for one of the container."""
     monkeypatch.setattr("kubemend.agent.health.cgroup_paths.container_id", lambda _: CONTAINER)
-    return Agent(launcher)
+    with contextlib.ExitStack() as connections:
+        yield Agent(launcher, connections)
 
 
 @BOTH
@@ -319,3 +327,154 @@ async def test_sockets_of_earlier_launchers_are_removed(agent: Agent) -> None:
         names = {each.name for each in cache.iterdir()}
     assert names >= {"launcher-2.sock", "launcher-3.socket"}
     assert "launcher-1.sock" not in names
+
+
+def follow(hold: float = 30.0) -> bytes:
+    """Return the request of an agent that decides about failures."""
+    return process.follow_request(hold=hold)
+
+
+class Follower:
+    """An agent that follows a launcher."""
+
+    def __init__(self, peer: socket.socket, *, hold: float) -> None:
+        self._peer = peer
+        self._peer.sendall(follow(hold))
+        self._text = b""
+
+    def until(self, *states: State) -> Launcher:
+        """Return the first state that is one of these."""
+        while True:
+            *lines, self._text = self._text.split(b"\n")
+            for number, line in enumerate(lines):
+                found = process.answer(line)
+                if found.state in states:
+                    self._text = b"\n".join([*lines[number + 1 :], self._text])
+                    return found
+            self._text += self._peer.recv(4096)
+
+
+async def failed(agent: Agent, *options: str, hold: float = 30.0) -> Follower:
+    """Start a launcher, follow it, and have its program fail; return the follower when it has been told."""
+    agent.launcher.start("--no-spare", *options, under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    follower = await agent.follow(hold=hold)
+    follower.until(State.RUNNING)
+    agent.launcher.order("sys.exit(3)")
+    found = follower.until(State.FAILED, State.RESTARTING)
+    assert (found.state, found.trainer, found.code) == (State.FAILED, 1, 3)
+    return follower
+
+
+@pytest.mark.parametrize("limit", ["0", "10"])
+async def test_a_failure_that_an_agent_follows_waits_for_its_order(agent: Agent, limit: str) -> None:
+    follower = await failed(agent, "--max-restarts", limit)
+    assert len(agent.launcher.events("begin")) == 1
+    assert (await agent.stop(intent())).state is State.HELD
+    assert (await agent.release(intent())).state is State.RUNNING
+    assert follower.until(State.RUNNING).trainer == 2
+    await agent.launcher.nth(2, "begin")
+    agent.launcher.order("print(os.environ['KUBEMEND_RESTART_REASON']); sys.exit(0)")
+    assert await agent.launcher.ended() == 0
+    assert agent.launcher.stdout() == "Xid31\n"
+
+
+async def test_what_a_failed_program_has_started_is_dead_before_the_next_one_begins(agent: Agent) -> None:
+    agent.launcher.start("--no-spare", under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    agent.launcher.order(DAEMONIZE)
+    await agent.launcher.nth(1, "daemon")
+    follower = await agent.follow()
+    agent.launcher.order("sys.exit(3)")
+    follower.until(State.FAILED)
+    assert len(below(agent)) == 1  # the daemon
+    assert (await agent.stop(intent())).state is State.HELD
+    assert not below(agent)
+
+
+async def test_a_failure_that_is_left_to_the_launcher_is_restarted_by_its_own_rule(agent: Agent) -> None:
+    follower = await failed(agent)
+    await agent.ask(process.verdict_request(1, ends=False))
+    assert follower.until(State.RUNNING).trainer == 2
+    await agent.launcher.nth(2, "begin")
+    agent.launcher.order("print(os.environ['KUBEMEND_RESTART_REASON']); sys.exit(0)")
+    assert await agent.launcher.ended() == 0
+    assert agent.launcher.stdout() == "Exit3\n"
+
+
+@pytest.mark.parametrize(("limit", "ends"), [("10", True), ("0", False), ("0", True)])
+async def test_a_failure_ends_the_container_by_the_agents_verdict_or_the_launchers_rule(
+    agent: Agent, limit: str, ends: bool
+) -> None:
+    await failed(agent, "--max-restarts", limit)
+    with connection(await agent.where()) as verdict:
+        verdict.sendall(process.verdict_request(2, ends=True))  # about another program
+        verdict.recv(4096)
+        assert len(below(agent)) == 0
+        verdict.sendall(process.verdict_request(1, ends=ends))
+        assert await agent.launcher.ended() == 3
+    assert len(agent.launcher.events("begin")) == 1
+
+
+async def test_a_failure_without_a_decision_is_restarted_by_the_launchers_own_rule(agent: Agent) -> None:
+    await failed(agent, hold=0.1)
+    await agent.launcher.nth(2, "begin")
+    await agent.launcher.said("the agent has not decided in time")
+
+
+@pytest.mark.parametrize(
+    ("code", "options"), [("sys.exit(0)", ()), ("sys.exit(42)", ("--fatal-exit-codes", "42"))], ids=["done", "fatal"]
+)
+async def test_an_end_that_is_final_does_not_wait_for_the_agent(
+    agent: Agent, code: str, options: tuple[str, ...]
+) -> None:
+    agent.launcher.start("--no-spare", *options, under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    follower = await agent.follow(hold=600.0)
+    follower.until(State.RUNNING)
+    agent.launcher.order(code)
+    assert await agent.launcher.ended() in (0, 42)
+
+
+async def test_a_failure_does_not_wait_for_an_agent_whose_lease_is_over(agent: Agent) -> None:
+    agent.launcher.start("--no-spare", under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    await agent.ask(follow().replace(b'"lease": 60.0', b'"lease": 0.0'))
+    agent.launcher.order("sys.exit(3)")
+    await agent.launcher.nth(2, "begin")
+    assert "in time" not in agent.launcher.stderr()
+
+
+async def test_a_stop_of_the_container_ends_the_wait_for_a_decision(agent: Agent) -> None:
+    await failed(agent, hold=600.0)
+    os.kill(agent.main, signal.SIGTERM)
+    assert await agent.launcher.ended() == 128 + signal.SIGTERM
+    assert len(agent.launcher.events("begin")) == 1
+
+
+async def test_a_program_that_fails_in_the_moment_of_the_order_is_held(agent: Agent) -> None:
+    """In a gang the others often fail together with the first one. ``--max-restarts 0`` must not end the container."""
+    launcher = agent.launcher
+    launcher.start("--no-spare", "--max-restarts", "0", under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    follower, main = await agent.follow(), agent.main
+    follower.until(State.RUNNING)
+    os.kill(main, signal.SIGSTOP)
+    trainer = below(agent)[0]
+    launcher.order("sys.exit(3)")
+    await eventually.true(lambda: not alive(trainer.pid))
+    with connection(await agent.where()) as order:
+        order.sendall(process.stop_request(intent()))
+        os.kill(main, signal.SIGCONT)
+        while (await agent.stop(intent())).state is not State.HELD:  # the first order came too late
+            pass
+    assert (await agent.release(intent())).trainer == 2
+    await launcher.nth(2, "begin")
+
+
+async def test_a_follower_is_told_of_the_spare(agent: Agent) -> None:
+    agent.launcher.start(under=NAMESPACE)
+    await agent.launcher.nth(1, "begin")
+    follower = await agent.follow(hold=0.0)
+    while follower.until(State.RUNNING).spare_state is not process.Spare.READY:
+        pass

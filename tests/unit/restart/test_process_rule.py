@@ -33,6 +33,7 @@ VALID = {
     "spare": 77,
     "ready": True,
     "no_spare": "",
+    "code": 0,
 }
 
 
@@ -42,6 +43,7 @@ VALID = {
         pytest.param(Seen(RUNS), ("stop", "OldRuns"), id="begins-with-the-stop"),
         pytest.param(Seen(OTHERS), ("stop", "OldRuns"), id="after-an-earlier-restart"),
         pytest.param(Seen(replace(HELD, order="r0")), ("stop", "OldRuns"), id="takes-over-what-another-agent-held"),
+        pytest.param(Seen(replace(RUNS, state=State.FAILED)), ("stop", "OldRuns"), id="after-a-failure-that-is-held"),
         pytest.param(Seen(STOPPING), ("wait", "OldRuns"), id="waits-for-its-end"),
         pytest.param(Seen(HELD), ("wait", "OldOnDevice"), id="waits-for-the-devices"),
         pytest.param(Seen(HELD, is_free=True), ("start", "SuccessorReady"), id="starts"),
@@ -176,6 +178,7 @@ CHANGES: tuple[dict[str, object], ...] = (
     {"order": None},
     {"why": "two\nlines"},
     {"no_spare": None},
+    {"code": -1},
 )
 
 

@@ -1,0 +1,183 @@
+"""Follow the launchers of the containers on this node: the state of their programs and spares, as it changes."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol
+
+import structlog
+
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.cri.events import ContainerEvent
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodUid, PodView
+from kubemend.agent.restart import admission, process
+from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.sources.pods import PodChange
+from kubemend.common import aio, budgets, contained
+
+log = structlog.get_logger(__name__)
+
+MOST: Final = 256
+"""Limit of launchers that are followed; others act by themselves, as without an agent."""
+MOST_FAILURES: Final = budgets.Window(limit=10, seconds=600.0)
+"""Failures of one container's programs that are passed on. A program in place of the launcher could invent any."""
+_LEAST_INTERVAL = 0.1
+"""Seconds between two questions to a launcher, which could report changes without end."""
+_FIRST_RETRY, _LONGEST_RETRY = 0.25, 10.0
+"""Seconds until a launcher that did not answer is asked again: it may not have begun to listen."""
+
+
+class Runtime(Protocol):
+    """Access the container runtime (``agent.clients.cri.client.CriClient``)."""
+
+    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
+
+
+class Events(Protocol):
+    """The node's containers (``agent.sources.containers.ContainerWatch``)."""
+
+    async def until_listed(self) -> None: ...
+    def containers(self) -> tuple[ContainerSummary, ...]: ...
+    def subscribe(self) -> AbstractAsyncContextManager["asyncio.Queue[ContainerEvent]"]: ...
+
+
+class Pods(Protocol):
+    """The node's pods (``agent.sources.pods.PodWatch``)."""
+
+    async def until_synced(self) -> None: ...
+    def pods(self) -> Mapping[PodUid, PodView]: ...
+    def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]: ...
+
+
+class Launchers(Protocol):
+    """Speaks with launchers (``agent.clients.launcher.client.LauncherClient``). No call fails."""
+
+    async def follow(self, container: ContainerStatus, *, known: Launcher | None, hold: float) -> Launcher | Silent: ...
+
+
+Changed = Callable[[ContainerRef, Launcher | None], None]
+"""A launcher's state has changed; None: it is no longer followed, or does not answer."""
+Failed = Callable[[ContainerSummary, ContainerStatus, Launcher], None]
+"""A program has failed, and its launcher waits for a decision. Called once for each program."""
+
+
+class LauncherWatch:
+    """Follows the launchers in containers that opted in."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        events: Events,
+        pods: Pods,
+        launchers: Launchers,
+        changed: Changed,
+        failed: Failed,
+        hold: Callable[[PodView], float],
+        opted_in_namespaces: frozenset[str] = frozenset(),
+        own_pod_uid: str | None = None,
+    ) -> None:
+        """``hold``: seconds for which a failure of a pod's program waits for a decision; 0: it does not."""
+        self._runtime = runtime
+        self._events = events
+        self._pods = pods
+        self._launchers = launchers
+        self._changed = changed
+        self._failed = failed
+        self._hold = hold
+        self._namespaces = opted_in_namespaces
+        self._own_pod_uid = own_pod_uid
+        self._followed: dict[ContainerId, tuple[ContainerRef, asyncio.Task[None]]] = {}
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow indefinitely."""
+        unsubscribe = self._pods.subscribe(lambda _: self._wake.set())
+        try:
+            async with self._events.subscribe() as changes, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._wake_on(changes), name="container changes for launchers")
+                await self._pods.until_synced()
+                await self._events.until_listed()
+                while True:
+                    self._wake.clear()
+                    self._adjust(tasks)
+                    await self._wake.wait()
+        finally:
+            unsubscribe()
+
+    async def _wake_on(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
+        while True:
+            await changes.get()
+            self._wake.set()
+
+    def _adjust(self, tasks: asyncio.TaskGroup) -> None:
+        """Follow the launchers of new containers, and no longer those of containers that have ended."""
+        wanted = {view.id: view for view in self._wanted()}
+        for container, (ref, task) in list(self._followed.items()):
+            if container not in wanted:
+                task.cancel()
+                del self._followed[container]
+                self._changed(ref, None)
+        for container, view in wanted.items():
+            if container not in self._followed and len(self._followed) < MOST:
+                task = tasks.create_task(self._follow(view), name=f"launcher of {view.ref}")
+                self._followed[container] = view.ref, task
+
+    def _wanted(self) -> Iterator[ContainerSummary]:
+        pods = self._pods.pods()
+        for view in self._events.containers():
+            pod = pods.get(view.ref.pod.uid)
+            if pod is None or view.state is not ContainerState.RUNNING:
+                continue
+            refused = admission.why_no_fault(
+                pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
+            )
+            if refused is None:
+                yield view
+
+    async def _follow(self, view: ContainerSummary) -> None:
+        with contained.within(contained.Part.CONTAINER, view.ref):
+            try:
+                status = await self._runtime.container_status(view.id)
+            except CriError as error:
+                log.debug("launcher.unknown", container=str(view.ref), error=str(error))
+                return
+            if process.runs_launcher(status.runtime_args):
+                await self._follow_launcher(view, status)
+
+    async def _follow_launcher(self, view: ContainerSummary, status: ContainerStatus) -> None:
+        backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
+        known: Launcher | None = None
+        failed = 0
+        failures: deque[float] = deque(maxlen=MOST_FAILURES.limit)
+        while True:
+            pod = self._pods.pods().get(view.ref.pod.uid)
+            hold = self._hold(pod) if pod is not None else 0.0
+            found = await self._launchers.follow(status, known=known, hold=hold)
+            if isinstance(found, Silent):
+                if known is not None:
+                    log.info("launcher.silent", container=str(view.ref), why=found.why)
+                    self._changed(view.ref, None)
+                known = None
+                await backoff.wait()
+                continue
+            backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
+            if process.is_news(found, known):
+                self._changed(view.ref, found)
+            known = found
+            if found.state is State.FAILED and found.trainer > failed:
+                failed = found.trainer
+                if self._may_fail(view, failures):
+                    self._failed(view, status, found)
+            await asyncio.sleep(_LEAST_INTERVAL)
+
+    def _may_fail(self, view: ContainerSummary, failures: deque[float]) -> bool:
+        """Count a failure; return whether there were not too many. The launcher then decides by itself."""
+        now = asyncio.get_running_loop().time()
+        if len(failures) == failures.maxlen and now - failures[0] < MOST_FAILURES.seconds:
+            log.warning("launcher.fails_too_often", container=str(view.ref), failures=len(failures))
+            return False
+        failures.append(now)
+        return True
