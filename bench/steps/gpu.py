@@ -159,10 +159,10 @@ class _Bench:
     async def _follow(self, run: alone.Run, way: Way, observer: Observer) -> None:
         await records.until_recovered(run.records, count=0)
         await asyncio.to_thread(shutil.rmtree, run.where / "seed", ignore_errors=True)
-        await run.recoveries()
-        self.report["trainer"] = json.loads((run.where / "about.json").read_text())
         if way.compiled and not self.seed.exists():
             await self._keep_seed(way, observer)
+        await run.recoveries()
+        self.report["trainer"] = json.loads((run.where / "about.json").read_text())
 
     async def _keep_seed(self, way: Way, observer: Observer) -> None:
         """Copy the compile cache out of a running container."""
