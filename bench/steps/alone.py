@@ -140,7 +140,9 @@ class Run:
 
 
 def _has_spare(where: exchange.Where) -> bool:
-    ask = functools.partial(exchange.exchange, where, process.STATUS_REQUEST, passing=frozenset())
+    ask = functools.partial(
+        exchange.exchange, where, process.STATUS_REQUEST, passing=functools.partial(exchange.in_states, frozenset())
+    )
     try:
         return ask(patience=_ANSWER_SECONDS, least=_ANSWER_SECONDS).ready
     except exchange.NoAnswerError:
@@ -158,8 +160,11 @@ async def _meanwhile(work: Any, *, name: str) -> AsyncIterator[None]:
 
 
 async def _delete(api: kube.KubeClient, path: str) -> None:
-    """Delete the object with its pods, and wait until all are gone."""
-    await api.delete(path, options={"propagationPolicy": "Foreground"})
+    """Delete the object with its pods, and wait until all are gone.
+
+    Only what has pods is deleted in the foreground, because that needs a garbage collector.
+    """
+    await api.delete(path, options={"propagationPolicy": "Foreground"} if "/jobs/" in path else {})
     async with asyncio.timeout(_SECONDS):
         while True:
             try:

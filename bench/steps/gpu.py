@@ -96,6 +96,8 @@ WAYS: Final = (
 """In an order that has the most important ones first, and the longest of all as the first one with a compiler."""
 
 _HAS_TORCH: Final = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+_LONGEST_WAY: Final = 180.0
+"""Seconds for one way, of which the compiler takes up to two minutes on an empty cache."""
 _LOOK_AGAIN: Final = 0.5
 _LONGEST: Final = 500
 
@@ -132,7 +134,8 @@ class _Bench:
         try:
             async with run.running() as observer:
                 try:
-                    async with asyncio.timeout(until - time.monotonic()), asyncio.TaskGroup() as tasks:
+                    limit = min(_LONGEST_WAY, until - time.monotonic())
+                    async with asyncio.timeout(limit), asyncio.TaskGroup() as tasks:
                         watching = tasks.create_task(_watch(run), name="watch")
                         await self._follow(run, way, observer)
                         watching.cancel()
@@ -156,10 +159,10 @@ class _Bench:
     async def _follow(self, run: alone.Run, way: Way, observer: Observer) -> None:
         await records.until_recovered(run.records, count=0)
         await asyncio.to_thread(shutil.rmtree, run.where / "seed", ignore_errors=True)
-        await run.recoveries()
-        self.report["trainer"] = json.loads((run.where / "about.json").read_text())
         if way.compiled and not self.seed.exists():
             await self._keep_seed(way, observer)
+        await run.recoveries()
+        self.report["trainer"] = json.loads((run.where / "about.json").read_text())
 
     async def _keep_seed(self, way: Way, observer: Observer) -> None:
         """Copy the compile cache out of a running container."""
