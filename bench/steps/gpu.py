@@ -289,6 +289,8 @@ def main(
     chosen = plan(python, sizes, faults=faults, every=every)
     asyncio.run(measure(ways, chosen, report, until=until, files=files, gpus=1 if simulated else node.REAL))
     click.echo(json.dumps(report, indent=2))
+    if report["missing"]:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -92,10 +92,10 @@ KERNELS: Final = {
     # Xid 31, with the pid in its only line.
     "null": _kernel("mov.u64 %a0, 16;\n st.global.u32 [%a0], 1;"),
     "oob": _kernel("add.u64 %a0, %memory, 0x100000000000;\n st.global.u32 [%a0], 1;"),
+    "code": _kernel("CALLED: .callprototype _ ();\n add.u64 %a0, %memory, 256;\n call %a0, CALLED;"),
     # Xid 13, in several lines, of which only the last has the pid.
     "misaligned": _kernel("add.u64 %a0, %memory, 1;\n st.global.u32 [%a0], 1;"),
     "shared": _kernel("mov.u32 %r0, %nctaid.x;\n add.u32 %r0, %r0, 0xFFFFF;\n st.shared.u32 [%r0], 1;"),
-    "code": _kernel("CALLED: .callprototype _ ();\n add.u64 %a0, %memory, 256;\n call %a0, CALLED;"),
     # Xid 43, with the pid in its only line.
     "trap": _kernel("trap;"),
     "assert": _kernel(
@@ -139,15 +139,15 @@ KERNELS: Final = {
 XIDS: Final[Mapping[str, frozenset[int]]] = {
     "null": frozenset({31}),
     "oob": frozenset({31}),
+    "code": frozenset({31}),
     "misaligned": frozenset({13}),
     "shared": frozenset({13}),
-    "code": frozenset({13}),
     "trap": frozenset({43}),
     "assert": frozenset({43}),
     "stack": frozenset({13, 43}),
     "spin": frozenset(),
 }
-"""The Xids that an H100 reports for each."""
+"""The Xids that an H100 and an H200 report for each."""
 
 
 class Life:

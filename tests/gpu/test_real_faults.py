@@ -24,6 +24,7 @@ from hack.devnode import host_python, leftovers, node, packages, trainer
 from hack.devnode.layout import NodeLayout
 from hack.devnode.observer import Observer, Seen
 from hack.fakenvml import control as nvml_control
+from kubemend.agent.clients.cri.errors import NotFound
 from kubemend.agent.control import following, messages
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, options, overrides
@@ -322,7 +323,7 @@ async def times_of(observer: Observer, container: ContainerId) -> tuple[float, f
     """Return when a container started and ended; zeros if the runtime has removed it."""
     try:
         return await observer.times(container)
-    except Exception:  # noqa: BLE001 - whatever the reason, only the record lacks it
+    except NotFound:
         return 0.0, 0.0
 
 
