@@ -38,11 +38,14 @@ class Report:
 
 
 async def until_ready(agent: Agent) -> Mapping[str, Mapping[str, str]]:
-    """Wait until an agent reports that it is ready; return the status of its components. Raises TimeoutError."""
+    """Wait until an agent is ready and has reached its hub; return the status of its components. Raises TimeoutError.
+
+    An agent is ready without a hub, because single containers need none.
+    """
     url = f"http://{agent.metrics_address}/readyz"
     ready: Mapping[str, Any] = {}
     async with asyncio.timeout(_SECONDS):
-        while not ready.get("ready"):
+        while not ready.get("ready") or ready["parts"]["hub"]["state"] != "ready":
             await asyncio.sleep(_LOOK_SECONDS)
             ready = await asyncio.to_thread(_readyz, url)
     parts: Mapping[str, Mapping[str, str]] = ready["parts"]
