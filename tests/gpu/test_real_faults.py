@@ -20,8 +20,7 @@ from typing import Any, Final
 import pytest
 
 from bench.journal import Journal
-from hack.devnode import host_python, leftovers, node, packages, trainer
-from hack.devnode.layout import NodeLayout
+from hack.devnode import host_python, node, packages, trainer
 from hack.devnode.observer import Observer, Seen
 from hack.fakenvml import control as nvml_control
 from kubemend.agent.clients.cri.errors import NotFound
@@ -29,12 +28,11 @@ from kubemend.agent.control import following, messages
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, options, overrides
 from kubemend.common.kube import client as kube
-from tests import machine
 from tests.contract.nvml import real
 from tests.gpu import faulty
 from tests.gpu.records import RECORDS
 from tests.gpu.witnesses import XID, KernelLog
-from tests.scenarios import training, watching
+from tests.scenarios import dev_nodes, training, watching
 
 pytestmark = [pytest.mark.devnode, pytest.mark.timeout(150)]
 
@@ -172,18 +170,11 @@ class GpuNode:
 )
 def dev(request: pytest.FixtureRequest) -> Iterator[node.DevNode]:
     """A node with one GPU. Nothing is fetched or installed: a machine with a GPU may have no network."""
-    machine.must_run_containers()
     if request.param == "real" and (reason := real.missing() or real.cuda_missing()) is not None:
         pytest.skip(reason)
     kind = node.Options(gpus=node.REAL) if request.param == "real" else node.Options(gpus=1)
-    made = node.DevNode(NodeLayout.named(f"gpu-{os.getpid()}"), options=kind)
-    asyncio.run(made.start())
-    try:
+    with dev_nodes.running("gpu", options=kind, has_programs=True) as made:
         yield made
-    finally:
-        asyncio.run(made.stop())
-        assert leftovers.find(made.layout) == []
-        made.layout.root.with_name(f".{made.layout.root.name}.lock").unlink(missing_ok=True)
 
 
 @pytest.fixture

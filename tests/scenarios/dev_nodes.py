@@ -11,10 +11,14 @@ from tests import machine
 
 
 @contextlib.contextmanager
-def running(name: str, *, options: node.Options | None = None) -> Iterator[node.DevNode]:
-    """Run a node for the length of the block, and check that nothing of it is left."""
+def running(name: str, *, options: node.Options | None = None, has_programs: bool = False) -> Iterator[node.DevNode]:
+    """Run a node for the length of the block, and check that nothing of it is left.
+
+    ``has_programs``: nothing is fetched or installed.
+    """
     machine.must_run_containers()
-    node.setup()
+    if not has_programs:
+        node.setup()
     made = node.DevNode(NodeLayout.named(f"{name}-{os.getpid()}"), options=options)
     asyncio.run(made.start())
     try:
