@@ -11,7 +11,7 @@ from kubemend.agent.hub.endpoint import HubEndpoint
 from kubemend.agent.hub.errors import HubError
 from kubemend.common.components import ComponentState, ComponentStatus
 from tests.fakes.certificates import Authority
-from tests.fakes.hub import NAME
+from tests.fakes.hub import NAME, FakeHub
 from tests.unit.hub.rig import Rig
 
 
@@ -105,10 +105,15 @@ async def test_server_without_tls_is_reported(rig: Rig) -> None:
     ],
 )
 async def test_hub_rejection_is_reported_with_its_reason(rig: Rig, code: grpc.StatusCode, saying: str) -> None:
+    async def reject(hub: FakeHub) -> None:
+        """Reject each stream: where one ends while the client sends, gRPC may report INTERNAL in place of the code."""
+        while True:
+            (await hub.stream()).end(code, "for a\nreason of its own")
+
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        stream = await hub.stream()
-        stream.end(code, "for a\nreason of its own")
+        rejecting = asyncio.create_task(reject(hub))
         status = await rig.reports.until(ComponentState.DEGRADED, saying=saying)
+        rejecting.cancel()
         assert "for a reason of its own" in status.message
         assert one_line(status)
 
