@@ -13,7 +13,7 @@ from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model import rounds
 from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition
-from kubemend.agent.model.devices import GpuUuid, Inventory, Load
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, Load
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.model.workloads import (
@@ -206,11 +206,11 @@ class Devices(Protocol):
     """Query the GPU driver (``agent.sources.nvml``)."""
 
     @property
-    def inventory(self) -> Inventory: ...
-    async def answering(self, uuids: Iterable[GpuUuid], *, timeout: float) -> frozenset[GpuUuid] | None:
+    def inventory(self) -> DeviceInventory: ...
+    async def answering(self, uuids: Iterable[DeviceId], *, timeout: float) -> frozenset[DeviceId] | None:
         """Return the devices that answer now; None if the driver could not be queried within the timeout."""
 
-    async def recovery_action(self, uuid: GpuUuid, *, timeout: float) -> int | None:
+    async def recovery_action(self, uuid: DeviceId, *, timeout: float) -> int | None:
         """Return the recovery action that the driver recommends (NVML field 230); None if it reports none."""
 
 
@@ -308,7 +308,7 @@ class Epochs(Protocol):
 class Loads(Protocol):
     """Read the GPUs' utilization (``agent.sources.nvml.driver.Driver``)."""
 
-    def loads(self) -> Mapping[GpuUuid, Load]: ...
+    def loads(self) -> Mapping[DeviceId, Load]: ...
 
 
 class Heartbeats(Protocol):

@@ -21,7 +21,7 @@ import click
 
 from hack.fakecuda import control
 from hack.fakecuda.control import MIB, FakeCuda
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.prove import judging, measurements, measuring
 from kubemend.agent.prove.cuda import Cuda, CudaError
 from kubemend.agent.prove.measurements import CudaFailure, Facts, Message
@@ -41,7 +41,7 @@ def once(cuda: Cuda, plan: measuring.Plan) -> Verdict:
     except CudaError as error:
         messages.append(CudaFailure(call=error.call, code=error.code, name=error.name, test=cuda.test))
     uuid = next((each.uuid for each in messages if isinstance(each, Facts)), "")
-    return judging.judge(GpuUuid(uuid), measurements.gathered(messages))
+    return judging.judge(DeviceId(uuid), measurements.gathered(messages))
 
 
 def many(runs: int, *, cheap: bool, seconds: float = math.inf) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Protocol
 import structlog
 
 from kubemend.agent import ports
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.restart import device_release
@@ -19,8 +19,8 @@ class Driver(Protocol):
     """The driver (``agent.sources.nvml.driver.Driver``)."""
 
     async def uses(
-        self, uuids: Iterable[GpuUuid], *, timeout: float
-    ) -> Mapping[GpuUuid, device_release.DeviceUse] | None:
+        self, uuids: Iterable[DeviceId], *, timeout: float
+    ) -> Mapping[DeviceId, device_release.DeviceUse] | None:
         """Return the use of each device that answers; None if the driver does not answer in ``timeout`` seconds."""
 
 
@@ -31,7 +31,7 @@ class Host:
     driver: Driver
     processes: ports.DeviceProcesses
 
-    async def processes_on(self, devices: frozenset[GpuUuid], *, timeout: float) -> device_release.Seen | None:
+    async def processes_on(self, devices: frozenset[DeviceId], *, timeout: float) -> device_release.Seen | None:
         """Return the processes on the devices; None if the driver did not answer in ``timeout`` seconds."""
         if not devices:
             return device_release.Seen({}, {})
@@ -71,10 +71,10 @@ class NoDriver:
 
     async def uses(
         self,
-        uuids: Iterable[GpuUuid],  # noqa: ARG002
+        uuids: Iterable[DeviceId],  # noqa: ARG002
         *,
         timeout: float,  # noqa: ARG002
-    ) -> Mapping[GpuUuid, device_release.DeviceUse] | None:
+    ) -> Mapping[DeviceId, device_release.DeviceUse] | None:
         return None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import PodRef
 from kubemend.agent.restart import device_proof
 from kubemend.agent.restart.device_proof import DeviceProof, ProofState
@@ -20,7 +20,7 @@ class PreparedProof(Protocol):
     """A proof that can begin at once. It has its own deadline, and never fails."""
 
     @property
-    def devices(self) -> frozenset[GpuUuid]: ...
+    def devices(self) -> frozenset[DeviceId]: ...
     async def run(self) -> Sequence[DeviceProof]:
         """Prove the devices, which the old processes have left."""
 
@@ -43,7 +43,7 @@ class Subject:
     strategy: Strategy
     pod: PodRef
     names: frozenset[str]
-    devices: frozenset[GpuUuid]
+    devices: frozenset[DeviceId]
     device: str | None = None
     attempt: int = 0
 

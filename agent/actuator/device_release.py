@@ -21,7 +21,7 @@ from kubemend.agent.actuator import device_processes
 from kubemend.agent.actuator.device_processes import Driver, Host, NoDriver, NoProcesses
 from kubemend.agent.actuator.device_proof import PreparedProof, Proving
 from kubemend.agent.clients.cri import errors as cri_errors
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.restart import device_proof, device_release, intents, stuck
 from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState
@@ -74,7 +74,7 @@ class Gate:
         self,
         intent: intents.AnyIntent,
         *,
-        devices: frozenset[GpuUuid],
+        devices: frozenset[DeviceId],
         before: "asyncio.Task[device_release.Seen | None]",
         host: Host,
         patience: Patience,
@@ -128,7 +128,7 @@ class Gate:
             await asyncio.wait({self._opening}, timeout=timeout)
         return self._opening.result() if self._opening.done() else None
 
-    def stuck(self) -> Mapping[GpuUuid, frozenset[int]]:
+    def stuck(self) -> Mapping[DeviceId, frozenset[int]]:
         """Return the old processes that no signal reaches now, by the device that they were on."""
         found = {
             item.device: frozenset(
@@ -239,9 +239,9 @@ class GateSession:
         """Return whether a process of the old containers was on the devices."""
         return any(gate.was_occupied for gate in self.made)
 
-    def stuck(self) -> Mapping[GpuUuid, frozenset[int]]:
+    def stuck(self) -> Mapping[DeviceId, frozenset[int]]:
         """Return the old processes that no signal reaches now, by the device that they were on."""
-        found: dict[GpuUuid, frozenset[int]] = {}
+        found: dict[DeviceId, frozenset[int]] = {}
         for gate in self.made:
             for device, pids in gate.stuck().items():
                 found[device] = found.get(device, frozenset()) | pids
@@ -262,7 +262,7 @@ class ReleaseGates:
         self,
         begun: Sequence[intents.AnyIntent],
         *,
-        devices: frozenset[GpuUuid],
+        devices: frozenset[DeviceId],
         proof: PreparedProof | None = None,
     ) -> AsyncIterator[GateSession]:
         """Put a gate before each of these intents for the block; query the processes on the devices at once.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 from kubemend.agent.health.nic import pairing
-from kubemend.agent.model.devices import Inventory, PciAddress
+from kubemend.agent.model.devices import DeviceInventory, PciAddress
 from kubemend.agent.model.nics import NicInventory, PciPlace
 
 
@@ -14,7 +14,7 @@ class NicAffinity:
     def __init__(
         self,
         *,
-        gpus: Callable[[], Inventory],
+        gpus: Callable[[], DeviceInventory],
         nics: Callable[[], NicInventory],
         place: Callable[[PciAddress], PciPlace],
     ) -> None:
@@ -49,7 +49,7 @@ class NicAffinity:
             return None
         return True if nics.complete and nics.by_pci(pci) is not None else None
 
-    def _up_to_date(self, inventory: Inventory) -> Mapping[PciAddress, tuple[PciAddress, ...]]:
+    def _up_to_date(self, inventory: DeviceInventory) -> Mapping[PciAddress, tuple[PciAddress, ...]]:
         nics = {nic.pci: nic.place for nic in self._nics().nics}
         gpus = frozenset(gpu.pci for gpu in inventory.gpus)
         if self._paired_for != (gpus, frozenset(nics)):

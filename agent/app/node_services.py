@@ -32,7 +32,7 @@ from kubemend.agent.faults.pipeline import FindingPipeline
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.state import evidence
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.devices import Gpu, GpuUuid
+from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import PodChange, PodChangeKind, PodUid
 from kubemend.agent.reporters.events import EventReporter
@@ -302,8 +302,8 @@ def _publisher(
 def _plugin_reports(
     shared: Resources, *, queue: FindingQueue, driver: ports.Devices, ledger: VerdictStore
 ) -> PluginReports:
-    def locate(uuid: GpuUuid) -> Gpu | None:
-        return driver.inventory.by_uuid(uuid)
+    def locate(uuid: DeviceId) -> Gpu | None:
+        return driver.inventory.by_id(uuid)
 
     return PluginReports(
         emit=queue.submit,

@@ -17,7 +17,7 @@ from kubemend.agent.actuator.device_proof import Subject
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, locator
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu, locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations
 from kubemend.agent.prove import judging, worker, workers
@@ -57,8 +57,8 @@ class Nvml(Protocol):
     """Query NVML (``agent.sources.nvml.source.NvmlSource``)."""
 
     @property
-    def inventory(self) -> Inventory: ...
-    async def query(self, uuids: Sequence[GpuUuid], *, timeout: float) -> DevicesAnswer | Unknown: ...
+    def inventory(self) -> DeviceInventory: ...
+    async def query(self, uuids: Sequence[DeviceId], *, timeout: float) -> DevicesAnswer | Unknown: ...
 
 
 class RestartProofs:
@@ -107,14 +107,14 @@ class RestartProofs:
             ended=self._ended,
         )
 
-    def _is_concerned(self, uuid: GpuUuid, device: str | None) -> bool:
+    def _is_concerned(self, uuid: DeviceId, device: str | None) -> bool:
         (key,) = gpu_keys([uuid], inventory=self._nvml.inventory)
         active = any(
             fault.action.severity >= ActionClass.RESTART_APP.severity for fault in self._ledger.active_faults(key)
         )
         return active or key == device or self._now() - self._ledger.last_fault(key) < device_proof.FRESH
 
-    def _ended(self, subject: Subject, results: Sequence[DeviceProof], verdicts: Mapping[GpuUuid, Verdict]) -> None:
+    def _ended(self, subject: Subject, results: Sequence[DeviceProof], verdicts: Mapping[DeviceId, Verdict]) -> None:
         """Count and log the results; submit those that accuse a GPU as findings."""
         for each in results:
             self._metrics.proofs.labels(each.state.value, each.reason).inc()
@@ -157,13 +157,13 @@ class RestartProof:
     def __init__(
         self,
         subject: Subject,
-        devices: frozenset[GpuUuid],
+        devices: frozenset[DeviceId],
         *,
         nvml: Nvml,
         holders: ports.Holders,
         processes: ProcFs,
         timeout: float,
-        ended: Callable[[Subject, Sequence[DeviceProof], Mapping[GpuUuid, Verdict]], None],
+        ended: Callable[[Subject, Sequence[DeviceProof], Mapping[DeviceId, Verdict]], None],
     ) -> None:
         """Start the workers. ``ended`` receives the results."""
         self._subject = subject
@@ -174,7 +174,7 @@ class RestartProof:
         self._timeout = timeout
         self._ended = ended
         self._verdicts = {uuid: self._unfit(uuid) for uuid in sorted(devices)}
-        self._workers: dict[GpuUuid, workers.Worker] = {}
+        self._workers: dict[DeviceId, workers.Worker] = {}
         for uuid in [uuid for uuid, verdict in self._verdicts.items() if verdict is None]:
             try:
                 deadline = min(_CALL_SHARE * timeout, _LONGEST_CALL)
@@ -186,7 +186,7 @@ class RestartProof:
                 self._verdicts[uuid] = Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, why)
 
     @property
-    def devices(self) -> frozenset[GpuUuid]:
+    def devices(self) -> frozenset[DeviceId]:
         """The GPUs that it is about."""
         return self._devices
 
@@ -234,7 +234,7 @@ class RestartProof:
             judged = await self._judged_again(measured)
         self._verdicts.update(judged)
 
-    async def _judged_again(self, measured: Mapping[GpuUuid, Measured]) -> dict[GpuUuid, Verdict]:
+    async def _judged_again(self, measured: Mapping[DeviceId, Measured]) -> dict[DeviceId, Verdict]:
         """Judge the speed again: another process may have slowed the GPU."""
         answers = await self._answers(list(measured))
         return {
@@ -242,22 +242,22 @@ class RestartProof:
             for uuid, each in measured.items()
         }
 
-    async def _obstacles(self, uuids: Sequence[GpuUuid]) -> dict[GpuUuid, Verdict | None]:
+    async def _obstacles(self, uuids: Sequence[DeviceId]) -> dict[DeviceId, Verdict | None]:
         allocations, answers = await asyncio.gather(self._allocations(), self._answers(uuids))
-        found: dict[GpuUuid, Verdict | None] = {}
+        found: dict[DeviceId, Verdict | None] = {}
         for uuid in uuids:
-            gpu = self._nvml.inventory.by_uuid(uuid)
+            gpu = self._nvml.inventory.by_id(uuid)
             assert gpu is not None
             answer = answers.get(uuid)
             found[uuid] = self._shared(gpu, allocations) or judging.obstacle(gpu, answer, mps=self._has_mps(answer))
         return found
 
-    def _unfit(self, uuid: GpuUuid) -> Verdict | None:
-        gpu = self._nvml.inventory.by_uuid(uuid)
+    def _unfit(self, uuid: DeviceId) -> Verdict | None:
+        gpu = self._nvml.inventory.by_id(uuid)
         if gpu is None or gpu.remembered:
             return Verdict(Outcome.UNKNOWN, Reason.NVML_UNCLEAR, "NVML does not list it")
-        if gpu.mig or gpu.uuid != uuid:
-            return Verdict(Outcome.SKIPPED, Reason.MIG, f"it is divided into {len(gpu.mig)} MIG instances")
+        if gpu.partitions or gpu.uuid != uuid:
+            return Verdict(Outcome.SKIPPED, Reason.MIG, f"it is divided into {len(gpu.partitions)} MIG instances")
         return None
 
     def _shared(self, gpu: Gpu, allocations: Allocations) -> Verdict | None:
@@ -287,7 +287,7 @@ class RestartProof:
         except TimeoutError:
             return Allocations()
 
-    async def _answers(self, uuids: Sequence[GpuUuid]) -> dict[GpuUuid, DeviceAnswer]:
+    async def _answers(self, uuids: Sequence[DeviceId]) -> dict[DeviceId, DeviceAnswer]:
         answer = await self._nvml.query(uuids, timeout=_QUERY_SHARE * self._timeout)
         return {each.uuid: each for each in answer.devices} if isinstance(answer, DevicesAnswer) else {}
 
@@ -298,7 +298,7 @@ class RestartProof:
         return results
 
 
-def _result(uuid: GpuUuid, verdict: Verdict) -> DeviceProof:
+def _result(uuid: DeviceId, verdict: Verdict) -> DeviceProof:
     state, reason = ProofState(verdict.outcome.value), verdict.reason
     if state is ProofState.FAILED and reason not in _KINDS:
         state = ProofState.UNKNOWN

@@ -11,7 +11,7 @@ from typing import Protocol
 from kubemend.agent import ports
 from kubemend.agent.devices import pod_conditions
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.verdicts import Verdict
 from kubemend.agent.model.workloads import Allocations, ContainerRef, PodRef
 from kubemend.common import contained
@@ -152,7 +152,7 @@ def _by_device(concerned: Mapping[PodRef, Collection[str]]) -> dict[str, set[Pod
     return holders
 
 
-def held_devices(allocations: Allocations, *, pods: ports.Pods) -> dict[ContainerRef, frozenset[GpuUuid]]:
+def held_devices(allocations: Allocations, *, pods: ports.Pods) -> dict[ContainerRef, frozenset[DeviceId]]:
     """Return which container holds which devices, by identity, because kubelet's list has names only."""
     held = {}
     for item in allocations.items:

@@ -11,7 +11,7 @@ from kubemend.agent.health.catalog.catalog import EMPTY, Catalog
 from kubemend.agent.health.state import fold, recurrence
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, GpuUuid, Inventory, device_key
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, device_key
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.verdicts import Health, Verdict
 
@@ -43,7 +43,7 @@ class VerdictStore:
         self._boot_id = boot_id
         self._history = recurrence.History()
         self._saved = self._state, self._history
-        self._inventory = Inventory()
+        self._inventory = DeviceInventory()
         self._names: dict[str, str] = {}
         self._last_faults: dict[str, float] = {}
 
@@ -62,7 +62,7 @@ class VerdictStore:
             raise HistoryError(f"cannot read the saved verdicts: {error!r}. Remove the state file.") from error
         self._saved = self._state, self._history
 
-    def apply(self, finding: Finding, *, inventory: Inventory, pod: str = "") -> str:
+    def apply(self, finding: Finding, *, inventory: DeviceInventory, pod: str = "") -> str:
         """Fold one finding; return the key of its device. ``pod`` is the UID of the pod that it hit."""
         device, now = self.key(finding.device, inventory=inventory), self._now()
         self._state = fold.fold(self._state, finding, device=device, catalog=self._catalog, now=now)
@@ -75,7 +75,7 @@ class VerdictStore:
             self._last_faults[device] = max(finding.observed_at, self._last_faults.get(device, 0.0))
         return device
 
-    def verdict(self, device: str, *, inventory: Inventory) -> Verdict:
+    def verdict(self, device: str, *, inventory: DeviceInventory) -> Verdict:
         """Return a device's current verdict."""
         self._align(inventory)
         device = self.name(device)
@@ -88,7 +88,7 @@ class VerdictStore:
             self._metrics.device_verdict.labels(device=device, verdict=health.value).set(health is result.health)
         return result
 
-    def worst_action(self, devices: Iterable[str], *, inventory: Inventory) -> ActionClass:
+    def worst_action(self, devices: Iterable[str], *, inventory: DeviceInventory) -> ActionClass:
         """Return the most severe action that any of the devices needs."""
         actions = (self.verdict(device, inventory=inventory).action for device in devices)
         return max(actions, key=lambda action: action.severity, default=ActionClass.NONE)
@@ -97,9 +97,9 @@ class VerdictStore:
         """Return the devices with active faults."""
         return frozenset(self._state.devices)
 
-    def held(self, kind: FindingKind) -> list[GpuUuid]:
+    def held(self, kind: FindingKind) -> list[DeviceId]:
         """Return the GPUs with an active fault of the kind."""
-        return [GpuUuid(device) for device in self.devices() if any(x.kind is kind for x in self.active_faults(device))]
+        return [DeviceId(name) for name in self.devices() if any(x.kind is kind for x in self.active_faults(name))]
 
     def active_faults(self, device: str) -> tuple[fold.ActiveFault, ...]:
         """Return a device's active faults."""
@@ -112,7 +112,7 @@ class VerdictStore:
         """
         return self._last_faults.get(self.name(device), 0.0)
 
-    def key(self, where: DeviceLocator, *, inventory: Inventory) -> str:
+    def key(self, where: DeviceLocator, *, inventory: DeviceInventory) -> str:
         """Return the store's name of the located device."""
         self._align(inventory)
         return self.name(device_key(where, inventory=inventory))
@@ -125,7 +125,7 @@ class VerdictStore:
         """
         return self._names.get(device, device)
 
-    def _align(self, inventory: Inventory) -> None:
+    def _align(self, inventory: DeviceInventory) -> None:
         if inventory is self._inventory:
             return
         before, self._inventory = self._inventory, inventory
@@ -149,6 +149,6 @@ class VerdictStore:
             self._saved = state, history
 
 
-def gpu_keys(held: Iterable[GpuUuid], *, inventory: Inventory) -> frozenset[str]:
+def gpu_keys(held: Iterable[DeviceId], *, inventory: DeviceInventory) -> frozenset[str]:
     """Return the store's names of held devices: a MIG instance has its GPU's."""
-    return frozenset(gpu.uuid if (gpu := inventory.by_uuid(uuid)) is not None else uuid for uuid in held)
+    return frozenset(gpu.uuid if (gpu := inventory.by_id(uuid)) is not None else uuid for uuid in held)

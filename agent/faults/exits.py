@@ -17,7 +17,7 @@ from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.verdict_store import gpu_keys
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import (
     ContainerRef,
     ContainerState,
@@ -192,13 +192,13 @@ class Exits:
         finally:
             await ending.close()
 
-    async def _held(self, pod: PodView, view: ContainerSummary) -> frozenset[GpuUuid] | None:
+    async def _held(self, pod: PodView, view: ContainerSummary) -> frozenset[DeviceId] | None:
         spec = pod.container(view.ref.name)
         if spec is not None and not spec.holds_devices:
             return frozenset()
         return convert.held_by(view.ref, await self._knowledge.holders.current(max_age=1.0))
 
-    def _cause(self, ended: Ended, held: frozenset[GpuUuid] | None) -> admission.Cause:
+    def _cause(self, ended: Ended, held: frozenset[DeviceId] | None) -> admission.Cause:
         """Return the cause. Its action refuses the restart if a device needs more than one."""
         ledger, inventory = self._knowledge.ledger, self._knowledge.devices.inventory
         devices = gpu_keys(held, inventory=inventory) if held is not None else ledger.devices()

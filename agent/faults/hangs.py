@@ -13,7 +13,7 @@ from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions, hangs
 from kubemend.agent.model.conditions import Condition, ConditionStatus
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import Source
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef
@@ -117,7 +117,7 @@ class Hangs:
             finally:
                 self._handling.discard(hang.container_id)
 
-    def _cause(self, hang: Hang, held: frozenset[GpuUuid] | None) -> admission.Cause:
+    def _cause(self, hang: Hang, held: frozenset[DeviceId] | None) -> admission.Cause:
         """Return the cause. Its action refuses the restart if a device needs more than one."""
         inventory = self._devices.inventory
         devices = gpu_keys(held, inventory=inventory) if held is not None else self._ledger.devices()

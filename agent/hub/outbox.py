@@ -7,7 +7,7 @@ from typing import Final
 
 from kubemend.agent.hub import wire
 from kubemend.agent.hub.open_faults import OpenFaults
-from kubemend.agent.model.devices import GpuUuid, Load
+from kubemend.agent.model.devices import DeviceId, Load
 from kubemend.agent.model.rounds import Standing
 from kubemend.agent.model.workloads import PodUid
 from kubemend.common import contained
@@ -17,7 +17,7 @@ from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 MOST: Final = 1024
 """Limit of queued results. Beyond it one Hello, which contains all of them, is shorter."""
 
-Loads = Mapping[tuple[PodUid, GpuUuid], Load]
+Loads = Mapping[tuple[PodUid, DeviceId], Load]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from typing import Final
 
 from kubemend.agent import ports
 from kubemend.agent.hub.outbox import Loads, Outbox
-from kubemend.agent.model.devices import GpuUuid, Load
+from kubemend.agent.model.devices import DeviceId, Load
 from kubemend.agent.model.workloads import PodUid
 from kubemend.common import aio, contained
 
@@ -38,7 +38,7 @@ class Sampler:
         if not loads:
             return {}
         held = await self._holders.current(max_age=_HOLDERS_AGE)
-        found: dict[tuple[PodUid, GpuUuid], Load] = {}
+        found: dict[tuple[PodUid, DeviceId], Load] = {}
         for item in held.items:
             pod = self._pods.by_name(item.namespace, item.pod_name)
             if pod is not None and pod.gang is not None:

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from kubemend.agent.hub.open_faults import Fault
 from kubemend.agent.model import rounds
-from kubemend.agent.model.devices import GpuUuid, Load
+from kubemend.agent.model.devices import DeviceId, Load
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.restart import options
 from kubemend.common import coordination_codes
@@ -76,7 +76,7 @@ def result(of: rounds.Standing) -> pb.StepResult:
     )
 
 
-def samples(loads: Mapping[tuple[PodUid, GpuUuid], Load]) -> pb.Samples:
+def samples(loads: Mapping[tuple[PodUid, DeviceId], Load]) -> pb.Samples:
     """Return the utilization of members' devices as a message."""
     return pb.Samples(
         devices=[

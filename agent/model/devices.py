@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NewType, Self
 
-GpuUuid = NewType("GpuUuid", str)
-"""An NVML UUID: ``GPU-…`` for a whole GPU, ``MIG-…`` for an instance."""
+DeviceId = NewType("DeviceId", str)
+"""The id under which a vendor's library and device plugin name a device. NVIDIA: a UUID, ``GPU-…`` or ``MIG-…``."""
 
 _PCI = re.compile(
     r"(?:PCI:)?(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})(?:\.(?P<function>[0-7]))?",
@@ -44,28 +44,28 @@ class PciAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class MigInstance:
-    """One MIG device of a GPU, by the ids in Xid events and log lines."""
+class DevicePartition:
+    """A part of a GPU that is allocated by itself (NVIDIA: a MIG device), by the ids in events and log lines."""
 
-    uuid: GpuUuid
+    uuid: DeviceId
     gpu_instance: int
     compute_instance: int
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU that NVML has listed since boot."""
+    """One GPU that its vendor's library has listed since boot."""
 
-    uuid: GpuUuid
+    uuid: DeviceId
     pci: PciAddress
     index: int
     minor: int | None = None
     name: str = ""
-    mig: tuple[MigInstance, ...] = ()
+    partitions: tuple[DevicePartition, ...] = ()
 
     @property
     def remembered(self) -> bool:
-        """Whether only a previous agent has listed it. Then it has no index, and its instances are unknown."""
+        """Whether only a previous agent has listed it. Then it has no index, and its partitions are unknown."""
         return self.index < 0
 
 
@@ -74,7 +74,7 @@ class DeviceLocator:
     """The place of a finding, as its source gives it. ``None``: the source does not give it."""
 
     pci: PciAddress | None = None
-    uuid: GpuUuid | None = None
+    uuid: DeviceId | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None
 
@@ -88,50 +88,50 @@ class DeviceLocator:
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class DeviceInventory:
     """The GPUs of the node.
 
-    ``complete`` is False while NVML does not answer: absence then proves nothing. ``silent`` are the GPUs that did not
-    answer the last query: their current state is unknown.
+    ``complete`` is False while the vendor's library does not answer: absence then proves nothing. ``silent`` are the
+    GPUs that did not answer the last query: their current state is unknown.
     """
 
     gpus: tuple[Gpu, ...] = ()
     complete: bool = False
-    silent: frozenset[GpuUuid] = frozenset()
+    silent: frozenset[DeviceId] = frozenset()
     _by_pci: dict[PciAddress, Gpu] = field(init=False, repr=False, compare=False)
-    _by_uuid: dict[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
+    _by_id: dict[DeviceId, Gpu] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_pci", {gpu.pci: gpu for gpu in self.gpus})
-        object.__setattr__(self, "_by_uuid", dict(self._uuids()))
+        object.__setattr__(self, "_by_id", dict(self._ids()))
 
-    def _uuids(self) -> Iterator[tuple[GpuUuid, Gpu]]:
+    def _ids(self) -> Iterator[tuple[DeviceId, Gpu]]:
         for gpu in self.gpus:
             yield gpu.uuid, gpu
-            yield from ((instance.uuid, gpu) for instance in gpu.mig)
+            yield from ((instance.uuid, gpu) for instance in gpu.partitions)
 
-    def by_uuid(self, uuid: GpuUuid) -> Gpu | None:
-        """Return the GPU with that UUID, or the GPU that a MIG instance with that UUID belongs to."""
-        return self._by_uuid.get(uuid)
+    def by_id(self, uuid: DeviceId) -> Gpu | None:
+        """Return the GPU with that id, or the GPU that a partition with that id belongs to."""
+        return self._by_id.get(uuid)
 
     def locate(self, where: DeviceLocator) -> Gpu | None:
         """Return the GPU that a finding concerns, or None when it is not in the inventory."""
-        if where.uuid is not None and (gpu := self._by_uuid.get(where.uuid)) is not None:
+        if where.uuid is not None and (gpu := self._by_id.get(where.uuid)) is not None:
             return gpu
         return self._by_pci.get(where.pci) if where.pci is not None else None
 
-    def allocatable_ids(self, where: DeviceLocator) -> frozenset[GpuUuid]:
+    def allocatable_ids(self, where: DeviceLocator) -> frozenset[DeviceId]:
         """Return every id under which a container may hold the located device.
 
-        A finding on a MIG instance concerns that instance alone. One on the whole GPU concerns the GPU and all its
-        instances (other tools lose whole-GPU faults on MIG GPUs: research/health.md, defects 3 and 4).
+        A finding on a partition concerns that partition alone. One on the whole GPU concerns the GPU and all its
+        partitions (other tools lose whole-GPU faults on MIG GPUs: research/health.md, defects 3 and 4).
         """
         gpu = self.locate(where)
         if gpu is None:
             return frozenset({where.uuid} if where.uuid is not None else ())
         instances = [
             instance
-            for instance in gpu.mig
+            for instance in gpu.partitions
             if where.uuid == instance.uuid
             or (
                 where.gpu_instance == instance.gpu_instance
@@ -140,10 +140,10 @@ class Inventory:
         ]
         if instances:
             return frozenset(instance.uuid for instance in instances)
-        return frozenset((gpu.uuid, *(instance.uuid for instance in gpu.mig)))
+        return frozenset((gpu.uuid, *(instance.uuid for instance in gpu.partitions)))
 
 
-def device_key(where: DeviceLocator, *, inventory: Inventory) -> str:
+def device_key(where: DeviceLocator, *, inventory: DeviceInventory) -> str:
     """Return the name under which a device's health is stored: its GPU's UUID, else its PCI address."""
     gpu = inventory.locate(where)
     if gpu is not None:
@@ -156,7 +156,7 @@ def locator(device: str) -> DeviceLocator:
     try:
         return DeviceLocator(pci=PciAddress.parse(device))
     except ValueError:
-        return DeviceLocator(uuid=GpuUuid(device))
+        return DeviceLocator(uuid=DeviceId(device))
 
 
 @dataclass(frozen=True, slots=True)

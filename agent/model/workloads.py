@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NewType
 
 from kubemend.agent.model.conditions import Condition
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.common import gangs
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube.changes import ChangeKind
@@ -295,7 +295,7 @@ class Allocation:
     namespace: str
     pod_name: str
     container: str
-    devices: frozenset[GpuUuid]
+    devices: frozenset[DeviceId]
     claims: frozenset[ClaimDevice] = frozenset()
     plugin_devices: frozenset[PluginDevice] = frozenset()
     shared: bool = False
@@ -308,7 +308,7 @@ class Allocations:
     items: tuple[Allocation, ...] = ()
     known: bool = False
 
-    def holders(self, devices: frozenset[GpuUuid]) -> tuple[Allocation, ...]:
+    def holders(self, devices: frozenset[DeviceId]) -> tuple[Allocation, ...]:
         """Return the allocations that hold any of the devices."""
         return tuple(item for item in self.items if item.devices & devices)
 

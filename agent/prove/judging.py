@@ -7,7 +7,7 @@ evidence that nothing but the GPU, its memory or its way to the host explains. E
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kubemend.agent.model.devices import Gpu, GpuUuid
+from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.prove.measurements import OF_ONE_GPU, CudaFailure, Facts, Hanging, Measured, Step, Test
 from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer
@@ -48,8 +48,8 @@ def obstacle(gpu: Gpu, answer: DeviceAnswer | None, *, mps: bool) -> Verdict | N
     if answer is None or answer.condition is not Condition.ANSWERS:
         why = answer.error or answer.condition.value if answer is not None else "no answer"
         return Verdict(Outcome.UNKNOWN, Reason.NVML_UNCLEAR, f"NVML does not show the GPU's state: {why}")
-    if gpu.mig:
-        return Verdict(Outcome.SKIPPED, Reason.MIG, f"it is divided into {len(gpu.mig)} MIG instances")
+    if gpu.partitions:
+        return Verdict(Outcome.SKIPPED, Reason.MIG, f"it is divided into {len(gpu.partitions)} MIG instances")
     if mps:
         return Verdict(Outcome.SKIPPED, Reason.MPS, "an MPS daemon runs on this machine")
     if answer.processes is None:
@@ -61,7 +61,7 @@ def obstacle(gpu: Gpu, answer: DeviceAnswer | None, *, mps: bool) -> Verdict | N
     return None
 
 
-def judge(uuid: GpuUuid, measured: Measured, *, alone: bool = True) -> Verdict:
+def judge(uuid: DeviceId, measured: Measured, *, alone: bool = True) -> Verdict:
     """Return the verdict on one GPU. ``alone``: it was seen without other processes after the measurements as well."""
     wrong = next(_differences(measured.steps), None)
     if wrong is not None:
@@ -115,7 +115,7 @@ def _differences(steps: Iterable[Step]) -> Iterator[Verdict]:
         yield Verdict(Outcome.FAILED, _WRONG[step.test], message, _evidence(step))
 
 
-def _stopped(uuid: GpuUuid, measured: Measured) -> Verdict | None:
+def _stopped(uuid: DeviceId, measured: Measured) -> Verdict | None:
     facts = measured.facts
     if measured.no_library is not None:
         return Verdict(Outcome.SKIPPED, Reason.NO_CUDA, f"libcuda.so.1 cannot be used: {measured.no_library}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from kubemend.agent.health.catalog.catalog import Catalog
-from kubemend.agent.model.devices import Gpu, GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, Gpu, PciAddress
 from kubemend.agent.prove import judging, worker, workers
 from kubemend.agent.prove.measurements import Measured
 from kubemend.agent.prove.report import GpuRow, PairRow, Report
@@ -80,7 +80,7 @@ def _is_named(gpu: Gpu, name: str) -> bool:
         return False
 
 
-def _alone(uuid: GpuUuid, found: GpusFound) -> bool:
+def _alone(uuid: DeviceId, found: GpusFound) -> bool:
     answer = found.answers.get(uuid)
     return answer is not None and answer.processes == ()
 
@@ -89,7 +89,7 @@ def _row(gpu: Gpu, verdict: Verdict) -> GpuRow:
     return GpuRow(uuid=gpu.uuid, label=f"GPU {gpu.index}", name=gpu.name, pci=str(gpu.pci), verdict=verdict)
 
 
-async def _measured(gpus: Sequence[Gpu], *, timeout: float) -> Mapping[GpuUuid, Measured]:
+async def _measured(gpus: Sequence[Gpu], *, timeout: float) -> Mapping[DeviceId, Measured]:
     async with asyncio.TaskGroup() as tasks:
         running = {
             gpu.uuid: tasks.create_task(_run(worker.ONE_GPU, [gpu.uuid], timeout=timeout), name=f"prove {gpu.uuid}")
@@ -117,6 +117,6 @@ async def _pairs(rows: Sequence[GpuRow], *, timeout: float) -> tuple[tuple[PairR
     return tuple(pairs), unseen
 
 
-async def _run(what: str, uuids: Sequence[GpuUuid], *, timeout: float) -> Measured:
+async def _run(what: str, uuids: Sequence[DeviceId], *, timeout: float) -> Measured:
     """Run one worker and return what it reports in its share of ``timeout``."""
     return await workers.run(what, uuids, deadline=_CALL_SHARE * timeout, timeout=_WORKER_SHARE * timeout)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.prove.verdicts import Outcome, Verdict
 from kubemend.agent.scan.report import Unseen
 
@@ -21,7 +21,7 @@ _RANK: Final = (Outcome.PASSED, Outcome.SKIPPED, Outcome.UNKNOWN, Outcome.FAILED
 class GpuRow:
     """One GPU and its verdict. ``pci`` may be empty."""
 
-    uuid: GpuUuid
+    uuid: DeviceId
     label: str
     name: str
     pci: str

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.prove import measurements, worker
 from kubemend.agent.prove.measurements import Finished, Hanging, Measured, Message
 from kubemend.agent.sources.nvml.child import Child
@@ -25,7 +25,7 @@ class Worker:
     The constructor raises OSError if it cannot be started. Call ``close`` at the end in any case.
     """
 
-    def __init__(self, what: str, uuids: Sequence[GpuUuid], *, deadline: float, leaving: Path | None = None) -> None:
+    def __init__(self, what: str, uuids: Sequence[DeviceId], *, deadline: float, leaving: Path | None = None) -> None:
         """``what``: ``worker.ONE_GPU`` or ``worker.PEERS``; ``deadline`` of one CUDA call is in seconds.
 
         ``leaving``: where cgroups are mounted, for a worker that leaves this process's.
@@ -68,7 +68,7 @@ class Worker:
         self._child.close_pipes()
 
 
-async def run(what: str, uuids: Sequence[GpuUuid], *, deadline: float, timeout: float) -> Measured:
+async def run(what: str, uuids: Sequence[DeviceId], *, deadline: float, timeout: float) -> Measured:
     """Start one worker and return what it reports in ``timeout`` seconds; ``deadline`` is that of one CUDA call."""
     try:
         started = Worker(what, uuids, deadline=deadline)
@@ -95,6 +95,6 @@ async def _how_it_ended(child: Child) -> str:
     return f"its process ended {how} ({last or 'no output'})"
 
 
-def _environment(uuids: Sequence[GpuUuid]) -> dict[str, str]:
+def _environment(uuids: Sequence[DeviceId]) -> dict[str, str]:
     """Return the worker's environment: these GPUs only, in this order, and no cache of compiled kernels on the disk."""
     return {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_CACHE_DISABLE": "1"}

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.restart import strategies
 from kubemend.agent.restart.intents import Strategy
 
@@ -33,7 +33,7 @@ class ProofState(enum.Enum):
 class DeviceProof:
     """The result of one GPU. ``reason`` is stable (``agent.prove.verdicts.Reason``), empty if it passed."""
 
-    device: GpuUuid
+    device: DeviceId
     state: ProofState
     reason: str = ""
     detail: str = ""
@@ -50,8 +50,8 @@ IMPLAUSIBLE: Final = "Implausible"
 
 
 def due(
-    devices: frozenset[GpuUuid], *, strategy: Strategy, concerned: Collection[GpuUuid], attempt: int
-) -> frozenset[GpuUuid]:
+    devices: frozenset[DeviceId], *, strategy: Strategy, concerned: Collection[DeviceId], attempt: int
+) -> frozenset[DeviceId]:
     """Return the GPUs to prove.
 
     ``concerned`` are those that a fault concerns; ``attempt`` is the number of the gang's round, 0 outside rounds.

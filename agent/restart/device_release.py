@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart.verification import Check, CheckState
 
@@ -66,7 +66,7 @@ class Process:
 class Seen:
     """One listing. ``devices`` lacks those that did not answer, ``processes`` those that do not exist (any more)."""
 
-    devices: Mapping[GpuUuid, DeviceUse]
+    devices: Mapping[DeviceId, DeviceUse]
     processes: Mapping[int, Process]
 
 
@@ -78,7 +78,7 @@ class Held:
     ``unaccounted`` the used memory that no listed process accounts for (bytes); None if the driver does not report it.
     """
 
-    device: GpuUuid
+    device: DeviceId
     pids: Mapping[int, float | None]
     memory: int | None
     unaccounted: int | None
@@ -90,7 +90,7 @@ class ReleaseCheck:
 
     verdict: ReleaseState
     detail: str = ""
-    pids: Mapping[GpuUuid, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
+    pids: Mapping[DeviceId, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def judge(
     now: Seen | None,
     *,
     old: frozenset[ContainerId],
-    silent: frozenset[GpuUuid] = frozenset(),
+    silent: frozenset[DeviceId] = frozenset(),
 ) -> ReleaseCheck:
     """Return whether the devices are free of the old containers' processes and memory.
 
@@ -162,7 +162,7 @@ def judge(
     return ReleaseCheck(ReleaseState.FREE, "" if held else "none of its processes was on a device")
 
 
-def _unknown(unasked: frozenset[GpuUuid]) -> ReleaseCheck:
+def _unknown(unasked: frozenset[DeviceId]) -> ReleaseCheck:
     return ReleaseCheck(
         ReleaseState.UNKNOWN, f"the driver did not list the processes on {', '.join(sorted(unasked)) or 'its devices'}"
     )

@@ -19,7 +19,7 @@ from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import rounds
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.restart import admission, device_proof, steps, verification
@@ -142,7 +142,7 @@ class RestartExecutor:
         *,
         cause: admission.Cause,
         counted: Counted,
-        devices: frozenset[GpuUuid] | None,
+        devices: frozenset[DeviceId] | None,
         announce: Callable[[], None],
         part: RoundHooks | None = None,
     ) -> Outcome:
@@ -189,7 +189,7 @@ class RestartExecutor:
         act: RestartPlan,
         *,
         cause: admission.Cause,
-        devices: frozenset[GpuUuid] | None,
+        devices: frozenset[DeviceId] | None,
         record: rounds.Record | None,
     ) -> proofs.PreparedProof | None:
         """Return the proof of the plan's GPUs, ready to begin; None if nothing is proved, or on an internal error."""
@@ -239,7 +239,7 @@ class RestartExecutor:
             self.quiet.clear()
 
     async def _finish(
-        self, done: _Done, *, part: RoundHooks | None, devices: frozenset[GpuUuid] | None, visit: GateSession
+        self, done: _Done, *, part: RoundHooks | None, devices: frozenset[DeviceId] | None, visit: GateSession
     ) -> Outcome:
         """Hold it until the round's release, then conclude it. An internal error still closes its intents."""
         try:
@@ -275,7 +275,7 @@ class RestartExecutor:
             )
         return outcome
 
-    async def _conclude(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: GateSession) -> None:
+    async def _conclude(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> None:
         """Report at once, verify, wait until kubelet agrees, report again, and close the intents.
 
         The first report is skipped for a round's members, because there are many. An unfinished intent stays open in
@@ -319,7 +319,7 @@ class RestartExecutor:
             await self._close(done)
 
     async def _verified_unless_hurried(
-        self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: GateSession
+        self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession
     ) -> _Verified | None:
         """Return the verified outcome; None if a round waits for the pod."""
         expedite = self._hurried.setdefault(done.act.target.pod.uid, asyncio.Event())
@@ -335,7 +335,7 @@ class RestartExecutor:
             if done.act.target.pod.uid not in self._in_a_hurry:
                 self._hurried.pop(done.act.target.pod.uid, None)
 
-    async def _verify(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: GateSession) -> _Verified:
+    async def _verify(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> _Verified:
         (outcome, settled), answer, free = await asyncio.gather(
             self._aftermath.settle(done.act, done.outcome),
             self._aftermath.devices_answer(devices),
@@ -343,7 +343,7 @@ class RestartExecutor:
         )
         return _Verified(outcome, settled, answer, free)
 
-    def _expect(self, done: _Done, *, devices: frozenset[GpuUuid] | None, visit: GateSession) -> None:
+    def _expect(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> None:
         """Start timing until a new process uses the devices that the old ones used."""
         if self._newcomers is not None and done.outcome.result.restarted and visit.was_occupied:
             self._newcomers.expect(

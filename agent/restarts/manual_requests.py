@@ -12,7 +12,7 @@ from kubemend.agent import ports
 from kubemend.agent.actuator import progress
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, overrides
 from kubemend.agent.restart.reasons import Reason
@@ -117,7 +117,7 @@ class ManualRestarts:
         if pod is not None and pod.phase == "Pending":
             await self._pods.wait_for(target.pod.uid, lambda pod: pod.phase != "Pending", timeout=self._watch_delay)
 
-    async def _held(self, target: ContainerRef, followed: progress.Progress) -> frozenset[GpuUuid] | None:
+    async def _held(self, target: ContainerRef, followed: progress.Progress) -> frozenset[DeviceId] | None:
         """Return the container's GPUs; None if kubelet does not report them and all GPUs of the node are usable.
 
         If a GPU is unusable, a new process might fail on it, so the request waits for kubelet's answer.
@@ -134,7 +134,7 @@ class ManualRestarts:
             held = await self._ask_kubelet(target)
         return held
 
-    async def _ask_kubelet(self, target: ContainerRef) -> frozenset[GpuUuid] | None:
+    async def _ask_kubelet(self, target: ContainerRef) -> frozenset[DeviceId] | None:
         return convert.held_by(target, await self._holders.current(max_age=self._ask_again))
 
     def _all_usable(self) -> bool:

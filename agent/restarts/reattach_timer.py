@@ -9,7 +9,7 @@ import structlog
 from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart.device_release import DeviceUse
 from kubemend.agent.restart.intents import Strategy
@@ -27,7 +27,7 @@ _DRIVER_SECONDS = 2.0
 class _Expected:
     restart: str
     strategy: Strategy
-    devices: frozenset[GpuUuid]
+    devices: frozenset[DeviceId]
     containers: frozenset[ContainerId]
     since: float  # by the event loop's clock
 
@@ -56,7 +56,7 @@ class DeviceReattachTimer:
         self._some = asyncio.Event()
 
     def expect(
-        self, restart: str, *, strategy: Strategy, devices: frozenset[GpuUuid], containers: Iterable[ContainerId]
+        self, restart: str, *, strategy: Strategy, devices: frozenset[DeviceId], containers: Iterable[ContainerId]
     ) -> None:
         """Start timing until one of these containers has a process on any of these devices."""
         now = asyncio.get_running_loop().time()
@@ -74,7 +74,7 @@ class DeviceReattachTimer:
             await asyncio.sleep(self._period)  # NVML has no event for a new process
 
     async def _check_expected(self) -> None:
-        devices = frozenset[GpuUuid]().union(*(each.devices for each in self._expected))
+        devices = frozenset[DeviceId]().union(*(each.devices for each in self._expected))
         uses = await self._driver.uses(devices, timeout=_DRIVER_SECONDS) or {}
         on_device = {device: self._containers(use) for device, use in uses.items()}
         now = asyncio.get_running_loop().time()

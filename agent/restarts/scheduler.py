@@ -16,7 +16,7 @@ from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, budget, cache, clone, overrides, process
@@ -72,7 +72,7 @@ class Request:
 
     target: ContainerRef
     cause: Callable[[], admission.Cause]
-    devices: frozenset[GpuUuid] | None
+    devices: frozenset[DeviceId] | None
     asked: overrides.RestartOverrides | None = None
     followed: progress.Progress = progress.NO_FOLLOWER
     withdrawn: Callable[[], Awaitable[str]] = _stands

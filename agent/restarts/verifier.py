@@ -12,7 +12,7 @@ from kubemend.agent.actuator.device_release import GateSession
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import PodView
 from kubemend.agent.restart import device_release, strategies, verification
 from kubemend.agent.restart.verification import Check, CheckState
@@ -42,14 +42,14 @@ class RestartVerifier:
         self._outside = outside
         self._patience = patience if patience is not None else Patience()
 
-    async def devices_answer(self, devices: frozenset[GpuUuid] | None) -> Check:
+    async def devices_answer(self, devices: frozenset[DeviceId] | None) -> Check:
         """Ask the driver whether the container's devices still answer; None: it is unknown which devices it holds."""
         if not devices:
             return verification.devices_answer(devices, answering=None)
         answering = await self._outside.devices.answering(devices, timeout=self._patience.devices)
         return verification.devices_answer(devices, answering=answering)
 
-    async def devices_free(self, devices: frozenset[GpuUuid] | None, *, visit: GateSession) -> Check:
+    async def devices_free(self, devices: frozenset[DeviceId] | None, *, visit: GateSession) -> Check:
         """Check that the old processes have left the devices; containers that kubelet starts pass no release gate."""
         if devices is None:
             return device_release.unknown_devices()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kubemend.agent import ports
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.rounds import Order
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodView
 from kubemend.agent.restart import admission, intents, members, options, overrides
@@ -87,7 +87,7 @@ class OrderResolver:
         allocations = await self._knowledge.holders.current(max_age=1.0)
         parts = [convert.held_by(ContainerRef(member.pod, name), allocations) for name in selection.restarted]
         known = [part for part in parts if part is not None]
-        held = frozenset[GpuUuid]().union(*known) if len(known) == len(parts) else None
+        held = frozenset[DeviceId]().union(*known) if len(known) == len(parts) else None
         return Request(
             target=target,
             cause=lambda: self.cause(member, held),
@@ -103,7 +103,7 @@ class OrderResolver:
             part=member,
         )
 
-    def cause(self, member: MemberSession, held: frozenset[GpuUuid] | None) -> admission.Cause:
+    def cause(self, member: MemberSession, held: frozenset[DeviceId] | None) -> admission.Cause:
         """Return the cause. Its action refuses the restart if a device needs more than one."""
         ledger, inventory = self._knowledge.ledger, self._knowledge.devices.inventory
         devices = gpu_keys(held, inventory=inventory) if held is not None else ledger.devices()

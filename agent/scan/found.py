@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from kubemend.agent.model.devices import GpuUuid, Inventory
+from kubemend.agent.model.devices import DeviceId, DeviceInventory
 from kubemend.agent.model.findings import Finding
 from kubemend.agent.model.nics import Nic
 from kubemend.agent.scan.report import Unseen
@@ -16,8 +16,8 @@ class GpusFound:
     """``answers`` has each GPU's answer to a query of its own; a GPU that is missing there did not answer."""
 
     findings: tuple[Finding, ...] = ()
-    inventory: Inventory = field(default_factory=Inventory)
-    answers: Mapping[GpuUuid, DeviceAnswer] = field(default_factory=lambda: MappingProxyType({}))
+    inventory: DeviceInventory = field(default_factory=DeviceInventory)
+    answers: Mapping[DeviceId, DeviceAnswer] = field(default_factory=lambda: MappingProxyType({}))
     unseen: tuple[Unseen, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kubemend.agent.health.catalog.catalog import Catalog
-from kubemend.agent.model.devices import GpuUuid, Inventory
+from kubemend.agent.model.devices import DeviceId, DeviceInventory
 from kubemend.agent.model.findings import Finding
 from kubemend.agent.scan.found import GpusFound
 from kubemend.agent.scan.report import Unseen
@@ -84,7 +84,7 @@ async def _found(source: NvmlSource, status: ComponentStatus, findings: list[Fin
     )
 
 
-def _not_shown(inventory: Inventory, sysfs: Path) -> Iterator[Unseen]:
+def _not_shown(inventory: DeviceInventory, sysfs: Path) -> Iterator[Unseen]:
     """Yield a problem if GPUs are missing in NVML: the driver could not start them, or the container lacks them."""
     shown, on_bus = len(inventory.gpus), detection.gpus_on_bus(sysfs)
     if shown < on_bus:
@@ -92,12 +92,12 @@ def _not_shown(inventory: Inventory, sysfs: Path) -> Iterator[Unseen]:
         yield Unseen(PART, f"NVML shows {shown} of the {on_bus} NVIDIA GPUs on the PCI bus", hint)
 
 
-def _by_uuid(answer: DevicesAnswer | Unknown) -> Mapping[GpuUuid, DeviceAnswer]:
+def _by_uuid(answer: DevicesAnswer | Unknown) -> Mapping[DeviceId, DeviceAnswer]:
     devices = answer.devices if isinstance(answer, DevicesAnswer) else ()
     return MappingProxyType({each.uuid: each for each in devices})
 
 
-def _unseen(status: ComponentStatus, inventory: Inventory, answer: DevicesAnswer | Unknown) -> Iterator[Unseen]:
+def _unseen(status: ComponentStatus, inventory: DeviceInventory, answer: DevicesAnswer | Unknown) -> Iterator[Unseen]:
     if status.state is ComponentState.DEGRADED:
         yield Unseen(PART, status.message, status.hint)
     elif isinstance(answer, Unknown):

@@ -13,7 +13,7 @@ from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
 from kubemend.agent.health.state import fold, recurrence
 from kubemend.agent.health.state.fold import HealthState
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import Gpu, GpuUuid, device_key, locator
+from kubemend.agent.model.devices import DeviceId, Gpu, device_key, locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.nics import Nic
 from kubemend.agent.model.verdicts import Health, Verdict
@@ -73,7 +73,7 @@ def _hit(finding: Finding, found: Found) -> Iterator[int]:
 def _with_driver_verdict(state: HealthState, found: Found, *, catalog: Catalog, now: float) -> HealthState:
     """Apply the driver's recovery action (NVML field 230) where the catalog leaves the decision to it."""
     for device, active_faults in state.devices.items():
-        answer = found.gpus.answers.get(GpuUuid(device))
+        answer = found.gpus.answers.get(DeviceId(device))
         asked = any(latch.action is ActionClass.ASK_DRIVER for latch in active_faults)
         if asked and answer is not None and answer.recovery_action is not None:
             code = str(answer.recovery_action)

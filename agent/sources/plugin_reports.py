@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid
+from kubemend.agent.model.devices import DeviceId, DeviceLocator, Gpu
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import PodChange, PodChangeKind, PodUid, PodView, ReportedHealth, ResourceHealth
 
@@ -36,8 +36,8 @@ class PluginReports:
         *,
         emit: Callable[[Finding], None],
         classify: Callable[[FindingKind, str], ActionClass],
-        locate: Callable[[GpuUuid], Gpu | None],
-        held: Callable[[], Iterable[GpuUuid]],
+        locate: Callable[[DeviceId], Gpu | None],
+        held: Callable[[], Iterable[DeviceId]],
         now: Callable[[], float] = time.time,
     ) -> None:
         """Create it; ``now`` returns Unix seconds.
@@ -51,8 +51,8 @@ class PluginReports:
         self._held = held
         self._now = now
         self._pods: dict[PodUid, dict[tuple[str, str], ResourceHealth]] = {}
-        self._raised: dict[GpuUuid, str] = {}
-        self._gpu_of: dict[GpuUuid, GpuUuid] = {}
+        self._raised: dict[DeviceId, str] = {}
+        self._gpu_of: dict[DeviceId, DeviceId] = {}
         self._foreign: frozenset[tuple[str, str]] = frozenset()
         self._listed = False
         self._serials = itertools.count(1)
@@ -97,16 +97,16 @@ class PluginReports:
             self._emit_finding(device, FindingKind.FAULT_OVER, text="no plugin reports it as unhealthy any longer")
         self._name_foreign(reports)
 
-    def _texts(self, reports: Iterable[ResourceHealth]) -> dict[GpuUuid, str]:
+    def _texts(self, reports: Iterable[ResourceHealth]) -> dict[DeviceId, str]:
         """Return the text for each unhealthy GPU, independent of the order of pods."""
-        texts: dict[GpuUuid, set[str]] = {}
+        texts: dict[DeviceId, set[str]] = {}
         for report in reports:
             if report.health is ReportedHealth.UNHEALTHY:
                 for device in self._device(report):
                     texts.setdefault(device, set()).add(f"{report.resource}: {report.message or 'no reason given'}")
         return {device: f"its plugin reports Unhealthy ({'; '.join(sorted(found))})" for device, found in texts.items()}
 
-    def _device(self, report: ResourceHealth) -> Iterator[GpuUuid]:
+    def _device(self, report: ResourceHealth) -> Iterator[DeviceId]:
         """Yield the GPU of a report, if it is known.
 
         Only the driver knows the GPU of a MIG instance; its last answer is used while it is unavailable.
@@ -139,7 +139,7 @@ class PluginReports:
             log.warning("plugin_report.not_a_gpu", resource=resource, id=name)
         self._foreign = found
 
-    def _emit_finding(self, device: GpuUuid, kind: FindingKind, *, text: str) -> None:
+    def _emit_finding(self, device: DeviceId, kind: FindingKind, *, text: str) -> None:
         over = kind is FindingKind.FAULT_OVER
         self._emit(
             Finding(
@@ -161,6 +161,6 @@ def _by_id(pod: PodView) -> dict[tuple[str, str], ResourceHealth]:
     return {(report.resource, report.id): report for report in ascending}
 
 
-def _uuid(report: ResourceHealth) -> GpuUuid | None:
+def _uuid(report: ResourceHealth) -> DeviceId | None:
     match = _UUID.search(report.id)
-    return GpuUuid(match["uuid"]) if match is not None else None
+    return DeviceId(match["uuid"]) if match is not None else None

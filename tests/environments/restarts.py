@@ -13,7 +13,7 @@ from kubemend.agent.clients.cri.errors import NameReserved
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerSpec, ContainerState, ContainerSummary
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.dependencies import Actuators, Dependencies
@@ -60,7 +60,7 @@ class RestartEnv:
         """Opt in so, request a restart, let kubelet agree with any outcome, and return the last condition."""
         return await self.ask_on(None, **annotations)
 
-    async def ask_on(self, device: GpuUuid | None, /, **annotations: str) -> Condition:
+    async def ask_on(self, device: DeviceId | None, /, **annotations: str) -> Condition:
         """As ``ask``; the fault was on this device, which the container holds."""
         view = self.pod.pods.pods()[POD.uid]
         wishes = {"kubemend.io/restart": "InPlace"} | {f"kubemend.io/{key}": text for key, text in annotations.items()}

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId
@@ -23,8 +23,8 @@ class GpuHost:
 
     answers: bool = True
     hangs: bool = False
-    listed: dict[GpuUuid, dict[int, int | None]] = field(default_factory=dict)
-    memory: dict[GpuUuid, int] = field(default_factory=dict)
+    listed: dict[DeviceId, dict[int, int | None]] = field(default_factory=dict)
+    memory: dict[DeviceId, int] = field(default_factory=dict)
     known: dict[int, ProcessFacts] = field(default_factory=dict)
     in_d_state: set[int] = field(default_factory=set)
     unreadable: set[int] = field(default_factory=set)
@@ -34,7 +34,7 @@ class GpuHost:
     _ends: dict[int, asyncio.Event] = field(default_factory=dict)
 
     def put(
-        self, device: GpuUuid, pid: int, *, container: str | None, used: int | None = 1 << 30, started: float = 1.0
+        self, device: DeviceId, pid: int, *, container: str | None, used: int | None = 1 << 30, started: float = 1.0
     ) -> None:
         """Let a process run on a device."""
         self.listed.setdefault(device, {})[pid] = used
@@ -64,7 +64,7 @@ class GpuHost:
             self.asked.clear()
             await self.asked.wait()
 
-    async def uses(self, uuids: Iterable[GpuUuid], *, timeout: float) -> Mapping[GpuUuid, DeviceUse] | None:
+    async def uses(self, uuids: Iterable[DeviceId], *, timeout: float) -> Mapping[DeviceId, DeviceUse] | None:
         self.questions += 1
         self.asked.set()
         if self.hangs:
@@ -73,7 +73,7 @@ class GpuHost:
             return None
         return {uuid: self._use(uuid) for uuid in uuids if uuid in self.listed}
 
-    def _use(self, uuid: GpuUuid) -> DeviceUse:
+    def _use(self, uuid: DeviceId) -> DeviceUse:
         users = self.listed[uuid]
         used = self.memory.get(uuid, 0) + sum(size or 0 for size in users.values())
         return DeviceUse(tuple(ProcessUse(pid, size) for pid, size in users.items()), memory_used=used)

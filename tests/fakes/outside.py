@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.conditions import Condition
-from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu, PciAddress
 from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.model.workloads import (
     Allocation,
@@ -27,7 +27,7 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import admission
 
-GPU = Gpu(uuid=GpuUuid("GPU-0"), pci=PciAddress.parse("0000:41:00.0"), index=0)
+GPU = Gpu(uuid=DeviceId("GPU-0"), pci=PciAddress.parse("0000:41:00.0"), index=0)
 
 
 class Pods:
@@ -97,14 +97,14 @@ class Pods:
 class Devices:
     """The driver. ``answers`` None: it cannot be queried."""
 
-    inventory: Inventory = field(default_factory=lambda: Inventory(gpus=(GPU,), complete=True))
+    inventory: DeviceInventory = field(default_factory=lambda: DeviceInventory(gpus=(GPU,), complete=True))
     answers: bool | None = True
     recovery: int | None = None
 
-    async def answering(self, uuids: Iterable[GpuUuid], *, timeout: float) -> frozenset[GpuUuid] | None:
+    async def answering(self, uuids: Iterable[DeviceId], *, timeout: float) -> frozenset[DeviceId] | None:
         return None if self.answers is None else frozenset(uuids if self.answers else ())
 
-    async def recovery_action(self, uuid: GpuUuid, *, timeout: float) -> int | None:
+    async def recovery_action(self, uuid: DeviceId, *, timeout: float) -> int | None:
         return self.recovery
 
 
@@ -114,7 +114,7 @@ class Holders:
 
     allocations: Allocations = field(default_factory=Allocations)
 
-    def hold(self, *refs: ContainerRef, device: GpuUuid = GPU.uuid) -> None:
+    def hold(self, *refs: ContainerRef, device: DeviceId = GPU.uuid) -> None:
         items = tuple(Allocation(ref.pod.namespace, ref.pod.name, ref.name, frozenset({device})) for ref in refs)
         self.allocations = Allocations(items=items, known=True)
 

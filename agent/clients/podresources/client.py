@@ -10,7 +10,7 @@ import grpc.aio
 import structlog
 
 from kubemend.agent.clients.podresources import convert
-from kubemend.agent.model.devices import Inventory
+from kubemend.agent.model.devices import DeviceInventory
 from kubemend.agent.model.workloads import Allocations, PodRef
 from kubemend.common import grpcio
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -125,7 +125,7 @@ class GpuHolders:
     They name indices, device nodes and DRA claims; ``inventory`` returns the GPUs that these belong to.
     """
 
-    def __init__(self, *, cache: AllocationCache, inventory: Callable[[], Inventory]) -> None:
+    def __init__(self, *, cache: AllocationCache, inventory: Callable[[], DeviceInventory]) -> None:
         self._cache = cache
         self._inventory = inventory
 

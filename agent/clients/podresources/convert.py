@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
-from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu
 from kubemend.agent.model.workloads import Allocation, Allocations, ClaimDevice, ContainerRef, PluginDevice
 from kubemend.common.pb.podresources.v1 import api_pb2
 
@@ -36,7 +36,7 @@ def _allocations(pods: Iterable[api_pb2.PodResources]) -> Iterator[Allocation]:
                 for device_id in entry.device_ids:
                     shared |= _SHARE.search(device_id) is not None
                     if (match := _UUID.fullmatch(device_id)) is not None:
-                        uuids.add(GpuUuid(match["uuid"]))
+                        uuids.add(DeviceId(match["uuid"]))
                     else:
                         others.add(PluginDevice(resource=entry.resource_name, id=device_id))
             claims = frozenset(_claim_devices(container))
@@ -58,7 +58,7 @@ def _claim_devices(container: api_pb2.ContainerResources) -> Iterator[ClaimDevic
             yield ClaimDevice(driver=resource.driver_name, pool=resource.pool_name, device=resource.device_name)
 
 
-def resolve(held: Allocations, *, inventory: Inventory) -> Allocations:
+def resolve(held: Allocations, *, inventory: DeviceInventory) -> Allocations:
     """Return the allocations with claims and plugin ids resolved to UUIDs by the inventory.
 
     Unknown ones stay as they are. A MIG device of the DRA driver is named by profile and placement, which do not
@@ -72,7 +72,7 @@ def resolve(held: Allocations, *, inventory: Inventory) -> Allocations:
     )
 
 
-def held_by(container: ContainerRef, allocations: Allocations) -> frozenset[GpuUuid] | None:
+def held_by(container: ContainerRef, allocations: Allocations) -> frozenset[DeviceId] | None:
     """Return the GPUs that a container holds; None if kubelet did not answer, or names them in an unknown form."""
     names = (container.pod.namespace, container.pod.name, container.name)
     mine = [item for item in allocations.items if (item.namespace, item.pod_name, item.container) == names]
@@ -98,8 +98,8 @@ def _resolved(item: Allocation, *, by_minor: dict[int, Gpu], by_index: dict[int,
         if match["mig"] is None:
             devices.add(gpu.uuid)
             claims.discard(claim)
-        elif len(gpu.mig) == 1:
-            devices.add(gpu.mig[0].uuid)
+        elif len(gpu.partitions) == 1:
+            devices.add(gpu.partitions[0].uuid)
             claims.discard(claim)
         else:
             devices.add(gpu.uuid)
@@ -112,7 +112,7 @@ def _resolved(item: Allocation, *, by_minor: dict[int, Gpu], by_index: dict[int,
     )
 
 
-def _plugin_uuid(held: PluginDevice, *, by_minor: dict[int, Gpu], by_index: dict[int, Gpu]) -> GpuUuid | None:
+def _plugin_uuid(held: PluginDevice, *, by_minor: dict[int, Gpu], by_index: dict[int, Gpu]) -> DeviceId | None:
     if not held.resource.startswith(_NVIDIA_RESOURCES):
         return None
     if (match := _INDEX.fullmatch(held.id)) is not None:
@@ -123,4 +123,4 @@ def _plugin_uuid(held: PluginDevice, *, by_minor: dict[int, Gpu], by_index: dict
     if match["gpu_instance"] is None:
         return gpu.uuid
     instance = int(match["gpu_instance"])
-    return next((mig.uuid for mig in gpu.mig if mig.gpu_instance == instance), None)
+    return next((mig.uuid for mig in gpu.partitions if mig.gpu_instance == instance), None)

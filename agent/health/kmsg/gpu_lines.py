@@ -10,7 +10,7 @@ from kubemend.agent.health.kmsg.grammar import gpu_place, gpu_uuid, nvlink5, nvr
 from kubemend.agent.health.kmsg.line_findings import Seen
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind
 
 _MOST_GPUS = 1024
@@ -26,7 +26,7 @@ class GpuLines:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._joiner = off_bus.Joiner()
-        self._uuids: dict[PciAddress, GpuUuid] = {}
+        self._uuids: dict[PciAddress, DeviceId] = {}
 
     def read(self, text: str, *, seen: Seen) -> tuple[Finding, ...]:
         """Return the findings in a line: one at most."""
@@ -44,7 +44,7 @@ class GpuLines:
             return (self._off_bus(lost, text=text, seen=seen),)
         return ()
 
-    def _remember(self, pci: PciAddress, uuid: GpuUuid) -> None:
+    def _remember(self, pci: PciAddress, uuid: DeviceId) -> None:
         if pci in self._uuids or len(self._uuids) < _MOST_GPUS:
             self._uuids[pci] = uuid
 

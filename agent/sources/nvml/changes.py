@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from kubemend.agent.health.gpu.readings import Vital
 from kubemend.agent.health.gpu.speed_rules import BOARD_FAULTS
-from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceLocator, Gpu, PciAddress
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceEvent, Happening, Slot, Snapshot, XidEvent
 
@@ -55,7 +55,7 @@ class View:
     lists the GPUs that could not be read, with the reason.
     """
 
-    gpus: Mapping[GpuUuid, GpuState] = field(default_factory=lambda: MappingProxyType({}))
+    gpus: Mapping[DeviceId, GpuState] = field(default_factory=lambda: MappingProxyType({}))
     complete: bool = False
     strangers: int = 0
     strange_faults: frozenset[int] = frozenset()
@@ -78,7 +78,7 @@ class Change:
     evidence: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def of_earlier_agents(known: Mapping[GpuUuid, PciAddress]) -> View:
+def of_earlier_agents(known: Mapping[DeviceId, PciAddress]) -> View:
     """Return the view before the first poll, with the GPUs that NVML showed to previous agents on this boot."""
     return View(
         gpus={uuid: GpuState(gpu=Gpu(uuid=uuid, pci=pci, index=NO_INDEX)) for uuid, pci in known.items()},
@@ -148,7 +148,7 @@ _HAPPENINGS = {
 }
 
 
-def _without_replaced(known: Mapping[GpuUuid, GpuState], present: Iterable[Slot]) -> dict[GpuUuid, GpuState]:
+def _without_replaced(known: Mapping[DeviceId, GpuState], present: Iterable[Slot]) -> dict[DeviceId, GpuState]:
     """Drop GPUs whose place on the bus another one has taken: they will not come back there."""
     owners = {slot.gpu.pci: slot.gpu.uuid for slot in present if slot.gpu is not None}
     return {uuid: state for uuid, state in known.items() if owners.get(state.gpu.pci, uuid) == uuid}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kubemend.agent.model.devices import Gpu, GpuUuid
+from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.sources.nvml import reader
 from kubemend.agent.sources.nvml.outcomes import Failure, ReadError, Value
 from kubemend.agent.sources.nvml.protocol import DeviceEvent, Happening, XidEvent
@@ -70,7 +70,7 @@ class EventPump:
         self._thread: threading.Thread | None = None
         self._set: Any = None
         self._origins: dict[int | None, Gpu] = {}
-        self.gpus: frozenset[GpuUuid] = frozenset()
+        self.gpus: frozenset[DeviceId] = frozenset()
 
     def start(self, gpus: Iterable[Gpu]) -> None:
         """Register these GPUs for the wanted events that they support, and wait for them.

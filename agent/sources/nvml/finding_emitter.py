@@ -9,13 +9,13 @@ import structlog
 from kubemend.agent.health.gpu import fold as vitals_fold
 from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.sources.nvml import changes, protocol
 
 log = structlog.get_logger(__name__)
 
-OnInventory = Callable[[Mapping[GpuUuid, PciAddress]], None]
+OnInventory = Callable[[Mapping[DeviceId, PciAddress]], None]
 
 
 class FindingEmitter:
@@ -30,7 +30,7 @@ class FindingEmitter:
         *,
         emit: Callable[[Finding], None],
         classify: Callable[[FindingKind, str], ActionClass],
-        known_before: Mapping[GpuUuid, PciAddress],
+        known_before: Mapping[DeviceId, PciAddress],
         on_inventory: OnInventory,
         limits: Limits,
     ) -> None:
@@ -40,7 +40,7 @@ class FindingEmitter:
         self._limits = limits
         self._known = dict(known_before)
         self._dismissed: set[str] = set()
-        self._vitals: dict[GpuUuid, vitals_fold.GpuVitals] = {}
+        self._vitals: dict[DeviceId, vitals_fold.GpuVitals] = {}
         self._serials = itertools.count(1)
         self._key_prefix = f"nvml:{time.time_ns():x}"  # unique among all agents of one boot
         self.view = changes.of_earlier_agents(known_before)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kubemend.agent.model.devices import Gpu, MigInstance
+from kubemend.agent.model.devices import DevicePartition, Gpu
 from kubemend.agent.sources.nvml.outcomes import Outcome, ReadError, Unsupported, Value
 
 _NOT_FOUND = 6
@@ -12,7 +12,7 @@ _NOT_FOUND = 6
 Ask = Callable[..., Outcome[Any]]
 
 
-def instances(handle: object, *, mode: Outcome[Any], ask: Ask) -> Outcome[tuple[MigInstance, ...]]:
+def instances(handle: object, *, mode: Outcome[Any], ask: Ask) -> Outcome[tuple[DevicePartition, ...]]:
     """Return the instances of a GPU; ``mode`` is the outcome of nvmlDeviceGetMigMode."""
     if not isinstance(mode, Value):
         return mode
@@ -31,14 +31,14 @@ def instances(handle: object, *, mode: Outcome[Any], ask: Ask) -> Outcome[tuple[
     return Value(tuple(found))
 
 
-def put_into(gpu: Gpu, instances: Outcome[tuple[MigInstance, ...]]) -> Gpu:
+def put_into(gpu: Gpu, instances: Outcome[tuple[DevicePartition, ...]]) -> Gpu:
     """Return the GPU with its current instances; with the last known ones where they could not be read."""
     if isinstance(instances, Value):
-        return gpu if instances.value == gpu.mig else replace(gpu, mig=instances.value)
-    return replace(gpu, mig=()) if isinstance(instances, Unsupported) and gpu.mig else gpu
+        return gpu if instances.value == gpu.partitions else replace(gpu, partitions=instances.value)
+    return replace(gpu, partitions=()) if isinstance(instances, Unsupported) and gpu.partitions else gpu
 
 
-def _instance(handle: object, index: int, *, ask: Ask) -> Outcome[MigInstance]:
+def _instance(handle: object, index: int, *, ask: Ask) -> Outcome[DevicePartition]:
     mig = ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
     if not isinstance(mig, Value):
         return mig
@@ -49,4 +49,4 @@ def _instance(handle: object, index: int, *, ask: Ask) -> Outcome[MigInstance]:
             return answer
         answers.append(answer.value)
     uuid, gpu_instance, compute_instance = answers
-    return Value(MigInstance(uuid=uuid, gpu_instance=gpu_instance, compute_instance=compute_instance))
+    return Value(DevicePartition(uuid=uuid, gpu_instance=gpu_instance, compute_instance=compute_instance))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kubemend.agent.model.devices import Gpu, GpuUuid
+from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.sources.nvml import protocol, reader
 from kubemend.agent.sources.nvml.events import EventPump
 from kubemend.agent.sources.nvml.outcomes import Failure, ReadError, Value
@@ -62,7 +62,7 @@ class Poller:
         self._deferred: collections.deque[Letter] = collections.deque()
         self._last_poll = self._next_poll = 0.0
         self._last_full = self._next_full = 0.0
-        self._broken_set: frozenset[GpuUuid] | None = None
+        self._broken_set: frozenset[DeviceId] | None = None
         self._rearm_at = 0.0
         self._rearm_wait = REARM_FIRST
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubemend.agent.health.gpu.readings import Key, Vital, Vitals
-from kubemend.agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
+from kubemend.agent.model.devices import DeviceId, DevicePartition, Gpu, PciAddress
 
 
 class Condition(enum.Enum):
@@ -88,7 +88,7 @@ class XidEvent:
 
     observed_at: float
     code: int
-    uuid: GpuUuid
+    uuid: DeviceId
     pci: PciAddress
     gpu_instance: int | None = None
     compute_instance: int | None = None
@@ -107,7 +107,7 @@ class DeviceEvent:
 
     observed_at: float
     happening: Happening
-    uuid: GpuUuid
+    uuid: DeviceId
     pci: PciAddress
 
 
@@ -126,7 +126,7 @@ class ProcessUse:
 class DeviceAnswer:
     """The current answer of one device. None means unreadable: memory in bytes, processes, recovery action."""
 
-    uuid: GpuUuid
+    uuid: DeviceId
     condition: Condition
     memory_used: int | None = None
     memory_total: int | None = None
@@ -153,7 +153,7 @@ class Query:
     """The agent's query for the current state of these devices."""
 
     request: int
-    uuids: tuple[GpuUuid, ...]
+    uuids: tuple[DeviceId, ...]
 
 
 Message = Beat | DriverAbsent | Ended | Snapshot | XidEvent | DeviceEvent | DevicesAnswer | Query
@@ -200,8 +200,8 @@ def _vitals(body: Mapping[str, Any]) -> Vitals:
 
 
 def _gpu(body: Mapping[str, Any]) -> Gpu:
-    instances = tuple(MigInstance(**instance) for instance in body["mig"])
-    return Gpu(**{**body, "pci": PciAddress(**body["pci"]), "mig": instances})
+    instances = tuple(DevicePartition(**instance) for instance in body["partitions"])
+    return Gpu(**{**body, "pci": PciAddress(**body["pci"]), "partitions": instances})
 
 
 def _slot(body: Mapping[str, Any]) -> Slot:

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.sources.nvml.protocol import DevicesAnswer, Query
 
 
@@ -24,7 +24,7 @@ class Questions:
         self._open: dict[int, asyncio.Future[DevicesAnswer | Unknown]] = {}
 
     async def ask(
-        self, uuids: Sequence[GpuUuid], *, send: Callable[[Query], None], timeout: float
+        self, uuids: Sequence[DeviceId], *, send: Callable[[Query], None], timeout: float
     ) -> DevicesAnswer | Unknown:
         """Send a query and wait for its answer, ``timeout`` seconds at most."""
         request = next(self._serials)

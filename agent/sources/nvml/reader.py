@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NewType
 
 from kubemend.agent.health.gpu.readings import Vital
-from kubemend.agent.model.devices import Gpu, GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, Gpu, PciAddress
 from kubemend.agent.sources.nvml import gauges, mig
 from kubemend.agent.sources.nvml.calls import Calls
 from kubemend.agent.sources.nvml.outcomes import Failure, Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
@@ -106,7 +106,7 @@ class Reader:
             )
         )
 
-    def device(self, uuid: GpuUuid) -> DeviceAnswer:
+    def device(self, uuid: DeviceId) -> DeviceAnswer:
         """Return the current answer of one GPU or MIG instance."""
         handle = self.ask("nvmlDeviceGetHandleByUUID", uuid)
         if not isinstance(handle, Value):
@@ -189,7 +189,7 @@ class Reader:
         name = self.ask("nvmlDeviceGetName", handle)
         return Value(
             Gpu(
-                uuid=GpuUuid(uuid.value),
+                uuid=DeviceId(uuid.value),
                 pci=PciAddress.parse(_text(pci.value.busId)),
                 index=index,
                 minor=_or_none(minor),

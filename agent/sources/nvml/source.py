@@ -15,7 +15,7 @@ import structlog
 
 from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import GpuUuid, Inventory, Load, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, Load, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.sources.nvml import component_status, detection, poller, protocol
 from kubemend.agent.sources.nvml import utilization as loads
@@ -66,7 +66,7 @@ class NvmlSource:
         report: Callable[[ComponentStatus], None],
         periods: Periods | None = None,
         env: Mapping[str, str] | None = None,
-        known_before: Mapping[GpuUuid, PciAddress] = MappingProxyType({}),
+        known_before: Mapping[DeviceId, PciAddress] = MappingProxyType({}),
         on_inventory: OnInventory = lambda _: None,
         sysfs: Path = Path("/sys"),
         limits: Limits | None = None,
@@ -94,14 +94,14 @@ class NvmlSource:
         self._gone = asyncio.Event()  # no worker runs
         self._gone.set()
         self._questions = Questions()
-        self._inventory = Inventory()
-        self._loads: Mapping[GpuUuid, Load] = {}
+        self._inventory = DeviceInventory()
+        self._loads: Mapping[DeviceId, Load] = {}
 
     @property
-    def inventory(self) -> Inventory:
+    def inventory(self) -> DeviceInventory:
         """Every GPU that NVML has shown on this boot; complete only while NVML answers for all of them."""
         view = self._findings.view
-        now = Inventory(
+        now = DeviceInventory(
             gpus=tuple(state.gpu for state in view.gpus.values()),
             complete=self._ready and view.complete,
             silent=frozenset(uuid for uuid, state in view.gpus.items() if not state.answers),
@@ -110,7 +110,7 @@ class NvmlSource:
             self._inventory = now
         return self._inventory  # the same object while nothing changes: callers cache values derived from it
 
-    def loads(self) -> Mapping[GpuUuid, Load]:
+    def loads(self) -> Mapping[DeviceId, Load]:
         """Return the load of each GPU at the latest poll; empty while NVML does not answer."""
         return self._loads if self._ready else {}
 
@@ -138,7 +138,7 @@ class NvmlSource:
             else:
                 await backoff.wait()
 
-    async def query(self, uuids: Sequence[GpuUuid], *, timeout: float) -> DevicesAnswer | Unknown:
+    async def query(self, uuids: Sequence[DeviceId], *, timeout: float) -> DevicesAnswer | Unknown:
         """Query the state of these GPUs or MIG instances; Unknown when NVML does not answer in ``timeout`` seconds."""
         if self._child is None or not self._ready:
             return Unknown(self._status.message or "NVML has not answered yet")

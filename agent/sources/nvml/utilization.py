@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from kubemend.agent.health.gpu.readings import Vital, Vitals
-from kubemend.agent.model.devices import GpuUuid, Load
+from kubemend.agent.model.devices import DeviceId, Load
 from kubemend.agent.sources.nvml.protocol import Snapshot
 
 _PERCENT = 0.01
 
 
-def of(snapshot: Snapshot) -> Mapping[GpuUuid, Load]:
+def of(snapshot: Snapshot) -> Mapping[DeviceId, Load]:
     """Return the load of each GPU that answers; unavailable values are None."""
     return {
         slot.gpu.uuid: _load(slot.vitals) for slot in snapshot.slots if slot.gpu is not None and slot.vitals is not None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId
@@ -94,7 +94,7 @@ async def test_a_gate_opens_when_the_process_behind_it_was_killed(nvml_env: dict
     with users.on_first_gpu(nvml_env) as user:
         patience = Patience(before=PATIENCE, answer=PATIENCE, leave=PATIENCE)
         gates = ReleaseGates(driver=Driver(node.source), processes=OldContainer(user.pid), patience=patience)
-        async with gates.around([builders.intent()], devices=frozenset({GpuUuid(uuid)})) as visit:
+        async with gates.around([builders.intent()], devices=frozenset({DeviceId(uuid)})) as visit:
             await visit.remembered()
             assert not await gates.opens("r1", timeout=0.1)
             await asyncio.to_thread(user.kill)

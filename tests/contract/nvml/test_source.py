@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.sources.nvml.protocol import Condition, DevicesAnswer
 from kubemend.agent.sources.nvml.source import NvmlSource
@@ -64,7 +64,7 @@ async def test_a_healthy_node_gives_no_findings(node: Node) -> None:
 
 
 async def test_missing_gpu_does_not_answer(node: Node) -> None:
-    answer = await node.source.query([GpuUuid("GPU-00000000-0000-0000-0000-000000000000")], timeout=PATIENCE)
+    answer = await node.source.query([DeviceId("GPU-00000000-0000-0000-0000-000000000000")], timeout=PATIENCE)
 
     assert isinstance(answer, DevicesAnswer)
     assert answer.devices[0].condition is Condition.UNREADABLE

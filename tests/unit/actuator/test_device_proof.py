@@ -9,14 +9,14 @@ import pytest
 from kubemend.agent.actuator.device_release import DeviceUnusableError, Patience, ReleaseGates
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.restart import device_proof, intents
 from kubemend.agent.restart.device_proof import DeviceProof, ProofState
 from tests.environments.runtime import Rig
 from tests.fakes.gpu_host import GpuHost
 from tests.unit.restart import builders
 
-GPU = GpuUuid("GPU-0")
+GPU = DeviceId("GPU-0")
 PID = 11
 PATIENT = Patience(before=5.0, answer=5.0, leave=60.0)
 PASSED = DeviceProof(GPU, ProofState.PASSED)
@@ -38,7 +38,7 @@ class Proof:
     runs: int = 0
 
     @property
-    def devices(self) -> frozenset[GpuUuid]:
+    def devices(self) -> frozenset[DeviceId]:
         return frozenset({GPU})
 
     async def run(self) -> Sequence[DeviceProof]:

@@ -12,7 +12,7 @@ import pytest
 from kubemend.agent.actuator.device_release import GateSession, Patience, ProcessStuckError, ReleaseGates, open_gates
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState
@@ -20,7 +20,7 @@ from tests.environments.runtime import Rig
 from tests.fakes.gpu_host import GpuHost
 from tests.unit.restart import builders
 
-GPU = GpuUuid("GPU-0")
+GPU = DeviceId("GPU-0")
 GIB = 1 << 30
 PID = 11
 PATIENT = Patience(before=5.0, answer=5.0, leave=60.0)

@@ -13,7 +13,7 @@ from kubemend.agent.actuator.device_release import Patience, ReleaseGates
 from kubemend.agent.actuator.dying import Rhythm
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import DeviceUse
@@ -22,7 +22,7 @@ from tests.fakes.gpu_host import GpuHost
 
 QUICK = Rhythm(first=0.0, each=0.01, window=0.3)
 MANY = 1000
-GPU = GpuUuid("GPU-0")
+GPU = DeviceId("GPU-0")
 PID = 11
 GIB = 1 << 30
 
@@ -88,7 +88,7 @@ async def test_runtime_that_does_not_kill_is_not_a_stuck_process(rig: Rig) -> No
 class Declines(GpuHost):
     """A driver that lists less memory of the old process at each query, as an H100 with pinned memory does."""
 
-    async def uses(self, uuids: Iterable[GpuUuid], *, timeout: float) -> Mapping[GpuUuid, DeviceUse] | None:
+    async def uses(self, uuids: Iterable[DeviceId], *, timeout: float) -> Mapping[DeviceId, DeviceUse] | None:
         used = self.listed[GPU].get(PID)
         if used is not None and self.questions:
             self.listed[GPU][PID] = max(used - 4 * GIB, GIB)

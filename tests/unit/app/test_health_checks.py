@@ -11,7 +11,7 @@ from kubemend.agent.app.health_checks import HealthChecks
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.health_answer import Answer, Undetermined
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, Gpu, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import (
     Allocation,
@@ -27,7 +27,7 @@ from tests.unit.restart import builders
 
 NOW = 1000.0
 GPUS = tuple(
-    Gpu(uuid=GpuUuid(f"GPU-{number}"), pci=PciAddress.parse(f"0000:4{number}:00.0"), index=number)
+    Gpu(uuid=DeviceId(f"GPU-{number}"), pci=PciAddress.parse(f"0000:4{number}:00.0"), index=number)
     for number in range(2)
 )
 PODS = tuple(PodRef("default", f"trainer-{number}", PodUid(f"uid-{number}")) for number in range(2))
@@ -43,7 +43,7 @@ class Env(NodeEnv):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.devices.inventory = Inventory(gpus=GPUS, complete=True)
+        self.devices.inventory = DeviceInventory(gpus=GPUS, complete=True)
         self.checks = HealthChecks(
             access=self.access, holders=self.holders, verdicts_of=self.publisher().verdicts_of, now=lambda: NOW
         )
@@ -71,7 +71,7 @@ class Env(NodeEnv):
         return found.why
 
 
-def hold(*devices: GpuUuid, pod: PodRef, others: frozenset[PluginDevice] = frozenset()) -> Allocation:
+def hold(*devices: DeviceId, pod: PodRef, others: frozenset[PluginDevice] = frozenset()) -> Allocation:
     return Allocation(pod.namespace, pod.name, "trainer", frozenset(devices), plugin_devices=others)
 
 
@@ -111,13 +111,13 @@ async def test_fault_that_a_restart_fixes_does_not_fail_the_check(env: Env) -> N
 
 
 async def test_silent_gpu_is_undetermined(env: Env) -> None:
-    env.devices.inventory = Inventory(gpus=GPUS, complete=True, silent=frozenset({GPUS[0].uuid}))
+    env.devices.inventory = DeviceInventory(gpus=GPUS, complete=True, silent=frozenset({GPUS[0].uuid}))
     assert "GPU-0" in await env.why()
     assert (await env.answer(CONTAINERS[1])).success
 
 
 async def test_driver_that_does_not_answer_is_undetermined(env: Env) -> None:
-    env.devices.inventory = Inventory(gpus=GPUS, complete=False)
+    env.devices.inventory = DeviceInventory(gpus=GPUS, complete=False)
     assert "GPU-0" in await env.why()
 
 

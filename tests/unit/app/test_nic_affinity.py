@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from kubemend.agent.app.nic_affinity import NicAffinity
-from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu, PciAddress
 from kubemend.agent.model.nics import Nic, NicInventory, PciPlace
 
 GPUS = [PciAddress.parse(f"0000:{bus}:00.0") for bus in ("1b", "43")]
@@ -17,9 +17,9 @@ def place(pci: PciAddress) -> PciPlace:
 
 @dataclass
 class Node:
-    gpus: Inventory = field(
-        default_factory=lambda: Inventory(
-            gpus=tuple(Gpu(uuid=GpuUuid(f"GPU-{index}"), pci=pci, index=index) for index, pci in enumerate(GPUS)),
+    gpus: DeviceInventory = field(
+        default_factory=lambda: DeviceInventory(
+            gpus=tuple(Gpu(uuid=DeviceId(f"GPU-{index}"), pci=pci, index=index) for index, pci in enumerate(GPUS)),
             complete=True,
         )
     )

@@ -9,7 +9,7 @@ from kubemend.agent.devices.degradation_expiry import DegradationExpiry
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, Inventory, PciAddress
+from kubemend.agent.model.devices import DeviceInventory, DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.common.components import ComponentState, ComponentStatus
 from tests.environments.node import verdicts
@@ -38,7 +38,7 @@ class Log:
 
     def tells(self, kind: FindingKind, action: ActionClass = ActionClass.OBSERVE) -> None:
         finding = Finding(Source.KERNEL_LOG, kind, "", DeviceLocator(pci=NIC), action, observed_at=self.time)
-        self.ledger.apply(finding, inventory=Inventory())
+        self.ledger.apply(finding, inventory=DeviceInventory())
 
     def over_after(self, seconds: float) -> list[str]:
         self.time += seconds

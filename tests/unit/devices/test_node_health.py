@@ -11,7 +11,7 @@ from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition, ConditionStatus
-from kubemend.agent.model.devices import DeviceLocator, Inventory, PciAddress
+from kubemend.agent.model.devices import DeviceInventory, DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import PodRef, PodUid
@@ -104,7 +104,7 @@ def test_fault_reaches_condition_events_and_taints(node: Node) -> None:
 
 def test_new_agent_publishes_nothing_before_driver_is_up(node: Node) -> None:
     known = node.devices.inventory
-    node.devices.inventory = Inventory()
+    node.devices.inventory = DeviceInventory()
     node.health.publish(None)
     assert node.sink.conditions == []
     node.devices.inventory = known
@@ -114,13 +114,13 @@ def test_new_agent_publishes_nothing_before_driver_is_up(node: Node) -> None:
 
 def test_fault_of_previous_agent_is_published_without_driver(node: Node) -> None:
     node.ledger.apply(OFF_THE_BUS, inventory=node.devices.inventory)
-    node.devices.inventory = Inventory()
+    node.devices.inventory = DeviceInventory()
     node.health.publish(None)
     assert [condition.status for condition in node.sink.conditions] == [ConditionStatus.FALSE]
 
 
-@pytest.mark.parametrize("inventory", [Inventory(), Inventory(gpus=(outside.GPU,))])
-async def test_node_is_unknown_after_long_driver_silence(ledger: VerdictStore, inventory: Inventory) -> None:
+@pytest.mark.parametrize("inventory", [DeviceInventory(), DeviceInventory(gpus=(outside.GPU,))])
+async def test_node_is_unknown_after_long_driver_silence(ledger: VerdictStore, inventory: DeviceInventory) -> None:
     node = Node(ledger, patience=0.0)
     node.devices.inventory = inventory
     node.health.publish(None)
@@ -128,7 +128,7 @@ async def test_node_is_unknown_after_long_driver_silence(ledger: VerdictStore, i
 
 
 def test_driver_without_gpus_is_not_healthy(node: Node) -> None:
-    node.devices.inventory = Inventory(complete=True)
+    node.devices.inventory = DeviceInventory(complete=True)
     node.health.publish({})
     assert (node.sink.conditions[-1].status, node.sink.conditions[-1].reason) == (ConditionStatus.UNKNOWN, "NoDevices")
 

@@ -8,7 +8,7 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.suspicion import LASTING, SuspicionTracker
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import GpuUuid, Inventory
+from kubemend.agent.model.devices import DeviceId, DeviceInventory
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.verdicts import Health, Verdict
 from tests.environments.node import verdicts
@@ -17,7 +17,7 @@ from tests.fakes.gpu_host import GpuHost
 
 GPU = outside.GPU.uuid
 BOOTED_AT = 1_000_000.0
-INVENTORY = Inventory(gpus=(outside.GPU,), complete=True)
+INVENTORY = DeviceInventory(gpus=(outside.GPU,), complete=True)
 STUCK, IN_VAIN = FindingKind.PROCESS_STUCK, FindingKind.RESTARTS_IN_VAIN
 
 
@@ -52,7 +52,7 @@ class Bench:
 @pytest.fixture
 def bench(store: Store) -> Bench:
     """A GPU without processes."""
-    host = GpuHost(listed={GpuUuid(GPU): {}})
+    host = GpuHost(listed={DeviceId(GPU): {}})
     return Bench(verdicts(store), host)
 
 

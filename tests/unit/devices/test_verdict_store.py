@@ -11,15 +11,15 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, Gpu, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health
 
 PCI = PciAddress.parse("0000:41:00.0")
-UUID = GpuUuid("GPU-1")
-NOT_YET = Inventory()
-KNOWN = Inventory(gpus=(Gpu(uuid=UUID, pci=PCI, index=0),), complete=True)
-LOST = Inventory(gpus=(), complete=True)
+UUID = DeviceId("GPU-1")
+NOT_YET = DeviceInventory()
+KNOWN = DeviceInventory(gpus=(Gpu(uuid=UUID, pci=PCI, index=0),), complete=True)
+LOST = DeviceInventory(gpus=(), complete=True)
 OFF_THE_BUS = Finding(
     source=Source.KERNEL_LOG,
     kind=FindingKind.XID,
@@ -76,7 +76,7 @@ async def test_metrics_show_device_by_latest_name_only(ledger: VerdictStore, met
 
 async def test_metrics_drop_replaced_gpu(ledger: VerdictStore, metrics: Metrics) -> None:
     ledger.verdict(UUID, inventory=KNOWN)
-    other = Inventory(gpus=(Gpu(uuid=GpuUuid("GPU-2"), pci=PCI, index=0),), complete=True)
+    other = DeviceInventory(gpus=(Gpu(uuid=DeviceId("GPU-2"), pci=PCI, index=0),), complete=True)
     ledger.verdict("GPU-2", inventory=other)
     assert shown(metrics) == {"GPU-2"}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.catalog.catalog import FaultKey
-from kubemend.agent.model.devices import DeviceLocator, GpuUuid
+from kubemend.agent.model.devices import DeviceId, DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Verdict
 from tests.environments.node import verdicts
@@ -44,7 +44,7 @@ def finding(index: int, kind: FindingKind, code: str, device: str) -> Finding:
         source=Source.KERNEL_LOG,
         kind=kind,
         code=code,
-        device=DeviceLocator(uuid=GpuUuid(device)),
+        device=DeviceLocator(uuid=DeviceId(device)),
         action=CATALOG.action(FaultKey(kind, code)),
         observed_at=float(index),
     )

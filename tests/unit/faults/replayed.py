@@ -19,7 +19,7 @@ from typing import Any, Final
 from kubemend.agent.faults.app_faults import Patience
 from kubemend.agent.faults.exits import Exits
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu, PciAddress
 from kubemend.agent.model.workloads import (
     Allocation,
     Allocations,
@@ -63,7 +63,7 @@ STANDBY: Final = 0.3
 """Seconds for which a successor was on standby on an H200, beside a program that was dying and could not be frozen."""
 
 AFTERWARDS: Final = 10.0
-OTHER_GPU: Final = Gpu(uuid=GpuUuid("GPU-1"), pci=PciAddress.parse("0000:42:00.0"), index=1)
+OTHER_GPU: Final = Gpu(uuid=DeviceId("GPU-1"), pci=PciAddress.parse("0000:42:00.0"), index=1)
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class Node:
 
     def _populate(self) -> None:
         world, place = self.world, self._place
-        world.devices.inventory = Inventory(gpus=(outside.GPU, OTHER_GPU), complete=True)
+        world.devices.inventory = DeviceInventory(gpus=(outside.GPU, OTHER_GPU), complete=True)
         elsewhere = {TRAINER, MONITOR} - set(place.holders) - {place.faulty}
         world.holders.allocations = Allocations(
             items=tuple(

@@ -13,7 +13,7 @@ from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, Inventory
+from kubemend.agent.model.devices import DeviceInventory, DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import admission
@@ -225,7 +225,7 @@ async def test_lost_gpu_ignores_ended_and_newer_containers(world: World) -> None
 @pytest.mark.parametrize("unknown", ["kubelet", "the driver"])
 async def test_lost_gpu_with_unknown_holders_reports_none(world: World, unknown: str) -> None:
     world.holds(TRAINER)
-    known, world.devices.inventory = world.devices.inventory, Inventory(gpus=(replace(outside.GPU, index=-1),))
+    known, world.devices.inventory = world.devices.inventory, DeviceInventory(gpus=(replace(outside.GPU, index=-1),))
     if unknown == "kubelet":
         world.devices.inventory = known
         world.holders.allocations = Allocations(known=False)
@@ -266,7 +266,7 @@ async def test_next_agent_reports_holders_of_gpu_still_lost(world: World, store:
     await world.asked_again()  # kubelet does not report the holders, and then this agent dies
     await world.close()
     second = World(store=store)
-    second.devices.inventory = Inventory(complete=True)
+    second.devices.inventory = DeviceInventory(complete=True)
     second.holds(TRAINER)
     await second.start()
     try:

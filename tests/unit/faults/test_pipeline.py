@@ -16,7 +16,7 @@ from kubemend.agent.health.state import evidence
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.model.devices import DeviceLocator, GpuUuid, Inventory, MigInstance
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, DevicePartition
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations, ContainerId, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restarts.scheduler import Request
@@ -351,12 +351,12 @@ async def test_pipeline_line_after_end_of_fault_does_not_last(world: World) -> N
 
 
 async def test_pipeline_instance_holder_unknown_until_driver_is_up(stopped_world: World) -> None:
-    world, instance = stopped_world, MigInstance(uuid=GpuUuid("MIG-1"), gpu_instance=1, compute_instance=0)
+    world, instance = stopped_world, DevicePartition(uuid=DeviceId("MIG-1"), gpu_instance=1, compute_instance=0)
     world.ledger.apply(xid(), inventory=world.devices.inventory)
     world.holders.hold(TRAINER, device=instance.uuid)
     old = world.events.run(TRAINER, name="trainer-0", created_at=1)
-    up = replace(world.devices.inventory, gpus=(replace(outside.GPU, mig=(instance,)),))
-    world.devices.inventory = Inventory(gpus=(replace(outside.GPU, index=-1),))
+    up = replace(world.devices.inventory, gpus=(replace(outside.GPU, partitions=(instance,)),))
+    world.devices.inventory = DeviceInventory(gpus=(replace(outside.GPU, index=-1),))
     async with running(world):
         await asyncio.sleep(0.1)
         assert world.ledger.active_faults(outside.GPU.uuid)

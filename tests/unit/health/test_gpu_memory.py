@@ -3,9 +3,9 @@
 import pytest
 
 from kubemend.agent.health.gpu import gpu_inventory_state
-from kubemend.agent.model.devices import GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, PciAddress
 
-GPUS = {GpuUuid("GPU-1"): PciAddress.parse("0008:41:00.0")}
+GPUS = {DeviceId("GPU-1"): PciAddress.parse("0008:41:00.0")}
 
 
 def test_inventory_outlives_the_agent_but_not_the_boot() -> None:

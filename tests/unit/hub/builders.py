@@ -3,7 +3,7 @@
 from typing import Any
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.rounds import Standing
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -24,7 +24,7 @@ from kubemend.common.gangs import GangKey
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 GANG = GangKey("team", "JobSet", "train")
-GPU = GpuUuid("GPU-0")
+GPU = DeviceId("GPU-0")
 
 
 def ref(number: int) -> PodRef:

@@ -16,7 +16,7 @@ from kubemend.agent.hub.connection import Limits
 from kubemend.agent.hub.endpoint import HubEndpoint
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.hub.verdicts import Verdicts
-from kubemend.agent.model.devices import GpuUuid, Load
+from kubemend.agent.model.devices import DeviceId, Load
 from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodUid
 from kubemend.common import aio
@@ -123,9 +123,9 @@ class HandledExits:
 class Loads:
     """The driver's readings."""
 
-    now: dict[GpuUuid, Load] = field(default_factory=dict)
+    now: dict[DeviceId, Load] = field(default_factory=dict)
 
-    def loads(self) -> Mapping[GpuUuid, Load]:
+    def loads(self) -> Mapping[DeviceId, Load]:
         return self.now
 
 

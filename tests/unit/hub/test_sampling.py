@@ -6,7 +6,7 @@ from kubemend.agent.health.gpu.readings import Vital, Vitals
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
 from kubemend.agent.hub.sampling import Sampler
-from kubemend.agent.model.devices import Gpu, GpuUuid, Load, PciAddress
+from kubemend.agent.model.devices import DeviceId, Gpu, Load, PciAddress
 from kubemend.agent.model.workloads import Allocations
 from kubemend.agent.sources.nvml import utilization
 from kubemend.agent.sources.nvml.protocol import Condition, Slot, Snapshot
@@ -20,7 +20,7 @@ async def test_samples_cover_devices_held_by_members(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     await rig.pods.put(builders.member(1, labels={}))
     rig.holders.hold(builders.trainer(0), builders.trainer(1), device=builders.GPU)
-    rig.loads.now = {builders.GPU: Load(utilization=0.5, clock=None, power=0.25), GpuUuid("GPU-1"): Load(1, 1, 1)}
+    rig.loads.now = {builders.GPU: Load(utilization=0.5, clock=None, power=0.25), DeviceId("GPU-1"): Load(1, 1, 1)}
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
         (sample,) = (await stream.next("samples")).devices
@@ -58,7 +58,7 @@ async def test_sampler_queries_nothing_without_hub() -> None:
 
 def test_samples_are_shares_of_capacity() -> None:
     def slot(index: int, vitals: Vitals | None) -> Slot:
-        gpu = Gpu(GpuUuid(f"GPU-{index}"), PciAddress(0, index, 0), index)
+        gpu = Gpu(DeviceId(f"GPU-{index}"), PciAddress(0, index, 0), index)
         return Slot(index=index, condition=Condition.ANSWERS, gpu=gpu, vitals=vitals)
 
     readings = {

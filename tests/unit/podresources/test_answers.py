@@ -5,29 +5,29 @@ from hypothesis import strategies as st
 
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.clients.podresources.client import AllocationCache, GpuHolders
-from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DevicePartition, Gpu, PciAddress
 from kubemend.agent.model.workloads import Allocations, ClaimDevice, PluginDevice
 from tests.fakes.podresources_server import pod
 
-WHOLE = Gpu(uuid=GpuUuid("GPU-a"), pci=PciAddress(0, 1, 0), index=0, minor=3)
+WHOLE = Gpu(uuid=DeviceId("GPU-a"), pci=PciAddress(0, 1, 0), index=0, minor=3)
 ONE_SLICE = Gpu(
-    uuid=GpuUuid("GPU-b"),
+    uuid=DeviceId("GPU-b"),
     pci=PciAddress(0, 2, 0),
     index=1,
     minor=1,
-    mig=(MigInstance(uuid=GpuUuid("MIG-b1"), gpu_instance=7, compute_instance=0),),
+    partitions=(DevicePartition(uuid=DeviceId("MIG-b1"), gpu_instance=7, compute_instance=0),),
 )
 TWO_SLICES = Gpu(
-    uuid=GpuUuid("GPU-c"),
+    uuid=DeviceId("GPU-c"),
     pci=PciAddress(0, 3, 0),
     index=2,
     minor=2,
-    mig=(
-        MigInstance(uuid=GpuUuid("MIG-c1"), gpu_instance=1, compute_instance=0),
-        MigInstance(uuid=GpuUuid("MIG-c2"), gpu_instance=2, compute_instance=0),
+    partitions=(
+        DevicePartition(uuid=DeviceId("MIG-c1"), gpu_instance=1, compute_instance=0),
+        DevicePartition(uuid=DeviceId("MIG-c2"), gpu_instance=2, compute_instance=0),
     ),
 )
-INVENTORY = Inventory(gpus=(WHOLE, ONE_SLICE, TWO_SLICES), complete=True)
+INVENTORY = DeviceInventory(gpus=(WHOLE, ONE_SLICE, TWO_SLICES), complete=True)
 
 
 def held(
@@ -125,12 +125,12 @@ def test_no_device_is_ever_dropped(ids: list[str], names: list[str]) -> None:
     assert len(after.items) == (1 if ids or names else 0)
     for item in after.items:
         assert item.devices or item.claims or item.plugin_devices
-    assert convert.resolve(before, inventory=Inventory()) == before
+    assert convert.resolve(before, inventory=DeviceInventory()) == before
     assert convert.resolve(after, inventory=INVENTORY) == after
 
 
 async def test_holders_are_resolved_by_inventory_of_each_call() -> None:
-    inventory = Inventory()
+    inventory = DeviceInventory()
 
     async def fetch() -> Allocations:
         return held(devices=[("nvidia.com/gpu", "0")])

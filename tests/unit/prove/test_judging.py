@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubemend.agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
+from kubemend.agent.model.devices import DeviceId, DevicePartition, Gpu, PciAddress
 from kubemend.agent.prove import judging, measurements
 from kubemend.agent.prove.measurements import (
     OF_ONE_GPU,
@@ -23,7 +23,7 @@ from kubemend.agent.prove.measurements import (
 from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse
 
-UUID = GpuUuid("GPU-1")
+UUID = DeviceId("GPU-1")
 FACTS = Facts(uuid=UUID, multiprocessors=132, nominal_rate=3.35e12, memory_free=80 << 30, needed=1 << 20)
 MOVED = 140 << 30
 
@@ -185,7 +185,7 @@ IDLE = DeviceAnswer(uuid=UUID, condition=Condition.ANSWERS, processes=())
         (GPU, replace(IDLE, processes=(ProcessUse(7, None),)), False, (Outcome.SKIPPED, Reason.IN_USE)),
         (GPU, IDLE, True, (Outcome.SKIPPED, Reason.MPS)),
         (
-            replace(GPU, mig=(MigInstance(GpuUuid("MIG-1"), 1, 0),)),
+            replace(GPU, partitions=(DevicePartition(DeviceId("MIG-1"), 1, 0),)),
             IDLE,
             False,
             (Outcome.SKIPPED, Reason.MIG),

@@ -17,7 +17,7 @@ from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress, locator
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DevicePartition, Gpu, PciAddress, locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health
 from kubemend.agent.model.workloads import Allocation, Allocations, PodRef, PodUid
@@ -29,7 +29,7 @@ from kubemend.agent.sources.processes import ProcFs
 from tests.unit.prove.conftest import GPUS, Machine
 
 POD = PodRef("default", "trainer-0", PodUid("uid-1"))
-UUIDS = tuple(GpuUuid(gpu_uuid(number)) for number in range(GPUS))
+UUIDS = tuple(DeviceId(gpu_uuid(number)) for number in range(GPUS))
 ONE, TWO = UUIDS
 AMPLE = 60.0  # seconds; a proof takes one or two on a busy machine
 NOW = 1_000_000.0
@@ -39,12 +39,12 @@ NOW = 1_000_000.0
 class Nvml:
     """NVML's answers, as a test sets them."""
 
-    inventory: Inventory
-    users: dict[GpuUuid, tuple[int, ...]] = field(default_factory=dict)
+    inventory: DeviceInventory
+    users: dict[DeviceId, tuple[int, ...]] = field(default_factory=dict)
     silent: bool = False
     queried: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def query(self, uuids: Sequence[GpuUuid], *, timeout: float) -> DevicesAnswer | Unknown:
+    async def query(self, uuids: Sequence[DeviceId], *, timeout: float) -> DevicesAnswer | Unknown:
         self.queried.set()
         if self.silent:
             return Unknown(f"no answer within {timeout} s")
@@ -86,7 +86,7 @@ class Node:
         """Where cgroups are mounted."""
         return self.proc.parent / "cgroup"
 
-    def fault(self, device: GpuUuid, *, ago: float = 0.0) -> None:
+    def fault(self, device: DeviceId, *, ago: float = 0.0) -> None:
         """Let a GPU have an Xid 31."""
         where, at = locator(device), self.now - ago
         self.ledger.apply(
@@ -94,14 +94,14 @@ class Node:
             inventory=self.nvml.inventory,
         )
 
-    def process_ended(self, device: GpuUuid) -> None:
+    def process_ended(self, device: DeviceId) -> None:
         """End the fault: its process has ended."""
         self.ledger.apply(
             Finding(Source.CRI, FindingKind.APP_GONE, "", locator(device), ActionClass.NONE, self.now),
             inventory=self.nvml.inventory,
         )
 
-    async def proved(self, subject: Subject | None = None) -> dict[GpuUuid, tuple[ProofState, str]]:
+    async def proved(self, subject: Subject | None = None) -> dict[DeviceId, tuple[ProofState, str]]:
         """Prove, and return states and reasons; empty where nothing is proved."""
         return {each.device: (each.state, each.reason) for each in await self.results(subject)}
 
@@ -122,7 +122,7 @@ class Node:
         return self.metrics.get_sample_value("kubemend_restart_device_proofs_total", labels) or 0.0
 
 
-def restart(*devices: GpuUuid, attempt: int = 2) -> Subject:
+def restart(*devices: DeviceId, attempt: int = 2) -> Subject:
     return Subject("r1", Strategy.SWAP, POD, frozenset({"trainer"}), frozenset(devices or UUIDS), attempt=attempt)
 
 
@@ -142,7 +142,7 @@ async def node(
     for name, value in machine.cuda.env().items():
         monkeypatch.setenv(name, value)
     gpus = tuple(Gpu(uuid, PciAddress(0, number, 0, 0), number) for number, uuid in enumerate(UUIDS))
-    nvml, holders = Nvml(Inventory(gpus, complete=True)), Holders(Allocations((held(),), known=True))
+    nvml, holders = Nvml(DeviceInventory(gpus, complete=True)), Holders(Allocations((held(),), known=True))
     registry, found, catalog = CollectorRegistry(), list[Finding](), catalog_file.builtin()
     metrics, store = Metrics(registry), await Store.open(tmp_path / "state.db")
     ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot", catalog=catalog, now=lambda: NOW)
@@ -254,8 +254,8 @@ async def test_mps_server_is_named(node: Node) -> None:
 
 async def test_mig_is_skipped(node: Node) -> None:
     first, second = node.nvml.inventory.gpus
-    instance = MigInstance(GpuUuid("MIG-1"), 1, 0)
-    node.nvml.inventory = Inventory((replace(first, mig=(instance,)), second), complete=True)
+    instance = DevicePartition(DeviceId("MIG-1"), 1, 0)
+    node.nvml.inventory = DeviceInventory((replace(first, partitions=(instance,)), second), complete=True)
     assert await node.proved(restart(instance.uuid)) == {instance.uuid: (ProofState.SKIPPED, "Mig")}
 
 
@@ -278,7 +278,7 @@ async def test_silent_nvml_accuses_none(node: Node) -> None:
     assert await node.proved(restart(ONE)) == {ONE: (ProofState.UNKNOWN, "NvmlUnclear")}
 
 
-def due(node: Node, subject: Subject) -> frozenset[GpuUuid]:
+def due(node: Node, subject: Subject) -> frozenset[DeviceId]:
     prepared = node.proofs.prepare(subject)
     return prepared.devices if prepared is not None else frozenset()
 

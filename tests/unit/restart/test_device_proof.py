@@ -2,16 +2,16 @@
 
 import pytest
 
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.restart import device_proof
 from kubemend.agent.restart.device_proof import DeviceProof, ProofState
 from kubemend.agent.restart.intents import Strategy
 
-ONE, TWO, THREE = (GpuUuid(f"GPU-{number}") for number in range(3))
+ONE, TWO, THREE = (DeviceId(f"GPU-{number}") for number in range(3))
 BOTH = frozenset({ONE, TWO})
 
 
-def result(device: GpuUuid, state: ProofState) -> DeviceProof:
+def result(device: DeviceId, state: ProofState) -> DeviceProof:
     reasons = {ProofState.PASSED: "", ProofState.FAILED: "WrongResult", ProofState.SKIPPED: "InUse"}
     return DeviceProof(device, state, reasons.get(state, "Incomplete"), "why")
 
@@ -28,7 +28,7 @@ def result(device: GpuUuid, state: ProofState) -> DeviceProof:
         pytest.param(Strategy.RULES, {ONE}, 2, set(), id="kubelet-starts-by-rules"),
     ],
 )
-def test_due_gpus(strategy: Strategy, concerned: set[GpuUuid], attempt: int, expected: set[GpuUuid]) -> None:
+def test_due_gpus(strategy: Strategy, concerned: set[DeviceId], attempt: int, expected: set[DeviceId]) -> None:
     assert device_proof.due(BOTH, strategy=strategy, concerned=concerned, attempt=attempt) == expected
 
 
@@ -45,7 +45,7 @@ def test_due_gpus(strategy: Strategy, concerned: set[GpuUuid], attempt: int, exp
     ],
 )
 def test_failures_that_all_gpus_share_accuse_none(states: list[ProofState], accused: int) -> None:
-    results = [result(GpuUuid(f"GPU-{number}"), state) for number, state in enumerate(states)]
+    results = [result(DeviceId(f"GPU-{number}"), state) for number, state in enumerate(states)]
     told = device_proof.plausible(results)
     assert [each.device for each in told] == [each.device for each in results]
     assert sum(each.state is ProofState.FAILED for each in told) == accused
@@ -54,6 +54,6 @@ def test_failures_that_all_gpus_share_accuse_none(states: list[ProofState], accu
 
 def test_note_counts_and_names_what_was_not_proved() -> None:
     states = [ProofState.PASSED, ProofState.SKIPPED, ProofState.UNKNOWN, ProofState.SKIPPED]
-    results = [result(GpuUuid(f"GPU-{number}"), state) for number, state in enumerate(states)]
+    results = [result(DeviceId(f"GPU-{number}"), state) for number, state in enumerate(states)]
     assert device_proof.note(results) == "proved 1 of 4 GPUs, GPU-1 InUse: why, GPU-2 Incomplete: why, 1 more"
     assert device_proof.note([]) == ""

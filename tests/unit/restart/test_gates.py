@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import device_release
 from kubemend.agent.restart.device_release import DeviceUse, Process, ProcessUse, ReleaseState, Seen
 from kubemend.agent.restart.verification import CheckState
 
-GPU, OTHER_GPU = GpuUuid("GPU-0"), GpuUuid("GPU-1")
+GPU, OTHER_GPU = DeviceId("GPU-0"), DeviceId("GPU-1")
 OLD = frozenset({ContainerId("old")})
 GIB = 1 << 30
 TRAINER, MONITOR, NEW = 11, 22, 33
@@ -20,7 +20,7 @@ TRAINER, MONITOR, NEW = 11, 22, 33
 Users = Mapping[int, int | None]
 
 
-def seen(users: Users, alive: Mapping[int, str | None], *, beside: int | None = 0, device: GpuUuid = GPU) -> Seen:
+def seen(users: Users, alive: Mapping[int, str | None], *, beside: int | None = 0, device: DeviceId = GPU) -> Seen:
     """One listing: each process's memory, the containers of live processes, and other memory in use."""
     memory = None if beside is None else beside + sum(size or 0 for size in users.values())
     use = DeviceUse(tuple(ProcessUse(pid, size) for pid, size in users.items()), memory_used=memory)

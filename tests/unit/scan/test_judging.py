@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.catalog.catalog import FaultKey
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid, Inventory, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, Gpu, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.nics import LinkLayer, Nic, RdmaPort
 from kubemend.agent.model.verdicts import Health, Verdict
@@ -23,7 +23,7 @@ from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, Proces
 CATALOG = catalog_file.builtin()
 NOW = 1_700_000_000.0
 UPTIME = 10_000.0  # seconds; the machine booted so long before NOW
-GPU = Gpu(uuid=GpuUuid("GPU-1"), pci=PciAddress.parse("0000:10:00.0"), index=0, name="H100")
+GPU = Gpu(uuid=DeviceId("GPU-1"), pci=PciAddress.parse("0000:10:00.0"), index=0, name="H100")
 NIC = Nic(
     pci=PciAddress.parse("0000:3b:00.0"),
     netdevs=("ib0",),
@@ -55,7 +55,7 @@ def found(*findings: Finding, answer: DeviceAnswer | None = WELL, started: dict[
     """The results of a machine with one GPU, its answer, and the findings of the kernel log."""
     answers = {GPU.uuid: answer} if answer is not None else {}
     return Found(
-        gpus=GpusFound(inventory=Inventory((GPU,), complete=True), answers=MappingProxyType(answers)),
+        gpus=GpusFound(inventory=DeviceInventory((GPU,), complete=True), answers=MappingProxyType(answers)),
         log=LogFound(findings=findings),
         started=MappingProxyType(started or {}),
     )

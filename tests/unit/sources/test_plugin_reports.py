@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from kubemend.agent.health.state import fold
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import Gpu, GpuUuid, Inventory, MigInstance, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DevicePartition, Gpu, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import (
     PodChange,
@@ -23,17 +23,17 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.sources.plugin_reports import PluginReports
 
-A = GpuUuid("GPU-aaaaaaaa-0000-0000-0000-000000000000")
-B = GpuUuid("GPU-bbbbbbbb-0000-0000-0000-000000000000")
-MIG_1 = GpuUuid("MIG-11111111-0000-0000-0000-000000000000")
-MIG_2 = GpuUuid("MIG-22222222-0000-0000-0000-000000000000")
+A = DeviceId("GPU-aaaaaaaa-0000-0000-0000-000000000000")
+B = DeviceId("GPU-bbbbbbbb-0000-0000-0000-000000000000")
+MIG_1 = DeviceId("MIG-11111111-0000-0000-0000-000000000000")
+MIG_2 = DeviceId("MIG-22222222-0000-0000-0000-000000000000")
 PARTED = Gpu(
     uuid=B,
     pci=PciAddress.parse("0000:42:00.0"),
     index=1,
-    mig=(MigInstance(MIG_1, 1, 0), MigInstance(MIG_2, 2, 0)),
+    partitions=(DevicePartition(MIG_1, 1, 0), DevicePartition(MIG_2, 2, 0)),
 )
-INVENTORY = Inventory(gpus=(Gpu(uuid=A, pci=PciAddress.parse("0000:41:00.0"), index=0), PARTED), complete=True)
+INVENTORY = DeviceInventory(gpus=(Gpu(uuid=A, pci=PciAddress.parse("0000:41:00.0"), index=0), PARTED), complete=True)
 HEALTHY, UNHEALTHY, UNKNOWN = ReportedHealth.HEALTHY, ReportedHealth.UNHEALTHY, ReportedHealth.UNKNOWN
 RAISED, OVER = FindingKind.REPORTED_UNHEALTHY, FindingKind.FAULT_OVER
 
@@ -55,13 +55,13 @@ def pod(*reports: ResourceHealth, name: str = "a", phase: str = "Running") -> Po
 class Node:
     """A source, and its emitted findings."""
 
-    def __init__(self, *held: GpuUuid) -> None:
+    def __init__(self, *held: DeviceId) -> None:
         self.emitted: list[Finding] = []
         self.inventory = INVENTORY
         self.source = PluginReports(
             emit=self.emitted.append,
             classify=lambda _kind, _code: ActionClass.OBSERVE,
-            locate=lambda uuid: self.inventory.by_uuid(uuid),  # noqa: PLW0108 - the inventory changes
+            locate=lambda uuid: self.inventory.by_id(uuid),  # noqa: PLW0108 - the inventory changes
             held=lambda: held,
             now=lambda: 100.0,
         )
@@ -74,7 +74,7 @@ class Node:
         self.source.take(PodChange(PodChangeKind.GONE, each))
 
     @property
-    def transitions(self) -> list[tuple[FindingKind, GpuUuid | None]]:
+    def transitions(self) -> list[tuple[FindingKind, DeviceId | None]]:
         return [(finding.kind, finding.device.uuid) for finding in self.emitted]
 
 
@@ -146,7 +146,7 @@ def test_one_healthy_mig_instance_does_not_clear_the_other(node: Node) -> None:
 
 
 def test_mig_instance_waits_until_its_gpu_is_known(node: Node) -> None:
-    node.inventory = Inventory()
+    node.inventory = DeviceInventory()
     node.see(pod(report(UNHEALTHY, device=MIG_1)))
     assert node.emitted == []
     node.inventory = INVENTORY
@@ -156,7 +156,7 @@ def test_mig_instance_waits_until_its_gpu_is_known(node: Node) -> None:
 
 def test_unknown_mig_instance_ends_no_recorded_fault() -> None:
     node = Node(A, B)
-    node.inventory = Inventory()
+    node.inventory = DeviceInventory()
     node.see(pod(report(UNHEALTHY, device=MIG_1)))
     node.source.listed()
     assert node.transitions == []
@@ -167,7 +167,7 @@ def test_unknown_mig_instance_ends_no_recorded_fault() -> None:
 
 def test_unavailable_driver_ends_nothing(node: Node) -> None:
     node.see(pod(report(UNHEALTHY, device=MIG_1)))
-    node.inventory = Inventory()
+    node.inventory = DeviceInventory()
     node.source.update()
     assert node.transitions == [(RAISED, B)]
 

@@ -2,7 +2,7 @@
 
 import re
 
-from kubemend.agent.model.devices import GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, PciAddress
 
 _GPU_AT = re.compile(
     r"NVRM:\s+GPU\s+at\s+(?P<pci>(?:PCI:)?[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?):\s+"
@@ -11,7 +11,7 @@ _GPU_AT = re.compile(
 )
 
 
-def parse(text: str) -> tuple[PciAddress, GpuUuid] | None:
+def parse(text: str) -> tuple[PciAddress, DeviceId] | None:
     """Return the address and UUID of the GPU, or None for any other text."""
     match = _GPU_AT.match(text)
-    return (PciAddress.parse(match["pci"]), GpuUuid(match["uuid"])) if match is not None else None
+    return (PciAddress.parse(match["pci"]), DeviceId(match["uuid"])) if match is not None else None

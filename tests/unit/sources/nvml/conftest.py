@@ -12,7 +12,7 @@ import pytest
 from hack.fakenvml import control
 from kubemend.agent.health.gpu.limits import Limits
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.sources.nvml.source import NvmlSource, Periods
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -37,7 +37,7 @@ class Bench:
     findings: asyncio.Queue[Finding]
     overs: asyncio.Queue[Finding]
     statuses: asyncio.Queue[ComponentStatus]
-    inventories: asyncio.Queue[Mapping[GpuUuid, PciAddress]]
+    inventories: asyncio.Queue[Mapping[DeviceId, PciAddress]]
 
     async def finding(self, kind: FindingKind) -> Finding:
         """Wait for the next finding, which must be of this kind."""
@@ -96,12 +96,12 @@ async def start(fake: control.FakeNvml) -> AsyncIterator[Start]:
         *,
         periods: Periods = QUICK,
         env: Mapping[str, str] | None = None,
-        known_before: Mapping[GpuUuid, PciAddress] | None = None,
+        known_before: Mapping[DeviceId, PciAddress] | None = None,
         sysfs: Path = NO_PCI,
         limits: Limits | None = None,
     ) -> Bench:
         findings, overs = asyncio.Queue[Finding](), asyncio.Queue[Finding]()
-        statuses, inventories = asyncio.Queue[ComponentStatus](), asyncio.Queue[Mapping[GpuUuid, PciAddress]]()
+        statuses, inventories = asyncio.Queue[ComponentStatus](), asyncio.Queue[Mapping[DeviceId, PciAddress]]()
         source = NvmlSource(
             emit=lambda finding: (overs if finding.kind is FindingKind.FAULT_OVER else findings).put_nowait(finding),
             classify=classify,

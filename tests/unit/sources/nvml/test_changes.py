@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubemend.agent.model.devices import DeviceLocator, Gpu, GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceLocator, Gpu, PciAddress
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.sources.nvml import changes
 from kubemend.agent.sources.nvml.changes import Change, View, fold
@@ -14,7 +14,7 @@ from kubemend.agent.sources.nvml.protocol import Condition, Slot, Snapshot, XidE
 
 
 def gpu(number: int) -> Gpu:
-    return Gpu(uuid=GpuUuid(f"GPU-{number}"), pci=PciAddress(domain=0, bus=number, device=0), index=number)
+    return Gpu(uuid=DeviceId(f"GPU-{number}"), pci=PciAddress(domain=0, bus=number, device=0), index=number)
 
 
 def well(number: int) -> Slot:
@@ -29,7 +29,7 @@ def nameless(number: int, condition: Condition) -> Slot:
     return Slot(index=number, condition=condition, error="Unknown Error")
 
 
-def run(*polls: tuple[Slot, ...]) -> tuple[View, list[tuple[FindingKind, GpuUuid | None, str]]]:
+def run(*polls: tuple[Slot, ...]) -> tuple[View, list[tuple[FindingKind, DeviceId | None, str]]]:
     """Fold the polls and return the last view with all changes that begin something as (kind, uuid, code)."""
     view, emitted = changes_of(*polls)
     return view, [change for change in emitted if change[0] is not FindingKind.FAULT_OVER]
@@ -37,9 +37,9 @@ def run(*polls: tuple[Slot, ...]) -> tuple[View, list[tuple[FindingKind, GpuUuid
 
 def changes_of(
     *polls: tuple[Slot, ...], before: View | None = None
-) -> tuple[View, list[tuple[FindingKind, GpuUuid | None, str]]]:
+) -> tuple[View, list[tuple[FindingKind, DeviceId | None, str]]]:
     """Fold the polls and return the last view with all changes."""
-    view, seen = before or View(), list[tuple[FindingKind, GpuUuid | None, str]]()
+    view, seen = before or View(), list[tuple[FindingKind, DeviceId | None, str]]()
     for slots in polls:
         view, new = fold(view, Snapshot(taken_at=0.0, clock=0.0, driver_version="", slots=slots))
         seen += [(change.kind, change.device.uuid, change.code) for change in new]
@@ -96,7 +96,7 @@ def test_polls_become_changes(polls: list[tuple[Slot, ...]], expected: list[tupl
 
 
 def test_gpu_in_the_place_of_another_replaces_it() -> None:
-    other = replace(well(0), gpu=replace(gpu(0), uuid=GpuUuid("GPU-new")))
+    other = replace(well(0), gpu=replace(gpu(0), uuid=DeviceId("GPU-new")))
 
     view, seen = run((well(0),), (lost(0),), (other,))
 
@@ -113,17 +113,17 @@ def test_lost_gpu_stays_in_view_to_locate_findings() -> None:
 
 
 def test_xid_keeps_the_ids_of_its_mig_instance() -> None:
-    event = XidEvent(observed_at=1.0, code=43, uuid=GpuUuid("GPU-0"), pci=gpu(0).pci, gpu_instance=2)
+    event = XidEvent(observed_at=1.0, code=43, uuid=DeviceId("GPU-0"), pci=gpu(0).pci, gpu_instance=2)
 
     assert changes.of_xid(event) == Change(
         kind=FindingKind.XID,
         code="43",
-        device=DeviceLocator(uuid=GpuUuid("GPU-0"), pci=gpu(0).pci, gpu_instance=2),
+        device=DeviceLocator(uuid=DeviceId("GPU-0"), pci=gpu(0).pci, gpu_instance=2),
         text="NVML reported Xid 43",
     )
 
 
-def over(number: int, kind: FindingKind) -> tuple[FindingKind, GpuUuid | None, str]:
+def over(number: int, kind: FindingKind) -> tuple[FindingKind, DeviceId | None, str]:
     return FindingKind.FAULT_OVER, gpu(number).uuid, kind.value
 
 
@@ -159,7 +159,7 @@ NOBODYS_FAULTS_ARE_OVER = [
     ],
 )
 def test_nameless_fault_of_previous_agent_ends_when_all_are_identified(
-    first: tuple[Slot, ...], expected: list[tuple[FindingKind, GpuUuid | None, str]]
+    first: tuple[Slot, ...], expected: list[tuple[FindingKind, DeviceId | None, str]]
 ) -> None:
     _, emitted = changes_of(first, first)
 

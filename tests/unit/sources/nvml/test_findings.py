@@ -8,7 +8,7 @@ from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml, MigSpec, RecoveryAction, gpu_uuid, mig_uuid
 from hack.fakenvml.layout import Fault, Group, Kind
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator, GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceLocator, PciAddress
 from kubemend.agent.model.findings import FindingKind, Source
 from kubemend.agent.restart.device_release import DeviceUse
 from kubemend.agent.restart.device_release import ProcessUse as GateUse
@@ -206,7 +206,7 @@ async def test_uses_returns_processes_of_each_gpu(fake: FakeNvml, start: Start) 
     fake.lost(gpu=2)
     bench = start()
     await bench.status(ComponentState.READY)
-    uuids = [GpuUuid(gpu_uuid(number)) for number in range(3)]
+    uuids = [DeviceId(gpu_uuid(number)) for number in range(3)]
 
     uses = await Driver(bench.source).uses(uuids, timeout=PATIENCE)
 
@@ -221,7 +221,7 @@ async def test_uses_with_hanging_driver_returns_none(fake: FakeNvml, start: Star
     await bench.status(ComponentState.READY)
     fake.hang(Group.GETTERS)
 
-    assert await Driver(bench.source).uses([GpuUuid(gpu_uuid(0))], timeout=0.2) is None
+    assert await Driver(bench.source).uses([DeviceId(gpu_uuid(0))], timeout=0.2) is None
 
 
 async def test_query_for_mig_instance_returns_only_its_processes(fake: FakeNvml, start: Start) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from hack.fakenvml.control import gpu_uuid
-from kubemend.agent.model.devices import GpuUuid
+from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.sources.nvml import poller, protocol
 from kubemend.agent.sources.nvml.poller import Nudge, Poller, Stop
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE
@@ -40,7 +40,7 @@ def polling(nvml: Nvml) -> Iterator[Polling]:
 
 
 def test_query_is_answered_in_the_middle_of_a_poll(polling: Polling) -> None:
-    polling.inbox.put(protocol.Query(request=7, uuids=(GpuUuid(gpu_uuid(5)),)))
+    polling.inbox.put(protocol.Query(request=7, uuids=(DeviceId(gpu_uuid(5)),)))
     polling.thread.start()
 
     first, second = polling.next(), polling.next()

@@ -5,15 +5,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubemend.agent.health.gpu.readings import Vital, Vitals
-from kubemend.agent.model.devices import Gpu, GpuUuid, MigInstance, PciAddress
+from kubemend.agent.model.devices import DeviceId, DevicePartition, Gpu, PciAddress
 from kubemend.agent.sources.nvml import protocol
 
-uuids = st.text(min_size=1, max_size=20).map(GpuUuid)
+uuids = st.text(min_size=1, max_size=20).map(DeviceId)
 small = st.integers(0, 2**32)
 pcis = st.builds(PciAddress, domain=small, bus=small, device=small, function=small)
-migs = st.builds(MigInstance, uuid=uuids, gpu_instance=small, compute_instance=small)
+parts = st.builds(DevicePartition, uuid=uuids, gpu_instance=small, compute_instance=small)
 gpus = st.builds(
-    Gpu, uuid=uuids, pci=pcis, index=small, minor=st.none() | small, name=st.text(), mig=st.lists(migs).map(tuple)
+    Gpu,
+    uuid=uuids,
+    pci=pcis,
+    index=small,
+    minor=st.none() | small,
+    name=st.text(),
+    partitions=st.lists(parts).map(tuple),
 )
 conditions = st.sampled_from(protocol.Condition)
 readings = st.dictionaries(st.tuples(st.sampled_from(Vital), st.integers(0, 35)), st.integers(-(2**63), 2**64))

@@ -9,7 +9,7 @@ from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml, MigSpec, RecoveryAction, gpu_uuid, mig_uuid
 from kubemend.agent.health.gpu import fold
 from kubemend.agent.health.gpu.limits import Limits
-from kubemend.agent.model.devices import DeviceLocator, GpuUuid, PciAddress
+from kubemend.agent.model.devices import DeviceId, DeviceLocator, PciAddress
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.sources.nvml import events
 from kubemend.agent.sources.nvml.protocol import DevicesAnswer
@@ -88,7 +88,7 @@ async def test_fault_of_one_gpu_is_found_and_ends(fake: FakeNvml, start: Start, 
     end(fake)
     over = await bench.over(kind, gpu=GPU)
 
-    assert found.device == DeviceLocator(uuid=GpuUuid(gpu_uuid(GPU)), pci=PciAddress.parse("0000:37:00.0"))
+    assert found.device == DeviceLocator(uuid=DeviceId(gpu_uuid(GPU)), pci=PciAddress.parse("0000:37:00.0"))
     assert found.code == ("14" if kind is FindingKind.NVML_ERROR else "")
     assert found.text
     assert over.observed_at >= found.observed_at
@@ -222,7 +222,7 @@ async def test_event_storm_delays_no_answer_and_hides_no_xid(fake: FakeNvml, sta
 
     for _ in range(20):
         fake.event(events.DOUBLE_BIT_ECC, gpu=1, times=100)
-        answer = await bench.source.query([GpuUuid(gpu_uuid(GPU))], timeout=PATIENCE)
+        answer = await bench.source.query([DeviceId(gpu_uuid(GPU))], timeout=PATIENCE)
         assert isinstance(answer, DevicesAnswer)
     fake.xid(gpu=GPU, code=94)
 
@@ -323,13 +323,13 @@ async def test_unsupported_field_is_never_a_recovery_action(fake: FakeNvml, star
 
 async def test_gpu_of_previous_agent_that_is_missing_is_lost(fake: FakeNvml, start: Start) -> None:
     """Other tools' defect 10: the list of GPUs was read at the start; a GPU already gone was never missed."""
-    gone = {GpuUuid(gpu_uuid(number)): PciAddress(domain=0, bus=0x10 + 13 * number, device=0) for number in range(8)}
+    gone = {DeviceId(gpu_uuid(number)): PciAddress(domain=0, bus=0x10 + 13 * number, device=0) for number in range(8)}
     fake.remove(gpu=GPU)
     bench = start(known_before=gone)
 
     lost = await bench.finding(FindingKind.DEVICE_LOST)
 
-    assert lost.device == DeviceLocator(uuid=GpuUuid(gpu_uuid(GPU)), pci=gone[GpuUuid(gpu_uuid(GPU))])
+    assert lost.device == DeviceLocator(uuid=DeviceId(gpu_uuid(GPU)), pci=gone[DeviceId(gpu_uuid(GPU))])
     assert lost.text.startswith("GPU at 0000:37:00.0")
     assert bench.findings.empty()
     assert bench.inventories.empty()  # the next agent needs no other list
@@ -363,10 +363,10 @@ async def test_dismissed_missing_gpu_is_not_passed_on(fake: FakeNvml, start: Sta
 
 async def test_gpu_replaced_in_its_place_is_not_passed_on(fake: FakeNvml, start: Start) -> None:
     place = PciAddress(domain=0, bus=0x10, device=0)
-    bench = start(known_before={GpuUuid("GPU-that-was-swapped-out"): place})
+    bench = start(known_before={DeviceId("GPU-that-was-swapped-out"): place})
     await bench.status(ComponentState.READY)
 
     known = bench.inventories.get_nowait()
     assert "GPU-that-was-swapped-out" not in known
-    assert known[GpuUuid(gpu_uuid(0))] == place
+    assert known[DeviceId(gpu_uuid(0))] == place
     assert bench.findings.empty()
