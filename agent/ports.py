@@ -68,11 +68,17 @@ class CachedStatuses(Protocol):
         """Return the full status of a container that has just been listed."""
 
     async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None: ...
+    def remembered(self, container_id: ContainerId) -> ContainerStatus | None:
+        """Return the cached status of a container, also after its end; None if it is not cached."""
+
+    def remembered_sandbox(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None:
+        """Return the cached config of a sandbox; None if it is not cached."""
 
 
 class StatusCache(CachedStatuses, Protocol):
-    """A cache of statuses from which entries can be dropped."""
+    """A cache of statuses that follows the ends of containers."""
 
+    def stopped(self, container_id: ContainerId) -> None: ...
     def forget(self, container_id: ContainerId) -> None: ...
 
 

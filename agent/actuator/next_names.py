@@ -11,24 +11,58 @@ removes within a minute what a dead agent leaves.
 """
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.model.workloads import ContainerId, SandboxId
-from kubemend.agent.restart import intents, reservations
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary, SandboxId
+from kubemend.agent.restart import clone, intents, reservations
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class NameAhead:
+    """The name after that of the successor of ``old``, which has ended and may not be restarted at all.
+
+    ``config`` need only tell whose container it is (``clone.identity``).
+    """
+
+    old: ContainerSummary
+    config: api_pb2.ContainerConfig
+    attempt: int
+    sandbox_config: api_pb2.PodSandboxConfig
+
+    @property
+    def restart_id(self) -> str:
+        """Return the id under which it is reserved."""
+        return self.config.annotations[clone.RESTART_ID_ANNOTATION]
+
+
 class NextNames:
-    """The reservations of swaps in progress, one for each intent."""
+    """The reservations of swaps in progress, one for each intent, and those made ahead, one for each old container."""
 
     def __init__(self, runtime: ports.RestartCalls) -> None:
         self._runtime = runtime
         self._reserved: dict[str, ContainerId] = {}
+        self._ahead: dict[ContainerId, tuple[NameAhead, asyncio.Task[ContainerId | None]]] = {}
+
+    def reserve_ahead(self, name: NameAhead) -> None:
+        """Begin to reserve a name before it is decided whether the container is restarted.
+
+        ``reserve`` takes it over; what no restart has taken over is released by ``give_back_ahead``.
+        """
+        work = self._create(name.old.sandbox_id, name.config, attempt=name.attempt, sandbox_config=name.sandbox_config)
+        self._ahead[name.old.id] = name, asyncio.create_task(work, name=f"reservation for {name.old.ref}")
+
+    async def give_back_ahead(self, old: ContainerId) -> None:
+        """Release what was reserved ahead for a container, unless a restart has taken it over. Never fails."""
+        if old in self._ahead:
+            name, creating = self._ahead.pop(old)
+            await self._remove(await creating, restart_id=name.restart_id)
 
     async def reserve(
         self, intent: intents.Intent, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig
@@ -40,24 +74,45 @@ class NextNames:
         if intent.id in self._reserved:
             return
         attempt = config.metadata.attempt + 1
-        try:
-            self._reserved[intent.id] = await self._runtime.create_container(
-                sandbox_id=intent.sandbox_id,
-                config=reservations.config(config, attempt=attempt),
-                sandbox_config=sandbox_config,
-            )
-        except CriError as error:
-            log.info("restart.not_reserved", restart=intent.id, attempt=attempt, error=str(error))
+        name, creating = self._ahead.get(intent.old, (None, None))
+        if name is not None and creating is not None and name.attempt == attempt:
+            made = await asyncio.shield(creating)
+            self._ahead.pop(intent.old, None)
+        else:
+            made = await self._create(intent.sandbox_id, config, attempt=attempt, sandbox_config=sandbox_config)
+        if made is not None:
+            self._reserved[intent.id] = made
 
     async def give_back(self, intent: intents.Intent) -> None:
         """Release the name that is reserved for an intent, if any. May be called again, and never fails."""
-        container_id = self._reserved.pop(intent.id, None)
+        await self._remove(self._reserved.pop(intent.id, None), restart_id=intent.id)
+
+    async def _create(
+        self,
+        sandbox_id: SandboxId,
+        config: api_pb2.ContainerConfig,
+        *,
+        attempt: int,
+        sandbox_config: api_pb2.PodSandboxConfig,
+    ) -> ContainerId | None:
+        """Create the reservation of this attempt; return None if that fails."""
+        made = reservations.config(config, attempt=attempt)
+        try:
+            return await self._runtime.create_container(
+                sandbox_id=sandbox_id, config=made, sandbox_config=sandbox_config
+            )
+        except CriError as error:
+            restart_id = config.annotations.get(clone.RESTART_ID_ANNOTATION)
+            log.info("restart.not_reserved", restart=restart_id, attempt=attempt, error=str(error))
+            return None
+
+    async def _remove(self, container_id: ContainerId | None, *, restart_id: str) -> None:
         if container_id is None:
             return
         try:
             await self._runtime.remove_container(container_id)
         except CriError as error:
-            log.warning("restart.not_given_back", restart=intent.id, container=container_id, error=str(error))
+            log.warning("restart.not_given_back", restart=restart_id, container=container_id, error=str(error))
 
     async def clear(self, sandbox_id: SandboxId, *, name: str, attempt: int) -> None:
         """Remove the reservation of this name that another restart has left. Raises CriError."""

@@ -12,7 +12,7 @@ from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
 from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.hold.standby import EndedError, Standby
-from kubemend.agent.actuator.next_names import NextNames
+from kubemend.agent.actuator.next_names import NameAhead, NextNames
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.plan_runner import RELIST_SECONDS, PlanRunner, next_change
 from kubemend.agent.clients.cri.errors import CallFailed, CriError, NameReserved, NotFound
@@ -70,6 +70,14 @@ class SwapActuator:
             tools=self._tools, next_names=self._next_names, intent=intent, made_from=material, holding=holding
         )
         await run.released()
+
+    def reserve_ahead(self, name: NameAhead) -> None:
+        """Begin to reserve a name before it is decided whether its container is restarted."""
+        self._next_names.reserve_ahead(name)
+
+    async def give_back_ahead(self, old: ContainerId) -> None:
+        """Release the name that was reserved ahead, unless a restart has taken it over. Never fails."""
+        await self._next_names.give_back_ahead(old)
 
     async def give_back(self, intent: intents.Intent) -> None:
         """Release the name that is reserved for an intent.

@@ -160,9 +160,15 @@ class RuntimeServices:
             exits = self._exits(restarts, rounds=rounds, cri=cri, ends=ends)
             aio.spawn_eternal(tasks, exits.run(steps), name="exits")
             self._follow_launchers(tasks, cri=cri, watch=watch, ends=ends)
+            known = StatusPrefetcher(
+                runtime=cri,
+                events=watch,
+                pods=self._pods,
+                opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
+                own_pod_uid=self._settings.pod_uid,
+            )
+            aio.spawn_eternal(tasks, known.run(), name="foreknowledge")
             if self._hub is not None:
-                known = StatusPrefetcher(runtime=cri, events=watch, pods=self._pods)
-                aio.spawn_eternal(tasks, known.run(), name="foreknowledge")
                 hub = self._hub.run(
                     rounds=rounds,
                     containers=watch,

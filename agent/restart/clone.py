@@ -25,6 +25,7 @@ TERMINATION_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
 RESTART_ID_ANNOTATION = "kubemend.io/restart-id"
 RESTART_COUNT_ENV = "KUBEMEND_RESTART_COUNT"
 RESTART_REASON_ENV = "KUBEMEND_RESTART_REASON"
+_IDENTITY = frozenset({"metadata", "image", "labels", "annotations", "linux"})
 _DEVICE_PERMISSIONS = frozenset("rwm")
 _CDI_NAME = re.compile(r"[^/=\s]+/[^/=\s]+=[^=\s]+")  # vendor/class=device: SPEC.md of container-device-interface
 
@@ -75,6 +76,17 @@ def sandbox_config(config: Mapping[str, Any] | None) -> api_pb2.PodSandboxConfig
     if not config:
         raise CloneRefusedError(CloneRefusal.NO_CONFIG, "PodSandboxStatus(verbose) carries no info.config")
     return _parsed(config, api_pb2.PodSandboxConfig())
+
+
+def identity(config: Mapping[str, Any] | None, *, restart_id: str) -> api_pb2.ContainerConfig:
+    """Return of a container's config what tells whose it is, and what it shares with its sandbox.
+
+    Raises CloneRefusedError.
+    """
+    shown = {key: value for key, value in (config or {}).items() if key in _IDENTITY}
+    made = _parsed(shown, api_pb2.ContainerConfig())
+    made.annotations[RESTART_ID_ANNOTATION] = restart_id
+    return made
 
 
 def successor(

@@ -35,10 +35,11 @@ def next_steps(
     ``can_clone`` is False if the old configs are not available (a replay): then kubelet starts the missing containers.
     A WAIT or a DONE comes alone.
 
-    Invariants (property-tested): nothing old is removed before every name is reserved, and no name is released before
-    kubelet shows the running containers, unless kubelet must continue; nothing is started while anything old is left; a
-    START only names a container of this intent; an init container is never created while a successor of it exists, and
-    nothing is created before its turn; kubelet's container is removed only if it is out of turn.
+    Invariants (property-tested): nothing old is removed before the names of the containers whose turn comes later are
+    reserved, and nothing is created before its copy's name is; no name is released before kubelet shows the
+    running containers, unless kubelet must continue; nothing is started while anything old is left; a START only names
+    a container of this intent; an init container is never created while a successor of it exists, and nothing is
+    created before its turn; kubelet's container is removed only if it is out of turn.
     """
     seen = tuple(seen)
     ours_to_start = can_clone and resolution is Resolution.FINISH
@@ -48,7 +49,7 @@ def next_steps(
         return steps
     clearing = reset.clearing if ours_to_start else reset.clearing_for_kubelet
     if steps := clearing(intent, seen, known=known) or _duplicates(intent, seen):
-        return steps
+        return steps + (_copies(intent, seen, known=known) if ours_to_start else ())
     if not ours_to_start:
         return _handing_over(intent, seen)
     for planned in intent.plan:
@@ -56,13 +57,39 @@ def next_steps(
             step = _next_of(intent, planned, seen=seen, known=known)
             if step is not None:
                 return _ended(intent, seen, known=known, end=step) if step.kind is StepKind.DONE else (step,)
-    return _mains(intent, seen) or _ended(intent, seen, known=known, end=Step(StepKind.DONE, StepReason.RERUN))
+    return _mains(intent, seen, known=known) or _ended(
+        intent, seen, known=known, end=Step(StepKind.DONE, StepReason.RERUN)
+    )
 
 
 def _reserving(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known) -> tuple[Step, ...]:
     if not any(view.id in intent.old_ids for view in seen):
         return ()
-    return reservations.left_over(intent, seen) or reservations.missing(intent, seen, taken=known.taken)
+    return reservations.left_over(intent, seen) or reservations.missing_turns(intent, seen, taken=known.taken)
+
+
+def _copies(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known) -> tuple[Step, ...]:
+    """Return which names of copies to reserve while the running containers end, which takes longer.
+
+    Not while the exited ones are removed, which is quick.
+    """
+    old = {view.state for view in seen if view.id in intent.old_ids}
+    if not old or (ContainerState.EXITED in old and len(old) > 1):
+        return ()
+    return reservations.missing_copies(
+        intent,
+        seen,
+        of=[planned for planned in intent.plan if not reset.successors(intent, seen, planned.name)],
+        taken=known.taken,
+    )
+
+
+def _turn(
+    intent: intents.PodIntent, planned: intents.Planned, *, seen: Sequence[ContainerSummary], known: Known
+) -> Step:
+    """Return the step for a container whose turn has come. The name of a copy is reserved first, if it is not yet."""
+    missing = reservations.missing_copies(intent, seen, of=[planned], taken=known.taken)
+    return missing[0] if missing else reservations.turn(intent, seen, planned)
 
 
 def _ended(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known, end: Step) -> tuple[Step, ...]:
@@ -129,7 +156,7 @@ def _next_of(
     """Return what an init container or a sidecar still needs, or None if the next one's turn has come."""
     made = reset.successors(intent, seen, planned.name)
     if not made:
-        return reservations.turn(intent, seen, planned)
+        return _turn(intent, planned, seen=seen, known=known)
     live = [view for view in made if view.state in LIVE]
     newest = live[-1] if live else made[-1]
     if newest.state is ContainerState.EXITED:
@@ -164,7 +191,7 @@ def _until_it_runs(intent: intents.PodIntent, view: ContainerSummary) -> Step | 
     return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, view.id, name)
 
 
-def _mains(intent: intents.PodIntent, seen: Sequence[ContainerSummary]) -> tuple[Step, ...]:
+def _mains(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known) -> tuple[Step, ...]:
     """Start all main containers concurrently. One that has already ended again is kubelet's, by the pod's policy."""
     wanted: list[Step] = []
     for planned in intent.plan:
@@ -172,7 +199,7 @@ def _mains(intent: intents.PodIntent, seen: Sequence[ContainerSummary]) -> tuple
             continue
         made = reset.successors(intent, seen, planned.name)
         if not made:
-            wanted.append(reservations.turn(intent, seen, planned))
+            wanted.append(_turn(intent, planned, seen=seen, known=known))
         elif live := [view for view in made if view.state in LIVE]:
             wanted += [step for step in [_until_it_runs(intent, live[-1])] if step is not None]
     active = tuple(step for step in wanted if step.kind is not StepKind.WAIT)

@@ -7,8 +7,8 @@ last listing (``startContainer`` in kuberuntime_container.go, 1.36), so there ar
 - n+1 if it saw the old container, or none at all and no log of the successor. This is the successor's name, too: the
   first to create it wins. Until the container's turn has come it is reserved, which keeps the order. The first
   container in order needs no reservation.
-- n+2 if it saw the successor, or none at all and a log of the successor. It is reserved until kubelet shows the running
-  containers, which keeps everything from running twice.
+- n+2 if it saw the successor, or none at all and a log of the successor. It is reserved from before the successor is
+  created until kubelet shows the running containers, which keeps everything from running twice.
 
 Kubelet identifies containers by their labels, and the runtime by their metadata. A reservation is labelled as another
 container, of another pod, so that kubelet never takes it for the newest one of its name. Kubelet's garbage collector,
@@ -62,12 +62,31 @@ def holds(view: ContainerSummary, *, name: str, attempt: int) -> bool:
     return reserves(view) and view.ref.name == _label((name, attempt))
 
 
-def missing(intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, taken: frozenset[Name]) -> tuple[Step, ...]:
-    """Return what must be reserved before anything is removed. ``taken`` are names that another container holds."""
+def missing_turns(
+    intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, taken: frozenset[Name]
+) -> tuple[Step, ...]:
+    """Return which names n+1 to reserve before anything is removed; another container holds those in ``taken``."""
+    return _missing(intent, seen, _turns(intent), taken=taken)
+
+
+def missing_copies(
+    intent: intents.PodIntent,
+    seen: Iterable[ContainerSummary],
+    *,
+    of: Iterable[intents.Planned],
+    taken: frozenset[Name],
+) -> tuple[Step, ...]:
+    """Return which names n+2 to reserve before the successors ``of`` are created: until then kubelet uses n+1."""
+    return _missing(intent, seen, ((planned.name, planned.old_attempt + 2) for planned in of), taken=taken)
+
+
+def _missing(
+    intent: intents.PodIntent, seen: Iterable[ContainerSummary], wanted: Iterable[Name], *, taken: frozenset[Name]
+) -> tuple[Step, ...]:
     held = {view.ref.name for view in _ours(intent, seen)}
     return tuple(
         Step(StepKind.RESERVE, StepReason.NAME_FREE, name=name[0], attempt=name[1])
-        for name in _wanted(intent)
+        for name in wanted
         if name not in taken and _label(name) not in held
     )
 
@@ -91,12 +110,11 @@ def left_over(intent: intents.PodIntent, seen: Iterable[ContainerSummary]) -> tu
     return tuple(_removal(view) for view in seen if reserves(view) and view.restart_id != intent.id)
 
 
-def _wanted(intent: intents.PodIntent) -> Iterable[Name]:
+def _turns(intent: intents.PodIntent) -> Iterable[Name]:
     its_turn = True
     for planned in intent.plan:
         if not its_turn:
             yield planned.name, planned.old_attempt + 1
-        yield planned.name, planned.old_attempt + 2
         its_turn = its_turn and planned.role is ContainerRole.MAIN
 
 

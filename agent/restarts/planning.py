@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
+from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.actuator.shm_cleanup import ShmCleanup
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
 from kubemend.agent.restart import admission, cache, clone, intents, members, options, process, rules
@@ -74,6 +76,22 @@ async def prepare(
     return restart_plan.PodRestartPlan(
         outside=outside, target=ref, restart_count=count, intent=intent, pod=pod, materials=materials, sweep=sweep
     )
+
+
+def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> NameAhead | None:
+    """Return the name to reserve for a container that has ended; None if its config is not cached, or not its own."""
+    sandbox = runtime.remembered_sandbox(target.view.sandbox_id)
+    if sandbox is None or target.info.spec is not None:
+        return None
+    try:
+        return NameAhead(
+            target.view,
+            clone.identity(target.info.config, restart_id=_new_id()),
+            attempt=max(view.attempt for view in target.siblings) + 2,
+            sandbox_config=clone.sandbox_config(sandbox),
+        )
+    except clone.CloneRefusedError:
+        return None  # the decision tells why
 
 
 async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:

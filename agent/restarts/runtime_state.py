@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
@@ -15,6 +15,7 @@ from kubemend.common import root_mounts
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 _NANOSECOND = 1e-9
+_AN_ERROR = 1
 _HIDDEN = "the runtime does not return its config"
 _WORTH_A_STEP = 2.0  # seconds; less can be the delay between clone and the runtime's record of the start
 
@@ -80,6 +81,29 @@ async def find(
         sandbox_ready=mine is not None and mine.ready,
         runtime_handler=mine.runtime_handler if mine is not None else "",
     )
+
+
+def as_known(
+    runtime: ports.Runtime, ref: ContainerRef, *, ended: admission.Cause, known: Iterable[ContainerSummary]
+) -> RuntimeState | None:
+    """Return the state of a container that has just ended with an error, from what is cached; None if too little is.
+
+    ``ended`` is its end. Its exit code is any error's, and that its sandbox is ready is assumed.
+    """
+    siblings = tuple(view for view in known if view.ref == ref)
+    newest = max(siblings, key=_age, default=None)
+    if newest is None or newest.id != ended.container or newest.state is not ContainerState.EXITED:
+        return None
+    if (info := runtime.remembered(newest.id)) is None or info.config is None:
+        return None
+    at_end = replace(
+        info,
+        state=ContainerState.EXITED,
+        exit_code=_AN_ERROR,
+        finished_at=int(ended.happened_at / _NANOSECOND),
+        pid=None,
+    )
+    return RuntimeState(info=at_end, siblings=siblings, view=newest, sandbox_ready=True)
 
 
 async def _query_early(runtime: ports.Runtime, view: ContainerSummary | None) -> ContainerStatus | None:

@@ -10,6 +10,7 @@ import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import progress, turns
+from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
@@ -18,7 +19,7 @@ from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import FindingKind
-from kubemend.agent.model.workloads import ContainerRef
+from kubemend.agent.model.workloads import ContainerRef, PodView
 from kubemend.agent.restart import admission, budget, cache, clone, overrides, process
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning, runtime_state
@@ -224,7 +225,7 @@ class RestartScheduler:
         give_up_at = clock() + self._limits.held
         last_logged: tuple[Reason, float | None] | None = None
         while True:
-            async with self._pod_turn(request):
+            async with self._pod_turn(request), self._name_reserved(request):
                 decision = await self._once(request)
             if decision.verb is not admission.Verb.HOLD:
                 return
@@ -262,6 +263,41 @@ class RestartScheduler:
         async with self._locks.turn(uid), self._slots.turn(namespace):
             yield
 
+    @contextlib.asynccontextmanager
+    async def _name_reserved(self, request: Request) -> AsyncIterator[None]:
+        """Reserve the next name for the successor of a container that has ended, if it will probably be restarted.
+
+        The reservation takes as long as the facts for the decision, and is released if no restart has taken it over.
+        """
+        ahead = self._name_ahead(request)
+        if ahead is None:
+            yield
+            return
+        swapper = self._outside.actuators.swap
+        swapper.reserve_ahead(ahead)
+        try:
+            yield
+        finally:
+            await swapper.give_back_ahead(ahead.old.id)
+
+    def _name_ahead(self, request: Request) -> NameAhead | None:
+        """Return the name to reserve, from what is known about the container; None if it is not worth it."""
+        if request.kind is not FaultKind.EXIT or self._dry_run:
+            return None
+        cause = request.cause()
+        target = runtime_state.as_known(
+            self._outside.runtime, request.target, ended=cause, known=self._outside.events.containers()
+        )
+        if target is None:
+            return None
+        pod = self._outside.pods.pods().get(request.target.pod.uid)
+        decision = admission.decide(
+            self._facts(request, cause, pod, target=target, owner=admission.OwnerFacts()), now=self._now()
+        )
+        if decision.verb is not admission.Verb.ACT or request.target.name not in decision.orders:
+            return None
+        return planning.name_ahead(self._outside.runtime, target)
+
     async def _once(self, request: Request, *, launcher_failed: str = "") -> admission.Decision:
         """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read.
 
@@ -286,7 +322,27 @@ class RestartScheduler:
             return admission.Decision(admission.Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, str(error))
         except HistoryError as error:
             return admission.Decision(admission.Verb.HOLD, Reason.JOURNAL_UNAVAILABLE, str(error))
-        facts = admission.Facts(
+        facts = self._facts(request, cause, pod, target=target, owner=owner)
+        decision = admission.decide(facts, now=self._now())
+        if decision.verb is admission.Verb.ACT:
+            assert target is not None
+            return await self._act(request, facts, decision, target=target)
+        if decision.verb is admission.Verb.HOLD and (why := await request.why_gone()):
+            decision = _withdrawn(request, why)
+        if decision.verb is admission.Verb.REFUSE:
+            self._announce(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
+        return decision
+
+    def _facts(
+        self,
+        request: Request,
+        cause: admission.Cause,
+        pod: PodView | None,
+        *,
+        target: runtime_state.RuntimeState | None,
+        owner: admission.OwnerFacts | None,
+    ) -> admission.Facts:
+        return admission.Facts(
             target=request.target,
             cause=cause,
             pod=pod,
@@ -299,15 +355,6 @@ class RestartScheduler:
             can_hold=self._can_hold,
             asked=request.asked,
         )
-        decision = admission.decide(facts, now=self._now())
-        if decision.verb is admission.Verb.ACT:
-            assert target is not None
-            return await self._act(request, facts, decision, target=target)
-        if decision.verb is admission.Verb.HOLD and (why := await request.why_gone()):
-            decision = _withdrawn(request, why)
-        if decision.verb is admission.Verb.REFUSE:
-            self._announce(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
-        return decision
 
     def _runtime_facts(self, target: runtime_state.RuntimeState) -> admission.RuntimeFacts:
         processes = self._outside.processes

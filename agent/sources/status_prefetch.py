@@ -1,7 +1,7 @@
-"""Query the container facts that a restart needs in advance for members of gangs, so that rounds are shorter.
+"""Query the container facts that a restart needs in advance, so that restarts are shorter.
 
-In a round all members of a node are queried at once, while the gang is held. The facts queried here do not change while
-a container runs.
+In a round all members of a node are queried at once, while the gang is held; after an exit nothing of the container
+runs. The facts queried here do not change while a container runs.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
+from kubemend.agent.restart import admission
 from kubemend.common import contained
 
 log = structlog.get_logger(__name__)
@@ -22,14 +23,23 @@ SETTLED: Final = 1.0
 
 
 class StatusPrefetcher:
-    """Queries one container after another. Only the length of a round depends on it."""
+    """Queries one container after another. Only the length of a restart depends on it."""
 
     def __init__(
-        self, *, runtime: ports.StatusCache, events: ports.Events, pods: ports.Pods, settled: float = SETTLED
+        self,
+        *,
+        runtime: ports.StatusCache,
+        events: ports.Events,
+        pods: ports.Pods,
+        opted_in_namespaces: frozenset[str] = frozenset(),
+        own_pod_uid: str | None = None,
+        settled: float = SETTLED,
     ) -> None:
         self._runtime = runtime
         self._events = events
         self._pods = pods
+        self._namespaces = opted_in_namespaces
+        self._own_pod_uid = own_pod_uid
         self._settled = settled
         self._known: set[ContainerId] = set()
         self._started = asyncio.Event()
@@ -55,7 +65,9 @@ class StatusPrefetcher:
             change = await changes.get()
             if change.kind is EventKind.STARTED:
                 self._started.set()
-            elif change.kind in (EventKind.STOPPED, EventKind.DELETED):
+            elif change.kind is EventKind.STOPPED:
+                self._runtime.stopped(change.container_id)
+            elif change.kind is EventKind.DELETED:
                 self._known.discard(change.container_id)
                 self._runtime.forget(change.container_id)
 
@@ -69,4 +81,8 @@ class StatusPrefetcher:
 
     def _matters(self, view: ContainerSummary) -> bool:
         pod = self._pods.pods().get(view.ref.pod.uid)
-        return pod is not None and pod.gang is not None
+        if pod is None:
+            return False
+        return pod.gang is not None or not admission.why_no_fault(
+            pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
+        )

@@ -62,6 +62,7 @@ class CriClient:
         self._exec_stub = api_pb2_grpc.RuntimeServiceStub(self._exec_channel)
         self._ended: collections.OrderedDict[ContainerId, None] = collections.OrderedDict()
         self._running: Remembered[ContainerId, ContainerStatus] = Remembered()
+        self._stopped: set[ContainerId] = set()
         self._sandbox_configs: Remembered[SandboxId, Mapping[str, Any]] = Remembered()
         self._runtime: RuntimeVersion | None = None
         self._listings = Listings(self._stub, errors=self._errors, deadline=self._deadlines.read)
@@ -132,10 +133,13 @@ class CriClient:
         """Return the full status of a container that has just been listed. Raises as ``container_status`` does.
 
         The status does not change while the container runs, so it is cached until it is forgotten (resources do change:
-        see ``resources``); a very large status is read each time.
+        see ``resources``); a very large status is read each time. Of one that has ended, only how it ended is read.
         """
-        if view.state is ContainerState.RUNNING and (known := self._running.get(view.id)) is not None:
+        known = self._running.get(view.id)
+        if known is not None and view.state is ContainerState.RUNNING and view.id not in self._stopped:
             return known
+        if known is not None and view.state is ContainerState.EXITED and known.spec is None:
+            return convert.ended(known, (await self._status(view.id, verbose=False)).status)
         info = await self.container_status(view.id)
         if info.state is ContainerState.RUNNING:
             self._running.put(view.id, info)
@@ -150,9 +154,22 @@ class CriClient:
             return info.resources
         return convert.resources((await self._status(info.id, verbose=False)).status)
 
+    def remembered(self, container_id: ContainerId) -> ContainerStatus | None:
+        """Return the cached status of a container from when it ran; None if it is not cached."""
+        return self._running.get(container_id)
+
+    def remembered_sandbox(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None:
+        """Return the cached config of a sandbox; None if it is not cached."""
+        return self._sandbox_configs.get(sandbox_id)
+
+    def stopped(self, container_id: ContainerId) -> None:
+        """Note that a container no longer runs."""
+        self._stopped.add(container_id)
+
     def forget(self, container_id: ContainerId) -> None:
-        """Drop the cached status of a container that no longer runs."""
+        """Drop the cached status of a container that no longer exists."""
         self._running.forget(container_id)
+        self._stopped.discard(container_id)
 
     async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None:
         """Return the sandbox's config from the runtime's JSON, or None if it is not included. Raises NotFound.

@@ -3,7 +3,7 @@
 import json
 import posixpath
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kubemend.agent.clients.cri import errors
@@ -220,6 +220,21 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         hidden=hidden,
         runtime_env=_words(spec, "env"),
         runtime_args=_words(spec, "args"),
+        resources=resources(status),
+    )
+
+
+def ended(known: ContainerStatus, status: api_pb2.ContainerStatus) -> ContainerStatus:
+    """Return the full status of a container that has ended: what was known while it ran, and how it ended."""
+    return replace(
+        known,
+        state=STATES.get(status.state, ContainerState.UNKNOWN),
+        started_at=status.started_at,
+        finished_at=status.finished_at,
+        exit_code=status.exit_code,
+        reason=status.reason,
+        message=status.message,
+        pid=None,
         resources=resources(status),
     )
 

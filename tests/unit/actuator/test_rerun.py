@@ -14,7 +14,7 @@ from tests.environments import pod_rig
 from tests.environments.pod_rig import LASTING, PodRig
 from tests.environments.runtime import POD, Rig
 
-RESERVED = 7
+RESERVED = 3
 """Calls until all names are reserved: n+1 of all but the first container, and n+2 of all."""
 
 CODES = [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)]

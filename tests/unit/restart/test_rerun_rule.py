@@ -27,9 +27,31 @@ def steps_for(seen: list[ContainerSummary], *, exits: dict[ContainerId, reset.Ex
     ("seen", "expected"),
     [
         pytest.param(
+            [*HELD[1:], old("prepare", EXITED), old("shipper"), old("trainer")],
+            [("reserve", "NameFree", "shipper")],
+            id="names-of-later-turns-are-reserved-first",
+        ),
+        pytest.param(
+            [*HELD[:3], old("prepare", EXITED), old("shipper"), old("trainer")],
+            [("remove", "OldLeft", "old-prepare")],
+            id="copies-names-do-not-delay-the-kill",
+        ),
+        pytest.param(
             [*HELD[:-1], old("shipper"), old("trainer")],
-            [("reserve", "NameFree", "logger")],
-            id="names-are-reserved-first",
+            [
+                ("remove", "OldLeft", "old-shipper"),
+                ("remove", "OldLeft", "old-trainer"),
+                ("reserve", "NameFree", "logger"),
+            ],
+            id="copies-names-are-reserved-during-the-kill",
+        ),
+        pytest.param(
+            [*HELD[:3], *HELD[4:]], [("reserve", "NameFree", "prepare")], id="nothing-is-created-before-its-copys-name"
+        ),
+        pytest.param(
+            [HELD[0], *HELD[5:], PREPARED],
+            [("reserve", "NameFree", "shipper")],
+            id="nor-given-back-before-its-copys-name",
         ),
         pytest.param(
             [*HELD, old("prepare", EXITED), old("shipper"), old("trainer")],
@@ -86,7 +108,9 @@ def steps_for(seen: list[ContainerSummary], *, exits: dict[ContainerId, reset.Ex
         pytest.param(
             [PREPARED, new("shipper", EXITED)], [("done", "SidecarExited", "ours-shipper")], id="a-dead-sidecar"
         ),
-        pytest.param([pods.view("debugger", "x"), PREPARED], [("create", "NoSuccessor", "shipper")], id="ephemeral"),
+        pytest.param(
+            [*COPIES, pods.view("debugger", "x"), PREPARED], [("create", "NoSuccessor", "shipper")], id="ephemeral"
+        ),
     ],
 )
 def test_next_steps(seen: list[ContainerSummary], expected: list[Short]) -> None:
@@ -106,13 +130,15 @@ def test_reservation_is_not_a_waiting_successor() -> None:
 def test_name_held_by_another_container_counts_as_reserved() -> None:
     known = reset.Known(taken=frozenset({("logger", 2)}))
     found = rerun.next_steps(pods.intent(), [*HELD[:-1], old("trainer")], known=known)
-    assert [step.why for step in found] == [steps.StepReason.OLD_LEFT]
+    assert [step.why for step in found] == [steps.StepReason.OLD_LEFT]  # and nothing is reserved
 
 
 def test_only_copy_names_are_reserved_without_init_containers() -> None:
     intent = pods.intent(plan=(pods.planned("trainer", pods.MAIN), pods.planned("logger", pods.MAIN)))
     found = rerun.next_steps(intent, [old("trainer"), old("logger")])
     assert [(step.kind, step.name, step.attempt) for step in found] == [
+        (steps.StepKind.REMOVE, "trainer", None),
+        (steps.StepKind.REMOVE, "logger", None),
         (steps.StepKind.RESERVE, "trainer", 2),
         (steps.StepKind.RESERVE, "logger", 2),
     ]

@@ -1,4 +1,4 @@
-"""The facts queried from the runtime before a round needs them, and their validity."""
+"""The facts queried from the runtime before a restart needs them, and their validity."""
 
 import asyncio
 import contextlib
@@ -9,16 +9,18 @@ import grpc
 
 from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodUid, PodView
 from kubemend.agent.sources.status_prefetch import StatusPrefetcher
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
 from tests.environments.runtime import POD, Rig
 from tests.fakes import outside
 from tests.unit.hub import builders
 
 
-def member(*, labels: bool = True) -> outside.Pods:
-    """The pods in the API: a member of a gang, or a pod outside gangs."""
+def member(*, labels: bool = True, opted_in: bool = True) -> outside.Pods:
+    """The pods in the API: a member of a gang, or a pod outside gangs; opted in or not."""
     view = builders.member(0)
-    return outside.Pods(replace(view, ref=POD, labels=view.labels if labels else {}))
+    gang = view.labels if labels else {}
+    return outside.Pods(replace(view, ref=POD, labels=gang, annotations=view.annotations if opted_in else {}))
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +79,30 @@ async def test_container_is_forgotten_when_it_ends(rig: Rig) -> None:
         await eventually.true(is_forgotten)
 
 
-async def test_container_outside_gangs_is_not_queried(rig: Rig) -> None:
+async def test_end_of_known_container_costs_no_full_status(rig: Rig) -> None:
+    resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
+    async with running(rig, member(labels=False)):
+        await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
+        known = await rig.cri.info_of(await listed(rig))
+        rig.server.runtime.containers[rig.old].resized = resized
+        rig.server.runtime.exit(rig.old, exit_code=3)
+        info = await rig.cri.info_of(await listed(rig))
+    fresh = await rig.cri.container_status(rig.old)
+    assert info == replace(fresh, cgroups_path=known.cgroups_path)
+    assert (info.state, info.exit_code, info.resources) == (ContainerState.EXITED, 3, resized)
+    answers = [call.request for call in rig.server.calls if call.method == "ContainerStatus"]
+    assert [request.verbose for request in answers] == [True, False, True]  # type: ignore[attr-defined]
+
+
+async def test_removed_container_is_forgotten(rig: Rig) -> None:
+    async with running(rig, member(labels=False)):
+        await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
+        assert rig.cri.remembered(rig.old) is not None
+        await rig.cri.remove_container(rig.old)
+        await eventually.true(lambda: rig.cri.remembered(rig.old) is None)
+
+
+async def test_container_that_has_not_opted_in_is_not_queried(rig: Rig) -> None:
     looks: list[str] = []
 
     class Pods(outside.Pods):
@@ -85,7 +110,7 @@ async def test_container_outside_gangs_is_not_queried(rig: Rig) -> None:
             looks.append("which gang it is in")
             return super().pods()
 
-    async with running(rig, Pods(*member(labels=False).pods().values())):
+    async with running(rig, Pods(*member(labels=False, opted_in=False).pods().values())):
         await eventually.true(lambda: bool(looks))
         await rig.kubelet_creates(attempt=1)
         await eventually.true(lambda: len(looks) > 1)

@@ -1,0 +1,159 @@
+"""The name after the successor's is reserved while it is decided whether an ended container is restarted."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from kubemend.agent.model import conditions
+from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.workloads import ContainerId, ContainerState, RestartPolicy
+from kubemend.agent.restart import admission
+from kubemend.agent.restarts.scheduler import Request
+from kubemend.common.coordination import FaultKind
+from tests import eventually
+from tests.environments.restarts import NOW, RestartEnv, restarts_on
+from tests.environments.runtime import POD, TARGET, Rig
+
+
+async def exited(env: RestartEnv, *, known: bool = True, **annotations: str) -> Request:
+    """Opt in, end the trainer, whose status has been prefetched where ``known``, and return the exit's request."""
+    view = env.pod.pods.pods()[POD.uid]
+    wishes = {"kubemend.io/restart": "InPlace"} | {
+        f"kubemend.io/{key.replace('_', '-')}": text for key, text in annotations.items()
+    }
+    await env.pod.pods.put(replace(view, annotations=wishes))
+    rig = env.pod.rig
+    if known:
+        await rig.cri.info_of((await rig.containers())[-1])
+        await rig.cri.sandbox_config(rig.sandbox_id)
+    rig.cri.stopped(rig.old)
+    rig.server.runtime.exit(rig.old, exit_code=3)
+    await eventually.true(
+        lambda: any(each.id == rig.old and each.state is ContainerState.EXITED for each in rig.watch.containers())
+    )
+    rig.server.calls.clear()
+    cause = admission.Cause(code="Exit3", message="it ended", happened_at=NOW, container=rig.old)
+    return Request(target=TARGET, cause=lambda: cause, devices=frozenset(), kind=FaultKind.EXIT, gang_answered=True)
+
+
+def creations(env: RestartEnv) -> list[tuple[str, int]]:
+    """Return the pod UID and attempt of each creation, in order."""
+    made = [call.request.config for call in env.pod.rig.server.calls if call.method == "CreateContainer"]  # type: ignore[attr-defined]
+    return [(config.labels["io.kubernetes.pod.uid"], config.metadata.attempt) for config in made]
+
+
+RESERVED = f"{POD.uid}.reserved"
+
+
+def condition(env: RestartEnv) -> ConditionStatus:
+    return env.said.said[POD, conditions.IN_PLACE_RESTART].status
+
+
+@pytest.mark.parametrize("policy", [RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE])
+async def test_name_is_reserved_while_the_cause_is_examined(env: RestartEnv, policy: RestartPolicy) -> None:
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], restart_policy=policy))
+    request, seen = await exited(env), []
+
+    async def examined() -> str:
+        await eventually.true(lambda: bool(creations(env)))
+        seen.extend(creations(env))
+        return ""
+
+    async with env.kubelet():
+        await env.restarts.handle(replace(request, withdrawn=examined))
+    assert seen == [(RESERVED, 2)]
+    assert creations(env) == [(RESERVED, 2), (POD.uid, 1)], "the restart takes the reservation over"
+    assert condition(env) is ConditionStatus.TRUE
+    assert await env.pod.reserved() == set()
+
+
+async def test_successor_is_created_only_after_the_reservation(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, cri = await exited(env), env.pod.rig.cri
+    create, begun, may_end = cri.create_container, asyncio.Event(), asyncio.Event()
+
+    async def create_slowly(**call: Any) -> ContainerId:
+        if call["config"].metadata.attempt == 2:
+            begun.set()
+            await may_end.wait()
+        return await create(**call)
+
+    async def is_journalled() -> bool:
+        return bool(await env.store.unfinished())
+
+    monkeypatch.setattr(cri, "create_container", create_slowly)
+    async with env.kubelet():
+        work = asyncio.create_task(env.restarts.handle(request))
+        await begun.wait()
+        await eventually.true(is_journalled)  # nothing else delays the successor
+        assert creations(env) == []
+        may_end.set()
+        await work
+    assert creations(env) == [(RESERVED, 2), (POD.uid, 1)]
+
+
+async def test_withdrawn_restart_releases_the_name(env: RestartEnv) -> None:
+    request = await exited(env)
+
+    async def why() -> str:
+        return "the pod is ending"
+
+    await env.restarts.handle(replace(request, withdrawn=why))
+    assert creations(env) == [(RESERVED, 2)]
+    assert await env.pod.reserved() == set()
+
+
+async def test_failed_reservation_does_not_prevent_the_restart(env: RestartEnv) -> None:
+    request = await exited(env)
+    env.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL)
+    async with env.kubelet():
+        await env.restarts.handle(request)
+    assert creations(env) == [(RESERVED, 2), (POD.uid, 1)]
+    assert condition(env) is ConditionStatus.TRUE
+
+
+async def test_kubelets_own_successor_is_adopted_and_the_name_released(env: RestartEnv) -> None:
+    request = await exited(env)
+
+    async def kubelet_is_faster() -> str:
+        await env.pod.kubelet_starts(TARGET.name, attempt=1)
+        return ""
+
+    async with env.kubelet():
+        await env.restarts.handle(replace(request, withdrawn=kubelet_is_faster))
+    assert sorted(creations(env)) == [(POD.uid, 1), (POD.uid, 1), (RESERVED, 2)]
+    assert condition(env) is ConditionStatus.TRUE
+    assert await env.pod.reserved() == set()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["rerun", "not cached"])
+async def test_nothing_is_reserved_ahead(env: RestartEnv, *, known: bool) -> None:
+    """A rerun reserves names itself; without a cached status the name is reserved with the facts for the decision."""
+    request = await exited(env, known=known, strategy="rerun" if known else "swap")
+    seen = []
+
+    async def examined() -> str:
+        seen.extend(creations(env))
+        return ""
+
+    async with env.kubelet():
+        await env.restarts.handle(replace(request, withdrawn=examined))
+    assert seen == []
+    assert condition(env) is ConditionStatus.TRUE
+
+
+async def test_spent_budget_reserves_nothing(env: RestartEnv) -> None:
+    request = await exited(env, max_restarts="0")
+    await env.restarts.handle(request)
+    assert creations(env) == []
+
+
+async def test_dry_run_reserves_nothing(rig: Rig, tmp_path: Path) -> None:
+    async with restarts_on(rig, tmp_path, dry_run=True) as env:
+        await env.restarts.handle(await exited(env))
+        assert creations(env) == []
