@@ -17,7 +17,8 @@ from typing import Any
 import structlog
 
 from kubemend.agent import ports
-from kubemend.agent.actuator import device_processes
+from kubemend.agent.actuator import device_health, device_processes
+from kubemend.agent.actuator.device_health import DeviceHealth
 from kubemend.agent.actuator.device_processes import Driver, Host, NoDriver, NoProcesses
 from kubemend.agent.actuator.device_proof import PreparedProof, Proving
 from kubemend.agent.clients.cri import errors as cri_errors
@@ -51,7 +52,7 @@ class ProcessStuckError(cri_errors.DeadlineExceeded):
 
 
 class DeviceUnusableError(cri_errors.CriError):
-    """A device has failed its proof, so nothing may be started on it."""
+    """A device has failed its proof, or has a fault, so nothing may be started on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +257,7 @@ class ReleaseGates:
         self._patience = patience if patience is not None else Patience()
         self._gates: dict[str, Gate] = {}
         self._proofs: dict[str, Proving] = {}
+        self._health: dict[str, DeviceHealth] = {}
 
     @contextlib.asynccontextmanager
     async def around(
@@ -264,10 +266,12 @@ class ReleaseGates:
         *,
         devices: frozenset[DeviceId],
         proof: PreparedProof | None = None,
+        judge: device_health.Judge = device_health.no_obstacle,
     ) -> AsyncIterator[GateSession]:
         """Put a gate before each of these intents for the block; query the processes on the devices at once.
 
-        ``proof`` runs once, behind all gates; the block closes it.
+        ``proof`` runs once, behind all gates; the block closes it. ``judge`` decides behind them, and again behind the
+        proof, whether the devices' health allows a start.
         """
         query = self._host.processes_on(devices, timeout=self._patience.before)
         before = asyncio.create_task(query, name="before the stop")
@@ -278,12 +282,13 @@ class ReleaseGates:
         proving = Proving(proof, openings=[gate.opening for gate in made.values()])
         self._gates.update(made)
         self._proofs.update(dict.fromkeys(made, proving))
+        self._health.update(dict.fromkeys(made, DeviceHealth(judge, self._patience.leave)))
         try:
             yield GateSession(tuple(made.values()), before, proving)
         finally:
             await proving.close()
             for restart, gate in made.items():
-                del self._gates[restart], self._proofs[restart]
+                del self._gates[restart], self._proofs[restart], self._health[restart]
                 await gate.close()
             await _end(before)
 
@@ -297,8 +302,12 @@ class ReleaseGates:
         judgement = await gate.judgement(timeout=timeout)
         if judgement is None or judgement.verdict is ReleaseState.STUCK:
             return False
-        proving = self._proofs[restart]
-        return await proving.done(timeout=timeout) and not device_proof.unusable(proving.results)
+        proving, health = self._proofs[restart], self._health[restart]
+        if health.unusable():
+            return False  # a proof would tell nothing new
+        if not await proving.done(timeout=timeout) or device_proof.unusable(proving.results):
+            return False
+        return await health.allows_start(timeout=timeout)
 
     def last_left(self, restart: str) -> int:
         """Return how much that was when the driver was last polled."""
@@ -327,7 +336,7 @@ class ReleaseGates:
             return
         if judgement.verdict is ReleaseState.STUCK:
             raise ProcessStuckError(f"the old process {judgement.detail}", hint="reboot the node if it does not end")
-        if why := device_proof.unusable(self._proofs[restart].results):
+        if why := device_proof.unusable(self._proofs[restart].results) or self._health[restart].unusable():
             raise DeviceUnusableError(why)
 
 

@@ -130,7 +130,13 @@ class NodeServices:
         )
         access: aio.Promise[RuntimeAccess] = aio.Promise()
         faults = AppFaultHandler(
-            ledger=ledger, pods=pods, devices=driver, holders=holders, processes=shared.processes, access=access
+            ledger=ledger,
+            catalog=shared.catalog,
+            pods=pods,
+            devices=driver,
+            holders=holders,
+            processes=shared.processes,
+            access=access,
         )
         made = cls(
             sources=sources,

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import structlog
 
+from kubemend.agent.actuator import device_health, progress, turns
 from kubemend.agent.actuator import device_proof as proofs
-from kubemend.agent.actuator import progress, turns
 from kubemend.agent.actuator.device_release import GateSession
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.journal.store import HistoryError, Store
@@ -144,6 +144,7 @@ class RestartExecutor:
         counted: Counted,
         devices: frozenset[DeviceId] | None,
         announce: Callable[[], None],
+        judge: device_health.Judge,
         part: RoundHooks | None = None,
     ) -> Outcome:
         """Execute a plan through its verified end; return its outcome. Raises HistoryError before anything is done.
@@ -153,12 +154,15 @@ class RestartExecutor:
         - ``counted`` is journalled with it.
         - ``announce`` is called once it is in the journal.
         - ``devices`` must be free of the old processes before anything new starts, and answer afterwards.
+        - ``judge`` decides again, before anything new starts on them, whether their health allows it.
         - ``part`` is set for a restart of a round.
         """
         gates = self._outside.actuators.gates
         record = part.record() if part is not None else None
         proof = self._proof(act, cause=cause, devices=devices, record=record)
-        async with gates.around(act.entries, devices=devices or frozenset(), proof=proof) as visit:
+        if not devices and cause.device is None:
+            judge = device_health.no_obstacle
+        async with gates.around(act.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
             await self._store.begin(*act.entries, counted=counted.restart, record=record)
             counted.has_begun()
             announce()
