@@ -305,6 +305,7 @@ class RuntimeServices:
                 pods=self._pods,
             ),
             prover=self._prover,
+            device_facts=self._knowledge,
         )
         restarts = RestartScheduler(
             outside=outside,

@@ -6,7 +6,9 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog.testing
 
+from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.model.workloads import (
     ContainerId,
     ExecHook,
@@ -25,6 +27,9 @@ from tests.environments import pod_rig
 from tests.environments.restarts import NOW
 from tests.environments.rounds import DEADLINE, MAINS, RoundEnv, order
 from tests.environments.runtime import POD, TARGET
+from tests.fakes import outside
+from tests.fakes.gpu_host import GpuHost
+from tests.fakes.proofs import Proofs
 
 
 async def test_round_replaces_holds_and_releases_all_main_containers(env: RoundEnv) -> None:
@@ -515,6 +520,29 @@ async def test_agent_death_at_any_call_is_finished_by_next(env: RoundEnv, policy
     env.rounds.release("default/gang-1", [])
     assert (await told.next()).phase is StepPhase.RUNNING
     assert await env.pod.running() == running
+
+
+@pytest.mark.parametrize("calls", range(1, 25, 2))
+async def test_member_that_next_agent_finishes_is_proved_or_says_why_not(env: RoundEnv, calls: int) -> None:
+    host = GpuHost()
+    host.listed[outside.GPU.uuid] = {}
+    env.gates, env.prover = ReleaseGates(driver=host, processes=host), (proofs := Proofs(env.pod.rig))
+    env.holders.hold(TARGET)
+    server = env.pod.rig.server
+    server.calls.clear()
+    told = env.order(attempt=2)
+    await eventually.true(lambda: len(server.called()) >= calls or not told.standings.empty(), look_again=0.0)
+    await env.die()
+    proofs.subjects.clear()
+    with structlog.testing.capture_logs() as log:
+        await env.start()
+        told = env.order(attempt=2)
+        assert (await told.next()).phase is StepPhase.STOPPED
+        env.rounds.release("default/gang-1", [])
+        assert (await told.next()).phase is StepPhase.RUNNING
+    for done in [event for event in log if event["event"] == "restart.resumed"]:  # none if nothing had begun
+        assert done["proofs"] in ({outside.GPU.uuid: "Passed"}, {outside.GPU.uuid: "Interrupted"})
+    assert {subject.attempt for subject in proofs.subjects} == {2}
 
 
 async def test_released_container_is_not_frozen_by_next_agent(env: RoundEnv) -> None:
