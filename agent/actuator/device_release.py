@@ -272,7 +272,9 @@ class GateSession:
 
     async def remembered(self) -> None:
         """Wait until the processes on the devices are known, or that times out. Nothing is stopped before."""
-        await asyncio.wait({self.before, self.recorded}, timeout=self.patience.before)
+        await asyncio.wait({self.before}, timeout=self.patience.before)
+        if not self.before.done() or self.before.exception() is not None or self.before.result() is None:
+            await asyncio.wait({self.recorded}, timeout=self.patience.before)
 
     async def judgement(self) -> ReleaseCheck:
         """Wait until all gates are open, and return the worst result."""

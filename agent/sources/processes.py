@@ -1,6 +1,7 @@
 """Facts about a process from /proc: its container, start time, CPUs and end."""
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import os
@@ -153,14 +154,16 @@ class ProcFs:
     def _open_files(self, pid: int) -> Iterator[str]:
         """Yield the names of a process's open files, which /proc shows without any access to the files."""
         try:
-            with os.scandir(self.root / str(pid) / "fd") as entries:
-                for entry in entries:
-                    try:
-                        yield str(Path(entry.path).readlink())
-                    except OSError:
-                        continue  # closed by now
+            directory = os.open(self.root / str(pid) / "fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return  # the process has ended
+        try:
+            with contextlib.suppress(OSError), os.scandir(directory) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):  # closed by now
+                        yield os.readlink(entry.name, dir_fd=directory)
+        finally:
+            os.close(directory)
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
         """Return the threads of processes (``thread_states.read_with_times``). Raises OSError."""
