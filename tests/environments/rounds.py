@@ -106,6 +106,7 @@ class RoundEnv:
             device_facts=node.facts(),
         )
         self.registry, metrics = node.registry, node.metrics
+        self.ledger, self.devices = node.ledger, node.devices
         self.next_steps = NextStepTimer(metrics=metrics)
         self.restarts = RestartScheduler(
             outside=everything,

@@ -9,6 +9,9 @@ import pytest
 import structlog.testing
 
 from kubemend.agent.actuator.device_release import ReleaseGates
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import (
     ContainerId,
     ExecHook,
@@ -520,6 +523,31 @@ async def test_agent_death_at_any_call_is_finished_by_next(env: RoundEnv, policy
     env.rounds.release("default/gang-1", [])
     assert (await told.next()).phase is StepPhase.RUNNING
     assert await env.pod.running() == running
+
+
+async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: RoundEnv) -> None:
+    host = GpuHost()
+    host.put(outside.GPU.uuid, 11, container=env.pod.old["trainer"])
+    await env.die()
+    env.gates = ReleaseGates(driver=host, processes=host)
+    env.holders.hold(TARGET)
+    await env.start()
+    told = env.order(containers=frozenset({"trainer"}))
+    await eventually.true(lambda: "StopContainer" in env.pod.rig.server.called())
+    reset = Finding(
+        source=Source.KERNEL_LOG,
+        kind=FindingKind.XID,
+        code="48",
+        device=DeviceLocator(uuid=outside.GPU.uuid),
+        action=ActionClass.RESET_DEVICE,
+        observed_at=NOW,
+        text="",
+    )
+    env.ledger.apply(reset, inventory=env.devices.inventory)
+    host.end(11)
+    standing = await told.next()
+    assert (standing.phase, standing.reason) == (StepPhase.FAILED, "DeviceNotUsable")
+    assert "trainer" not in await env.pod.running()
 
 
 @pytest.mark.parametrize("calls", range(1, 25, 2))
