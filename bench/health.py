@@ -3,7 +3,8 @@
 A whole agent runs on a node with 8 GPUs. The driver's verdict is toggled by kernel log lines (Xid 154), then by NVML
 events (recovery action), then by lines again while every call into the driver hangs; the time from each to the pod
 condition in the API is taken by a watch. Then the kernel log is flooded, then nothing happens for a while: the usage of
-the agent and its NVML worker at rest. Last, the cost of the polls of all GPUs, in a process of its own on the same
+the agent and its NVML worker at rest. An agent that only observes shows the time from a line about a program's fault to
+the decision about its container. Last, the cost of the polls of all GPUs, in a process of its own on the same
 library: with free calls, and with calls that use as much of the processor as those of an H100. Both have a row for each
 NVML function: how often a full poll of all GPUs calls it, and the median of its duration. So has the record of a real
 H200 (``h200_poll.json``, of one GPU, whose cheap polls still read the margin). On a machine with a GPU,
@@ -26,7 +27,7 @@ from typing import Any
 import aiohttp
 import click
 
-from bench import arrivals, figures, footprint, poll_cost
+from bench import arrivals, decisions, figures, footprint, poll_cost
 from bench.rig import SECONDS
 from hack.devnode import node
 from kubemend.common import logs
@@ -58,6 +59,7 @@ async def measure(counts: Counts) -> dict[str, Any]:
             before = footprint.of(agent.child.pid)
             await asyncio.sleep(counts.rest)
             rest = footprint.of(agent.child.pid).since(before)
+        decided = await decisions.measure(dev, count=counts.lines)
         poll = await asyncio.to_thread(_poll_cost, dev)
         dev.nvml.cost(microseconds=poll_cost.H100_CALL_US)
         as_h100 = await asyncio.to_thread(_poll_cost, dev)
@@ -67,6 +69,7 @@ async def measure(counts: Counts) -> dict[str, Any]:
         "log_line_to_condition_ms": figures.milliseconds(times.by_line),
         "nvml_event_to_condition_ms": figures.milliseconds(times.by_event),
         "log_line_to_condition_while_nvml_hangs_ms": figures.milliseconds(times.while_hung),
+        "log_line_to_decision_ms": figures.milliseconds(decided),
         "kernel_log": flood,
         "at_rest": rest,
         "poll_of_8_gpus": poll,

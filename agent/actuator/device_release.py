@@ -2,8 +2,10 @@
 
 The rule is in ``agent.restart.device_release``.
 
-The processes on the devices are recorded before the stop, in parallel with the journal write. When the old processes
-have ended (a pidfd shows it, mostly before the runtime answers the stop) the driver is polled until they have left, so
+The processes on the devices are recorded before the stop, in parallel with the journal write. A driver that is busy
+with a fault may list them too late for that: its answer still counts when it comes while the old processes are dying,
+and without one those count that had device files open (``agent.actuator.old_processes``). When the old processes have
+ended (a pidfd shows it, mostly before the runtime answers the stop) the driver is polled until they have left, so
 a gate is mostly open before the successor exists. A driver that does not answer delays nothing. Then the devices that a
 restart must prove are proved (``agent.actuator.device_proof``).
 """
@@ -17,12 +19,15 @@ from typing import Any
 import structlog
 
 from kubemend.agent import ports
-from kubemend.agent.actuator import device_processes
+from kubemend.agent.actuator import device_health, device_processes
+from kubemend.agent.actuator.device_health import DeviceHealth
 from kubemend.agent.actuator.device_processes import Driver, Host, NoDriver, NoProcesses
 from kubemend.agent.actuator.device_proof import PreparedProof, Proving
+from kubemend.agent.actuator.old_processes import DeviceUsers
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import device_proof, device_release, intents, stuck
 from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState
 from kubemend.common import aio
@@ -34,12 +39,14 @@ log = structlog.get_logger(__name__)
 class Patience:
     """Timeouts in seconds.
 
-    ``before`` bounds the driver's list of processes before the stop, ``answer`` each answer after it. ``leave`` is the
+    ``before`` bounds the wait for the driver's list of processes before the stop, ``late`` the time for which that is
+    still of use, ``answer`` each answer after the old processes' end. ``leave`` is the
     time for the old processes to leave, from when the successor could start; it restarts whenever they progress, up to
     ``longest``. ``stuck`` is how long an unkillable process must show no change.
     """
 
     before: float = 0.25
+    late: float = 10.0
     answer: float = 1.0
     leave: float = 10.0
     longest: float = 600.0
@@ -51,7 +58,7 @@ class ProcessStuckError(cri_errors.DeadlineExceeded):
 
 
 class DeviceUnusableError(cri_errors.CriError):
-    """A device has failed its proof, so nothing may be started on it."""
+    """A device has failed its proof, or has a fault, so nothing may be started on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ class Gate:
         *,
         devices: frozenset[DeviceId],
         before: "asyncio.Task[device_release.Seen | None]",
+        recorded: "asyncio.Task[Mapping[int, device_release.Process]]",
         host: Host,
         patience: Patience,
     ) -> None:
@@ -83,6 +91,7 @@ class Gate:
         self._old = intent.old_ids
         self._devices = devices
         self._before = before
+        self._recorded = recorded
         self._host = host
         self._patience = patience
         self._held: Sequence[device_release.Held] = ()
@@ -143,15 +152,18 @@ class Gate:
         await _end(self._opening)
 
     async def _decide(self) -> ReleaseCheck:
-        before = await asyncio.shield(self._before)
-        if before is None:
-            return ReleaseCheck(
-                ReleaseState.UNKNOWN, "the driver did not list the processes on the devices before the stop"
-            )
-        self._held = device_release.remember(before, old=self._old)
-        if self._held:
-            await self._until_worth_asking()
-        silent = self._devices - before.devices.keys()
+        before = await self._listed(timeout=self._patience.before)
+        if before is not None:
+            self._held = device_release.remember(before, old=self._old)
+            silent = self._devices - before.devices.keys()
+            if self._held:
+                await self._until_worth_asking()
+        else:
+            silent = await self._remember_late()
+            if silent == self._devices:
+                return ReleaseCheck(
+                    ReleaseState.UNKNOWN, "the driver did not list the processes on the devices before the stop"
+                )
         devices = frozenset(item.device for item in self._held)
         backoff = aio.Backoff(first=0.005, limit=0.25)
         while True:
@@ -172,6 +184,37 @@ class Gate:
                 )
                 return judgement
             await backoff.wait()
+
+    async def _listed(self, *, timeout: float) -> device_release.Seen | None:
+        """Return the driver's list of the processes before the stop; None if there is none in ``timeout`` seconds."""
+        await asyncio.wait({self._before}, timeout=timeout)
+        return self._before.result() if self._before.done() else None
+
+    async def _remember_late(self) -> frozenset[DeviceId]:
+        """Take what is known without a list from before the stop; return the devices of which nothing is.
+
+        The old processes are dying meanwhile. The driver gets time beyond their end only if one had device files open.
+        """
+        recorded = await asyncio.shield(self._recorded)
+        self._held = device_release.remember_late(None, recorded, devices=self._devices, old=self._old)
+        on_devices = bool(self._held)
+        if on_devices:
+            await self._until_worth_asking()
+        else:
+            await self._until_due_or_listed()
+        late = await self._listed(timeout=self._patience.answer if on_devices else 0.0)
+        if late is None and not self._before.done():
+            return self._devices
+        self._held = device_release.remember_late(late, recorded, devices=self._devices, old=self._old)
+        answered = late.devices.keys() if late is not None else frozenset()
+        return frozenset() if on_devices else self._devices - answered
+
+    async def _until_due_or_listed(self) -> None:
+        due = asyncio.create_task(self._worth_asking.wait(), name="gate due")
+        try:
+            await asyncio.wait({due, self._before}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _end(due)
 
     async def _follow(self, judgement: ReleaseCheck, seen: device_release.Seen | None) -> tuple[Thread, ...]:
         """Record whether anything has changed: the listed processes, their threads, or freed memory.
@@ -223,11 +266,15 @@ class GateSession:
 
     made: Sequence[Gate]
     before: "asyncio.Task[device_release.Seen | None]"
+    recorded: "asyncio.Task[Mapping[int, device_release.Process]]"
     proving: Proving
+    patience: Patience
 
     async def remembered(self) -> None:
         """Wait until the processes on the devices are known, or that times out. Nothing is stopped before."""
-        await asyncio.wait({self.before})
+        await asyncio.wait({self.before}, timeout=self.patience.before)
+        if not self.before.done() or self.before.exception() is not None or self.before.result() is None:
+            await asyncio.wait({self.recorded}, timeout=self.patience.before)
 
     async def judgement(self) -> ReleaseCheck:
         """Wait until all gates are open, and return the worst result."""
@@ -251,11 +298,21 @@ class GateSession:
 class ReleaseGates:
     """The gates of all restarts in progress."""
 
-    def __init__(self, *, driver: Driver, processes: ports.DeviceProcesses, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        driver: Driver,
+        processes: ports.DeviceProcesses,
+        old: DeviceUsers | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """``old`` None: processes are known from the driver alone."""
+        self._old = old
         self._host = Host(driver, processes)
         self._patience = patience if patience is not None else Patience()
         self._gates: dict[str, Gate] = {}
         self._proofs: dict[str, Proving] = {}
+        self._health: dict[str, DeviceHealth] = {}
 
     @contextlib.asynccontextmanager
     async def around(
@@ -264,28 +321,42 @@ class ReleaseGates:
         *,
         devices: frozenset[DeviceId],
         proof: PreparedProof | None = None,
+        judge: device_health.Judge = device_health.no_obstacle,
     ) -> AsyncIterator[GateSession]:
         """Put a gate before each of these intents for the block; query the processes on the devices at once.
 
-        ``proof`` runs once, behind all gates; the block closes it.
+        ``proof`` runs once, behind all gates; the block closes it. ``judge`` decides behind them, and again behind the
+        proof, whether the devices' health allows a start.
         """
-        query = self._host.processes_on(devices, timeout=self._patience.before)
+        query = self._host.processes_on(devices, timeout=self._patience.late)
         before = asyncio.create_task(query, name="before the stop")
+        recorded = asyncio.create_task(self._recorded(begun, devices=devices), name="old processes")
         made = {
-            intent.id: Gate(intent, devices=devices, before=before, host=self._host, patience=self._patience)
+            intent.id: Gate(
+                intent, devices=devices, before=before, recorded=recorded, host=self._host, patience=self._patience
+            )
             for intent in begun
         }
         proving = Proving(proof, openings=[gate.opening for gate in made.values()])
         self._gates.update(made)
         self._proofs.update(dict.fromkeys(made, proving))
+        self._health.update(dict.fromkeys(made, DeviceHealth(judge, self._patience.leave)))
         try:
-            yield GateSession(tuple(made.values()), before, proving)
+            yield GateSession(tuple(made.values()), before, recorded, proving, self._patience)
         finally:
             await proving.close()
             for restart, gate in made.items():
-                del self._gates[restart], self._proofs[restart]
+                del self._gates[restart], self._proofs[restart], self._health[restart]
                 await gate.close()
             await _end(before)
+            await _end(recorded)
+
+    async def _recorded(
+        self, begun: Sequence[intents.AnyIntent], *, devices: frozenset[DeviceId]
+    ) -> Mapping[int, device_release.Process]:
+        if self._old is None or not devices:
+            return {}
+        return await self._old.on_devices(frozenset[ContainerId]().union(*(intent.old_ids for intent in begun)))
 
     async def opens(self, restart: str, *, timeout: float | None = None) -> bool:
         """Wait at an intent's gate and for the proof behind it, at most ``timeout`` seconds each.
@@ -297,8 +368,12 @@ class ReleaseGates:
         judgement = await gate.judgement(timeout=timeout)
         if judgement is None or judgement.verdict is ReleaseState.STUCK:
             return False
-        proving = self._proofs[restart]
-        return await proving.done(timeout=timeout) and not device_proof.unusable(proving.results)
+        proving, health = self._proofs[restart], self._health[restart]
+        if health.unusable():
+            return False  # a proof would tell nothing new
+        if not await proving.done(timeout=timeout) or device_proof.unusable(proving.results):
+            return False
+        return await health.allows_start(timeout=timeout)
 
     def last_left(self, restart: str) -> int:
         """Return how much that was when the driver was last polled."""
@@ -327,7 +402,7 @@ class ReleaseGates:
             return
         if judgement.verdict is ReleaseState.STUCK:
             raise ProcessStuckError(f"the old process {judgement.detail}", hint="reboot the node if it does not end")
-        if why := device_proof.unusable(self._proofs[restart].results):
+        if why := device_proof.unusable(self._proofs[restart].results) or self._health[restart].unusable():
             raise DeviceUnusableError(why)
 
 

@@ -16,7 +16,7 @@ class Result(enum.Enum):
     ``RERUN``: the whole pod runs again. After ``RESET`` and ``TRIGGERED`` kubelet starts everything, after
     ``LEFT_TO_KUBELET`` the remaining containers. ``NOT_ALIKE``: the successor would differ from the old container, and
     was removed before anything was stopped. ``DEVICE_NOT_USABLE``: the old containers were stopped, and a GPU has
-    failed its proof, so nothing was started.
+    failed its proof, or has a graver fault than was known at the decision, so nothing was started.
     """
 
     RESTARTED = "Restarted"

@@ -36,9 +36,9 @@ from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import PodChange, PodChangeKind, PodUid
 from kubemend.agent.reporters.events import EventReporter
+from kubemend.agent.restarts.device_facts import DeviceFacts
 from kubemend.agent.restarts.manual_requests import ManualRestarts
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
-from kubemend.agent.rounds.order_resolver import DeviceFacts
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.nodes import NodeWatch
 from kubemend.agent.sources.owners import OwnerLookup
@@ -130,7 +130,13 @@ class NodeServices:
         )
         access: aio.Promise[RuntimeAccess] = aio.Promise()
         faults = AppFaultHandler(
-            ledger=ledger, pods=pods, devices=driver, holders=holders, processes=shared.processes, access=access
+            ledger=ledger,
+            catalog=shared.catalog,
+            pods=pods,
+            devices=driver,
+            holders=holders,
+            processes=shared.processes,
+            access=access,
         )
         made = cls(
             sources=sources,

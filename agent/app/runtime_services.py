@@ -16,6 +16,7 @@ from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
 from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.actuator.old_processes import OldProcesses
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.app import last_resort
@@ -280,7 +281,8 @@ class RuntimeServices:
         )
         aio.spawn_eternal(tasks, caches.run(), name="cache-remains")
         patience = Patience(leave=self._settings.device_release_timeout)
-        gates = ReleaseGates(driver=self._driver, processes=self._processes, patience=patience)
+        old = OldProcesses(runtime=cri, events=watch, processes=self._processes)
+        gates = ReleaseGates(driver=self._driver, processes=self._processes, old=old, patience=patience)
         outside = Dependencies(
             runtime=cri,
             events=watch,
@@ -309,6 +311,7 @@ class RuntimeServices:
                 pods=self._pods,
             ),
             prover=self._prover,
+            device_facts=self._knowledge,
         )
         restarts = RestartScheduler(
             outside=outside,

@@ -17,6 +17,7 @@ from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.condition_publisher import held_devices
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.faults import fault_end
+from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
 from kubemend.agent.health.state import attribution
 from kubemend.agent.health.state.attribution import Attribution, How, ProcessLookup
 from kubemend.agent.model.actions import ActionClass
@@ -45,7 +46,9 @@ _ANY_PROGRAM_ERROR: Final = "any program error"
 class Patience:
     """Timeouts in seconds.
 
-    - ``root_cause``: delay of a restart in which a graver finding may arrive.
+    - ``root_cause``: from a finding's arrival, the time in which a graver one may name its cause. Only for findings
+      that no program causes by itself (``Catalog.may_follow_graver``): any other ends its program, whatever follows,
+      and what follows is considered again before anything starts (``agent.actuator.device_health``).
     - ``twin``: for how long a finding without a pid waits for the kernel log to name the process.
     - ``twin_window``: how far apart two reports of one event by the same code may be.
     - ``codes_window``: the same for reports by several codes. An H100's were at most 0.12 s apart; a later report is
@@ -86,6 +89,7 @@ class AppFaultHandler:
         self,
         *,
         ledger: VerdictStore,
+        catalog: Catalog,
         pods: ports.Pods,
         devices: ports.Devices,
         holders: ports.Holders,
@@ -94,6 +98,7 @@ class AppFaultHandler:
         patience: Patience | None = None,
     ) -> None:
         self._ledger = ledger
+        self._catalog = catalog
         self._pods = pods
         self._devices = devices
         self._holders = holders
@@ -124,6 +129,7 @@ class AppFaultHandler:
     async def handle(self, noted: RecordedFinding) -> Callable[[], Awaitable[None]]:
         """Restart the affected containers; return a function that waits until all of them have ended."""
         self._under_way[noted.device] += 1
+        arrived_at = asyncio.get_running_loop().time()
         if await self._superseded_by_attributed_report(noted):
             log.info("fault.duplicate", finding=noted.finding.title, device=noted.device)
             return _at_once
@@ -147,8 +153,9 @@ class AppFaultHandler:
             holders=functools.partial(self._holders_of, noted.device),
             renewed=(programs := _Programs()).restarted,
         )
-        if found.restart:
-            await asyncio.sleep(self._patience.root_cause)
+        if found.restart and self._catalog.may_follow_graver(FaultKey(noted.finding.kind, noted.finding.code)):
+            waited = asyncio.get_running_loop().time() - arrived_at
+            await asyncio.sleep(max(0.0, self._patience.root_cause - waited))
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
                 request = await self._request(noted, target, named=found.how is How.PROCESS)

@@ -28,8 +28,8 @@ from kubemend.agent.model.workloads import (
     SandboxId,
 )
 from kubemend.agent.restart import admission, exits
+from kubemend.agent.restarts.device_facts import DeviceFacts
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
-from kubemend.agent.rounds.order_resolver import DeviceFacts
 from kubemend.common import contained
 from kubemend.common.coordination import FaultKind
 

@@ -212,7 +212,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
     refusal = (
         _refuse_for_good(facts, pod=pod, pod_options=pod_options)
         or _refuse_by_phase(pod)
-        or _refuse_by_device(facts)
+        or by_device(facts.cause)
         or _refuse_by_runtime(facts, pod=pod, pod_options=pod_options)
     )
     if refusal is not None:
@@ -401,8 +401,8 @@ def _refuse_by_owner(facts: Facts, *, pod: PodView, restarts: int) -> Decision |
     return None
 
 
-def _refuse_by_device(facts: Facts) -> Decision | None:
-    cause = facts.cause
+def by_device(cause: Cause) -> Decision | None:
+    """Return why nothing may start on the devices now, or yet; None if their health allows it."""
     if not cause.devices_known:
         return _hold(Reason.DEVICE_NOT_PROVEN, "the device's health is unknown")
     if cause.action is ActionClass.ASK_DRIVER:

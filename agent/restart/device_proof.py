@@ -45,6 +45,9 @@ INTERRUPTED: Final = "Interrupted"
 NOT_FREE: Final = "NotFree"
 """The reason of a proof that did not begin, because it is unknown whether the old process has left the GPU."""
 
+DEVICES_UNKNOWN: Final = "DevicesUnknown"
+"""The reason why a resumed restart proves nothing: kubelet did not tell in time which devices its containers hold."""
+
 IMPLAUSIBLE: Final = "Implausible"
 """The reason of failures that all GPUs of a restart share: the driver, or the proof, is the likelier cause."""
 
@@ -84,6 +87,11 @@ def unusable(results: Sequence[DeviceProof]) -> str:
     """Return why nothing may start on the devices; empty if nothing speaks against it."""
     failed = [f"{each.reason} on {each.device}: {each.detail}" for each in results if each.state is ProofState.FAILED]
     return "; ".join(failed)
+
+
+def by_device(results: Sequence[DeviceProof]) -> dict[str, str]:
+    """Return each GPU's stable reason, or the state of one that has none."""
+    return {each.device: each.reason or each.state.value for each in results}
 
 
 def note(results: Sequence[DeviceProof]) -> str:

@@ -134,6 +134,28 @@ def remember(before: Seen, *, old: frozenset[ContainerId]) -> tuple[Held, ...]:
     return tuple(held)
 
 
+def remember_late(
+    listed: Seen | None,
+    recorded: Mapping[int, Process],
+    *,
+    devices: frozenset[DeviceId],
+    old: frozenset[ContainerId],
+) -> tuple[Held, ...]:
+    """Return what the old containers had on devices whose processes the driver did not list before the stop.
+
+    ``listed`` is what it has listed since; None: nothing. ``recorded`` are processes that had device files open before
+    the stop: each counts for all of the devices. Memory is left out, because it may have been freed in part by then.
+    """
+    known = {pid: process for pid, process in recorded.items() if process.container in old}
+    late: dict[DeviceId, Mapping[int, float | None]] = {}
+    if listed is not None:
+        seen = Seen(listed.devices, {**listed.processes, **known})
+        late = {item.device: item.pids for item in remember(seen, old=old)}
+    pids = {pid: process.started for pid, process in known.items()}
+    held = [Held(device, {**late.get(device, {}), **pids}, None, None) for device in sorted(devices)]
+    return tuple(item for item in held if item.pids)
+
+
 def judge(
     held: Sequence[Held],
     now: Seen | None,

@@ -12,6 +12,7 @@ from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.actuator.process import ProcessActuator
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.restarts.device_facts import DeviceFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Dependencies:
     """Hold every external dependency of restarts.
 
     ``launchers`` None: the agent speaks with none. ``prover`` None: no GPU is proved before a start.
+    ``device_facts`` None: the devices of restarts that a previous agent has begun are unknown.
     """
 
     runtime: ports.Runtime
@@ -57,3 +59,4 @@ class Dependencies:
     heartbeats: ports.Heartbeats = ports.NO_HEARTBEATS
     launchers: context.Launchers | None = None
     prover: Prover | None = None
+    device_facts: DeviceFacts | None = None

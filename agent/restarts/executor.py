@@ -10,8 +10,7 @@ from typing import Protocol
 
 import structlog
 
-from kubemend.agent.actuator import device_proof as proofs
-from kubemend.agent.actuator import progress, turns
+from kubemend.agent.actuator import device_health, progress, turns
 from kubemend.agent.actuator.device_release import GateSession
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.journal.store import HistoryError, Store
@@ -22,9 +21,9 @@ from kubemend.agent.model import rounds
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import PodUid
-from kubemend.agent.restart import admission, device_proof, steps, verification
+from kubemend.agent.restart import admission, steps, verification
 from kubemend.agent.restart.device_release import ReleaseState
-from kubemend.agent.restarts import verifier
+from kubemend.agent.restarts import restart_proof, verifier
 from kubemend.agent.restarts.budgets import Counted
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
@@ -144,6 +143,7 @@ class RestartExecutor:
         counted: Counted,
         devices: frozenset[DeviceId] | None,
         announce: Callable[[], None],
+        judge: device_health.Judge,
         part: RoundHooks | None = None,
     ) -> Outcome:
         """Execute a plan through its verified end; return its outcome. Raises HistoryError before anything is done.
@@ -153,12 +153,16 @@ class RestartExecutor:
         - ``counted`` is journalled with it.
         - ``announce`` is called once it is in the journal.
         - ``devices`` must be free of the old processes before anything new starts, and answer afterwards.
+        - ``judge`` decides again, before anything new starts on them, whether their health allows it.
         - ``part`` is set for a restart of a round.
         """
         gates = self._outside.actuators.gates
         record = part.record() if part is not None else None
-        proof = self._proof(act, cause=cause, devices=devices, record=record)
-        async with gates.around(act.entries, devices=devices or frozenset(), proof=proof) as visit:
+        attempt = record.order.attempt if record is not None else 0
+        proof = restart_proof.prepare(self._outside, act, devices=devices, device=cause.device, attempt=attempt)
+        if not devices and cause.device is None:
+            judge = device_health.no_obstacle
+        async with gates.around(act.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
             await self._store.begin(*act.entries, counted=counted.restart, record=record)
             counted.has_begun()
             announce()
@@ -166,8 +170,7 @@ class RestartExecutor:
             act.followed.notify(progress.Begun(self._now(), act.id, act.strategy, containers, act.restart_count))
             with self._act_noted(in_round=part is not None):
                 outcome = await self._to_the_end(act, remembered=visit.remembered)
-            if note := device_proof.note(visit.proving.results):
-                outcome = replace(outcome, notes=(*outcome.notes, note))
+            outcome = restart_proof.noted(outcome, visit.proving)
             done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
             if outcome.result is Result.NOT_ALIKE:
                 counted.taken_back()
@@ -179,34 +182,14 @@ class RestartExecutor:
 
     async def resume(self, act: RestartPlan, *, cause: admission.Cause, part: RoundHooks) -> None:
         """Finish a plan that a previous agent started for a round. It is in the journal already."""
-        async with self._outside.actuators.gates.around(act.entries, devices=frozenset()) as visit:
+        found = await restart_proof.of_resumed(self._outside, act, attempt=part.record().order.attempt)
+        gates, devices = self._outside.actuators.gates, found.devices or frozenset()
+        async with gates.around(act.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             with self._act_noted(in_round=True):
-                outcome = await self._to_the_end(act)
-            await self._finish(_Done(act, cause, outcome, in_round=True), part=part, devices=None, visit=visit)
-
-    def _proof(
-        self,
-        act: RestartPlan,
-        *,
-        cause: admission.Cause,
-        devices: frozenset[DeviceId] | None,
-        record: rounds.Record | None,
-    ) -> proofs.PreparedProof | None:
-        """Return the proof of the plan's GPUs, ready to begin; None if nothing is proved, or on an internal error."""
-        if self._outside.prover is None or not devices:
-            return None
-        subject = proofs.Subject(
-            restart=act.id,
-            strategy=act.strategy,
-            pod=act.target.pod,
-            names=act.names,
-            devices=devices,
-            device=cause.device,
-            attempt=record.order.attempt if record is not None else 0,
-        )
-        with contained.within(Kind.VERIFICATION, act.target):
-            return self._outside.prover.prepare(subject)
-        return None
+                outcome = await self._to_the_end(act, remembered=visit.remembered)
+            restart_proof.log_resumed(act, outcome, found.told(visit.proving))
+            outcome = restart_proof.noted(outcome, visit.proving, unproved=found.unproved)
+            await self._finish(_Done(act, cause, outcome, in_round=True), part=part, devices=found.devices, visit=visit)
 
     @contextlib.contextmanager
     def expedite(self, pod: PodUid) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -14,7 +14,7 @@ from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.restart import admission, clone, intents, steps, swap
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts import planning, restart_plan, verifier
+from kubemend.agent.restarts import planning, restart_plan, restart_proof, verifier
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
@@ -82,10 +82,8 @@ class Recovery:
             with contained.within(Part.REPLAY, orphan.target, passing=_TRY_LATER):
                 await self._take_back_orphan(orphan)
         dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
-        by_launcher = [intent for intent in dangerous_first if isinstance(intent, intents.ProcessIntent)]
-        resumed = [await self._resume(intent) for intent in dangerous_first if intent not in by_launcher]
-        # Launchers are the pods' programs: one that takes its time must not delay the others.
-        resumed += await aio.side_by_side(*(self._resume(intent) for intent in by_launcher))
+        # A device that is slow to be freed, a proof, and a launcher must not delay the others.
+        resumed = await aio.side_by_side(*(self._resume(intent) for intent in dangerous_first))
         await asyncio.gather(*(self._conclude(each) for each in resumed if each is not None))
         return len(unfinished) + len(lost)
 
@@ -146,10 +144,10 @@ class Recovery:
         await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
         self._report_failure(intent, outcome.detail)
 
-    def _report_failure(self, intent: intents.AnyIntent, detail: str) -> None:
+    def _report_failure(self, intent: intents.AnyIntent, detail: str, *, reason: Reason = Reason.INTERNAL) -> None:
         target = intent.target
         with contained.within(Part.REPLAY, target):
-            refusal = admission.Decision(admission.Verb.REFUSE, Reason.INTERNAL, detail)
+            refusal = admission.Decision(admission.Verb.REFUSE, reason, detail)
             cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
             condition = pod_conditions.for_refusal(container=target.name, cause=cause, decision=refusal)
             self._outside.reporter.set(target.pod, condition)
@@ -158,16 +156,21 @@ class Recovery:
     async def _replay(self, intent: intents.AnyIntent) -> _Resumed:
         stale = self._now() - intent.created_at > STALE_AFTER
         act = await self._act(intent)
-        outcome = await act.carry_out(resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH)
-        log.warning(
-            "restart.resumed",
-            restart=intent.id,
-            container=str(intent.target),
-            strategy=intent.strategy.value,
-            stale=stale,
-            result=outcome.result.value,
-        )
+        outcome, proofs = await self._undone(act) if stale else await self._finished(act)
+        restart_proof.log_resumed(act, outcome, proofs, stale=stale)
         return _Resumed(intent, act, outcome)
+
+    async def _undone(self, act: restart_plan.RestartPlan) -> tuple[Outcome, Mapping[str, str]]:
+        return await act.carry_out(resolution=steps.Resolution.UNDO), {}
+
+    async def _finished(self, act: restart_plan.RestartPlan) -> tuple[Outcome, Mapping[str, str]]:
+        """Finish a restart behind its gates and a proof; return also each GPU's result, or why there is none."""
+        found = await restart_proof.of_resumed(self._outside, act)
+        gates, devices = self._outside.actuators.gates, found.devices or frozenset()
+        async with gates.around(act.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
+            await visit.remembered()
+            outcome = await act.carry_out(resolution=steps.Resolution.FINISH)
+            return outcome, found.told(visit.proving)
 
     async def _act(self, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
         try:
@@ -191,6 +194,8 @@ class Recovery:
     async def _conclude(self, resumed: _Resumed) -> None:
         """Verify it and close its intent. The next start resumes one that stays unfinished."""
         outcome = resumed.outcome
+        if outcome.result is Result.DEVICE_NOT_USABLE:
+            self._report_failure(resumed.intent, outcome.detail, reason=Reason.DEVICE_NOT_USABLE)
         if outcome.result.restarted:
             with contained.within(Part.VERIFICATION, resumed.intent.target, passing=_TRY_LATER):
                 outcome = await self._verified(resumed)

@@ -410,6 +410,10 @@ class RestartScheduler:
             refusal = _withdrawn(request, why)
             self._announce(request, refusal)
             return refusal
+        if (obstacle := admission.by_device(request.cause())) is not None:  # found since the decision
+            if obstacle.verb is admission.Verb.REFUSE:
+                self._announce(request, obstacle)
+            return obstacle
         not_copied = facts.runtime is not None and facts.runtime.not_cloneable is not None
         act = replace(act, followed=request.followed, stepped_down=decision.detail if not_copied else "")
         try:
@@ -419,6 +423,7 @@ class RestartScheduler:
                 counted=counted,
                 devices=request.devices,
                 announce=lambda: self._announce(request, decision, restart=act.id),
+                judge=lambda: admission.by_device(request.cause()),
                 part=request.part,
             )
         except HistoryError as error:

@@ -7,15 +7,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kubemend.agent import ports
 from kubemend.agent.clients.podresources import convert
-from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
+from kubemend.agent.devices.verdict_store import gpu_keys
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.rounds import Order
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodView
 from kubemend.agent.restart import admission, intents, members, options, overrides
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.dependencies import Dependencies
+from kubemend.agent.restarts.device_facts import DeviceFacts
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.rounds.session import MemberSession
 
@@ -28,15 +28,6 @@ class NodePolicy:
     own_pod_uid: str | None = None
     dry_run: bool = False
     obstacle: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceFacts:
-    """Device allocations and device health."""
-
-    holders: ports.Holders
-    ledger: VerdictStore
-    devices: ports.Devices
 
 
 class OrderResolver:

@@ -1,9 +1,11 @@
 """Facts about a process from /proc: its container, start time, CPUs and end."""
 
 import asyncio
+import contextlib
 import errno
+import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from kubemend.common import cgroupfs, kernel_files, root_mounts
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
 _DEAD = ("Z", "X")
+_DEVICE_FILES = "/dev/nvidia"
+_MOST_FILES, _MOST_FILES_IN_ALL = 4096, 65536
+"""Open files that are read of one process, and of one container."""
 _MOST_ANCESTORS = 256
 """In a container; no training program nests processes deeper."""
 
@@ -139,6 +144,26 @@ class ProcFs:
         paths = {root for line in lines if (root := cgroup_paths.container_root(line.split(":", 2)[-1])) is not None}
         groups = [group for path in paths for group in cgroupfs.directories(path, mounted_at=self.cgroup_root)]
         return cgroupfs.pids(groups) | {pid}
+
+    def on_devices(self, pids: Collection[int]) -> frozenset[int]:
+        """Return the processes that have a device file of a GPU open. Files beyond a limit are not read."""
+        files = ((pid, name) for pid in sorted(pids) for name in itertools.islice(self._open_files(pid), _MOST_FILES))
+        some = itertools.islice(files, _MOST_FILES_IN_ALL)
+        return frozenset(pid for pid, name in some if name.startswith(_DEVICE_FILES))
+
+    def _open_files(self, pid: int) -> Iterator[str]:
+        """Yield the names of a process's open files, which /proc shows without any access to the files."""
+        try:
+            directory = os.open(self.root / str(pid) / "fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return  # the process has ended
+        try:
+            with contextlib.suppress(OSError), os.scandir(directory) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):  # closed by now
+                        yield os.readlink(entry.name, dir_fd=directory)
+        finally:
+            os.close(directory)
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
         """Return the threads of processes (``thread_states.read_with_times``). Raises OSError."""

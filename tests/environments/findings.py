@@ -42,6 +42,7 @@ class FindingEnv(NodeEnv):
         self.conditions = self.publisher()
         self.faults = self.handler(
             ledger=self.ledger,
+            catalog=self.catalog,
             pods=self.pods,
             devices=self.devices,
             holders=self.holders,

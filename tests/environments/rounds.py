@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kubemend.agent.actuator.device_proof import Prover
+from kubemend.agent.actuator.device_release import open_gates
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.state.heartbeat import Mark, Poll
@@ -84,22 +86,27 @@ class RoundEnv:
         self.boot = "this"
         self.bounds = NodePolicy()
         self.launchers = Launchers()
+        self.gates = open_gates()
+        self.prover: Prover | None = None
+        self.holders = outside.Holders(Allocations(known=True))
         self.tasks: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
         """Start an agent; it resumes what a previous one left."""
+        node = NodeEnv(store=self.store, boot_id="b", catalog=catalog_file.builtin(), holders=self.holders)
         everything = dependencies(
-            replace(self.pod.rig.tools(), launchers=self.launchers),
+            replace(self.pod.rig.tools(), launchers=self.launchers, gates=self.gates),
             runtime=self.pod.rig.cri,
             events=self.pod.rig.watch,
             pods=self.pod.pods,
             owners=self.owners,
             reporter=self.said,
             launchers=self.launchers,
+            prover=self.prover,
+            device_facts=node.facts(),
         )
-        node = NodeEnv(store=self.store, boot_id="b", catalog=catalog_file.builtin())
-        node.holders.allocations = Allocations(known=True)
         self.registry, metrics = node.registry, node.metrics
+        self.ledger, self.devices = node.ledger, node.devices
         self.next_steps = NextStepTimer(metrics=metrics)
         self.restarts = RestartScheduler(
             outside=everything,

@@ -3,26 +3,30 @@
 import asyncio
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId
-from kubemend.agent.restart.device_release import DeviceUse, ProcessUse
+from kubemend.agent.restart.device_release import DeviceUse, Process, ProcessUse
 
 
 @dataclass
 class GpuHost:
     """Fake driver and /proc. ``answers`` False: the driver does not answer (``hangs``: not even in time).
 
-    Of the ``unreadable`` processes /proc shows nothing; ``used`` is the processes' CPU time. ``asked`` is set with
-    every query; ``memory`` is the memory in use in addition to the listed processes.
+    With ``busy`` a query is answered once that is set. ``files`` are the processes with device files open, as
+    ``agent.actuator.old_processes`` reads them. Of the ``unreadable`` processes /proc shows nothing; ``used`` is the
+    processes' CPU time. ``asked`` is set with every query; ``memory`` is the memory in use in addition to the listed
+    processes.
     """
 
     answers: bool = True
     hangs: bool = False
+    busy: asyncio.Event | None = None
+    files: set[int] = field(default_factory=set)
     listed: dict[DeviceId, dict[int, int | None]] = field(default_factory=dict)
     memory: dict[DeviceId, int] = field(default_factory=dict)
     known: dict[int, ProcessFacts] = field(default_factory=dict)
@@ -69,9 +73,18 @@ class GpuHost:
         self.asked.set()
         if self.hangs:
             await asyncio.sleep(timeout)
+        if self.busy is not None:
+            try:
+                await asyncio.wait_for(self.busy.wait(), timeout)
+            except TimeoutError:
+                return None
         if self.hangs or not self.answers:
             return None
         return {uuid: self._use(uuid) for uuid in uuids if uuid in self.listed}
+
+    async def on_devices(self, containers: Collection[ContainerId]) -> Mapping[int, Process]:
+        users = [self.known[pid] for pid in sorted(self.files & self.known.keys())]
+        return {each.pid: Process(each.started, each.container) for each in users if each.container in containers}
 
     def _use(self, uuid: DeviceId) -> DeviceUse:
         users = self.listed[uuid]

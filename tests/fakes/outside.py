@@ -113,12 +113,14 @@ class Holders:
     """Kubelet's pod-resources."""
 
     allocations: Allocations = field(default_factory=Allocations)
+    asked: bool = False
 
     def hold(self, *refs: ContainerRef, device: DeviceId = GPU.uuid) -> None:
         items = tuple(Allocation(ref.pod.namespace, ref.pod.name, ref.name, frozenset({device})) for ref in refs)
         self.allocations = Allocations(items=items, known=True)
 
     async def current(self, *, max_age: float) -> Allocations:
+        self.asked = True
         return self.allocations
 
 

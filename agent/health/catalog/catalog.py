@@ -160,6 +160,15 @@ class Catalog:
         repeats = entry.repeats if entry is not None else None
         return repeats.action if repeats is not None and repeats.reached(times) else ActionClass.NONE
 
+    def may_follow_graver(self, key: FaultKey) -> bool:
+        """Return whether the cause of a fault of a program may be a graver one, which is reported only after it.
+
+        Not for a fault that the program itself causes: the program is lost, whatever else is found. True for unknown
+        faults.
+        """
+        entry = self.find(key)
+        return entry is None or entry.app_caused is not AppCaused.YES
+
     def over_after(self, key: FaultKey) -> float | None:
         """Return the seconds without another occurrence after which a fault is over; None: other evidence ends it."""
         entry = self.find(key)

@@ -4,16 +4,21 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hack.fakenvml import control
+from hack.fakenvml.layout import Group
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId
-from kubemend.agent.restart.device_release import ReleaseState
+from kubemend.agent.restart.device_release import Process, ReleaseState
 from kubemend.agent.sources.nvml.driver import Driver
 from kubemend.agent.sources.processes import ProcFs
 from tests.contract.nvml import users
@@ -88,6 +93,10 @@ class OldContainer:
     async def ended(self, pid: int) -> None:
         await self._proc.ended(pid)
 
+    async def on_devices(self, containers: Collection[ContainerId]) -> Mapping[int, Process]:
+        facts = self.facts(self._pid)
+        return {self._pid: Process(facts.started, facts.container)} if facts is not None and containers else {}
+
 
 async def test_a_gate_opens_when_the_process_behind_it_was_killed(nvml_env: dict[str, str], node: Node) -> None:
     uuid = node.source.inventory.gpus[0].uuid
@@ -98,6 +107,31 @@ async def test_a_gate_opens_when_the_process_behind_it_was_killed(nvml_env: dict
             await visit.remembered()
             assert not await gates.opens("r1", timeout=0.1)
             await asyncio.to_thread(user.kill)
+            async with asyncio.timeout(PATIENCE):
+                assert await gates.opens("r1")
+            assert (await visit.judgement()).verdict is ReleaseState.FREE
+            assert visit.was_occupied
+
+
+@pytest.mark.parametrize("nvml_env", ["fake"], indirect=True)
+async def test_a_driver_too_slow_for_the_stop_still_tells_when_the_process_has_left(
+    nvml_env: dict[str, str], node: Node
+) -> None:
+    """As after a trap on an H200. A list takes several calls."""
+    uuid = DeviceId(node.source.inventory.gpus[0].uuid)
+    with (
+        control.FakeNvml(Path(nvml_env[control.STATE_VARIABLE]), Path()) as fake,
+        users.on_first_gpu(nvml_env) as user,
+    ):
+        container = OldContainer(user.pid)
+        patience = Patience(before=0.05, answer=PATIENCE, leave=PATIENCE)
+        gates = ReleaseGates(driver=Driver(node.source), processes=container, old=container, patience=patience)
+        fake.slow(Group.GETTERS, milliseconds=200)
+        async with gates.around([builders.intent()], devices=frozenset({uuid})) as visit:
+            await visit.remembered()
+            assert not visit.before.done(), "the stop did not wait for the driver"
+            await asyncio.to_thread(user.kill)
+            fake.slow(Group.GETTERS, milliseconds=0)
             async with asyncio.timeout(PATIENCE):
                 assert await gates.opens("r1")
             assert (await visit.judgement()).verdict is ReleaseState.FREE

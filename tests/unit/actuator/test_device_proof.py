@@ -162,6 +162,28 @@ async def test_unknown_driver_state_skips_the_proof(rig: Rig) -> None:
     assert (swap.proof.runs, [each.reason for each in swap.told]) == (0, [device_proof.NOT_FREE])
 
 
+@ORDERS
+async def test_driver_that_lists_late_is_still_proved(rig: Rig, order: intents.SwapOrder) -> None:
+    swap = Swap(rig, PASSED, order=order)
+    swap.host.busy, swap.host.files = asyncio.Event(), {PID}
+    swap.gates = ReleaseGates(
+        driver=swap.host, processes=swap.host, old=swap.host, patience=replace(PATIENT, before=0.01)
+    )
+    swap.proof.may_end.set()
+    async with rig.watch.subscribe() as events:
+        work = asyncio.create_task(swap.run())
+        async with asyncio.timeout(30):
+            await swap.host.questions_reach(1)
+            while await runs_something(rig):  # the stop does not wait for the driver
+                await events.get()
+        swap.host.busy.set()
+        async with asyncio.timeout(30):
+            await swap.host.questions_reach(2)
+        swap.host.end(PID)
+    assert (await work).result is Result.SWAPPED
+    assert (swap.told, swap.proof.runs) == ((PASSED,), 1)
+
+
 async def test_containers_of_one_restart_share_one_proof() -> None:
     host, proof = GpuHost(), Proof([WRONG])
     host.put(GPU, PID, container="old")

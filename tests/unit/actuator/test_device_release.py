@@ -40,7 +40,7 @@ def host() -> GpuHost:
 
 @asynccontextmanager
 async def around(host: GpuHost, *, patience: Patience = PATIENT) -> AsyncIterator[tuple[ReleaseGates, GateSession]]:
-    gates = ReleaseGates(driver=host, processes=host, patience=patience)
+    gates = ReleaseGates(driver=host, processes=host, old=host, patience=patience)
     async with gates.around([builders.intent()], devices=frozenset({GPU})) as visit:
         await visit.remembered()
         yield gates, visit
@@ -173,6 +173,65 @@ async def test_driver_silent_after_the_stop_delays_nothing(host: GpuHost) -> Non
     async with around(host, patience=replace(PATIENT, answer=0.01)) as (gates, visit):
         host.hangs = True
         host.die(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.UNKNOWN
+
+
+BUSY = replace(PATIENT, before=0.01)
+"""The driver gets no time before the stop."""
+
+
+async def test_late_list_counts_while_the_old_process_is_dying(host: GpuHost) -> None:
+    host.busy = asyncio.Event()
+    async with around(host, patience=BUSY) as (gates, visit):
+        host.busy.set()
+        async with asyncio.timeout(30):
+            await host.questions_reach(2)  # nobody asks again before it has learnt whom it waits for
+        assert visit.was_occupied
+        host.die(PID)
+        assert not await gates.opens("r1", timeout=0.05)
+        host.leave(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.FREE
+
+
+async def test_late_list_of_a_process_that_has_died_since_counts_by_its_device_files(host: GpuHost) -> None:
+    host.busy, host.files = asyncio.Event(), {PID}
+    host.put(GPU, 33, container="old")  # alive, in the list alone
+    async with around(host, patience=BUSY) as (gates, visit):
+        host.die(PID)
+        host.busy.set()
+        assert not await gates.opens("r1", timeout=0.05)
+        host.leave(PID)
+        assert not await gates.opens("r1", timeout=0.05)
+        host.end(33)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.FREE
+
+
+async def test_process_with_device_files_is_waited_for_without_a_list(host: GpuHost) -> None:
+    host.answers, host.files = False, {PID}
+    async with around(host, patience=BUSY) as (gates, visit):
+        host.answers = True
+        host.die(PID)
+        assert not await gates.opens("r1", timeout=0.05)
+        host.leave(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.FREE
+        assert visit.was_occupied
+
+
+async def test_driver_that_stays_silent_after_the_end_of_a_process_with_device_files_is_unknown(host: GpuHost) -> None:
+    host.hangs, host.files = True, {PID}
+    async with around(host, patience=replace(BUSY, answer=0.01)) as (gates, visit):
+        host.end(PID)
+        assert await gates.opens("r1", timeout=30)
+        assert (await judgement(visit)).verdict is ReleaseState.UNKNOWN
+
+
+async def test_silent_driver_and_no_device_file_delay_nothing(host: GpuHost) -> None:
+    host.hangs = True
+    async with around(host, patience=replace(BUSY, answer=60.0)) as (gates, visit):
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is ReleaseState.UNKNOWN
 

@@ -75,7 +75,7 @@ async def test_nothing_is_removed_if_names_cannot_be_reserved(pod: PodRig) -> No
 async def test_permanent_create_failure_leaves_a_clean_pod_to_kubelet(pod: PodRig) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
-    await _crash_after(pod, intent, materials=materials, calls=RESERVED)
+    await crash_after(pod, intent, materials=materials, calls=RESERVED)
     pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
     outcome = await pod.actuator().carry_out(intent, materials=materials)
     assert outcome.result is Result.LEFT_TO_KUBELET
@@ -198,7 +198,7 @@ async def test_crash_after_any_step_leaves_a_pod_that_kubelet_completes(
 ) -> None:
     intent = pod.intent()
     materials = await pod.materials(intent)
-    await _crash_after(pod, intent, materials=materials, calls=calls)
+    await crash_after(pod, intent, materials=materials, calls=calls)
     outcome = await pod.actuator().carry_out(intent, materials=None, resolution=resolution)
     left = await pod.in_sandbox()
     if calls <= RESERVED and resolution is steps.Resolution.UNDO:
@@ -210,7 +210,7 @@ async def test_crash_after_any_step_leaves_a_pod_that_kubelet_completes(
     assert not [view for view in left if view.state is ContainerState.CREATED]
 
 
-async def _crash_after(
+async def crash_after(
     pod: PodRig, intent: intents.PodIntent, *, materials: Mapping[str, SuccessorSpec], calls: int
 ) -> None:
     """Do the first ``calls`` steps of the plan, each a single call, then stop without cleanup."""

@@ -293,14 +293,14 @@ async def test_crash_after_any_call_is_completed_or_undone(
     intent = rig.intent(order=order)
     material = await rig.material(intent)
     rig.server.calls.clear()
-    await _crash_after(rig, intent, material=material, calls=calls)
+    await crash_after(rig, intent, material=material, calls=calls)
     outcome = await rig.actuator().carry_out(intent, material=material, resolution=resolution)
     assert outcome.result in (Result.SWAPPED, Result.UNDONE)
     assert len(await rig.running()) == 1
     assert not [view for view in await rig.containers() if view.state is ContainerState.CREATED]
 
 
-async def _crash_after(rig: Rig, intent: intents.Intent, *, material: Any, calls: int) -> None:
+async def crash_after(rig: Rig, intent: intents.Intent, *, material: Any, calls: int) -> None:
     """Do the first ``calls`` steps of the plan, then stop without cleanup."""
     for _ in range(calls):
         step = swap.next_step(intent, await rig.containers())

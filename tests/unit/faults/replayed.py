@@ -31,8 +31,8 @@ from kubemend.agent.model.workloads import (
     PodView,
 )
 from kubemend.agent.restart import admission
+from kubemend.agent.restarts.device_facts import DeviceFacts
 from kubemend.agent.restarts.scheduler import Request
-from kubemend.agent.rounds.order_resolver import DeviceFacts
 from kubemend.agent.sources import kernel_log, kmsg_readers
 from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter
 from kubemend.agent.sources.nvml.protocol import XidEvent
@@ -133,6 +133,18 @@ def as_recorded(record: dict[str, Any], *, exits: bool = False) -> list[Timed]:
     return [(0.0, Launch(record["pid"])), *sorted(timed, key=lambda each: each[0])]
 
 
+def named_at(messages: Sequence[Timed]) -> float:
+    """Return when the first line arrives that names the process, in seconds after the launch."""
+    return next(at for at, message in messages if isinstance(message, Line) and b", pid=" in message.raw)
+
+
+def followed_by(record: dict[str, Any], graver: str, *, after: float) -> list[Timed]:
+    """Return the messages in their own time, and a line of a graver Xid so long after the line with the process."""
+    messages = as_recorded(record)
+    raw = f"4,999,{int((launched_at(record) + 10) * 1e6)},c;NVRM: Xid (PCI:0000:41:00): {graver}"
+    return sorted([*messages, (named_at(messages) + after, Line(raw.encode()))], key=lambda each: each[0])
+
+
 def exiting_at(record: dict[str, Any], moment: float) -> list[Timed]:
     """Return the messages in their own time, and the end of the program at a moment of its own."""
     return sorted([*as_recorded(record), (moment, Exit())], key=lambda each: each[0])
@@ -203,13 +215,19 @@ class Documents:
 
 
 class Decisions(Restarts):
-    """Decides about each request as the agent does, one after another, and replaces what is to be restarted."""
+    """Decides about each request as the agent does, one after another, and replaces what is to be restarted.
+
+    ``decided_at`` has the moment of each admission, in seconds after the launch. Of ``withheld`` nothing was started,
+    because a graver fault of the device was found after the decision.
+    """
 
     def __init__(self, node: "Node") -> None:
         super().__init__()
         self.node = node
         self.requested: list[ContainerRef] = []
         self.admitted: list[ContainerRef] = []
+        self.withheld: list[ContainerRef] = []
+        self.decided_at: list[float] = []
         self._turn = asyncio.Lock()
 
     async def handle(self, request: Request) -> None:
@@ -219,7 +237,9 @@ class Decisions(Restarts):
             assert decision.verb is not admission.Verb.HOLD
             if decision.verb is admission.Verb.ACT:
                 self.admitted.append(request.target)
-                await self.node.replace(request.target)
+                self.decided_at.append(asyncio.get_running_loop().time() - LAUNCH)
+                if not await self.node.replace(request.target, may_start=lambda: _may_start(request)):
+                    self.withheld.append(request.target)
 
 
 class Node:
@@ -296,16 +316,22 @@ class Node:
         """Return the newest container of a name."""
         return max((view for view in self.world.events.containers() if view.ref == ref), key=lambda view: view.attempt)
 
-    async def replace(self, ref: ContainerRef) -> None:
-        """Stop a container and start its successor, in this order or the other, as long as that took."""
+    async def replace(self, ref: ContainerRef, *, may_start: Callable[[], bool]) -> bool:
+        """Stop a container and start its successor, in this order or the other, as long as that took.
+
+        Return whether the successor was started.
+        """
         old = self._running(ref)
         if self._standby:
             await self._start_after(old)
             await asyncio.sleep(STANDBY)
             await self._stop(old)
-        else:
-            await self._stop(old)
+            return True
+        await self._stop(old)
+        if may_start():
             await self._start_after(old)
+            return True
+        return False
 
     async def _stop(self, old: ContainerSummary) -> None:
         self._runtime.ended.add(old.id)
@@ -377,6 +403,10 @@ class Node:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _may_start(request: Request) -> bool:
+    return admission.by_device(request.cause()) is None
 
 
 def _pod(ref: ContainerRef) -> PodView:

@@ -23,9 +23,11 @@ def decisions(record: dict[str, Any], messages: Sequence[Timed], place: Place) -
 @pytest.mark.parametrize("name", RECORDS)
 def test_recorded_fault_restarts_its_container_once_in_its_own_time(name: str, place: str) -> None:
     record, where = RECORDS[name], PLACES[place]
-    made = decisions(record, replayed.as_recorded(record), where)
+    messages = replayed.as_recorded(record)
+    made = decisions(record, messages, where)
     assert made.requested == ([where.faulty] if where.faulty is not None else [])
     assert made.admitted == made.requested
+    assert made.decided_at == pytest.approx([replayed.named_at(messages)] * len(made.requested), abs=1e-6)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -36,6 +38,7 @@ def test_recorded_fault_restarts_its_container_once_in_every_order(name: str, pl
         made = decisions(record, messages, where)
         assert made.requested == ([where.faulty] if where.faulty is not None else []), messages
         assert made.admitted == made.requested, messages
+        assert made.decided_at == pytest.approx([replayed.named_at(messages)] * len(made.requested), abs=1e-6), messages
 
 
 @pytest.mark.parametrize("place", ["sole-holder", "not-a-holder"])
@@ -64,3 +67,49 @@ def test_each_of_recorded_faults_in_a_row_restarts_its_container(place: str, gpu
     made = decisions(next(iter(GPUS[gpu].values())), replayed.all_in_a_row(gpu), PLACES[place])
     assert made.admitted == ([] if PLACES[place].faulty is None else [TRAINER] * len(GPUS[gpu]))
     assert made.requested == made.admitted
+
+
+GRAVER = ("48, pid=0, name=, An uncorrectable double bit error has been detected", "79, GPU has fallen off the bus.")
+
+
+@pytest.mark.parametrize("graver", GRAVER)
+@pytest.mark.parametrize("name", RECORDS)
+def test_graver_fault_that_follows_joins_the_one_restart(name: str, graver: str) -> None:
+    record, where = RECORDS[name], PLACES["sole-holder"]
+    for milliseconds in range(0, 400, 20):
+        made = decisions(record, replayed.followed_by(record, graver, after=milliseconds / 1000), where)
+        assert made.requested == [where.faulty], milliseconds
+        assert made.admitted in ([], [where.faulty])
+        stopped_before = milliseconds / 1000 > replayed.STOPPED
+        assert made.withheld == ([] if stopped_before else made.admitted), milliseconds
+        if milliseconds:
+            assert made.admitted == [where.faulty], milliseconds
+
+
+@pytest.mark.parametrize("graver", GRAVER)
+@pytest.mark.parametrize("name", RECORDS)
+def test_graver_fault_that_comes_first_restarts_nothing(name: str, graver: str) -> None:
+    record, where = RECORDS[name], PLACES["sole-holder"]
+    assert decisions(record, replayed.followed_by(record, graver, after=-0.001), where).admitted == []
+
+
+CONTAINED = {
+    "pid": 900,
+    "kernel": [[5.0, "4,1,71831491,c;NVRM: Xid (PCI:0000:00:06): 94, pid=900, name=python3, Contained: SM (0x1)."]],
+    "nvml": [],
+    "cuda_error_ms": 100.0,
+}
+"""A fault that no program causes by itself."""
+
+
+def test_fault_that_no_program_causes_waits_for_its_cause() -> None:
+    messages = replayed.as_recorded(CONTAINED)
+    made = decisions(CONTAINED, messages, PLACES["sole-holder"])
+    assert made.decided_at == pytest.approx([replayed.named_at(messages) + 0.05], abs=1e-6)
+
+
+@pytest.mark.parametrize("graver", GRAVER)
+def test_cause_that_arrives_in_time_prevents_the_restart(graver: str) -> None:
+    messages = replayed.followed_by(CONTAINED, graver, after=0.04)
+    made = decisions(CONTAINED, messages, PLACES["sole-holder"])
+    assert (made.requested, made.admitted) == ([TRAINER], [])

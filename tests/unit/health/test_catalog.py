@@ -167,6 +167,15 @@ def test_only_the_loss_of_a_gpu_ends_all_programs(catalog: Catalog) -> None:
     assert not catalog.ends_programs(xid(999))
 
 
+@pytest.mark.parametrize(
+    ("code", "may"), [("13", False), ("31", False), ("43", False), ("94", True), ("39", True), ("8", True), ("9", True)]
+)
+def test_graver_fault_may_follow_what_no_program_causes_and_what_is_unknown(
+    catalog: Catalog, code: str, may: bool
+) -> None:
+    assert catalog.may_follow_graver(FaultKey(FindingKind.XID, code)) is may
+
+
 def test_operator_may_set_ends_programs(catalog: Catalog) -> None:
     merged = catalog_file.merged(
         catalog,

@@ -49,6 +49,44 @@ def test_unused_device_is_not_waited_for() -> None:
     assert judged(Seen({}, {}), before=before).verdict is ReleaseState.FREE
 
 
+RECORDED = {TRAINER: Process(11.0, ContainerId("old")), 44: Process(44.0, ContainerId("sibling"))}
+
+
+def late(
+    listed: Seen | None, recorded: Mapping[int, Process], *, devices: frozenset[DeviceId] = frozenset({GPU})
+) -> dict[DeviceId, Mapping[int, float | None]]:
+    found = device_release.remember_late(listed, recorded, devices=devices, old=OLD)
+    assert all((item.memory, item.unaccounted) == (None, None) for item in found)
+    return {item.device: item.pids for item in found}
+
+
+def test_without_a_list_processes_with_device_files_count_for_all_devices() -> None:
+    both = frozenset({GPU, OTHER_GPU})
+    assert late(None, RECORDED, devices=both) == {GPU: {TRAINER: 11.0}, OTHER_GPU: {TRAINER: 11.0}}
+    assert late(None, {}, devices=both) == {}
+
+
+def test_late_list_names_dead_process_that_had_device_files() -> None:
+    assert late(seen({TRAINER: 20 * GIB, MONITOR: GIB}, {MONITOR: None}), RECORDED) == {GPU: {TRAINER: 11.0}}
+
+
+def test_late_list_alone_tells_processes_by_their_container() -> None:
+    assert late(TRAINS, {}) == {GPU: {TRAINER: 11.0}}
+    assert late(seen({MONITOR: GIB}, {MONITOR: "other"}), {}) == {}
+
+
+def test_memory_that_was_half_freed_in_a_late_list_accuses_no_process() -> None:
+    half = seen({TRAINER: 40 * GIB}, {TRAINER: "old"}, beside=-20 * GIB)
+    held = device_release.remember_late(half, RECORDED, devices=frozenset({GPU}), old=OLD)
+    assert device_release.judge(held, seen({}, {}, beside=GIB), old=OLD).verdict is ReleaseState.FREE
+
+
+def test_reused_pid_of_a_recorded_process_is_not_waited_for() -> None:
+    held = device_release.remember_late(None, RECORDED, devices=frozenset({GPU}), old=OLD)
+    reused = Seen({GPU: DeviceUse((ProcessUse(TRAINER, GIB),), GIB)}, {TRAINER: Process(99.0, ContainerId("new"))})
+    assert device_release.judge(held, reused, old=OLD).verdict is ReleaseState.FREE
+
+
 AFTER = [
     pytest.param(seen({MONITOR: GIB}, {MONITOR: None}, beside=GIB), ReleaseState.FREE, id="gone"),
     pytest.param(seen({TRAINER: 40 * GIB}, {}, beside=GIB), ReleaseState.LEFTOVER, id="dead-but-listed"),

@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from kubemend.agent.model import conditions
+from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import admission
@@ -18,6 +19,7 @@ from tests.environments import node, pod_rig
 from tests.environments.pod_rig import LASTING
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET
+from tests.fakes import outside
 
 
 @pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
@@ -134,6 +136,47 @@ async def test_selected_containers_are_swapped_together_except_stopped_ones(env:
     assert condition.status is ConditionStatus.TRUE
     running = await env.pod.running()
     assert {name for name, (container,) in running.items() if container != env.pod.old[name]} == {"trainer", "logger"}
+
+
+async def test_graver_fault_found_before_first_step_stops_nothing(env: RestartEnv) -> None:
+    cause = admission.Cause(code="Xid43", message="Xid 43", happened_at=NOW, device=outside.GPU.uuid)
+    needed = [ActionClass.RESTART_APP]
+
+    async def withdrawn() -> str:  # asked right before the first step
+        needed[0] = ActionClass.RESET_DEVICE
+        return ""
+
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+    await env.restarts.handle(
+        Request(
+            target=TARGET,
+            cause=lambda: replace(cause, action=needed[0]),
+            devices=frozenset({outside.GPU.uuid}),
+            withdrawn=withdrawn,
+        )
+    )
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceNotUsable")
+    assert "StopContainer" not in env.pod.rig.server.called()
+    assert await env.store.unfinished() == ()
+    assert (await env.pod.running())["trainer"] == [env.pod.old["trainer"]]
+
+
+async def test_graver_fault_found_after_the_kill_starts_nothing(env: RestartEnv) -> None:
+    cause = admission.Cause(code="Xid43", message="Xid 43", happened_at=NOW, device=outside.GPU.uuid)
+
+    def now_known() -> admission.Cause:
+        stopped = "StopContainer" in env.pod.rig.server.called()
+        return replace(cause, action=ActionClass.REBOOT_NODE if stopped else ActionClass.RESTART_APP)
+
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+    await env.restarts.handle(Request(target=TARGET, cause=now_known, devices=frozenset({outside.GPU.uuid})))
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceNotUsable")
+    assert "trainer" not in await env.pod.running()
+    assert await env.store.unfinished() == ()
 
 
 async def test_concurrent_requests_for_container_are_coalesced(env: RestartEnv) -> None:

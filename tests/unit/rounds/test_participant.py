@@ -6,7 +6,12 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog.testing
 
+from kubemend.agent.actuator.device_release import ReleaseGates
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import (
     ContainerId,
     ExecHook,
@@ -25,6 +30,9 @@ from tests.environments import pod_rig
 from tests.environments.restarts import NOW
 from tests.environments.rounds import DEADLINE, MAINS, RoundEnv, order
 from tests.environments.runtime import POD, TARGET
+from tests.fakes import outside
+from tests.fakes.gpu_host import GpuHost
+from tests.fakes.proofs import Proofs
 
 
 async def test_round_replaces_holds_and_releases_all_main_containers(env: RoundEnv) -> None:
@@ -515,6 +523,54 @@ async def test_agent_death_at_any_call_is_finished_by_next(env: RoundEnv, policy
     env.rounds.release("default/gang-1", [])
     assert (await told.next()).phase is StepPhase.RUNNING
     assert await env.pod.running() == running
+
+
+async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: RoundEnv) -> None:
+    host = GpuHost()
+    host.put(outside.GPU.uuid, 11, container=env.pod.old["trainer"])
+    await env.die()
+    env.gates = ReleaseGates(driver=host, processes=host)
+    env.holders.hold(TARGET)
+    await env.start()
+    told = env.order(containers=frozenset({"trainer"}))
+    await eventually.true(lambda: "StopContainer" in env.pod.rig.server.called())
+    reset = Finding(
+        source=Source.KERNEL_LOG,
+        kind=FindingKind.XID,
+        code="48",
+        device=DeviceLocator(uuid=outside.GPU.uuid),
+        action=ActionClass.RESET_DEVICE,
+        observed_at=NOW,
+        text="",
+    )
+    env.ledger.apply(reset, inventory=env.devices.inventory)
+    host.end(11)
+    standing = await told.next()
+    assert (standing.phase, standing.reason) == (StepPhase.FAILED, "DeviceNotUsable")
+    assert "trainer" not in await env.pod.running()
+
+
+@pytest.mark.parametrize("calls", range(1, 25, 2))
+async def test_member_that_next_agent_finishes_is_proved_or_says_why_not(env: RoundEnv, calls: int) -> None:
+    host = GpuHost()
+    host.listed[outside.GPU.uuid] = {}
+    env.gates, env.prover = ReleaseGates(driver=host, processes=host), (proofs := Proofs(env.pod.rig))
+    env.holders.hold(TARGET)
+    server = env.pod.rig.server
+    server.calls.clear()
+    told = env.order(attempt=2)
+    await eventually.true(lambda: len(server.called()) >= calls or not told.standings.empty(), look_again=0.0)
+    await env.die()
+    proofs.subjects.clear()
+    with structlog.testing.capture_logs() as log:
+        await env.start()
+        told = env.order(attempt=2)
+        assert (await told.next()).phase is StepPhase.STOPPED
+        env.rounds.release("default/gang-1", [])
+        assert (await told.next()).phase is StepPhase.RUNNING
+    for done in [event for event in log if event["event"] == "restart.resumed"]:  # none if nothing had begun
+        assert done["proofs"] in ({outside.GPU.uuid: "Passed"}, {outside.GPU.uuid: "Interrupted"})
+    assert {subject.attempt for subject in proofs.subjects} == {2}
 
 
 async def test_released_container_is_not_frozen_by_next_agent(env: RoundEnv) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.model.processes import Entrance
-from kubemend.agent.sources import thread_states
+from kubemend.agent.sources import processes, thread_states
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import kernel_files
 
@@ -214,3 +214,27 @@ def test_process_is_alive_until_zombie_or_pid_reuse(proc: ProcFs) -> None:
     assert not proc.is_alive(replace(process, started=process.started - 5)), "another one has its pid"
     (proc.root / "100/task/100/stat").write_text("100 (python) Z 1 1 1 0 -1 0 0\n")
     assert not proc.is_alive(process)
+
+
+def _open_files(proc: Path, pid: int, *names: str) -> None:
+    directory = proc / str(pid) / "fd"
+    directory.mkdir(parents=True)
+    for number, name in enumerate(names):
+        (directory / str(number)).symlink_to(name)
+
+
+def test_processes_with_device_files_open_are_found(tmp_path: Path) -> None:
+    _open_files(tmp_path, 11, "/dev/null", "/dev/nvidia0", "socket:[1]")
+    _open_files(tmp_path, 12, "/dev/nvidiactl")
+    _open_files(tmp_path, 13, "/dev/null", "/data/nvidia0", "/tmp/dev/nvidia0")
+    assert ProcFs(root=tmp_path).on_devices({11, 12, 13, 14}) == {11, 12}
+
+
+def test_many_open_files_of_one_process_hide_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_MOST_FILES", 3)
+    monkeypatch.setattr(processes, "_MOST_FILES_IN_ALL", 8)
+    for pid in (11, 12):
+        _open_files(tmp_path, pid, *["/dev/null"] * 9)
+    _open_files(tmp_path, 13, "/dev/null", "/dev/nvidia0")
+    _open_files(tmp_path, 14, "/dev/nvidia0")
+    assert ProcFs(root=tmp_path).on_devices({11, 12, 13, 14}) == {13}, "the limit for all ends the search"

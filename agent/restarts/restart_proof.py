@@ -1,0 +1,102 @@
+"""Prepare the proof of a restart's GPUs, also of one that a previous agent has begun."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from kubemend.agent.actuator import device_health
+from kubemend.agent.actuator import device_proof as proofs
+from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.model.devices import DeviceId
+from kubemend.agent.restart import admission, device_proof
+from kubemend.agent.restarts.dependencies import Dependencies
+from kubemend.agent.restarts.restart_plan import RestartPlan
+from kubemend.common import contained
+
+log = structlog.get_logger(__name__)
+
+RESUMED_SECONDS = 2.0
+"""Seconds for kubelet to tell which devices a resumed restart's containers hold, and for the driver to list them."""
+
+
+def prepare(
+    outside: Dependencies, act: RestartPlan, *, devices: frozenset[DeviceId] | None, device: str | None, attempt: int
+) -> proofs.PreparedProof | None:
+    """Return the proof of a plan's GPUs, ready to begin; None if nothing is proved, or on an internal error.
+
+    ``device`` is the device at fault, ``attempt`` the number of the gang's round, 0 outside rounds.
+    """
+    if outside.prover is None or not devices:
+        return None
+    subject = proofs.Subject(
+        restart=act.id,
+        strategy=act.strategy,
+        pod=act.target.pod,
+        names=act.names,
+        devices=devices,
+        device=device,
+        attempt=attempt,
+    )
+    with contained.within(contained.Part.VERIFICATION, act.target):
+        return outside.prover.prepare(subject)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedDevices:
+    """The devices of a resumed restart; None: unknown. ``unproved`` is the stable reason why no proof is prepared.
+
+    ``unproved`` is empty where there is a proof, or none is due.
+    """
+
+    devices: frozenset[DeviceId] | None
+    proof: proofs.PreparedProof | None
+    judge: device_health.Judge
+    unproved: str = ""
+
+    def told(self, proving: proofs.Proving) -> Mapping[str, str]:
+        """Return each GPU's result or stable reason; under ``all`` the reason why none is proved."""
+        return device_proof.by_device(proving.results) or ({"all": self.unproved} if self.unproved else {})
+
+
+async def of_resumed(outside: Dependencies, act: RestartPlan, *, attempt: int = 0) -> ResumedDevices:
+    """Find the devices of a restart that a previous agent has begun, and prepare their proof.
+
+    The journal has no device: the faults in the saved verdicts tell which GPUs are to be proved.
+    """
+    facts = outside.device_facts
+    if facts is None:
+        return ResumedDevices(None, None, device_health.no_obstacle)
+    devices = await facts.held(act.target.pod, sorted(act.names), timeout=RESUMED_SECONDS)
+    if devices is None:
+        why = device_proof.DEVICES_UNKNOWN if outside.prover is not None else ""
+        return ResumedDevices(None, None, device_health.no_obstacle, why)
+    if not devices:
+        return ResumedDevices(devices, None, device_health.no_obstacle)
+    await facts.until_listed(devices, timeout=RESUMED_SECONDS)
+    cause = admission.Cause("Resumed", "a restart that a previous agent has begun", happened_at=0.0)
+    return ResumedDevices(
+        devices,
+        prepare(outside, act, devices=devices, device=None, attempt=attempt),
+        lambda: admission.by_device(replace(cause, action=facts.action(devices))),
+    )
+
+
+def log_resumed(act: RestartPlan, outcome: Outcome, proofs: Mapping[str, str], *, stale: bool = False) -> None:
+    """Log a restart that a previous agent has begun. ``proofs`` is as ``ResumedDevices.told`` returns it."""
+    log.warning(
+        "restart.resumed",
+        restart=act.id,
+        container=str(act.target),
+        strategy=act.strategy.value,
+        stale=stale,
+        result=outcome.result.value,
+        proofs=proofs,
+    )
+
+
+def noted(outcome: Outcome, proving: proofs.Proving, *, unproved: str = "") -> Outcome:
+    """Return the outcome with a line about the proof for people, if there is anything to tell."""
+    note = device_proof.note(proving.results) or (f"no GPU was proved: {unproved}" if unproved else "")
+    return replace(outcome, notes=(*outcome.notes, note)) if note else outcome

@@ -1,0 +1,114 @@
+"""A fault of the device that is found while a restart is carried out: nothing is started on the device."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceId
+from kubemend.agent.restart import admission, intents
+from tests import eventually
+from tests.environments.runtime import Rig
+from tests.fakes.gpu_host import GpuHost
+from tests.unit.actuator.test_device_proof import PASSED, Proof, runs_something
+
+GPU = DeviceId("GPU-0")
+PID = 11
+ORDERS = pytest.mark.parametrize("order", list(intents.SwapOrder))
+UNUSABLE = [ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLACE]
+
+
+@dataclass
+class Swap:
+    """One swap of the rig's container, whose process is on the GPU; ``action`` is what the GPU needs now."""
+
+    rig: Rig
+    order: intents.SwapOrder
+    leave: float = 60.0
+    action: ActionClass = ActionClass.RESTART_APP
+    proof: Proof = field(default_factory=lambda: Proof([PASSED]))
+    judged: int = 0
+
+    def judge(self) -> admission.Decision | None:
+        self.judged += 1
+        return admission.by_device(admission.Cause("Xid43", "Xid 43", happened_at=0.0, action=self.action))
+
+    async def run(self, host: GpuHost) -> Outcome:
+        host.put(GPU, PID, container=self.rig.old)
+        intent = self.rig.intent(order=self.order)
+        gates = ReleaseGates(
+            driver=host, processes=host, patience=Patience(before=5.0, answer=5.0, leave=self.leave, stuck=60.0)
+        )
+        material = await self.rig.material(intent)
+        actuator = SwapActuator(replace(self.rig.tools(), gates=gates))
+        around = gates.around([intent], devices=frozenset({GPU}), proof=self.proof, judge=self.judge)
+        async with around as visit:
+            await visit.remembered()
+            return await actuator.carry_out(intent, material=material)
+
+
+@ORDERS
+@pytest.mark.parametrize("action", UNUSABLE)
+async def test_graver_fault_found_after_the_kill_starts_nothing(
+    rig: Rig, order: intents.SwapOrder, action: ActionClass
+) -> None:
+    swap, host = Swap(rig, order), GpuHost()
+    work = asyncio.create_task(swap.run(host))
+    async with asyncio.timeout(30):
+        await host.questions_reach(1)
+    swap.action = action
+    host.end(PID)
+    outcome = await work
+    assert outcome.result is Result.DEVICE_NOT_USABLE
+    assert outcome.detail == f"a new process would fail on the device: it needs {action.value}"
+    assert (await rig.running(), swap.proof.runs) == ([], 0)
+
+
+@ORDERS
+async def test_graver_fault_found_during_the_proof_starts_nothing(rig: Rig, order: intents.SwapOrder) -> None:
+    swap, host = Swap(rig, order), GpuHost()
+    work = asyncio.create_task(swap.run(host))
+    async with asyncio.timeout(30):
+        await host.questions_reach(1)
+        host.end(PID)
+        await swap.proof.begun.wait()
+    swap.action = ActionClass.RESET_DEVICE
+    swap.proof.may_end.set()
+    assert (await work).result is Result.DEVICE_NOT_USABLE
+    assert await rig.running() == []
+
+
+@ORDERS
+async def test_start_waits_for_the_drivers_answer(rig: Rig, order: intents.SwapOrder) -> None:
+    swap, host = Swap(rig, order, action=ActionClass.ASK_DRIVER), GpuHost()
+    swap.proof.may_end.set()
+    work = asyncio.create_task(swap.run(host))
+    async with asyncio.timeout(30):
+        await host.questions_reach(1)
+        host.end(PID)
+        await swap.proof.begun.wait()
+        before = swap.judged
+        await eventually.true(lambda: swap.judged > before + 2)
+    assert not await runs_something(rig)
+    swap.action = ActionClass.RESTART_APP
+    assert (await work).result is Result.SWAPPED
+    assert len(await rig.running()) == 1
+
+
+@ORDERS
+async def test_answer_that_does_not_come_starts_nothing(rig: Rig, order: intents.SwapOrder) -> None:
+    swap, host = Swap(rig, order, leave=0.05, action=ActionClass.ASK_DRIVER), GpuHost()
+    swap.proof.may_end.set()
+    host.put(GPU, PID, container=rig.old)
+    work = asyncio.create_task(swap.run(host))
+    async with asyncio.timeout(30):
+        await host.questions_reach(1)
+    host.end(PID)
+    outcome = await work
+    assert outcome.result is Result.DEVICE_NOT_USABLE
+    assert outcome.detail == "only the driver knows whether the device is usable"
+    assert await rig.running() == []

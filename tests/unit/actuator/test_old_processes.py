@@ -1,0 +1,64 @@
+"""The processes of a container that is about to be stopped, by /proc alone."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from kubemend.agent.actuator.old_processes import OldProcesses
+from kubemend.agent.model.processes import ProcessFacts
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart.device_release import Process
+from tests.environments.runtime import Rig
+
+PID = 4242
+
+
+@dataclass
+class Proc:
+    """The main process does not use a device, its two children do; one of them ends meanwhile."""
+
+    asked: list[int] = field(default_factory=list)
+    error: OSError | None = None
+
+    def facts(self, pid: int) -> ProcessFacts | None:
+        return ProcessFacts(pid, container=None, started=7.0) if pid != 12 else None
+
+    def beside(self, pid: int) -> frozenset[int]:
+        self.asked.append(pid)
+        if self.error is not None:
+            raise self.error
+        return frozenset({pid, 11, 12})
+
+    def on_devices(self, pids: Collection[int]) -> frozenset[int]:
+        return frozenset(pids) & {11, 12}
+
+
+async def test_processes_with_device_files_are_recorded(rig: Rig) -> None:
+    proc = Proc()
+    found = await OldProcesses(runtime=rig.cri, events=rig.watch, processes=proc).on_devices({rig.old})
+    assert found == {11: Process(started=7.0, container=rig.old)}
+    (view,) = [view for view in await rig.containers() if view.id == rig.old]
+    assert proc.asked == [(await rig.cri.info_of(view)).pid]
+
+
+async def test_containers_that_are_not_asked_for_or_not_listed_are_left_out(rig: Rig) -> None:
+    proc = Proc()
+    old = OldProcesses(runtime=rig.cri, events=rig.watch, processes=proc)
+    assert await old.on_devices({ContainerId("other")}) == {}
+    assert proc.asked == []
+
+
+async def test_container_that_cannot_be_read_is_left_out(rig: Rig) -> None:
+    proc = Proc(error=PermissionError(13, "Permission denied"))
+    assert await OldProcesses(runtime=rig.cri, events=rig.watch, processes=proc).on_devices({rig.old}) == {}
+
+
+async def test_container_that_has_gone_is_left_out(rig: Rig) -> None:
+    class Stale:
+        def __init__(self) -> None:
+            self.views = tuple(replace(view, id=ContainerId("gone")) for view in rig.watch.containers())
+
+        def containers(self) -> tuple:  # type: ignore[type-arg]
+            return self.views
+
+    old = OldProcesses(runtime=rig.cri, events=Stale(), processes=Proc())
+    assert await old.on_devices({ContainerId("gone")}) == {}

@@ -1,0 +1,189 @@
+"""A restart that a previous agent left open at any step is proved before its start, or the log has the reason."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog.testing
+
+from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.model import conditions
+from kubemend.agent.model.actions import ActionClass
+from kubemend.agent.model.devices import DeviceInventory, DeviceLocator
+from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.workloads import Allocations
+from kubemend.agent.restart import intents
+from kubemend.agent.restart.device_proof import DeviceProof, ProofState
+from kubemend.agent.restarts import restart_proof, verifier
+from kubemend.agent.restarts.recovery import Recovery
+from tests import eventually
+from tests.environments.node import NodeEnv
+from tests.environments.restarts import NOW, RestartEnv, restarts_on
+from tests.environments.runtime import POD, TARGET, Rig
+from tests.fakes import outside
+from tests.fakes.gpu_host import GpuHost
+from tests.fakes.proofs import Proofs
+from tests.unit.actuator import test_rerun, test_swap
+
+GPU = outside.GPU.uuid
+PID = 11
+STEPS = 3
+"""The calls of a swap."""
+
+
+@dataclass
+class World:
+    """A pod whose trainer uses a GPU, and the agent that finds what another left."""
+
+    env: RestartEnv
+    node: NodeEnv
+    host: GpuHost
+    proofs: Proofs
+
+    async def recover(self) -> dict[str, Any]:
+        """Start the agent; return its log event about the resumed restart."""
+        everything = replace(self.env.outside, prover=self.proofs, device_facts=self.node.facts())
+        at_once = verifier.Patience(kubelet=0.0, pod=0.0)
+        with structlog.testing.capture_logs() as log:
+            ending = asyncio.create_task(self._end_with_container(), name="process")
+            await Recovery(outside=everything, store=self.env.store, now=lambda: NOW, patience=at_once).run()
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
+        (event,) = [dict(event) for event in log if event["event"] == "restart.resumed"]
+        return event
+
+    async def _end_with_container(self) -> None:
+        rig = self.env.pod.rig
+        async with rig.watch.subscribe() as events:
+            while any(view.id == rig.old for view in await rig.running()):
+                await events.get()
+        self.host.end(PID)
+
+
+@pytest.fixture
+async def world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
+    async with _world(rig, tmp_path) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def _world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
+    host = GpuHost()
+    host.put(GPU, PID, container=rig.old)
+    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=30.0))
+    async with restarts_on(rig, tmp_path, tools={"gates": gates}) as env:
+        node = NodeEnv(store=env.store)
+        node.holders.hold(TARGET, device=GPU)
+        yield World(env, node, host, Proofs(rig))
+
+
+@pytest.mark.parametrize("calls", range(STEPS + 1))
+@pytest.mark.parametrize("order", intents.SwapOrder)
+async def test_resumed_swap_is_proved_or_says_why_not(world: World, order: intents.SwapOrder, calls: int) -> None:
+    rig = world.env.pod.rig
+    intent = rig.intent(order=order, created_at=NOW)
+    material = await rig.material(intent)
+    await world.env.store.begin(intent)
+    await test_swap.crash_after(rig, intent, material=material, calls=calls)
+    started = any(view.id != rig.old for view in await rig.running())
+    event = await world.recover()
+    assert (event["result"], len(await rig.running())) == ("Swapped", 1)
+    (subject,) = world.proofs.subjects
+    assert (subject.devices, subject.names) == (frozenset({GPU}), frozenset({"trainer"}))
+    assert event["proofs"] == {GPU: "Interrupted" if started else "Passed"}
+    assert world.proofs.ran_beside == ([] if started else [[]]), "nothing runs on a GPU that is proved"
+
+
+@pytest.mark.parametrize("calls", [0, 1, test_rerun.RESERVED, test_rerun.RESERVED + 6])
+async def test_resumed_rerun_is_proved_or_says_why_not(world: World, calls: int) -> None:
+    pod = world.env.pod
+    intent = replace(pod.intent(), created_at=NOW)
+    materials = await pod.materials(intent)
+    await world.env.store.begin(intent)
+    await test_rerun.crash_after(pod, intent, materials=materials, calls=calls)
+    event = await world.recover()
+    assert set(event["proofs"].values()) <= {"Passed", "Interrupted"}
+    assert event["proofs"].keys() == {GPU}
+    assert bool(world.proofs.ran_beside) == (event["proofs"][GPU] == "Passed")
+
+
+async def killed_after_the_stop(world: World) -> None:
+    await world.env.store.begin(world.env.pod.rig.intent(created_at=NOW))
+    await world.env.pod.rig.cri.stop_container(world.env.pod.rig.old, grace=0)
+
+
+async def test_resumed_restart_whose_proof_fails_starts_nothing(world: World) -> None:
+    world.proofs.result = DeviceProof(GPU, ProofState.FAILED, "WrongResult", "integer-product: 1 of 9 values are wrong")
+    await killed_after_the_stop(world)
+    event = await world.recover()
+    assert (event["result"], event["proofs"]) == ("DeviceNotUsable", {GPU: "WrongResult"})
+    assert await world.env.pod.rig.running() == []
+    assert await world.env.store.unfinished() == ()
+    condition = world.env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert condition.reason == "DeviceNotUsable"
+    assert "WrongResult" in condition.message
+
+
+async def test_resumed_restart_starts_nothing_on_a_device_that_needs_a_reset(world: World) -> None:
+    world.node.ledger.apply(
+        Finding(
+            source=Source.KERNEL_LOG,
+            kind=FindingKind.XID,
+            code="48",
+            device=DeviceLocator(uuid=GPU),
+            action=ActionClass.RESET_DEVICE,
+            observed_at=NOW,
+            text="",
+        ),
+        inventory=world.node.devices.inventory,
+    )
+    await killed_after_the_stop(world)
+    assert (await world.recover())["result"] == "DeviceNotUsable"
+    assert world.proofs.ran_beside == []
+    assert await world.env.pod.rig.running() == []
+
+
+async def test_resumed_restart_without_an_answer_of_kubelet_names_the_reason(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restart_proof, "RESUMED_SECONDS", 0.02)
+    world.node.holders.allocations = Allocations()
+    await killed_after_the_stop(world)
+    event = await world.recover()
+    assert (event["result"], event["proofs"]) == ("Swapped", {"all": "DevicesUnknown"})
+    assert world.proofs.subjects == []
+
+
+async def test_resumed_restart_waits_until_kubelet_and_the_driver_tell_of_its_devices(world: World) -> None:
+    known, listed = world.node.holders.allocations, world.node.devices.inventory
+    world.node.holders.allocations, world.node.devices.inventory = Allocations(), DeviceInventory()
+    await killed_after_the_stop(world)
+    work = asyncio.create_task(world.recover())
+    await eventually.true(lambda: world.node.holders.asked)
+    assert world.proofs.subjects == []
+    world.node.holders.allocations, world.node.devices.inventory = known, listed
+    assert (await work)["proofs"] == {GPU: "Passed"}
+
+
+async def test_resumed_restart_on_a_silent_driver_is_not_free(world: World) -> None:
+    world.host.answers = False
+    await killed_after_the_stop(world)
+    event = await world.recover()
+    assert (event["result"], event["proofs"]) == ("Swapped", {GPU: "NotFree"})
+
+
+async def test_stale_restart_is_undone_without_a_proof(world: World) -> None:
+    await world.env.store.begin(world.env.pod.rig.intent(created_at=NOW - 3600))
+    event = await world.recover()
+    assert (event["result"], event["proofs"], world.proofs.subjects) == ("Undone", {}, [])
+
+
+async def test_resumed_restart_of_a_container_without_devices_proves_nothing(world: World) -> None:
+    world.node.holders.allocations = Allocations(known=True)
+    await killed_after_the_stop(world)
+    event = await world.recover()
+    assert (event["result"], event["proofs"], world.proofs.subjects) == ("Swapped", {}, [])
