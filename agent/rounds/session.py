@@ -297,7 +297,7 @@ class MemberSession:
         reports = self._end_reason is None and not self.holding.failed
         if not self._alive and reports and self.standing.phase is StepPhase.STOPPING:
             self._is_told = self._all_started
-            self._held_since = self._loop.time()
+            self._held_since = self._loop.time() if self._all_started else None
             self.stand(StepPhase.STOPPED, reason="" if self._all_started else NOT_STARTED)
 
     async def hold(self, act: restart_plan.RestartPlan, outcome: Outcome) -> Outcome:
@@ -308,7 +308,8 @@ class MemberSession:
             return outcome
         if not outcome.result.restarted:
             phase = StepPhase.STUCK if outcome.result is Result.STUCK else StepPhase.FAILED
-            if self._end_reason is not EndReason.DELETED:
+            runs = self.standing.phase is StepPhase.RUNNING  # it has ended since, which is a fault of its own
+            if not runs and self._end_reason is not EndReason.DELETED:
                 self.stand(phase, reason=outcome.result.value, detail=outcome.detail)
             await self._over.wait()  # what kubelet starts in the meantime is held, too
             return outcome
