@@ -112,7 +112,7 @@ def test_wait_for_recreated_members_begins_at_the_last_death() -> None:
     timings = status.render(state)["timings"]
     assert (timings["stopMilliseconds"], timings["recreateMilliseconds"]) == (2000, 1500)
     late = {each["member"]: each.get("startedLate") for each in status.render(state)["slowest"]}
-    assert late == {"train-0-0": True, "train-1-0": None}
+    assert late == {"train-0-0": True, "train-1-1": None}
 
 
 def test_worst_unheld_member_is_named() -> None:
