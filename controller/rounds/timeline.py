@@ -78,6 +78,8 @@ def _until_stopped(stopped: float | None, phases: Mapping[str, float], *, late: 
     if stopped is None:
         return
     after = (*_AFTER_DEATH, START) if late else _AFTER_DEATH
+    if "create" in phases and "reserve" not in phases:  # a swap, which removes one of two new containers
+        after = (*after, "remove")
     before = {name: length for name, length in phases.items() if name not in after}
     total = sum(before.values())
     if not total:

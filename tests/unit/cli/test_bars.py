@@ -47,7 +47,7 @@ def test_phases_end_when_the_member_had_stopped() -> None:
 
 def test_phases_after_the_death_take_no_time_before_it() -> None:
     slowest = copy.deepcopy(builders.DONE["slowest"])
-    slowest[0]["phases"] |= {"confirm": 20, "held": 500}
+    slowest[0]["phases"] |= {"confirm": 20, "held": 500, "remove": 170}
     assert bar(chart(changed(slowest=slowest)), "train-0") == bar(chart(), "train-0")
 
 
