@@ -112,10 +112,11 @@ def chart(restart: Restart, *, most: int = MOST_BARS) -> Chart:
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Hold the times of the round. ``decided`` and ``total`` count from the fault, ``all_dead`` from the decision."""
+    """Hold the times of the round. ``decided`` and ``total`` count from the fault, the others from the decision."""
 
     decided: float | None
     all_dead: float | None
+    released: float | None
     total: float | None
 
     @classmethod
@@ -127,7 +128,12 @@ class _Marks:
         total = timings.get("totalMilliseconds")
         last = max((each.get("runningMilliseconds", 0) for each in status.get("slowest") or ()), default=0)
         decided = max(0.0, float(total - last)) if total is not None and last else None
-        return cls(decided, timeline.all_dead(timings), float(total) if total is not None else None)
+        return cls(
+            decided,
+            timeline.all_dead(timings),
+            timeline.released(timings),
+            float(total) if total is not None else None,
+        )
 
     def since_fault(self, milliseconds: float | None) -> float | None:
         """Convert a time since the decision to one since the fault."""
@@ -136,7 +142,7 @@ class _Marks:
     def segments(self, timing: Mapping[str, Any]) -> Iterator[Segment]:
         """Yield the steps of a member, in times since the fault."""
         decided = self.decided or 0.0
-        for segment in timeline.member(timing, all_dead=self.all_dead):
+        for segment in timeline.member(timing, released=self.released):
             yield replace(segment, begin=decided + segment.begin, end=decided + segment.end)
 
 

@@ -26,6 +26,9 @@ LONGEST = 600.0
 class Standbys(Protocol):
     """Puts successors on standby (``agent.actuator.hold.standby.Standbys``)."""
 
+    async def kill(self, standby: Standby, *, timeout: float) -> bool:
+        """Kill the old container; return whether all of its processes have ended within ``timeout`` seconds."""
+
     async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
         """Freeze the old container and prepare the start of its successor. Raises HoldError."""
 

@@ -17,6 +17,7 @@ import structlog
 
 from kubemend.agent.actuator import device_release, progress, turns
 from kubemend.agent.actuator.dying import Death
+from kubemend.agent.actuator.hold.hold_set import OldDead
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.runtime_ops import RuntimeOps
 from kubemend.agent.clients.cri import errors as cri_errors
@@ -123,6 +124,7 @@ class PlanRunner(RuntimeOps[_Intent]):
             todo = self._abandoning() or await self._delay_starts(self.next_steps())
             if todo[0].kind is steps.StepKind.DONE and self.fresh:
                 return self.ended(todo[0])
+            self._report_death(todo)
             errors = await self._take(todo, changes)
             if not errors:
                 continue
@@ -212,6 +214,21 @@ class PlanRunner(RuntimeOps[_Intent]):
         if opens:
             return todo
         return (steps.Step(steps.StepKind.WAIT, steps.StepReason.OLD_ON_DEVICE, starts[0].container, starts[0].name),)
+
+    def _report_death(self, todo: Sequence[steps.Step]) -> None:
+        """Report to the round that only starts are left: nothing old runs, the devices are free, successors exist.
+
+        The other members need not wait for these starts. Of a rerun the main containers are meant: until then its init
+        containers may still change what the members share.
+        """
+        holding = self.holding
+        if holding is None or any(
+            step.kind is not steps.StepKind.START or step.why is steps.StepReason.HELD_BESIDE_OLD for step in todo
+        ):
+            return
+        made = {view.ref.name for view in self.seen if view.restart_id == self.intent.id and view.state in steps.LIVE}
+        if holding.names & self.intent.names <= made:
+            holding.on_dead(OldDead(self.intent.id, dict(self.phases), has_started=False))
 
     def waited_at_gate(self, *, since: float, within: steps.StepKind | None = None) -> None:
         """Count a wait as the phases ``device`` and ``proof``, and not as the step ``within`` which it was made."""

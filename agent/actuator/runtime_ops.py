@@ -69,8 +69,13 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
 
     async def started(self, container_id: ContainerId) -> None:
         """Handle the start of a container."""
-        if self.holding is not None and self.holding.takes(self.name_of(container_id)):
+        if self.holding is None:
+            return
+        name = self.name_of(container_id)
+        if self.holding.takes(name):
             await self.holding.hold(container_id)
+        else:
+            self.holding.note_started(container_id, name=name)
 
     async def stopped(self, container_id: ContainerId) -> None:
         """Handle the stop of a container."""
@@ -192,6 +197,8 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
         """Run the container's postStart hook, if it has one."""
         material = self.material(self.name_of(container_id))
         if material is None or material.post_start is None:
+            return
+        if self.holding is not None and not self.holding.runs_hook(container_id):
             return
         try:
             async with turns.waiting():

@@ -10,7 +10,7 @@ import structlog
 from kubemend.agent.actuator import progress, turns
 from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
 from kubemend.agent.actuator.hold.exec_hold import HoldError
-from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
 from kubemend.agent.actuator.hold.standby import EndedError, Standby
 from kubemend.agent.actuator.next_names import NameAhead, NextNames
 from kubemend.agent.actuator.outcomes import Outcome, Result
@@ -23,6 +23,8 @@ from kubemend.common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
 
+_ENDED_SECONDS = 1.0
+"""Seconds within which the processes of a killed container normally end. The runtime's own stop follows in any case."""
 _SHOWN_SECONDS = 2.0
 """Seconds within which a runtime shows that a container's process is gone."""
 _OLD_MAY_RUN = (Result.UNDONE, Result.NOT_ALIKE, Result.FAILED, Result.STUCK, Result.DEVICE_NOT_USABLE)
@@ -332,6 +334,31 @@ class _SwapRun(PlanRunner[intents.Intent]):
         if self.standby is not None:
             await self.standby.engaged()
         await super(_SwapRun, self).started(container_id)
+
+    async def stop(self, container_id: ContainerId) -> None:
+        """Stop a container; the frozen old one of a round by the kernel, and only then by the runtime.
+
+        The gang waits for the old processes to end, not for the runtime, which starts a program for its kill and
+        another one to clean up. If they do not end in time, the runtime's stop is followed as any other.
+        """
+        begun = asyncio.get_running_loop().time()
+        by_round = self.holding is not None and self.standby is not None and container_id == self.intent.old
+        if not by_round or not await self._is_killed():
+            await super(_SwapRun, self).stop(container_id)
+            return
+        self.mark(container_id, ContainerState.EXITED)
+        await self.stopped(container_id)
+        if self.standby is None and self.holding is not None:
+            now = asyncio.get_running_loop().time()
+            stop = self.phases.get(steps.StepKind.STOP.value, 0.0) + now - begun
+            seconds = {**self.phases, steps.StepKind.STOP.value: stop}
+            self.holding.on_dead(OldDead(self.intent.id, seconds, has_started=True))
+        await self.tools.runtime.stop_container(container_id, grace=0.0)
+
+    async def _is_killed(self) -> bool:
+        assert self.tools.standbys is not None
+        assert self.standby is not None
+        return await self.tools.standbys.kill(self.standby, timeout=_ENDED_SECONDS)
 
     async def stopped(self, container_id: ContainerId) -> None:
         """Release the successor: the old one is dead. Wait until it has left its devices before."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import structlog
 
 from kubemend.agent.actuator import progress
-from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import rounds
@@ -50,6 +50,9 @@ class EndReason(enum.Enum):
 _NEVER_RUN = (EndReason.SUPERSEDED, EndReason.DELETED)
 
 INTERNAL = Reason.INTERNAL.value
+
+NOT_STARTED = "NotStarted"
+"""The reason of STOPPED for a member whose old containers are dead, and whose successor has not started yet."""
 
 
 _PHASE_AFTER_RELEASE = {
@@ -123,6 +126,9 @@ class MemberSession:
         self._known: frozenset[ContainerId] = frozenset()
         self._runs: frozenset[ContainerId] = frozenset()
         self._held_since: float | None = None
+        self._alive: set[str] = set()
+        self._all_started = True
+        self._is_told = self.standing.phase is StepPhase.STOPPED and not self.standing.reason
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -165,6 +171,8 @@ class MemberSession:
         try:
             if not self._is_disputed:
                 self._release()
+                if word is EndReason.RELEASED and self._is_told and len(self._runs) >= len(self.holding.names):
+                    self._stand_running()  # its restart is not over: the runtime still cleans up
         finally:
             self._over.set()
             self._catcher.changed.set()
@@ -265,6 +273,9 @@ class MemberSession:
         """Return the plan as the round runs it: started containers are held, those that it ends are not."""
         self._seconds["prepare"] = self._loop.time() - self._since
         self.begins_anew = False
+        self._alive = {each.id for each in act.entries} | set(act.duplicates)  # a duplicate is ended later
+        self._all_started = True
+        self.holding.on_dead = self._old_is_dead
         self.holding.spare(act.old, near=pid)
         if isinstance(
             act, restart_plan.PodRestartPlan
@@ -273,15 +284,33 @@ class MemberSession:
             self.holding.names = frozenset(each.name for each in plan if each.role is ContainerRole.MAIN)
         return replace(act, holding=self.holding)
 
+    def _old_is_dead(self, dead: OldDead) -> None:
+        """Report STOPPED at the death of the last old container: the gang waits for deaths, not for starts.
+
+        A successor that starts before the release is held, and reported with the next phase. One that starts after it
+        is not.
+        """
+        self._alive.discard(dead.restart)
+        self._all_started &= dead.has_started
+        for phase, seconds in dead.seconds.items():
+            self._seconds[phase] = max(seconds, self._seconds.get(phase, 0.0))
+        reports = self._end_reason is None and not self.holding.failed
+        if not self._alive and reports and self.standing.phase is StepPhase.STOPPING:
+            self._is_told = self._all_started
+            self._held_since = self._loop.time() if self._all_started else None
+            self.stand(StepPhase.STOPPED, reason="" if self._all_started else NOT_STARTED)
+
     async def hold(self, act: restart_plan.RestartPlan, outcome: Outcome) -> Outcome:
         """Hold the started containers until the round releases them; return the outcome after that."""
         self._seconds.update(outcome.phases)
         if outcome.result is Result.SUCCESSOR_EXITED and not self.tried_again and self._end_reason is None:
-            self.tried_again = True  # the caller restarts it; it is still held
+            self.tried_again, self._is_told = True, False  # the caller restarts it; it is still held
             return outcome
         if not outcome.result.restarted:
             phase = StepPhase.STUCK if outcome.result is Result.STUCK else StepPhase.FAILED
-            self.stand(phase, reason=outcome.result.value, detail=outcome.detail)
+            runs = self.standing.phase is StepPhase.RUNNING  # it has ended since, which is a fault of its own
+            if not runs and self._end_reason is not EndReason.DELETED:
+                self.stand(phase, reason=outcome.result.value, detail=outcome.detail)
             await self._over.wait()  # what kubelet starts in the meantime is held, too
             return outcome
         await self._hold_survivors(act, outcome)
@@ -303,7 +332,7 @@ class MemberSession:
             self._stopped()
         outcome = await self._undisputed(act, outcome, until=self._loop.time() + self._longest_hold())
         if self._end_reason is None:
-            self.begins_anew = True
+            self.begins_anew, self._is_told = True, False
             return replace(
                 outcome, result=Result.SUCCESSOR_EXITED, detail="held as long as its probes allow; restarted"
             )
@@ -311,7 +340,7 @@ class MemberSession:
             return replace(outcome, result=Result.FAILED, detail="the pod is being deleted")
         if self._end_reason is EndReason.SUPERSEDED:
             return outcome
-        expected = frozenset(outcome.survivors.values()) & self.holding.ever_held
+        expected = frozenset(outcome.survivors.values()) & (self.holding.ever_held | self.holding.started_free)
         await self._report_after_release(
             expected=expected if not act.awaited(outcome) else frozenset(), timeout=_STARTED
         )
@@ -352,15 +381,18 @@ class MemberSession:
 
     def finalize(self) -> None:
         """Report Failed if the session ended without a final phase, so that the controller does not keep waiting."""
-        if self.standing.phase is StepPhase.STOPPING and self._end_reason not in _NEVER_RUN:
+        if self.standing.phase.is_before_release and self._end_reason not in _NEVER_RUN:
             self.stand(StepPhase.FAILED, reason=Result.UNFINISHED.value, detail="the restart ended without a result")
 
     def _stopped(self) -> None:
-        self._held_since = self._loop.time()
+        self._held_since = self._loop.time() if self._held_since is None else self._held_since
         for phase, seconds in self._seconds.items():
             self._metrics.round_phase.labels(phase).observe(seconds)
         self._metrics.round_slip.observe(self.holding.slipped)
-        self.stand(StepPhase.STOPPED)
+        if self._is_told and not self.holding.slipped:  # it would be one more message of each of thousands
+            self.standing = replace(self.standing, seconds=MappingProxyType(dict(self._seconds)))
+        else:
+            self.stand(StepPhase.STOPPED)
 
     async def until_gone(self) -> None:
         """Wait until a pod that is being deleted or ended is gone or over, and report that.
@@ -424,20 +456,32 @@ class MemberSession:
 
     async def _report_after_release(self, *, expected: frozenset[ContainerId], timeout: float | None) -> None:
         """Report the phase after the release: at once for held containers, otherwise when kubelet starts them."""
-        if self._end_reason in _NEVER_RUN:
+        if self._end_reason in _NEVER_RUN or self.standing.phase is StepPhase.RUNNING:
             return
-        if self._held_since is not None:
-            self._seconds["held"] = self._loop.time() - self._held_since
-            self._metrics.round_phase.labels("held").observe(self._seconds["held"])
+        self._count_hold()
         phase, reason = (
             _PHASE_AFTER_RELEASE[self._end_reason] if self._end_reason is not None else (StepPhase.RUNNING, "")
         )
         if phase is not StepPhase.RUNNING:
             self.stand(phase, reason=reason)
-        elif (expected and expected <= self._runs) or await self._catcher.has_started(timeout):
-            self.stand(StepPhase.RUNNING)
+        elif (expected and expected <= self._runs | self.holding.started_free) or await self._catcher.has_started(
+            timeout
+        ):
+            self._stand_running()
         else:
             self.stand(StepPhase.FAILED, reason="NotRunning", detail=f"not running {timeout:g} s after its release")
+
+    def _stand_running(self) -> None:
+        self._count_hold()
+        self.stand(StepPhase.RUNNING)
+
+    def _count_hold(self) -> None:
+        """Count the time since it was held as the phase ``held``, once."""
+        if self._held_since is None:
+            return
+        self._seconds["held"] = self._loop.time() - self._held_since
+        self._held_since = None
+        self._metrics.round_phase.labels("held").observe(self._seconds["held"])
 
     def _restart_timer(self) -> None:
         if self._timer is not None:

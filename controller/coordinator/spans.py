@@ -57,7 +57,7 @@ def of_round(ended: Round, status: Mapping[str, Any]) -> Span:
             slowest.get(name, {"member": name}),
             decided_at=decided_at,
             ended_at=ended_at,
-            all_dead=timeline.all_dead(timings),
+            released=timeline.released(timings),
             error=failures.get(name, ""),
         )
         for name in dict.fromkeys((*slowest, *failures))
@@ -97,11 +97,11 @@ def _named(attributes: Mapping[str, Attribute]) -> Mapping[str, Attribute]:
 
 
 def _member(
-    timing: Mapping[str, Any], *, decided_at: float, ended_at: float, all_dead: float | None, error: str
+    timing: Mapping[str, Any], *, decided_at: float, ended_at: float, released: float | None, error: str
 ) -> Span:
     steps = [
         Span(segment.step, decided_at + segment.begin / 1000, decided_at + segment.end / 1000)
-        for segment in timeline.member(timing, all_dead=all_dead)
+        for segment in timeline.member(timing, released=released)
     ]
     ran_at = _after(decided_at, timing.get("runningMilliseconds"))
     return Span(

@@ -11,6 +11,8 @@ from kubemend.controller.rounds import replacement
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import BEFORE_RELEASE, OVER, MemberPhase, MemberState, Phase
 
+_NOT_STARTED: Final = "NotStarted"
+"""The reason of STOPPED for a member whose successor has not started (``agent.rounds.session``)."""
 _NOT_HELD = (MemberPhase.WAITING, MemberPhase.STOPPING, MemberPhase.JOINING)
 
 
@@ -38,7 +40,12 @@ def _on_stopped(draft: RoundBuilder, one: MemberState, told: StepTold) -> None:
         draft.change(told.pod, stand=MemberPhase.RELEASING, stopped=draft.elapsed, **_measured(told))
         draft.release(told.pod)
     elif one.stand in _NOT_HELD:
-        draft.change(told.pod, stand=MemberPhase.STOPPED, old_runs=False, stopped=draft.elapsed, **_measured(told))
+        late = told.reason == _NOT_STARTED
+        draft.change(
+            told.pod, stand=MemberPhase.STOPPED, old_runs=False, stopped=draft.elapsed, late=late, **_measured(told)
+        )
+    elif one.stand is MemberPhase.STOPPED:
+        draft.change(told.pod, **_measured(told))  # its successor has started, and is held
     elif one.stand is MemberPhase.LEAVING and one.old_runs:
         # it was given up too early: its pod leaves, but nothing blocks on that any longer
         draft.change(told.pod, old_runs=False, stopped=draft.elapsed, **_measured(told))

@@ -17,6 +17,7 @@ def progress(draft: RoundBuilder) -> None:
     if draft.phase is Phase.STOPPING:
         if draft.proven:
             _trust_previous_leader(draft)
+        draft.note_dead()
         if draft.proven or _may_release(draft):
             _release(draft)
     if draft.phase is Phase.RELEASING and _is_settled(draft):

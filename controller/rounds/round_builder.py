@@ -34,6 +34,7 @@ class RoundBuilder:
         self.look_at = state.look_at
         self.renewed_at = state.renewed_at
         self.say_at = state.say_at
+        self.old_dead = state.old_dead
         self.stopped = state.stopped
         self.ended = state.ended
         self.reason, self.detail = state.reason, state.detail
@@ -80,6 +81,13 @@ class RoundBuilder:
         """Have no pod count for a slot any more: a pod with another name has taken its place."""
         self.newest.pop(slot)
         self.awaited.pop(slot, None)
+
+    def note_dead(self) -> None:
+        """Record since when no old container runs; a member may still be found to have one."""
+        if self.blocking:
+            self.old_dead = None
+        elif self.old_dead is None:
+            self.old_dead = self.elapsed
 
     def forget(self, uid: PodUid) -> None:
         """Remove a pod from the round."""
@@ -181,6 +189,7 @@ class RoundBuilder:
             look_at=self.look_at,
             renewed_at=self.renewed_at,
             say_at=self.say_at,
+            old_dead=self.old_dead,
             stopped=self.stopped,
             ended=self.ended,
             reason=self.reason,

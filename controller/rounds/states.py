@@ -34,7 +34,8 @@ class MemberPhase(enum.Enum):
 
     WAITING: its turn has not come (rolling). STOPPING: its agent has the order to stop it. LEAVING: it is being
     deleted. JOINING: it is a replacement, or has not begun to run. STOPPED: no old container runs, and its successors
-    are held. RELEASING: its agent has the order to release it. RUNNING, COMPLETED, GONE, FAILED are final.
+    are held, or will be when they start. RELEASING: its agent has the order to release it. RUNNING, COMPLETED, GONE,
+    FAILED are final.
     """
 
     __hash__ = object.__hash__  # enum's own is written in Python, and thousands are counted in each round
@@ -104,9 +105,9 @@ class MemberState(NamedTuple):
     is its agent's order; None: none. ``old_runs``: an old container of it may still run. ``recreated``: the round has
     deleted it, ``device``: because of its device. ``replaces``: it replaced a pod that left during the round.
     ``stopped`` and ``running`` are seconds since the round began. ``seconds`` are the lengths of its restart's phases
-    by its agent's clock. ``slipped`` is the maximum time for which a new container ran before it was held. ``let_go``:
-    its agent released it without an order. ``heard`` is when its agent last reported progress, and ``doing`` is the
-    step that it reported.
+    by its agent's clock. ``late``: its successor had not started when it was stopped. ``slipped`` is the maximum time
+    for which a new container ran before it was held. ``let_go``: its agent released it without an order. ``heard`` is
+    when its agent last reported progress, and ``doing`` is the step that it reported.
     """
 
     member: Member
@@ -122,6 +123,7 @@ class MemberState(NamedTuple):
     stopped: float | None = None
     running: float | None = None
     seconds: Mapping[str, float] = _NO_SECONDS
+    late: bool = False
     slipped: float = 0.0
     let_go: bool = False
     heard: float = -math.inf
@@ -142,9 +144,10 @@ class Round:
     replacement does not exist yet, with the time since when. ``replaced`` are the slots of which no further pod is
     deleted: one was, or is a replacement. ``connected`` are nodes with connected agents, ``dead`` those out of service.
     ``tally`` and ``blocking`` count ``members``. ``look_at`` is the next check of the deadlines, ``renewed_at`` the
-    last renewal of the holds, ``say_at`` the next repetition of unanswered orders. Times are Unix seconds; ``stopped``
-    is when all were stopped and ``ended`` the round's end, in seconds since it began. ``again`` are the faults to
-    decide about right after this round, and ``again_at`` is when the first of them was reported.
+    last renewal of the holds, ``say_at`` the next repetition of unanswered orders. Times are Unix seconds; ``old_dead``
+    is when no old container ran any more, ``stopped`` when the members could be released, and ``ended`` the round's
+    end, in seconds since it began. ``again`` are the faults to decide about right after this round, and ``again_at`` is
+    when the first of them was reported.
     """
 
     ref: RoundRef
@@ -167,6 +170,7 @@ class Round:
     look_at: float = 0.0
     renewed_at: float = 0.0
     say_at: float = 0.0
+    old_dead: float | None = None
     stopped: float | None = None
     ended: float | None = None
     reason: str = ""

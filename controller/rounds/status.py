@@ -219,10 +219,8 @@ def _timings(state: Round) -> Json:
     everyone = state.members.values()
     if state.stopped is not None:
         told["stopMilliseconds"] = _milliseconds(state.stopped)
-        in_place = max(
-            (each.stopped for each in everyone if each.stopped is not None and not each.replaces), default=0.0
-        )
-        told["recreateMilliseconds"] = _milliseconds(state.stopped - in_place) if _recreated(state) else 0
+        dead = state.old_dead if state.old_dead is not None else state.stopped
+        told["recreateMilliseconds"] = _milliseconds(state.stopped - dead) if _recreated(state) else 0
     if (last := max((each.running for each in everyone if each.running is not None), default=None)) is not None:
         if state.stopped is not None and not state.rolling:
             told["releaseMilliseconds"] = _milliseconds(max(last - state.stopped, 0.0))
@@ -243,6 +241,8 @@ def _slow(one: MemberState) -> Json:
         told["stoppedMilliseconds"] = _milliseconds(one.stopped)
     if one.running is not None:
         told["runningMilliseconds"] = _milliseconds(one.running)
+    if one.late:
+        told["startedLate"] = True
     return told | {"phases": {name: _milliseconds(seconds) for name, seconds in one.seconds.items()}}
 
 

@@ -42,7 +42,7 @@ from kubemend.agent.restart import members
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.participant import RoundParticipant
-from kubemend.agent.rounds.session import Clocks, since_boot
+from kubemend.agent.rounds.session import NOT_STARTED, Clocks, since_boot
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import process
@@ -66,19 +66,24 @@ _RELIST = 0.2
 
 @dataclass
 class Told:
-    """The reported phase of a member."""
+    """The reported phase of a member. ``quiet`` is set while no restart acts."""
 
+    quiet: asyncio.Event
     standings: list[Standing] = field(default_factory=list)
 
     def __call__(self, standing: Standing) -> None:
-        self.standings.append(standing)
+        if standing.reason != NOT_STARTED:
+            self.standings.append(standing)
 
     @property
     def phases(self) -> list[StepPhase]:
         return [standing.phase for standing in self.standings]
 
     async def until(self, phase: StepPhase) -> Standing:
+        """Wait for the phase; the runtime learns a little later that the containers of a stopped member are dead."""
         await eventually.true(lambda: phase in self.phases, look_again=0.002)
+        if phase is StepPhase.STOPPED:
+            await eventually.true(self.quiet.is_set, look_again=0.002)
         return next(standing for standing in self.standings if standing.phase is phase)
 
 
@@ -87,6 +92,7 @@ class Agent:
     """Represent one life of an agent's parts: it ends like a killed one, without a chance to clean up."""
 
     rounds: RoundParticipant
+    restarts: RestartScheduler
     store: Store
     events: ContainerWatch
     runtime: CriClient
@@ -94,7 +100,7 @@ class Agent:
 
     def order(self, order: Order) -> Told:
         """Have an order carried out."""
-        told = Told()
+        told = Told(self.restarts.quiet)
         self.tasks.append(asyncio.create_task(self.rounds.carry_out(order, told=told), name=f"order {order.pod}"))
         return told
 
@@ -167,9 +173,10 @@ class RoundNode:
             yield made
 
     async def running_in(self, pod: PodView) -> list[ContainerSummary]:
-        """Return the containers that run for the runtime."""
+        """Return the containers that run for the runtime, and have a process: it learns of a death a little later."""
         async with self._runtime() as cri:
-            return list(await cri.list_containers(pod_uid=pod.ref.uid, state=ContainerState.RUNNING))
+            found = await cri.list_containers(pod_uid=pod.ref.uid, state=ContainerState.RUNNING)
+        return [view for view in found if "populated 1" in self._cgroup_events(view.id)]
 
     async def only_runs(self, pod: PodView, container_id: ContainerId | None) -> None:
         """Wait until no other container of the pod runs."""
@@ -301,12 +308,13 @@ async def agent(
             standbys=standbys if can_hold else None,
         )
         everything = dependencies(tools, runtime=cri, events=events, pods=views, processes=processes)
+        restarts = RestartScheduler(
+            outside=everything, store=store, metrics=env.metrics, now=time.time, can_hold=can_hold
+        )
         rounds = RoundParticipant(
             outside=everything,
             store=store,
-            restarts=RestartScheduler(
-                outside=everything, store=store, metrics=env.metrics, now=time.time, can_hold=can_hold
-            ),
+            restarts=restarts,
             freezer=Freezer(
                 runtime=cri,
                 holds=holds if can_hold else None,
@@ -322,7 +330,7 @@ async def agent(
         held = await rounds.load()
         works = (events.run(), rounds.run(), _kubelet(events, views))
         with process.raised_priority():
-            agent = Agent(rounds, store, events, cri, tasks=[asyncio.create_task(work) for work in works])
+            agent = Agent(rounds, restarts, store, events, cri, tasks=[asyncio.create_task(work) for work in works])
             try:
                 await eventually.true(lambda: bool(events.containers()))
                 await Recovery(outside=everything, store=store, now=time.time, spared=held).run()

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.restarts.verifier import Patience
+from kubemend.agent.rounds import session
 from kubemend.agent.rounds.order_resolver import NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
 from kubemend.agent.rounds.session import Clocks
@@ -47,13 +48,27 @@ MAINS = {"trainer", "logger"}
 
 @dataclass
 class Told:
-    """The member's states, as they were reported."""
+    """The member's states, as they were reported. ``deaths`` are those of members whose successor has not started."""
 
+    settled: Callable[[], bool]
     standings: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
+    deaths: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
+
+    def put(self, standing: Standing) -> None:
+        is_death = (standing.phase, standing.reason) == (StepPhase.STOPPED, session.NOT_STARTED)
+        (self.deaths if is_death else self.standings).put_nowait(standing)
 
     async def next(self) -> Standing:
+        """Return the next state, except that of a death; one that has stopped is held then."""
         async with asyncio.timeout(DEADLINE):
-            return await self.standings.get()
+            standing = await self.standings.get()
+            if standing.phase is StepPhase.STOPPED:
+                await eventually.true(self.settled)
+            return standing
+
+    async def death(self) -> Standing:
+        async with asyncio.timeout(DEADLINE):
+            return await self.deaths.get()
 
 
 @dataclass
@@ -134,10 +149,14 @@ class RoundEnv:
 
     def order(self, **changes: Any) -> Told:
         """Carry out an order."""
-        told = Told()
-        work = self.rounds.carry_out(order(**changes), told=told.standings.put_nowait)
+        told = Told(self._is_settled)
+        work = self.rounds.carry_out(order(**changes), told=told.put)
         self.tasks.append(asyncio.create_task(work, name="order"))
         return told
+
+    def _is_settled(self) -> bool:
+        """Return whether no restart acts: a member is reported as stopped before its restart has ended."""
+        return self.restarts.quiet.is_set()
 
     async def exits(self, name: str, *, code: int) -> None:
         """End a container by itself; the agent receives the event."""

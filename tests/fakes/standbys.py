@@ -14,6 +14,7 @@ class Standbys:
     """``story`` is the list of events, in order. ``refusal`` makes ``prepare`` and ``freeze`` fail.
 
     ``dying``: the old one is about to end by itself, and does not freeze any more; ``gone``: its process has ended.
+    ``slow_to_die``: a kill by the kernel does not end it in time.
     """
 
     runtime: Runtime
@@ -23,6 +24,7 @@ class Standbys:
     frozen: bool = False
     dying: bool = False
     gone: bool = False
+    slow_to_die: bool = False
     held: set[ContainerId] = field(default_factory=set)
 
     async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
@@ -31,7 +33,7 @@ class Standbys:
         self.frozen = True
         self.held.add(successor)
         self.story.append("prepared")
-        return Standby(hold=_Hold(self, successor), old=_Cgroup(self))
+        return Standby(hold=_Hold(self, successor), old=_Cgroup(self, self._old_of(successor)))
 
     def freeze(self, pid: int | None) -> None:
         """Freeze the old one."""
@@ -42,6 +44,13 @@ class Standbys:
     async def is_frozen(self, pid: int | None) -> bool:
         """Return whether the old one is frozen."""
         return self.frozen and not self.dying
+
+    async def kill(self, standby: Standby, *, timeout: float) -> bool:
+        """Kill the old one, unless it is slow to die."""
+        if self.slow_to_die:
+            return False
+        standby.old.kill()
+        return standby.old.wait_ended(timeout=timeout)
 
     def thaw(self, pid: int | None) -> None:
         """Thaw the old one."""
@@ -56,8 +65,22 @@ class Standbys:
 
     def old_runs(self) -> bool:
         """Return whether the runtime still has the old one running."""
-        container = self.runtime.containers.get(self.old)
+        return self.runs(self.old)
+
+    def runs(self, container_id: ContainerId) -> bool:
+        """Return whether the runtime has a container running."""
+        container = self.runtime.containers.get(container_id)
         return container is not None and container.state == api_pb2.CONTAINER_RUNNING
+
+    def _old_of(self, successor: ContainerId) -> ContainerId:
+        """Return the running container that a successor replaces: of the same name in the same sandbox."""
+        new = self.runtime.containers[successor]
+        name = new.config.metadata.name
+        alike = (
+            each for each in self.runtime.containers.values() if each.sandbox.id == new.sandbox.id and each is not new
+        )
+        ids = [ContainerId(each.id) for each in alike if each.config.metadata.name == name]
+        return next((each for each in reversed(ids) if self.runs(each)), self.old)
 
 
 @dataclass
@@ -78,10 +101,15 @@ class _Hold:
 @dataclass
 class _Cgroup:
     standbys: Standbys
+    id: ContainerId
 
     def thaw(self) -> None:
         self.standbys.thaw(None)
 
     def kill(self) -> None:
         self.standbys.story.append("killed")
-        self.standbys.runtime.exit(self.standbys.old, exit_code=137)
+        if self.standbys.runs(self.id):
+            self.standbys.runtime.exit(self.id, exit_code=137)
+
+    def wait_ended(self, *, timeout: float) -> bool:
+        return not self.standbys.runs(self.id)

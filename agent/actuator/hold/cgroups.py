@@ -109,12 +109,23 @@ class Cgroup:
 
     def wait_frozen(self, *, timeout: float) -> bool:
         """Block until all of its processes are frozen, at most ``timeout`` seconds; return whether they are."""
+        return self._wait_for("frozen 1", timeout=timeout)
+
+    def wait_ended(self, *, timeout: float) -> bool:
+        """Block until all of its processes have ended, at most ``timeout`` seconds; return whether they have.
+
+        A process counts as ended after it has closed its files, sockets and devices (cgroup_exit in do_exit).
+        """
+        return self._wait_for("populated 0", timeout=timeout)
+
+    def _wait_for(self, line: str, *, timeout: float) -> bool:
+        """Block until ``cgroup.events`` has this line; a cgroup that no longer exists counts as having it."""
         until = time.monotonic() + timeout
         try:
             with (self.path / "cgroup.events").open() as events:
                 poll = select.poll()
                 poll.register(events, select.POLLPRI | select.POLLERR)  # cgroup-v2.rst: on every change
-                while "frozen 1" not in events.read().splitlines():
+                while line not in events.read().splitlines():
                     left = until - time.monotonic()
                     if left <= 0 or not poll.poll(left * 1000):
                         return False

@@ -2,7 +2,7 @@
 
 import asyncio
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -41,6 +41,18 @@ class Freezer(Protocol):
 
         Return all that were found, by mark, and whether each must still be held.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class OldDead:
+    """No old container of a restart runs any more, its devices are free, and its successors exist.
+
+    ``seconds`` are the lengths of its phases until then. ``has_started``: the successors are started, and held.
+    """
+
+    restart: str
+    seconds: Mapping[str, float]
+    has_started: bool
 
 
 class _Fate(enum.Enum):
@@ -89,6 +101,8 @@ class HoldSet:
     ``spared`` containers are not held, because they will end. ``foreign`` counts the held containers that kubelet
     created. ``doing`` is the current step of the restart, for gang members that wait for it, with ``detail`` for
     people. ``must_release`` is set when the release has been ordered, but work remains to be done before.
+
+    ``on_dead`` is called once the old containers of a restart are dead.
     """
 
     def __init__(self, freezer: Freezer, *, mark: str, names: Collection[str] = ()) -> None:
@@ -99,11 +113,14 @@ class HoldSet:
         self.doing = "Preparing"
         self.detail = ""
         self.must_release = False
+        self.on_dead: Callable[[OldDead], None] = _ignore
         self._freezer = freezer
         self._near: Cgroup | None = None
         self._on = True
         self._containers: dict[ContainerId, _Container] = {}
         self._asked_for: set[ContainerId] = set()
+        self._started_free: set[ContainerId] = set()
+        self._hooked: set[ContainerId] = set()
 
     @property
     def on(self) -> bool:
@@ -140,9 +157,30 @@ class HoldSet:
         return container is not None and container.freezing is not None and container.fate is not _Fate.LET_GO
 
     def has_released(self, container_id: ContainerId) -> bool:
-        """Return whether a container was held and has been released: from then on it is the one that stays."""
+        """Return whether a container was held and has been released, or was started after the release.
+
+        From then on it is the one that stays.
+        """
+        if container_id in self._started_free:
+            return True
         container = self._containers.get(container_id)
         return container is not None and container.freezing is not None and container.fate is _Fate.LET_GO
+
+    @property
+    def started_free(self) -> frozenset[ContainerId]:
+        """Return the containers that were started after the release, and so never held."""
+        return frozenset(self._started_free)
+
+    def note_started(self, container_id: ContainerId, *, name: str) -> None:
+        """Record that a successor of that name was started. One that starts after the release is never held."""
+        if self.must_release and name in self.names and not self._on:
+            self._started_free.add(container_id)
+
+    def runs_hook(self, container_id: ContainerId) -> bool:
+        """Return whether a container's postStart hook must run now: once, however its hold ended."""
+        is_new = container_id not in self._hooked
+        self._hooked.add(container_id)
+        return is_new
 
     def takes(self, name: str) -> bool:
         """Return whether a container of that name must be held."""
@@ -257,4 +295,8 @@ class HoldSet:
 
 
 async def _nothing() -> None:
+    return
+
+
+def _ignore(_: OldDead) -> None:
     return

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +22,8 @@ log = structlog.get_logger(__name__)
 _STILL_SECONDS = 0.05
 """Seconds to wait until a container is frozen, which takes a millisecond unless a process hangs or ends."""
 
+_MOST_THREADS = 32  # each waits for one container to end
+
 
 class Held(Protocol):
     """The successor (``exec_hold.Hold``); ``asker`` is its process, once blocked at its first instruction."""
@@ -36,6 +39,7 @@ class Frozen(Protocol):
 
     def thaw(self) -> None: ...
     def kill(self) -> None: ...
+    def wait_ended(self, *, timeout: float) -> bool: ...
 
 
 class EndedError(HoldError):
@@ -87,6 +91,9 @@ class _Old:
     def kill(self) -> None:
         self.cgroup.kill()
 
+    def wait_ended(self, *, timeout: float) -> bool:
+        return self.cgroup.wait_ended(timeout=timeout)
+
     @property
     def _state(self) -> str:
         return Mark.parse(self.cgroup.mark or "").state
@@ -107,6 +114,7 @@ class Standbys:
         self._proc = proc
         self._cgroup_root = cgroup_root
         self._owner = owner
+        self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="standby")
 
     async def check(self) -> None:
         """Raise HoldError if this node cannot do it."""
@@ -142,6 +150,19 @@ class Standbys:
             hold.release()
             raise
         return Standby(hold=hold, old=old)
+
+    async def kill(self, standby: Standby, *, timeout: float) -> bool:
+        """Kill the old container of a standby; return whether all of its processes have ended within ``timeout``."""
+
+        def kill() -> bool:
+            standby.old.kill()
+            return standby.old.wait_ended(timeout=timeout)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, kill)
+        except OSError as error:
+            log.error("standby.cgroup", error=str(error))
+            return False
 
     def freeze(self, pid: int | None) -> None:
         """Freeze a container. Raises HoldError."""

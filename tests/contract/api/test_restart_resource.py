@@ -141,7 +141,7 @@ async def test_controllers_status_is_stored_whole(api: client.KubeClient, namesp
         **restarts.done(restarts.new_round(namespace)),
         "observedGeneration": 1,
         "startTime": "2026-01-31T07:59:59Z",
-        "slowest": [{**slowest, "phases": {"stop": 5, "create": 20}}],
+        "slowest": [{**slowest, "startedLate": True, "phases": {"stop": 5, "create": 20}}],
         "failures": [failure],
         "timings": {
             "stopMilliseconds": 1, "recreateMilliseconds": 2, "releaseMilliseconds": 3, "totalMilliseconds": 4,

@@ -59,6 +59,16 @@ def test_missing_cgroup_needs_no_kill(group: Cgroup) -> None:
     Cgroup(group.path / "gone").kill()
 
 
+@pytest.mark.parametrize(("events", "ended"), [("populated 0\nfrozen 1\n", True), ("populated 1\nfrozen 0\n", False)])
+def test_cgroup_without_processes_has_ended(group: Cgroup, events: str, ended: bool) -> None:
+    (group.path / "cgroup.events").write_text(events)
+    assert group.wait_ended(timeout=0.0) is ended
+
+
+def test_removed_cgroup_has_ended(group: Cgroup) -> None:
+    assert Cgroup(group.path / "gone").wait_ended(timeout=0.0)
+
+
 def test_hold_outlasts_the_waits_of_a_restart() -> None:
     assert exec_hold.Patience().at_most > context.LONGEST
 

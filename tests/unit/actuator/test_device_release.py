@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.actuator.device_release import GateSession, Patience, ProcessStuckError, ReleaseGates, open_gates
+from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
@@ -17,6 +18,7 @@ from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState
 from tests.environments.runtime import Rig
+from tests.fakes.freezer import Freezer
 from tests.fakes.gpu_host import GpuHost
 from tests.unit.restart import builders
 
@@ -281,15 +283,15 @@ class Swap:
         self.intent = rig.intent(order=order)
         self.gates = ReleaseGates(driver=self.host, processes=self.host, patience=patience)
 
-    async def run(self, *, open_first: bool = False) -> Outcome:
-        """Carry it out; with ``open_first`` once its gate is open."""
+    async def run(self, *, open_first: bool = False, holding: HoldSet | None = None) -> Outcome:
+        """Carry it out; with ``open_first`` once its gate is open, with ``holding`` for a round."""
         material = await self.rig.material(self.intent)
         actuator = SwapActuator(replace(self.rig.tools(), gates=self.gates))
         async with self.gates.around([self.intent], devices=frozenset({GPU})) as visit:
             await visit.remembered()
             if open_first:
                 await judgement(visit)
-            return await actuator.carry_out(self.intent, material=material)
+            return await actuator.carry_out(self.intent, material=material, holding=holding)
 
     async def stopped(self) -> None:
         """Wait until the old container has been stopped."""
@@ -370,6 +372,44 @@ async def test_standby_successor_runs_after_the_old_process_has_left(rig: Rig) -
     swap.host.leave(PID)
     assert (await work).result is Result.SWAPPED
     assert rig.standbys.story == ["frozen", "prepared", "released"]
+
+
+ALL_ORDERS = pytest.mark.parametrize(
+    "order", [intents.SwapOrder.STOP_FIRST, intents.SwapOrder.CREATE_FIRST, intents.SwapOrder.START_FIRST]
+)
+
+
+def for_round(rig: Rig) -> tuple[HoldSet, list[OldDead]]:
+    """Return the hold of a round's member, and the deaths that are reported to it."""
+    holding, dead = HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"}), list[OldDead]()
+    holding.on_dead = dead.append
+    return holding, dead
+
+
+@ALL_ORDERS
+async def test_round_learns_of_the_death_once_the_devices_are_free(rig: Rig, order: intents.SwapOrder) -> None:
+    swap, (holding, dead) = Swap(rig, order=order), for_round(rig)
+    work = asyncio.create_task(swap.run(holding=holding))
+    await swap.stopped()
+    swap.host.die(PID)
+    asked = swap.host.questions
+    async with asyncio.timeout(30):
+        await swap.host.questions_reach(asked + 4)
+    assert dead == []
+    swap.host.leave(PID)
+    assert (await work).result is Result.SWAPPED
+    assert [(each.restart, each.has_started) for each in dead] == [(swap.intent.id, order.starts_first)]
+    assert {"stop", "create"} <= dead[0].seconds.keys()
+    holding.release()
+
+
+@ALL_ORDERS
+async def test_round_does_not_learn_of_a_death_while_a_process_is_stuck(rig: Rig, order: intents.SwapOrder) -> None:
+    swap, (holding, dead) = Swap(rig, order=order, patience=HASTY), for_round(rig)
+    swap.host.in_d_state.add(PID)
+    assert (await swap.run(holding=holding)).result is Result.STUCK
+    assert dead == []
+    holding.release()
 
 
 async def test_unkillable_process_removes_the_standby_successor(rig: Rig) -> None:

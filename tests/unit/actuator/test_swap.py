@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
+from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.events import EventKind
@@ -26,6 +27,7 @@ from kubemend.agent.restart import intents, likeness, steps, swap
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
 from tests.environments.runtime import LAST_WORDS, TARGET, Rig
+from tests.fakes.freezer import Freezer
 from tests.fakes.standbys import Standbys
 
 CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContainer")
@@ -391,6 +393,31 @@ async def test_standby_successor_runs_once_the_old_container_is_dead(rig: Rig, o
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert outcome.result is Result.SWAPPED
     assert standbys(rig).story == ["frozen", "prepared", "released"]
+
+
+@STARTS_FIRST
+@pytest.mark.parametrize("slow", [False, True])
+async def test_old_container_of_a_round_is_killed_before_the_runtime_stops_it(
+    rig: Rig, order: intents.SwapOrder, slow: bool
+) -> None:
+    standbys(rig).slow_to_die = slow
+    intent = rig.intent(order=order)
+    holding = HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"})
+    dead: list[OldDead] = []
+    calls: list[str] = []
+
+    def note(death: OldDead) -> None:
+        dead.append(death)
+        calls.extend(rig.server.called())
+
+    holding.on_dead = note
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent), holding=holding)
+    assert outcome.result is Result.SWAPPED
+    assert "StopContainer" in rig.server.called()
+    assert [each.has_started for each in dead] == ([] if slow else [True])
+    assert "StopContainer" not in calls
+    assert ("killed" in standbys(rig).story) is not slow
+    holding.release()
 
 
 async def test_unholdable_successor_is_removed_and_the_old_container_continues(rig: Rig) -> None:

@@ -38,11 +38,41 @@ def test_times_count_from_the_fault() -> None:
 def test_phases_end_when_the_member_had_stopped() -> None:
     assert bar(chart(), "train-0").segments == (
         Segment("order", 40, 60),
-        Segment("stop", 60, 170),
-        Segment("create", 170, 210),
-        Segment("start", 210, 240),
+        Segment("create", 60, 100),
+        Segment("start", 100, 130),
+        Segment("stop", 130, 240),
         Segment("release", 240, 340),
     )
+
+
+def test_phases_after_the_death_take_no_time_before_it() -> None:
+    slowest = copy.deepcopy(builders.DONE["slowest"])
+    slowest[0]["phases"] |= {"confirm": 20, "held": 500, "remove": 170}
+    assert bar(chart(changed(slowest=slowest)), "train-0") == bar(chart(), "train-0")
+
+
+def test_new_container_that_starts_after_the_death_is_drawn_after_it() -> None:
+    slowest = copy.deepcopy(builders.DONE["slowest"])
+    slowest[0] |= {"startedLate": True, "runningMilliseconds": 220}
+    slowest[1]["startedLate"] = True
+    drawn = chart(changed(slowest=slowest, timings={**builders.DONE["timings"], "totalMilliseconds": 290}))
+    assert bar(drawn, "train-0").segments == (
+        Segment("order", 40, 90),
+        Segment("stop", 90, 200),
+        Segment("create", 200, 240),
+        Segment("start", 240, 260),
+    ), "it was never held"
+    assert bar(drawn, "train-2").segments[-3:] == (
+        Segment("start", 140, 170),
+        Segment("held", 170, 240),
+        Segment("release", 240, 290),
+    )
+
+
+def test_all_were_dead_before_the_wait_for_recreated_members() -> None:
+    drawn = chart(changed(timings={**builders.DONE["timings"], "recreateMilliseconds": 150}))
+    assert drawn.all_dead == 90
+    assert bar(drawn, "train-2").segments[-2:] == (Segment("held", 140, 240), Segment("release", 240, 290))
 
 
 def test_member_stopped_early_is_held_until_all_are() -> None:
@@ -100,8 +130,8 @@ def test_phases_that_took_longer_than_there_was_time_are_shortened_alike() -> No
         }
     ]
     assert bar(chart(changed(slowest=slowest)), "train-0").segments[:2] == (
-        Segment("stop", 40, 115),
-        Segment("start", 115, 140),
+        Segment("start", 40, 65),
+        Segment("stop", 65, 140),
     )
 
 

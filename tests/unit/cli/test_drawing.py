@@ -22,11 +22,11 @@ no new container ran before all old ones were dead
                ▼ decided 40 ms
                all old dead 240 ms ▼
                        last one runs 340 ms ▼
-  train-0      ··███████████▓▓▓▓▒▒▒▬▬▬▬▬▬▬▬▬▬    340 ms
-✖ train-2      ███▓▓▓▓▒▒▒░░░░░░░░░░▬▬▬▬▬         290 ms
+  train-0      ··▓▓▓▓▒▒▒███████████▬▬▬▬▬▬▬▬▬▬    340 ms
+✖ train-2      ▓▓▓▓▒▒▒███░░░░░░░░░░▬▬▬▬▬         290 ms
   train-1      ███████████████░░░░░▬▬            260 ms
 
-· order in transit  █ stop  ▓ create  ▒ start  ░ successor held until all old are dead  ▬ released  ✖ fault"""
+· order in transit  ▓ create  ▒ start  █ stop  ░ successor held until all old are dead  ▬ released  ✖ fault"""
 
 CHART = bars.chart(objects.parse(builders.restart()))
 WIDTH = 34 + len("train-0") + 14

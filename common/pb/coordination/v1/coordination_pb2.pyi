@@ -232,9 +232,11 @@ class StepResult(_message.Message):
         STOPPING: StepResult._Phase.ValueType  # 1
         """the order is accepted"""
         STOPPED: StepResult._Phase.ValueType  # 2
-        """all old containers are dead, all successors are held"""
+        """all old containers are dead; successors are held, or will be if they start before the release"""
         RUNNING: StepResult._Phase.ValueType  # 3
-        """released, and it runs"""
+        """(reason NotStarted)
+        released, and it runs
+        """
         COMPLETED: StepResult._Phase.ValueType  # 4
         """it had already ended with 0: nothing is restarted"""
         REFUSED: StepResult._Phase.ValueType  # 5
@@ -253,9 +255,11 @@ class StepResult(_message.Message):
     STOPPING: StepResult.Phase.ValueType  # 1
     """the order is accepted"""
     STOPPED: StepResult.Phase.ValueType  # 2
-    """all old containers are dead, all successors are held"""
+    """all old containers are dead; successors are held, or will be if they start before the release"""
     RUNNING: StepResult.Phase.ValueType  # 3
-    """released, and it runs"""
+    """(reason NotStarted)
+    released, and it runs
+    """
     COMPLETED: StepResult.Phase.ValueType  # 4
     """it had already ended with 0: nothing is restarted"""
     REFUSED: StepResult.Phase.ValueType  # 5

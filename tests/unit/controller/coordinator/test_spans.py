@@ -77,9 +77,9 @@ def test_successful_round_has_its_spans() -> None:
     first, last = named(root, "train-0-0"), named(root, "train-1-0")
     assert laid(first) == [
         ("order", 0, 5),
-        ("stop", 5, 25),
-        ("create", 25, 35),
-        ("start", 35, 50),
+        ("create", 5, 15),
+        ("start", 15, 30),
+        ("stop", 30, 50),
         ("held", 50, 80),
         ("release", 80, 100),
     ]
@@ -101,8 +101,8 @@ def test_phases_of_a_deviating_clock_are_shortened() -> None:
     state = advance(begun(), StepPhase.STOPPED, 0, at=0.05, seconds={"stop": 0.3, "start": 0.1})
     state = advance(state, StepPhase.STOPPED, 1, at=0.05)
     root = trace(advance(state, StepPhase.RUNNING, 0, 1, at=0.06))
-    stop, start, *_ = named(root, "train-0-0").children
-    assert (ms(stop.begin), ms(start.end)) == (0, 50)
+    start, stop, *_ = named(root, "train-0-0").children
+    assert (ms(start.begin), ms(stop.end)) == (0, 50)
     assert stop.end - stop.begin == pytest.approx(3 * (start.end - start.begin), rel=0.01)
 
 

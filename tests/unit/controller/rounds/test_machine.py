@@ -126,6 +126,45 @@ def test_all_members_stop_then_release_then_done() -> None:
     assert (play.advance.wake_at, play.advance.again) == (None, ())
 
 
+def test_release_waits_for_deaths_and_not_for_starts() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 0, reason="NotStarted")
+    assert play.wanted(Release) == []
+    play.told(StepPhase.STOPPED, 1, reason="NotStarted")
+    assert (play.round.phase, pods(play.wanted(Release))) == (Phase.RELEASING, {uid(0), uid(1)})
+    play.told(StepPhase.RUNNING, 0, 1)
+    assert play.round.phase is Phase.DONE
+    assert all(one.late for one in play.round.members.values())
+
+
+def test_member_that_starts_after_its_death_was_reported_keeps_the_time_of_its_death() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 0, reason="NotStarted", seconds={"stop": 0.1})
+    before = play.round.members[uid(0)]
+    play.tell(StepTold(uid(0), StepPhase.STOPPED, seconds={"stop": 0.1, "start": 0.2}, slipped=0.01), after=0.3)
+    after = play.round.members[uid(0)]
+    assert (after.stopped, after.since, after.late) == (before.stopped, before.since, True)
+    assert (after.seconds["start"], after.slipped) == (0.2, 0.01)
+
+
+def test_member_that_fails_after_its_death_is_recreated_while_the_others_wait() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 0, reason="NotStarted")
+    play.told(StepPhase.FAILED, 0, reason="Failed")
+    assert [each.pod.uid for each in play.wanted(Recreate)] == [uid(0)]
+    play.told(StepPhase.STOPPED, 1)
+    assert play.wanted(Release) == []
+
+
+def test_member_that_fails_to_start_after_the_release_leaves_the_others_running() -> None:
+    play = Play(builders.gang(2))
+    play.told(StepPhase.STOPPED, 0, 1, reason="NotStarted")
+    play.told(StepPhase.RUNNING, 1)
+    play.told(StepPhase.FAILED, 0, reason="Failed", detail="the runtime refuses to start it")
+    assert (play.round.phase, play.wanted(Recreate)) == (Phase.DEGRADED, [])
+    assert [each.member for each in outcome.failures(play.round)] == ["train-0-0"]
+
+
 def test_members_of_one_node_share_messages() -> None:
     play = Play([builders.member(index, node=NodeName("node-0")) for index in range(3)])
     assert [len(stop.pods) for stop in play.wanted(Stop)] == [3]

@@ -12,14 +12,15 @@ from tests.unit.controller.rounds.test_machine import Play, uid
 
 SIZE = 4
 STOPPED: list[RoundEvent] = [StepTold(uid(index), StepPhase.STOPPED) for index in range(SIZE)]
+DEAD: list[RoundEvent] = [StepTold(uid(index), StepPhase.STOPPED, "NotStarted") for index in range(SIZE)]
 RUNNING: list[RoundEvent] = [StepTold(uid(index), StepPhase.RUNNING) for index in range(SIZE)]
 
 
 @given(
-    first=st.permutations(STOPPED),
-    twice=st.lists(st.sampled_from(STOPPED), max_size=6),
+    first=st.tuples(*map(st.sampled_from, zip(STOPPED, DEAD, strict=True))).flatmap(st.permutations),
+    twice=st.lists(st.sampled_from(STOPPED + DEAD), max_size=6),
     second=st.permutations(RUNNING),
-    stale=st.lists(st.sampled_from(STOPPED + RUNNING[:1]), max_size=6),
+    stale=st.lists(st.sampled_from(STOPPED + DEAD + RUNNING[:1]), max_size=6),
     at_once=st.booleans(),
 )
 def test_any_order_of_events_has_same_end(

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kubemend.common.coordination import FaultKind, StepPhase
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.model.faults import Cause, Fault, Request
-from kubemend.controller.model.rounds import StepTold
+from kubemend.controller.model.members import PodPhase
+from kubemend.controller.model.rounds import MemberSeen, PodGone, RoundEvent, StepTold
 from kubemend.controller.rounds import machine, status
 from kubemend.controller.rounds.states import Limits, Phase, Round
 from tests.unit.controller import builders
@@ -94,6 +95,24 @@ def test_done_round_has_complete_status() -> None:
             }
         ],
     }
+
+
+def test_wait_for_recreated_members_begins_at_the_last_death() -> None:
+    state = told(begun(2), StepPhase.STOPPED, range(1), at=0.05, reason="NotStarted")
+    state = told(state, StepPhase.STUCK, range(1, 2), at=0.06, reason="Stuck")
+    steps: tuple[tuple[float, RoundEvent], ...] = (
+        (0.5, PodGone(uid(1))),
+        (1.0, MemberSeen(builders.member(1, generation=1, phase=PodPhase.PENDING))),
+        (2.0, StepTold(uid(1, 1), StepPhase.STOPPED)),
+        (2.5, StepTold(uid(0), StepPhase.RUNNING)),
+        (2.5, StepTold(uid(1, 1), StepPhase.RUNNING)),
+    )
+    for at, event in steps:
+        state = machine.advance(state, [event], now=NOW + at).round
+    timings = status.render(state)["timings"]
+    assert (timings["stopMilliseconds"], timings["recreateMilliseconds"]) == (2000, 1500)
+    late = {each["member"]: each.get("startedLate") for each in status.render(state)["slowest"]}
+    assert late == {"train-0-0": True, "train-1-1": None}
 
 
 def test_worst_unheld_member_is_named() -> None:

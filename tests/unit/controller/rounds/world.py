@@ -38,6 +38,7 @@ from tests.unit.controller import builders
 LIMITS = Limits(slow=40.0, absence=60.0, hold_for_recreated=20.0, recreated=60.0, whole=200.0)
 _Message = TypeVar("_Message")
 
+NOT_STARTED = "NotStarted"
 REF = RoundRef("team", "train-1", builders.GANG, 1)
 
 
@@ -300,7 +301,9 @@ class World:
         known = pod.known
         if known is None:
             return
-        if known.phase is StepPhase.STOPPED:
+        if _waits_for_start(pod):
+            known.released = True
+        elif known.phase is StepPhase.STOPPED:
             pod.new, known.phase, pod.ended_at = New.RUNS, StepPhase.RUNNING, self.now
         elif known.phase is StepPhase.STOPPING and known.order is OrderKind.HOLD:
             known.released = True
@@ -314,21 +317,36 @@ class World:
 
     def _let_go(self, pod: Pod, reason: str) -> None:
         assert pod.known is not None
+        starts = pod.new is New.HELD or _waits_for_start(pod)
         pod.known.phase, pod.known.reason = StepPhase.SELF_RELEASED, reason
-        if pod.new is New.HELD:
+        if starts:
             pod.new, pod.ran_unheld, pod.ended_at = New.RUNS, reason, self.now
         self._tell_of(pod)
 
     def work(self, pod: Pod) -> None:
-        """Advance a pod's agent by one step: kill the old process, then start the new one, held."""
+        """Advance a pod's agent by one step: kill the old process, then start the new one.
+
+        It is held unless the pod has been released by then: some agents report the death before the start.
+        """
         known = pod.known
-        if known is None or not self._agent_of(pod) or known.phase is not StepPhase.STOPPING:
+        if known is None or not self._agent_of(pod) or known.order is not OrderKind.RESTART:
             return
-        if known.order is OrderKind.RESTART and pod.old_runs:
+        if known.phase is StepPhase.STOPPING and pod.old_runs:
             pod.old_runs, pod.ended_at = False, self.now
-        elif known.order is OrderKind.RESTART:
-            pod.new, known.phase = New.HELD, StepPhase.STOPPED
-            self._tell_of(pod)
+            if self.rolls.random() < 0.5:
+                known.phase, known.reason = StepPhase.STOPPED, NOT_STARTED
+                self._tell_of(pod)
+        elif known.phase is StepPhase.STOPPING or _waits_for_start(pod):
+            self._start_new(pod, known)
+
+    def _start_new(self, pod: Pod, known: Known) -> None:
+        if known.phase is StepPhase.STOPPED and self.trouble and self.rolls.random() < 0.1:
+            known.phase, known.reason = StepPhase.FAILED, "Failed"
+        elif known.released:
+            pod.new, known.phase, known.reason, pod.ended_at = New.RUNS, StepPhase.RUNNING, "", self.now
+        else:
+            pod.new, known.phase, known.reason = New.HELD, StepPhase.STOPPED, ""
+        self._tell_of(pod)
 
     def go_on(self, pod: Pod) -> None:
         """Have a pod's agent report that it still stops, or still starts."""
@@ -563,6 +581,12 @@ class World:
             return True
         assert fault.at is not None
         return pod.ended_at >= fault.at and not fault.needs_recreation
+
+
+def _waits_for_start(pod: Pod) -> bool:
+    """Return whether its old process is dead, and the new one has not been started yet."""
+    known = pod.known
+    return known is not None and (known.phase, known.reason) == (StepPhase.STOPPED, NOT_STARTED)
 
 
 def check(state: Round) -> None:

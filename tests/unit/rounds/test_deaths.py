@@ -1,0 +1,179 @@
+"""A member reports the death of its old containers at once, and what starts after the release is not held."""
+
+import asyncio
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from kubemend.agent.model.workloads import ExecHook
+from kubemend.agent.rounds.session import NOT_STARTED
+from kubemend.common.coordination import StepPhase
+from tests import eventually
+from tests.environments.rounds import MAINS, RoundEnv
+from tests.environments.runtime import POD
+from tests.fakes.standbys import Standbys
+
+LONG = 3000.0
+"""Seconds that no test waits for."""
+
+
+def standbys(env: RoundEnv) -> Standbys:
+    assert env.pod.rig.standbys is not None
+    return env.pod.rig.standbys
+
+
+def cannot_start_beside(env: RoundEnv) -> None:
+    """Have the old containers stopped before their successors start, as on a node without fanotify."""
+    standbys(env).refusal = "no fanotify"
+
+
+async def test_death_is_reported_before_the_successor_starts(env: RoundEnv) -> None:
+    cannot_start_beside(env)
+    env.pod.rig.server.delay("StartContainer", seconds=LONG)
+    death = await env.order().death()
+    assert (death.phase, death.reason) == (StepPhase.STOPPED, NOT_STARTED)
+    assert {"prepare", "stop", "create"} <= death.seconds.keys()
+    running = await env.pod.running()
+    assert not any(running.get(name) for name in MAINS)
+
+
+async def test_death_is_reported_once_all_old_containers_are_dead(env: RoundEnv) -> None:
+    await env.exits("logger", code=1)
+    cannot_start_beside(env)
+    env.pod.rig.server.delay("StopContainer", seconds=LONG)
+    told = env.order()
+    await eventually.true(lambda: {"StopContainer", "StartContainer"} <= set(env.pod.rig.server.called()))
+    assert told.deaths.empty()
+    assert told.standings.empty()
+    env.rounds.abort("default/gang-1", [], reason="Test")
+
+
+async def test_successor_that_starts_after_the_release_is_never_held(env: RoundEnv) -> None:
+    cannot_start_beside(env)
+    env.pod.rig.server.delay("StartContainer", seconds=0.5)
+    told = env.order()
+    await told.death()
+    env.rounds.release("default/gang-1", [POD.uid])
+    running = await told.next()
+    assert (running.phase, running.slipped) == (StepPhase.RUNNING, 0.0)
+    assert {"start"} <= running.seconds.keys()
+    assert "held" not in running.seconds
+    assert env.freezer.ever == []
+    found = await env.pod.running()
+    assert [len(found[name]) for name in MAINS] == [1, 1]
+
+
+async def test_successor_that_starts_before_the_release_is_held(env: RoundEnv) -> None:
+    cannot_start_beside(env)
+    told = env.order()
+    await told.death()
+    assert (await told.next()).phase is StepPhase.STOPPED
+    newest = await env.newest()
+    assert env.freezer.still() == {newest[name] for name in MAINS}
+    env.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is StepPhase.RUNNING
+
+
+async def test_kubelets_copy_of_a_successor_that_was_never_held_is_removed(env: RoundEnv) -> None:
+    cannot_start_beside(env)
+    env.pod.rig.server.delay("StartContainer", seconds=0.5)
+    told = env.order(containers=frozenset({"trainer"}))
+    await told.death()
+    env.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is StepPhase.RUNNING
+    env.pod.rig.server.delay("StartContainer", seconds=0.0)
+    ours = (await env.newest())["trainer"]
+    theirs = await env.pod.kubelet_starts("trainer", attempt=3)  # the name between them is reserved
+
+    async def ours_runs_alone() -> bool:
+        return (await env.pod.running())["trainer"] == [ours]
+
+    await eventually.true(ours_runs_alone)
+    assert theirs not in {view.id for view in await env.pod.containers()}
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_post_start_hook_runs_once(env: RoundEnv, beside: bool) -> None:
+    view = env.pod.pods.pods()[POD.uid]
+    hook = ExecHook(("warm", "up"))
+    specs = tuple(replace(spec, post_start=hook if spec.name == "trainer" else None) for spec in view.containers)
+    await env.pod.pods.put(replace(view, containers=specs))
+    if not beside:
+        cannot_start_beside(env)
+        env.pod.rig.server.delay("StartContainer", seconds=0.5)
+    told = env.order(containers=frozenset({"trainer"}))
+    await (told.next() if beside else told.death())
+    env.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is StepPhase.RUNNING
+    await eventually.true(lambda: "ExecSync" in env.pod.rig.server.called())
+    await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
+    assert env.pod.rig.server.called().count("ExecSync") == 1
+
+
+async def test_failed_creation_is_reported_and_no_death(env: RoundEnv) -> None:
+    """Until the successor exists the member may have to be recreated, and the others must wait for that."""
+    cannot_start_beside(env)
+    env.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=1000)
+    told = env.order(containers=frozenset({"trainer"}))
+    assert (await told.next()).phase is StepPhase.FAILED
+    assert told.deaths.empty()
+    env.rounds.abort("default/gang-1", [], reason="Test")
+
+
+async def test_failed_start_is_reported_after_the_death(env: RoundEnv) -> None:
+    cannot_start_beside(env)
+    env.pod.rig.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=1000)
+    told = env.order(containers=frozenset({"trainer"}))
+    await told.death()
+    assert (await told.next()).phase is StepPhase.FAILED
+    env.rounds.abort("default/gang-1", [], reason="Test")
+
+
+async def test_member_that_was_killed_is_released_while_the_runtime_cleans_up(env: RoundEnv) -> None:
+    env.pod.rig.server.delay("StopContainer", seconds=LONG)
+    told = env.order()
+    stopped = await told.standings.get()
+    assert (stopped.phase, stopped.reason) == (StepPhase.STOPPED, "")
+    assert {"create", "start", "stop"} <= stopped.seconds.keys()
+    env.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is StepPhase.RUNNING
+    assert env.freezer.still() == set()
+
+
+async def test_slow_death_is_left_to_the_runtime(env: RoundEnv) -> None:
+    standbys(env).slow_to_die = True
+    env.pod.rig.server.delay("StopContainer", seconds=LONG)
+    told = env.order()
+    await eventually.true(lambda: "StopContainer" in env.pod.rig.server.called())
+    assert told.standings.empty()
+    env.rounds.abort("default/gang-1", [], reason="Test")
+
+
+async def test_next_agent_starts_the_successor_of_a_reported_death(env: RoundEnv) -> None:
+    cannot_start_beside(env)
+    env.pod.rig.server.delay("StartContainer", seconds=LONG)
+    await env.order().death()
+    await env.die()
+    env.pod.rig.server.delay("StartContainer", seconds=0.0)
+    await env.start()
+    told = env.order()
+    assert (await told.next()).phase is StepPhase.STOPPED
+    newest = await env.newest()
+    assert env.freezer.still() == {newest[name] for name in MAINS}
+    env.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is StepPhase.RUNNING
+
+
+async def test_program_that_ends_right_after_the_release_has_run(env: RoundEnv) -> None:
+    """Its end is a fault of its own: the round does not report the member as failed as well."""
+    env.pod.rig.server.delay("StopContainer", seconds=1.0)
+    told = env.order(containers=frozenset({"trainer"}))
+    assert (await told.standings.get()).phase is StepPhase.STOPPED
+    env.rounds.release("default/gang-1", [])
+    assert (await told.standings.get()).phase is StepPhase.RUNNING
+    successor = (await env.newest())["trainer"]
+    env.pod.rig.server.runtime.exit(successor, exit_code=1)
+    await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
+    assert told.standings.empty()
+    assert not env.rounds.expects_end(successor), "it is reported as a fault"
