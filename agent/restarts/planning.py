@@ -8,9 +8,10 @@ import structlog
 
 from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
+from kubemend.agent.actuator.layer_keeping import LayerKeeping, Request
 from kubemend.agent.actuator.shm_cleanup import ShmCleanup
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission, cache, clone, intents, members, options, process, rules
+from kubemend.agent.restart import admission, cache, clone, intents, keep, members, options, process, rules
 from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.agent.restarts import restart_plan, runtime_state
 from kubemend.agent.restarts.dependencies import Dependencies
@@ -68,6 +69,7 @@ async def prepare(
                 material,
                 sweep=sweep,
                 emptying=_emptying(outside, material, after=_young_deaths(crashes, material, pod=pod, container=name)),
+                keeping=_keeping(outside, material, pod.annotations, container=name, refused=keep.RERUN),
             )
             for name, material in materials.items()
         }
@@ -96,6 +98,7 @@ async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_pl
             material,
             sweep=_sweep_again(outside, material, pod=pod),
             emptying=_emptying(outside, material, after=intent.empty_cache_after),
+            keeping=_keeping_again(outside, material, intent=intent, pod=pod),
         )
     return restart_plan.SwapPlan(
         outside=outside, target=intent.target, restart_count=0, swaps=(restart_plan.Swap(intent, material),)
@@ -201,7 +204,13 @@ async def _prepare_swap(
         )
         after = _young_deaths(crashes, material, pod=pod, container=name)
         intent = replace(intent, empty_cache_after=after)
-        material = replace(material, emptying=_emptying(outside, material, after=after))
+        material = replace(
+            material,
+            emptying=_emptying(outside, material, after=after),
+            keeping=_keeping(
+                outside, material, pod.annotations, container=name, refused=keep.obstacle_of_order(intent.order)
+            ),
+        )
         made.append((intent, material, found.siblings))
         if found is target:
             count = material.successor.restart_count
@@ -258,6 +267,34 @@ def _emptying(outside: Dependencies, material: SuccessorSpec, *, after: int) -> 
     if not after or isinstance(material.compile_cache, cache.NotOurs):
         return None
     return CacheCleanup(outside.actuators.caches, material.compile_cache, young_deaths=after)
+
+
+def _keeping(
+    outside: Dependencies, material: SuccessorSpec, annotations: Mapping[str, str], *, container: str, refused: str
+) -> LayerKeeping | None:
+    """Return what a successor keeps; None if the pod's annotations do not request it. Raises BadAnnotationError."""
+    paths = options.kept_paths(annotations)
+    if not paths:
+        return None
+    request = Request(container, paths, material.snapshot, material.mount_points, refused=refused)
+    return LayerKeeping(outside.actuators.layers, request)
+
+
+def _keeping_again(
+    outside: Dependencies, material: SuccessorSpec, *, intent: intents.Intent, pod: PodView | None
+) -> LayerKeeping | None:
+    """Return what the successor of a swap keeps that a previous agent started."""
+    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
+    try:
+        return _keeping(
+            outside,
+            material,
+            annotations,
+            container=intent.target.name,
+            refused=keep.obstacle_of_order(intent.order),
+        )
+    except options.BadAnnotationError:
+        return None  # the annotations have changed since the start
 
 
 def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:
