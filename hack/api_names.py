@@ -157,7 +157,7 @@ WRITTEN_BY_PEOPLE: Final = (
         Kind.ANNOTATION,
         "Pod",
         f"absolute paths, separated by commas; at most {keep.MOST_PATHS}",
-        "Paths of the container's own file system that its successor keeps in a swap.",
+        "Paths of the container's own file system that its successor keeps in a swap or rerun.",
         "none",
     ),
     Name(

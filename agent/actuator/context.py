@@ -15,7 +15,7 @@ from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, Hook, PodUid, SandboxId
-from kubemend.agent.restart import cache, clone, host_files, intents, keep, likeness, process, shm
+from kubemend.agent.restart import cache, clone, host_files, intents, likeness, process, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 TIME_LIMIT = 150.0
@@ -99,9 +99,9 @@ class SuccessorSpec:
     """The inputs for creating one successor, and for ending its predecessor as the pod specifies.
 
     ``shared_memory`` is the container's /dev/shm, ``compile_cache`` its part of the cache volume; ``sweep`` and
-    ``emptying`` are their cleanups before its start. ``snapshot`` is the old container's root, ``mount_points`` what is
-    mounted in it, ``keeping`` what the successor keeps of it. ``original`` is the container that the successor must
-    be like, because its config was rebuilt; None if the runtime returned the config.
+    ``emptying`` are their cleanups before its start. ``mount_points`` are the old container's, ``keeping`` is what
+    the successor keeps of it. ``original`` is the container that the successor must be like, because its config was
+    rebuilt; None if the runtime returned the config.
     """
 
     successor: clone.Successor
@@ -113,7 +113,6 @@ class SuccessorSpec:
     sweep: ShmCleanup | None = None
     compile_cache: cache.Place | cache.NotOurs = cache.NotOurs("it was not examined")  # noqa: RUF009 - frozen
     emptying: CacheCleanup | None = None
-    snapshot: keep.Snapshot | None = None
     mount_points: tuple[str, ...] | None = None
     keeping: LayerKeeping | None = None
     original: likeness.Original | None = None

@@ -7,7 +7,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -65,16 +65,14 @@ class LayerKeeper:
         self._statuses = statuses
         self._seconds = seconds
 
-    async def move(
-        self, old: keep.Snapshot | None, successor: ContainerId, paths: Sequence[str]
-    ) -> Mapping[str, str] | keep.NotKept:
-        """Move paths to a created successor; return why each was not moved, ``KEPT`` if it was. Never fails.
+    async def move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
+        """Move paths to a created container; return why each was not moved, ``KEPT`` if it was. Never fails.
 
-        The old container must have ended, and the successor must not have been started.
+        The old container must have ended or never run, and the new one must not have been started.
         """
         try:
             async with asyncio.timeout(self._seconds + _SLACK):
-                return await self._move(old, successor, paths)
+                return await self._move(old, new, paths)
         except TimeoutError:
             return keep.NotKept(f"it took more than {self._seconds:g} s")
         except (SnapshotError, CriError, layer_moves.NotMovedError) as error:
@@ -82,38 +80,38 @@ class LayerKeeper:
         except (ProcessEndedError, OSError) as error:
             return keep.NotKept(error.strerror or str(error))
         except Exception as error:
-            log.exception("keep.failed", container=successor)
+            log.exception("keep.failed", container=new)
             return keep.NotKept(repr(error))
 
-    async def _move(
-        self, old: keep.Snapshot | None, successor: ContainerId, paths: Sequence[str]
-    ) -> Mapping[str, str] | keep.NotKept:
+    async def _move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
         if self._calls is None or self._snapshots is None or self._statuses is None:
             return keep.NotKept("this agent has no access to it")
-        new = (await self._statuses.container_status(successor)).snapshot
-        if old is None or new is None:
-            return keep.NotKept("the runtime does not name the containers' snapshots; containerd does")
-        mounts = await asyncio.gather(self._snapshots.mounts(old), self._snapshots.mounts(new))
-        between = keep.pair(*(keep.layer(each) for each in mounts))
+        layers = []
+        for container in (old, new):
+            snapshot = (await self._statuses.container_status(container)).snapshot
+            if snapshot is None:
+                return keep.NotKept(keep.NO_DIRECTORY)
+            layers.append(keep.layer(await self._snapshots.mounts(snapshot)))
+        between = keep.pair(*layers)
         if isinstance(between, keep.NotKept):
             return between
         until = time.monotonic() + self._seconds
         work = functools.partial(
             layer_moves.move, self._access, old=between[0], new=between[1], paths=tuple(paths), until=until
         )
-        return await self._calls.call(work, who=f"layer {successor}", timeout=self._seconds + _SLACK)
+        return await self._calls.call(work, who=f"layer {new}", timeout=self._seconds + _SLACK)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a container's successor keeps: ``paths`` of the old one's root, the ``snapshot``.
+    """What the successor of the container ``old`` keeps: ``paths`` of its root.
 
     ``mount_points`` are the old container's; None: unknown. ``refused`` is why this restart keeps nothing.
     """
 
     container: str
     paths: tuple[str, ...]
-    snapshot: keep.Snapshot | None
+    old: ContainerId
     mount_points: tuple[str, ...] | None
     refused: str = ""
 
@@ -125,25 +123,51 @@ class LayerKeeping:
         self._keeper = keeper
         self._request = request
         self._left: dict[str, str] | None = None
+        self._parked: ContainerId | None = None
+
+    @property
+    def old(self) -> ContainerId:
+        """Return the container whose paths are kept."""
+        return self._request.old
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether this restart keeps nothing."""
+        return bool(self._request.refused)
+
+    def refuse(self, why: str) -> None:
+        """Keep nothing, for this reason."""
+        self._request = replace(self._request, refused=why)
+
+    async def park(self, at: ContainerId) -> None:
+        """Move the paths to a container that never runs, until the successor is created. The old one must be dead."""
+        await self._move(self._request.old, at)
+        self._parked = at
 
     async def before_start(self, successor: ContainerId) -> None:
         """Move the paths. Call when the old container is dead, before its successor is started; again after a retry."""
+        if not self.is_refused:
+            await self._move(self._request.old if self._parked is None else self._parked, successor)
+
+    async def _move(self, old: ContainerId, new: ContainerId) -> None:
         request = self._request
-        if request.refused:
-            return
-        if request.mount_points is None:
+        if self._parked is not None and self._left is not None:
+            kept = [path for path, why in self._left.items() if why == KEPT]
+            self._left |= await self._moved(old, new, kept)
+        elif request.mount_points is None:
             self._left = dict.fromkeys(request.paths, "the runtime does not show the container's mounts")
         else:
             obstacles = {path: keep.obstacle(path, mount_points=request.mount_points) for path in request.paths}
             free = [path for path, why in obstacles.items() if not why]
-            moved = await self._keeper.move(request.snapshot, successor, free) if free else {}
-            if isinstance(moved, keep.NotKept):
-                moved = dict.fromkeys(free, moved.why)
-            self._left = {**obstacles, **moved}
-        about = {"container": request.container, "successor": successor}
+            self._left = {**obstacles, **await self._moved(old, new, free)}
+        about = {"container": request.container, "successor": new}
         if left := {path: why for path, why in self._left.items() if why not in (KEPT, ABSENT)}:
             log.warning("keep.not_kept", **about, why=left)
         log.info("keep.moved", **about, paths=[path for path, why in self._left.items() if why == KEPT])
+
+    async def _moved(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str]:
+        moved = await self._keeper.move(old, new, paths) if paths else {}
+        return dict.fromkeys(paths, moved.why) if isinstance(moved, keep.NotKept) else moved
 
     @property
     def note(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kubemend.agent.model.workloads import ContainerRole
 from kubemend.agent.restart import intents
 
 MOST_PATHS: Final = 16
@@ -21,7 +22,12 @@ START_FIRST: Final = (
     "the successor is started before the old container is stopped, because nothing else keeps the pod alive "
     "(restartPolicy Always, or a sidecar, changes that)"
 )
-RERUN: Final = "a rerun removes the old containers first (the strategies swap and process keep them)"
+FINAL_EXIT: Final = (
+    "a rerun would let kubelet see the container's end, which could be final (restartPolicy Always changes that)"
+)
+INIT: Final = "an init container keeps nothing"
+NOT_RESERVED: Final = "kubelet holds the name of the container in which the files would wait"
+NO_DIRECTORY: Final = "the runtime does not show the directories of a container that does not run; containerd does"
 KUBELET: Final = "kubelet made the new container"
 
 _USERXATTR: Final = "userxattr"
@@ -124,12 +130,24 @@ def pair(old: Layer | NotKept, new: Layer | NotKept) -> tuple[str, str] | NotKep
     return old.upper, new.upper
 
 
-def obstacle_of_order(order: intents.SwapOrder) -> str:
-    """Return why a swap of this order keeps nothing; empty if it does.
+def obstacle_of_swap(order: intents.SwapOrder, *, has_snapshots: bool) -> str:
+    """Return why a swap of this order keeps nothing; empty if it does. ``has_snapshots``: the runtime names them.
 
     The directory of a running container is mounted. Nothing may be renamed into it behind the overlay's back.
     """
+    if not has_snapshots:
+        return NO_DIRECTORY
     return START_FIRST if order.starts_first else ""
+
+
+def obstacle_of_rerun(*, role: ContainerRole, exit_is_restarted: bool) -> str:
+    """Return why a rerun keeps nothing of a container; empty if it does.
+
+    The old container is dead before it is removed: kubelet may list it so, which it cannot if it is removed at once.
+    """
+    if role is ContainerRole.INIT:
+        return INIT
+    return "" if exit_is_restarted else FINAL_EXIT
 
 
 def _is_plain(path: str) -> bool:

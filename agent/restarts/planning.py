@@ -69,7 +69,7 @@ async def prepare(
                 material,
                 sweep=sweep,
                 emptying=_emptying(outside, material, after=_young_deaths(crashes, material, pod=pod, container=name)),
-                keeping=_keeping(outside, material, pod.annotations, container=name, refused=keep.RERUN),
+                keeping=_keeping_in_rerun(outside, material, pod=pod, intent=intent, container=name),
             )
             for name, material in materials.items()
         }
@@ -208,7 +208,12 @@ async def _prepare_swap(
             material,
             emptying=_emptying(outside, material, after=after),
             keeping=_keeping(
-                outside, material, pod.annotations, container=name, refused=keep.obstacle_of_order(intent.order)
+                outside,
+                material,
+                pod.annotations,
+                container=name,
+                old=intent.old,
+                refused=_obstacle_of_swap(intent, material),
             ),
         )
         made.append((intent, material, found.siblings))
@@ -270,14 +275,36 @@ def _emptying(outside: Dependencies, material: SuccessorSpec, *, after: int) -> 
 
 
 def _keeping(
-    outside: Dependencies, material: SuccessorSpec, annotations: Mapping[str, str], *, container: str, refused: str
+    outside: Dependencies,
+    material: SuccessorSpec,
+    annotations: Mapping[str, str],
+    *,
+    container: str,
+    old: ContainerId,
+    refused: str,
 ) -> LayerKeeping | None:
     """Return what a successor keeps; None if the pod's annotations do not request it. Raises BadAnnotationError."""
     paths = options.kept_paths(annotations)
     if not paths:
         return None
-    request = Request(container, paths, material.snapshot, material.mount_points, refused=refused)
+    request = Request(container, paths, old, material.mount_points, refused=refused)
     return LayerKeeping(outside.actuators.layers, request)
+
+
+def _obstacle_of_swap(intent: intents.Intent, material: SuccessorSpec) -> str:
+    return keep.obstacle_of_swap(intent.order, has_snapshots=material.original is None)
+
+
+def _keeping_in_rerun(
+    outside: Dependencies, material: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
+) -> LayerKeeping | None:
+    """Return what a container's successor keeps in a rerun."""
+    planned = next(each for each in intent.plan if each.name == container)
+    spec = pod.container(container)
+    order = intents.SwapOrder.of(policy=pod.policy_of(container), grace_seconds=intent.grace_seconds)
+    is_restarted = order.exit_is_restarted and spec is not None and not spec.restart_rules
+    refused = keep.obstacle_of_rerun(role=planned.role, exit_is_restarted=is_restarted)
+    return _keeping(outside, material, pod.annotations, container=container, old=planned.old[-1], refused=refused)
 
 
 def _keeping_again(
@@ -291,7 +318,8 @@ def _keeping_again(
             material,
             annotations,
             container=intent.target.name,
-            refused=keep.obstacle_of_order(intent.order),
+            old=intent.old,
+            refused=_obstacle_of_swap(intent, material),
         )
     except options.BadAnnotationError:
         return None  # the annotations have changed since the start

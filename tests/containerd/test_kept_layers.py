@@ -55,7 +55,7 @@ class Rig:
             created_at=time.time(),
         )
         made = await runtime_state.material(self.cri, target.info, intent=intent, pod=None, processes=ProcFs())
-        keeping = LayerKeeping(self._keeper, Request("main", paths, made.snapshot, made.mount_points))
+        keeping = LayerKeeping(self._keeper, Request("main", paths, intent.old, made.mount_points))
         tools = ActuatorContext(runtime=self.cri, events=self._watch, files=HostFiles(symlink_dir=None))
         outcome = await SwapActuator(tools).carry_out(intent, material=replace(made, keeping=keeping))
         assert outcome.result is Result.SWAPPED, outcome
@@ -145,11 +145,7 @@ async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, rig: Rig, tmp_pat
 async def test_running_container_is_never_changed(pods: Pods, rig: Rig) -> None:
     """Its directory is mounted: the move waits for that to end, and gives up."""
     running = await pods.run(name="mounted", containers=[container("main", LOOP), container("other", LOOP)])
-    of_main, of_other = [
-        (await rig.cri.container_status(ContainerId(running.containers[name]))).snapshot for name in ("main", "other")
-    ]
-    assert of_main is not None
-    assert of_other is not None
+    main, other = (ContainerId(running.containers[name]) for name in ("main", "other"))
     keeper = LayerKeeper(
         rig.cri.endpoint,
         calls=(calls := SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))),
@@ -157,6 +153,6 @@ async def test_running_container_is_never_changed(pods: Pods, rig: Rig) -> None:
         statuses=rig.cri,
         seconds=0.2,
     )
-    kept = await keeper.move(of_main, ContainerId(running.containers["other"]), ["/tmp"])
+    kept = await keeper.move(main, other, ["/tmp"])
     await calls.close()
     assert "still mounted" in str(kept)

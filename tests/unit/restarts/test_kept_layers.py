@@ -10,13 +10,13 @@ from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping, Req
 from kubemend.agent.actuator.layer_moves import ABSENT, KEPT
 from kubemend.agent.clients.containerd.snapshots import SnapshotError
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.model.workloads import ContainerId, ContainerRole
 from kubemend.agent.restart import intents, keep
 from kubemend.agent.restarts import planning, restart_plan
 from tests.environments.restarts import NOW, RestartEnv
 
 SNAPSHOT = keep.Snapshot("overlayfs", "old")
-NEW = ContainerId("new")
+OLD, NEW, PLACE = ContainerId("old"), ContainerId("new"), ContainerId("reserved")
 
 
 class FakeKeeper:
@@ -25,17 +25,16 @@ class FakeKeeper:
     def __init__(self, moved: Mapping[str, str] | keep.NotKept) -> None:
         self.moved = moved
         self.used: list[tuple[str, ...]] = []
+        self.between: list[tuple[ContainerId, ContainerId]] = []
 
-    async def move(
-        self, old: keep.Snapshot | None, successor: ContainerId, paths: Sequence[str]
-    ) -> Mapping[str, str] | keep.NotKept:
-        del old, successor
+    async def move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
+        self.between.append((old, new))
         self.used.append(tuple(paths))
         return self.moved
 
 
 def keeping(keeper: FakeKeeper, *paths: str, mount_points: tuple[str, ...] | None = (), **named: Any) -> LayerKeeping:
-    request = Request("main", paths, SNAPSHOT, mount_points, **named)
+    request = Request("main", paths, OLD, mount_points, **named)
     return LayerKeeping(keeper, request)  # type: ignore[arg-type]
 
 
@@ -73,7 +72,7 @@ async def test_note_is_bounded() -> None:
 
 
 async def test_agent_without_access_says_so() -> None:
-    assert await LayerKeeper().move(SNAPSHOT, NEW, ["/a"]) == keep.NotKept("this agent has no access to it")
+    assert await LayerKeeper().move(OLD, NEW, ["/a"]) == keep.NotKept("this agent has no access to it")
 
 
 class Outside:
@@ -100,12 +99,12 @@ class Outside:
         (Outside(SnapshotError("unknown service")), "unknown service"),
         (Outside(RuntimeError("internal")), "RuntimeError('internal')"),
         (Outside(None), "the snapshotter's root is nothing, not an overlay"),
-        (Outside(None, snapshot=None), "the runtime does not name the containers' snapshots; containerd does"),
+        (Outside(None, snapshot=None), keep.NO_DIRECTORY),
     ],
 )
 async def test_runtime_without_an_answer_is_a_reason(runtime: Any, why: str) -> None:
     keeper = LayerKeeper(calls=runtime, snapshots=runtime, statuses=runtime)
-    assert await keeper.move(SNAPSHOT, NEW, ["/a"]) == keep.NotKept(why)
+    assert await keeper.move(OLD, NEW, ["/a"]) == keep.NotKept(why)
 
 
 @pytest.fixture
@@ -115,14 +114,50 @@ def keeper(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeKeeper:
     return fake
 
 
-@pytest.mark.parametrize(("strategy", "why"), [("rerun", keep.RERUN), ("reset", keep.KUBELET)])
-async def test_restart_of_the_whole_pod_says_why_it_keeps_nothing(
-    env: RestartEnv, keeper: FakeKeeper, strategy: str, why: str
-) -> None:
-    condition = await env.ask(strategy=strategy, keep="/a")
+async def test_reset_says_why_it_keeps_nothing(env: RestartEnv, keeper: FakeKeeper) -> None:
+    condition = await env.ask(strategy="reset", keep="/a")
     assert condition.status is ConditionStatus.TRUE
-    assert why in condition.message
+    assert keep.KUBELET in condition.message
     assert keeper.used == []
+
+
+async def test_rerun_keeps_paths_in_a_reservation_while_the_old_container_is_removed(
+    env: RestartEnv, keeper: FakeKeeper
+) -> None:
+    old = env.pod.old["trainer"]
+    condition = await env.ask(strategy="rerun", keep="/a")
+    assert condition.status is ConditionStatus.TRUE
+    assert "trainer keeps /a" in condition.message
+    of_trainer = next(each for each in keeper.between if each[0] == old)
+    (onwards,) = [each for each in keeper.between if each[0] == of_trainer[1]]
+    newest = [view for view in await env.pod.containers() if view.ref.name == "trainer"]
+    assert onwards[1] == newest[-1].id
+    assert keep.INIT in condition.message
+
+
+async def test_only_what_was_parked_is_moved_on() -> None:
+    keeper = FakeKeeper({"/a": KEPT, "/b": "why"})
+    made = keeping(keeper, "/a", "/b")
+    await made.park(PLACE)
+    keeper.moved = {"/a": KEPT}
+    await made.park(PLACE)
+    await made.before_start(NEW)
+    assert keeper.between == [(OLD, PLACE), (OLD, PLACE), (PLACE, NEW)]
+    assert keeper.used == [("/a", "/b"), ("/a",), ("/a",)]
+    assert made.note == "main keeps /a; main does not keep /b: why"
+
+
+@pytest.mark.parametrize(
+    ("role", "is_restarted", "why"),
+    [
+        (ContainerRole.MAIN, True, ""),
+        (ContainerRole.SIDECAR, True, ""),
+        (ContainerRole.MAIN, False, keep.FINAL_EXIT),
+        (ContainerRole.INIT, True, keep.INIT),
+    ],
+)
+def test_rerun_keeps_nothing_where_an_end_could_be_final(role: ContainerRole, is_restarted: bool, why: str) -> None:
+    assert keep.obstacle_of_rerun(role=role, exit_is_restarted=is_restarted) == why
 
 
 @pytest.mark.parametrize("order", intents.SwapOrder)
