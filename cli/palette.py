@@ -43,6 +43,7 @@ _MEANINGS: Final = {
     timeline.FREE: "driver is freeing memory",
     "device": "old process leaves its GPUs",
     "proof": "GPUs are proved",
+    "keep": "kept paths are moved to the successor",
     timeline.HELD: "successor held until all old are dead",
     timeline.RELEASE: "released",
 }

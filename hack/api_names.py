@@ -10,7 +10,7 @@ from typing import Final
 
 from kubemend.agent.model import conditions
 from kubemend.agent.reporters import restart_counts, taint_rules
-from kubemend.agent.restart import budget, cache, clone, intents, options
+from kubemend.agent.restart import budget, cache, clone, intents, keep, options
 from kubemend.common import gangs
 from kubemend.controller.gangs import gang_options
 from kubemend.controller.jobset import conditions as jobset_conditions
@@ -151,6 +151,14 @@ WRITTEN_BY_PEOPLE: Final = (
         "`true`, `false`",
         f"`true`: a container's cache on the cache volume stays after {cache.YOUNG_DEATHS} young deaths in a row.",
         "`false`: it is emptied",
+    ),
+    Name(
+        options.KEEP,
+        Kind.ANNOTATION,
+        "Pod",
+        f"absolute paths, separated by commas; at most {keep.MOST_PATHS}",
+        "Paths of the container's own file system that its successor keeps in a swap or rerun.",
+        "none",
     ),
     Name(
         options.RESTART,

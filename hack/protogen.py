@@ -21,6 +21,7 @@ PROTOS = (
     "podresources/v1/api.proto",
     "coordination/v1/coordination.proto",
     "nvhcd/nvhcd.proto",
+    "snapshots/v1/snapshots.proto",
 )
 
 _TOOL_VERSIONS = (

@@ -81,6 +81,7 @@ it (Kubernetes {kubernetes}, containerd). The figures are medians; a Job and kub
 - A way that keeps no compile cache compiles again: a new pod and a swap have a new writable layer. The component
   [`caches`](operations.md) keeps it on a volume. It empties that for a container that has died twice in a row after
   less than a minute, as here before the third recovery, which therefore imports and compiles from nothing.
+  The annotation `kubemend.io/keep` moves named paths of the writable layer instead; it was not measured here.
 - The [launcher](launcher.md)'s spare has imported the trainer's modules before the fault. It saves the imports, and
   neither compiling nor loading. The larger the share of the imports, the more it saves: here they take {imports:g} s,
   PyTorch's took 4 to 5 s on a node with an H100 and a warm page cache.

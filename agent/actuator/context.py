@@ -11,6 +11,7 @@ from kubemend.agent.actuator.cache_cleanup import CacheCleaner, CacheCleanup
 from kubemend.agent.actuator.device_release import ReleaseGates, open_gates
 from kubemend.agent.actuator.hold.standby import Standby
 from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, Hook, PodUid, SandboxId
@@ -65,7 +66,8 @@ class ActuatorContext:
     kill without effect counts as proof that they are not.
 
     ``standbys`` is None on a node that cannot hold containers, ``launchers`` where the agent speaks with none.
-    ``gates`` delay the start of successors, ``broom`` and ``caches`` clean before it. ``ending`` returns why a pod (its
+    ``gates`` delay the start of successors, ``broom`` and ``caches`` clean before it, ``layers`` keeps
+    files. ``ending`` returns why a pod (its
     sandbox is an argument, too) is terminating; empty if there is no sign of that. ``kubelet_creates`` returns whether
     kubelet creates another container at once in place of one that has ended, by the pod's policy.
     """
@@ -82,6 +84,7 @@ class ActuatorContext:
     gates: ReleaseGates = field(default_factory=open_gates)
     broom: ShmCleaner = field(default_factory=ShmCleaner)
     caches: CacheCleaner = field(default_factory=CacheCleaner)
+    layers: LayerKeeper = field(default_factory=LayerKeeper)
     ending: Callable[[PodUid, SandboxId], str] = lambda *_: ""
     kubelet_creates: Callable[[ContainerRef], bool] = lambda _: False
 
@@ -99,8 +102,9 @@ class SuccessorSpec:
     """The inputs for creating one successor, and for ending its predecessor as the pod specifies.
 
     ``shared_memory`` is the container's /dev/shm, ``compile_cache`` its part of the cache volume; ``sweep`` and
-    ``emptying`` are their cleanups before its start. ``original`` is the container that the successor must be like,
-    because its config was rebuilt; None if the runtime returned the config.
+    ``emptying`` are their cleanups before its start. ``mount_points`` are the old container's, ``keeping`` is what
+    the successor keeps of it. ``original`` is the container that the successor must be like, because its config was
+    rebuilt; None if the runtime returned the config.
     """
 
     successor: clone.Successor
@@ -112,6 +116,8 @@ class SuccessorSpec:
     sweep: ShmCleanup | None = None
     compile_cache: cache.Place | cache.NotOurs = cache.NotOurs("it was not examined")  # noqa: RUF009 - frozen
     emptying: CacheCleanup | None = None
+    mount_points: tuple[str, ...] | None = None
+    keeping: LayerKeeping | None = None
     original: likeness.Original | None = None
 
     @property

@@ -11,7 +11,7 @@ from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.whole_pod import KubeletAwarePlanRunner, PodPlanRunner
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.model.workloads import ContainerId, ContainerRole, ContainerSpec, ContainerState, ContainerSummary
-from kubemend.agent.restart import rerun, reservations, reset, steps
+from kubemend.agent.restart import keep, rerun, reservations, reset, steps
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +68,19 @@ class RerunRunner(KubeletAwarePlanRunner):
             log.warning("restart.not_reserved", restart=self.intent.id, container=step.name, error=str(error))
             self.taken |= {(step.name, step.attempt)}  # kubelet cannot take it either
 
+    async def remove(self, container_id: ContainerId) -> None:
+        """Remove a container; before, move what its successor keeps of it into the reservation of its name."""
+        material = self.material(self.name_of(container_id))
+        keeping = material.keeping if material is not None else None
+        if keeping is not None and keeping.old == container_id and not keeping.is_refused:
+            place = reservations.outlasting(self.intent, self.seen, name=self.name_of(container_id))
+            if place is None:
+                keeping.refuse(keep.NOT_RESERVED)
+            else:
+                await self.tools.runtime.stop_container(container_id, grace=0.0)
+                await keeping.park(place.id)
+        await PodPlanRunner.remove(self, container_id)
+
     def gives_up(self) -> bool:
         """Undo the rerun if the pod is untouched; otherwise leave it to kubelet once no old container is left."""
         if not self.can_clone or self.resolution is steps.Resolution.UNDO:
@@ -98,6 +111,13 @@ class RerunRunner(KubeletAwarePlanRunner):
             taken=self.taken,
             afterwards=steps.StepKind.START.value not in self.phases,
             overdue=time.time() - self.intent.created_at > RESERVED_AT_MOST,
+            keeps=self._keeps(),
+        )
+
+    def _keeps(self) -> frozenset[str]:
+        materials = self.materials or {}
+        return frozenset(
+            name for name, made in materials.items() if made.keeping is not None and not made.keeping.is_refused
         )
 
 

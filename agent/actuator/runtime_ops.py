@@ -81,10 +81,19 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
         """Handle the stop of a container."""
 
     async def clean_before_start(self, container_id: ContainerId) -> None:
-        """Clean up as the pod requests, or its deaths. No old container may run any more, and this one not yet."""
+        """Move files to keep and clean up, as the pod requests or its deaths.
+
+        No old container may run any more, and this one not yet, or it is held.
+        """
         name = self.name_of(container_id)
         material = self.material(name)
-        if material is None or (material.sweep is None and material.emptying is None):
+        if material is None:
+            return
+        begun = asyncio.get_running_loop().time()
+        if material.keeping is not None:
+            await material.keeping.before_start(container_id)
+            self.add_phase_time(_KEEP_PHASE, since=begun)
+        if material.sweep is None and material.emptying is None:
             return
         begun = asyncio.get_running_loop().time()
         if material.sweep is not None:
@@ -247,3 +256,4 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
 
 
 _CLEAN_PHASE = "clean"
+_KEEP_PHASE = "keep"

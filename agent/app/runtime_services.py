@@ -16,6 +16,7 @@ from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
 from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.actuator.layer_keeping import LayerKeeper
 from kubemend.agent.actuator.old_processes import OldProcesses
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.stop_requests import StopRequests
@@ -23,6 +24,7 @@ from kubemend.agent.app import last_resort
 from kubemend.agent.app.dead_man_switch import DeadManSwitch
 from kubemend.agent.app.node_services import NodeServices, Resources
 from kubemend.agent.app.persisted_state import BEATING, StoredIds
+from kubemend.agent.clients.containerd.snapshots import SnapshotClient
 from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 from kubemend.agent.clients.cri.errors import CriError
@@ -280,6 +282,13 @@ class RuntimeServices:
             count=lambda result: self._metrics.caches.labels(result.value).inc(),
         )
         aio.spawn_eternal(tasks, caches.run(), name="cache-remains")
+        layers = LayerKeeper(
+            socket_path,
+            calls=self._sweeping,
+            snapshots=SnapshotClient(socket_path),
+            statuses=cri,
+            proc=self._processes.root,
+        )
         patience = Patience(leave=self._settings.device_release_timeout)
         old = OldProcesses(runtime=cri, events=watch, processes=self._processes)
         gates = ReleaseGates(driver=self._driver, processes=self._processes, old=old, patience=patience)
@@ -304,6 +313,7 @@ class RuntimeServices:
                     launchers=self._launchers,
                     broom=broom,
                     caches=caches,
+                    layers=layers,
                     gates=gates,
                     ending=ends.why,
                     kubelet_creates=self._pods.kubelet_creates,

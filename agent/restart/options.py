@@ -5,7 +5,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kubemend.agent.restart import intents
+from kubemend.agent.restart import intents, keep
 from kubemend.agent.restart.budget import Budget
 from kubemend.common import durations, exit_codes, targets
 
@@ -22,6 +22,7 @@ CLEAN = PREFIX + "clean"
 CACHE = PREFIX + "cache"
 """Read by the component ``caches`` when the pod is created; ``Off`` counts here as well."""
 KEEP_CACHE = PREFIX + "keep-cache"
+KEEP = PREFIX + "keep"
 FATAL_EXIT_CODES = exit_codes.FATAL
 RESTARTS = PREFIX + "restarts"
 """Written, not read: how often the containers were restarted (``agent.reporters.restart_counts``)."""
@@ -44,6 +45,7 @@ _ALL = (
     HEARTBEAT_TIMEOUT,
     CLEAN,
     KEEP_CACHE,
+    KEEP,
     FATAL_EXIT_CODES,
     OWNER_COUNTS,
 )
@@ -79,7 +81,8 @@ class Options:
     together when a fault hits one of them, and no others are; if empty, the hit container is swapped alone, if it is
     one of the pod's targets (``agent.restart.members.targets``). ``fatal_exit_codes``: a container that exits with one
     of them is left to kubelet. ``owner_counts`` False: the pod's owner, of an unknown kind, does not count restarts.
-    ``keep_cache``: the compile cache is never emptied (``agent.restart.cache``).
+    ``keep_cache``: the compile cache is never emptied (``agent.restart.cache``). ``keep`` are paths of the writable
+    layer that a successor keeps (``agent.restart.keep``).
     """
 
     opted_in: bool = False
@@ -92,6 +95,7 @@ class Options:
     fatal_exit_codes: frozenset[int] = frozenset()
     owner_counts: bool = True
     keep_cache: bool = False
+    keep: tuple[str, ...] = ()
 
     def budget(self) -> Budget:
         """Return the budget of each of the pod's containers."""
@@ -115,7 +119,18 @@ def parse(annotations: Mapping[str, str]) -> Options:
         fatal_exit_codes=_exit_codes(annotations.get(FATAL_EXIT_CODES, "")),
         owner_counts=_flag(OWNER_COUNTS, annotations.get(OWNER_COUNTS, "true")),
         keep_cache=_flag(KEEP_CACHE, annotations.get(KEEP_CACHE, "false")) or annotations.get(CACHE) == "Off",
+        keep=kept_paths(annotations),
     )
+
+
+def kept_paths(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the paths of the writable layer that a successor keeps. Raises BadAnnotationError."""
+    _check_length(annotations, KEEP)
+    text = annotations.get(KEEP, "")
+    try:
+        return keep.parse(text)
+    except ValueError as error:
+        raise BadAnnotationError(f"annotation {KEEP} is {text!r}; {error}") from None
 
 
 def clean(annotations: Mapping[str, str]) -> frozenset[Clean]:

@@ -36,10 +36,11 @@ def next_steps(
     A WAIT or a DONE comes alone.
 
     Invariants (property-tested): nothing old is removed before the names of the containers whose turn comes later are
-    reserved, and nothing is created before its copy's name is; no name is released before kubelet shows the
-    running containers, unless kubelet must continue; nothing is started while anything old is left; a START only names
-    a container of this intent; an init container is never created while a successor of it exists, and nothing is
-    created before its turn; kubelet's container is removed only if it is out of turn.
+    reserved, and the names of copies in which something is kept; nothing is created before its copy's name is; no name
+    is released before kubelet shows the running containers, unless kubelet must continue; nothing is started while
+    anything old is left; a START only names a container of this intent; an init container is never created while a
+    successor of it exists, and nothing is created before its turn; kubelet's container is removed only if it is out of
+    turn.
     """
     seen = tuple(seen)
     ours_to_start = can_clone and resolution is Resolution.FINISH
@@ -65,7 +66,13 @@ def next_steps(
 def _reserving(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known) -> tuple[Step, ...]:
     if not any(view.id in intent.old_ids for view in seen):
         return ()
-    return reservations.left_over(intent, seen) or reservations.missing_turns(intent, seen, taken=known.taken)
+    if left_over := reservations.left_over(intent, seen):
+        return left_over
+    keeping = [planned for planned in intent.plan if planned.name in known.keeps]
+    return (
+        *reservations.missing_turns(intent, seen, taken=known.taken),
+        *reservations.missing_copies(intent, seen, of=keeping, taken=known.taken),
+    )
 
 
 def _copies(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known) -> tuple[Step, ...]:

@@ -62,6 +62,12 @@ def holds(view: ContainerSummary, *, name: str, attempt: int) -> bool:
     return reserves(view) and view.ref.name == _label((name, attempt))
 
 
+def outlasting(intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, name: str) -> ContainerSummary | None:
+    """Return the reservation of a name that lasts until the end of the rerun; None if there is none."""
+    labels = {_label((planned.name, planned.old_attempt + 2)) for planned in intent.plan if planned.name == name}
+    return next((view for view in _ours(intent, seen) if view.ref.name in labels), None)
+
+
 def missing_turns(
     intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, taken: frozenset[Name]
 ) -> tuple[Step, ...]:

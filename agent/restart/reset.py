@@ -37,7 +37,8 @@ class Known:
     ``exits``: how containers ended. ``started`` and ``running``: those that kubelet's status shows so. ``noticed``:
     those that its status shows in any state, or that are old enough for it to have seen them. ``taken``: names (with
     attempts) that could not be reserved, because another container holds them. ``afterwards``: everything had been
-    started before, and this is a check of the result. ``overdue``: kubelet has had enough time for that.
+    started before, and this is a check of the result. ``overdue``: kubelet has had enough time for that. ``keeps``: the
+    names of the containers of which paths wait in the reservation for the name's copy.
     """
 
     exits: Mapping[ContainerId, Exit] = field(default_factory=lambda: MappingProxyType({}))
@@ -47,6 +48,7 @@ class Known:
     taken: frozenset[tuple[str, int]] = frozenset()
     afterwards: bool = False
     overdue: bool = False
+    keeps: frozenset[str] = frozenset()
 
 
 _NOTHING = Known()

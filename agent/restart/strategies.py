@@ -28,7 +28,8 @@ class Situation:
     ``launcher`` is the answer of the launcher in the container that the fault hit, None if it runs none. ``is_fault``:
     the restart is for a fault of the program, or of its gang. ``fails_again``: that follows another restart
     (``process.fails_again``). ``by_round``: its container is frozen until its gang's round goes on.
-    ``cleans``: something of the pod must be emptied between the old program and the new one.
+    ``cleans``: something of the pod must be emptied between the old program and the new one. ``keeps``: successors keep
+    paths of the writable layer, which are moved while neither container runs (``agent.restart.keep``).
     """
 
     pod: PodView
@@ -43,6 +44,7 @@ class Situation:
     by_round: bool = False
     cleans: bool = False
     config_is_rebuilt: bool = False
+    keeps: bool = False
 
     @property
     def holds_beside(self) -> bool:
@@ -165,7 +167,7 @@ def order_of(target: ContainerSpec, situation: Situation) -> SwapOrder:
     """Return the order of a swap's calls that leaves kubelet no gap in which to end the pod.
 
     If the successor can be held, and there is no grace period, it is started before the old one is stopped: then a
-    failure to create or start it costs the old one nothing.
+    failure to create or start it costs the old one nothing. If it keeps paths of the old one, that is dead before.
     """
     if leaves_nothing_running(situation):
         return SwapOrder.START_FIRST
@@ -175,7 +177,7 @@ def order_of(target: ContainerSpec, situation: Situation) -> SwapOrder:
         order = SwapOrder.CREATE_FIRST
     if situation.config_is_rebuilt:
         order = order.creating
-    return order.beside if situation.holds_beside else order
+    return order.beside if situation.holds_beside and not situation.keeps else order
 
 
 def leaves_nothing_running(situation: Situation) -> bool:

@@ -8,6 +8,7 @@ from kubemend.agent.actuator import context
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.device_proof import Prover
 from kubemend.agent.actuator.device_release import ReleaseGates
+from kubemend.agent.actuator.layer_keeping import LayerKeeper
 from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.actuator.process import ProcessActuator
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner
@@ -17,7 +18,7 @@ from kubemend.agent.restarts.device_facts import DeviceFacts
 
 @dataclass(frozen=True, slots=True)
 class Actuators:
-    """Hold the actuators, the device release gates that all share, and the cleanups before a start."""
+    """Hold the actuators, the device release gates that all share, and what is done before a start."""
 
     process: ProcessActuator
     swap: SwapActuator
@@ -25,6 +26,7 @@ class Actuators:
     gates: ReleaseGates
     broom: ShmCleaner
     caches: CacheCleaner
+    layers: LayerKeeper
 
     @classmethod
     def of(cls, using: context.ActuatorContext, *, pods: ports.Pods) -> Self:
@@ -36,6 +38,7 @@ class Actuators:
             gates=using.gates,
             broom=using.broom,
             caches=using.caches,
+            layers=using.layers,
         )
 
 

@@ -9,10 +9,11 @@ import structlog
 from kubemend.agent import ports
 from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
+from kubemend.agent.actuator.layer_keeping import LayerKeeping, Request
 from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.actuator.shm_cleanup import ShmCleanup
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission, cache, clone, intents, members, options, process, rules
+from kubemend.agent.restart import admission, cache, clone, intents, keep, members, options, process, rules
 from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.agent.restarts import restart_plan, runtime_state
 from kubemend.agent.restarts.dependencies import Dependencies
@@ -70,6 +71,7 @@ async def prepare(
                 material,
                 sweep=sweep,
                 emptying=_emptying(outside, material, after=_young_deaths(crashes, material, pod=pod, container=name)),
+                keeping=_keeping_in_rerun(outside, material, pod=pod, intent=intent, container=name),
             )
             for name, material in materials.items()
         }
@@ -114,6 +116,7 @@ async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_pl
             material,
             sweep=_sweep_again(outside, material, pod=pod),
             emptying=_emptying(outside, material, after=intent.empty_cache_after),
+            keeping=_keeping_again(outside, material, intent=intent, pod=pod),
         )
     return restart_plan.SwapPlan(
         outside=outside, target=intent.target, restart_count=0, swaps=(restart_plan.Swap(intent, material),)
@@ -219,7 +222,18 @@ async def _prepare_swap(
         )
         after = _young_deaths(crashes, material, pod=pod, container=name)
         intent = replace(intent, empty_cache_after=after)
-        material = replace(material, emptying=_emptying(outside, material, after=after))
+        material = replace(
+            material,
+            emptying=_emptying(outside, material, after=after),
+            keeping=_keeping(
+                outside,
+                material,
+                pod.annotations,
+                container=name,
+                old=intent.old,
+                refused=_obstacle_of_swap(intent, material),
+            ),
+        )
         made.append((intent, material, found.siblings))
         if found is target:
             count = material.successor.restart_count
@@ -276,6 +290,57 @@ def _emptying(outside: Dependencies, material: SuccessorSpec, *, after: int) -> 
     if not after or isinstance(material.compile_cache, cache.NotOurs):
         return None
     return CacheCleanup(outside.actuators.caches, material.compile_cache, young_deaths=after)
+
+
+def _keeping(
+    outside: Dependencies,
+    material: SuccessorSpec,
+    annotations: Mapping[str, str],
+    *,
+    container: str,
+    old: ContainerId,
+    refused: str,
+) -> LayerKeeping | None:
+    """Return what a successor keeps; None if the pod's annotations do not request it. Raises BadAnnotationError."""
+    paths = options.kept_paths(annotations)
+    if not paths:
+        return None
+    request = Request(container, paths, old, material.mount_points, refused=refused)
+    return LayerKeeping(outside.actuators.layers, request)
+
+
+def _obstacle_of_swap(intent: intents.Intent, material: SuccessorSpec) -> str:
+    return keep.obstacle_of_swap(intent.order, has_snapshots=material.original is None)
+
+
+def _keeping_in_rerun(
+    outside: Dependencies, material: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
+) -> LayerKeeping | None:
+    """Return what a container's successor keeps in a rerun."""
+    planned = next(each for each in intent.plan if each.name == container)
+    spec = pod.container(container)
+    order = intents.SwapOrder.of(policy=pod.policy_of(container), grace_seconds=intent.grace_seconds)
+    is_restarted = order.exit_is_restarted and spec is not None and not spec.restart_rules
+    refused = keep.obstacle_of_rerun(role=planned.role, exit_is_restarted=is_restarted)
+    return _keeping(outside, material, pod.annotations, container=container, old=planned.old[-1], refused=refused)
+
+
+def _keeping_again(
+    outside: Dependencies, material: SuccessorSpec, *, intent: intents.Intent, pod: PodView | None
+) -> LayerKeeping | None:
+    """Return what the successor of a swap keeps that a previous agent started."""
+    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
+    try:
+        return _keeping(
+            outside,
+            material,
+            annotations,
+            container=intent.target.name,
+            old=intent.old,
+            refused=_obstacle_of_swap(intent, material),
+        )
+    except options.BadAnnotationError:
+        return None  # the annotations have changed since the start
 
 
 def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:

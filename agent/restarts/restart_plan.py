@@ -1,7 +1,7 @@
 """Describe one restart of any strategy: how to run it, and which containers must result."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kubemend.agent.actuator import outcomes, progress, turns
@@ -19,7 +19,7 @@ from kubemend.agent.model.workloads import (
     ContainerSummary,
     PodView,
 )
-from kubemend.agent.restart import intents, steps
+from kubemend.agent.restart import intents, keep, options, steps
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts import runtime_state
 from kubemend.agent.restarts.dependencies import Dependencies
@@ -72,6 +72,11 @@ class RestartPlan(abc.ABC):
     def emptyings(self) -> tuple[CacheCleanup, ...]:
         """Return the compile caches to empty."""
 
+    @property
+    @abc.abstractmethod
+    def kept(self) -> list[str]:
+        """Return what the successors keep of the writable layers and what not, for people."""
+
     @abc.abstractmethod
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         """Run the restart to its end."""
@@ -111,6 +116,7 @@ class RestartPlan(abc.ABC):
         notes = [self.stepped_down] if self.stepped_down else []
         notes += [self.sweep.note] if self.sweep is not None else []
         notes += [emptying.note for emptying in self.emptyings if emptying.note]
+        notes += self.kept
         return replace(outcome, notes=(*outcome.notes, *notes))
 
     @property
@@ -164,6 +170,10 @@ class SwapPlan(RestartPlan):
     def emptyings(self) -> tuple[CacheCleanup, ...]:
         materials = (swap.material for swap in self.swaps)
         return tuple(each.emptying for each in materials if each is not None and each.emptying is not None)
+
+    @property
+    def kept(self) -> list[str]:
+        return _notes(swap.material for swap in self.swaps)
 
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         swapper = self.outside.actuators.swap
@@ -240,6 +250,10 @@ class ProcessPlan(RestartPlan):
     def emptyings(self) -> tuple[CacheCleanup, ...]:
         return ()
 
+    @property
+    def kept(self) -> list[str]:
+        return []  # the container stays
+
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
         actuator = self.outside.actuators.process
         return await actuator.carry_out(
@@ -289,6 +303,16 @@ class PodRestartPlan(RestartPlan):
     def emptyings(self) -> tuple[CacheCleanup, ...]:
         return tuple(each.emptying for each in (self.materials or {}).values() if each.emptying is not None)
 
+    @property
+    def kept(self) -> list[str]:
+        if self.materials is not None or self.pod is None:
+            return _notes((self.materials or {}).values())
+        try:
+            paths = options.kept_paths(self.pod.annotations)
+        except options.BadAnnotationError:
+            return []  # the annotations have changed since the start
+        return [f"{', '.join(paths)} not kept: {keep.KUBELET}"] if paths else []
+
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
         lasting = {planned.name for planned in self.intent.plan if planned.role is not ContainerRole.INIT}
         return {name: container for name, container in outcome.survivors.items() if name in lasting}
@@ -321,3 +345,7 @@ class PodRestartPlan(RestartPlan):
         if again.result is Result.UNFINISHED:
             return outcome
         return replace(outcome, survivors=again.survivors)
+
+
+def _notes(materials: Iterable[SuccessorSpec | None]) -> list[str]:
+    return [each.keeping.note for each in materials if each is not None and each.keeping is not None]

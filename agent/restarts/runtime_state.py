@@ -206,6 +206,7 @@ async def material(
             shares_node_ipc=sandbox.linux.security_context.namespace_options.ipc == api_pb2.NODE,
         ),
         compile_cache=cache.place(info.cache_source, container=intent.target),
+        mount_points=info.mount_points,
     )
 
 

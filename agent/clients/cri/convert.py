@@ -17,7 +17,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
     SandboxView,
 )
-from kubemend.agent.restart import cache, clone, rebuild, shm
+from kubemend.agent.restart import cache, clone, keep, rebuild, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 # kubelet's labels: staging/src/k8s.io/kubelet/pkg/types/labels.go
@@ -74,12 +74,13 @@ class ContainerStatus:
 
     ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``runtime_args``, ``pid``,
     ``cgroups_path``, ``root`` (where its root is mounted, if that is a path of the host), ``shm_source`` and
-    ``cache_source`` (the host's directories that are mounted at /dev/shm and for compile caches) and ``runtime_type``
-    (containerd's name of the low-level runtime) come from the verbose part, which is not specified: None means that
-    this runtime does not report them. ``config``, ``spec``, ``runtime_env`` and ``runtime_args`` may contain secrets
-    and are kept out of ``repr``. ``spec`` is the OCI spec from which ``config`` was rebuilt
-    (``agent.restart.rebuild``); None if the runtime returns the config itself. ``hidden`` is why there is no
-    ``config``. ``resources`` are those of the moment of the answer; None if the runtime does not report them.
+    ``cache_source`` (the host's directories that are mounted at /dev/shm and for compile caches), ``mount_points`` (in
+    the container), ``snapshot`` (its root) and ``runtime_type`` (containerd's name of the low-level runtime) come from
+    the verbose part, which is not specified: None means that this runtime does not report them. ``config``, ``spec``,
+    ``runtime_env`` and ``runtime_args`` may contain secrets and are kept out of ``repr``. ``spec`` is the OCI spec from
+    which ``config`` was rebuilt (``agent.restart.rebuild``); None if the runtime returns the config itself. ``hidden``
+    is why there is no ``config``. ``resources`` are those of the moment of the answer; None if the runtime does not
+    report them.
     """
 
     id: ContainerId
@@ -100,6 +101,8 @@ class ContainerStatus:
     root: str | None = None
     shm_source: str | None = None
     cache_source: str | None = None
+    mount_points: tuple[str, ...] | None = None
+    snapshot: keep.Snapshot | None = None
     runtime_type: str | None = None
     config: Mapping[str, Any] | None = field(default=None, repr=False)
     spec: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -214,6 +217,8 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         root=_root(spec),
         shm_source=_mount_source(spec, at=shm.INSIDE),
         cache_source=_mount_source(spec, at=cache.INSIDE),
+        mount_points=_mount_points(spec),
+        snapshot=_snapshot(verbose),
         runtime_type=_runtime_type(verbose),
         config=config or None,
         spec=spec if is_rebuilt else None,
@@ -309,6 +314,20 @@ def _mount_source(spec: Mapping[str, Any], *, at: str) -> str | None:
     ]
     value = there[-1].get("source") if there else None
     return value if isinstance(value, str) and value.startswith("/") else None
+
+
+def _mount_points(spec: Mapping[str, Any]) -> tuple[str, ...] | None:
+    mounts = spec.get("mounts")
+    if not isinstance(mounts, list):
+        return None
+    return tuple(posixpath.normpath(str(_object(mount).get("destination"))) for mount in mounts)
+
+
+def _snapshot(verbose: Mapping[str, Any]) -> keep.Snapshot | None:
+    snapshotter, key = verbose.get("snapshotter"), verbose.get("snapshotKey")
+    if not (isinstance(snapshotter, str) and isinstance(key, str) and snapshotter and key):
+        return None
+    return keep.Snapshot(snapshotter, key)
 
 
 def _words(spec: Mapping[str, Any], name: str) -> tuple[str, ...] | None:

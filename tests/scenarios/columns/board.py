@@ -112,8 +112,9 @@ class Board:
 
     @contextlib.asynccontextmanager
     async def pod(self, name: str, script: str = LOOP, *, spec: Json | None = None, **main: Any) -> AsyncIterator[Seen]:
-        """Run a pod that has opted in for the length of the block, once it is Ready; ``main`` are its container's
-        fields.
+        """Run a pod that has opted in for the length of the block, once it is Ready.
+
+        ``main`` are its container's fields, and the pod's ``annotations``.
         """
         await self.api.create(paths.collection("pods", namespace="default"), self.manifest(name, script, spec, main))
         try:
@@ -129,6 +130,7 @@ class Board:
         """Return the pod."""
         fields = dict(main)
         mounts = [{"name": "data", "mountPath": DATA}, *fields.pop("volumeMounts", ())]
+        annotations = _OPTED_IN | fields.pop("annotations", {})
         spec = dict(spec or {})
         volumes = [{"name": "data", "emptyDir": {}}, *spec.pop("volumes", ())]
         container = {
@@ -141,7 +143,7 @@ class Board:
         return {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": "default", "annotations": _OPTED_IN},
+            "metadata": {"name": name, "namespace": "default", "annotations": annotations},
             "spec": {
                 "nodeName": self.dev.name,
                 "restartPolicy": "Always",

@@ -97,6 +97,19 @@ async def test_caches_survive_every_restart_and_the_writable_layer_does_not(boar
             assert (await board.run(seen.running[0], "sh", "-c", counted)).split() == [str(number), "1"], strategy
 
 
+async def test_named_paths_of_the_writable_layer_survive_a_swap_and_a_rerun(board: Board) -> None:
+    compiled = "mkdir -p /root/.triton && echo x >> /root/.triton/kernel; echo x >> /root/lost; touch /tmp/done"
+    annotations = {"kubemend.io/keep": "/root/.triton"}
+    async with board.pod("kept", f"{compiled}; {LOOP}", annotations=annotations) as first:
+        seen = first
+        await board.run(seen.running[0], "sh", "-c", "until [ -e /tmp/done ]; do sleep 0.05; done")
+        for number, strategy in enumerate((Strategy.SWAP, Strategy.RERUN), 2):
+            seen = await board.restarted("kept", strategy, seen)
+            await board.run(seen.running[0], "sh", "-c", "until [ -e /tmp/done ]; do sleep 0.05; done")
+            counted = await board.run(seen.running[0], "sh", "-c", "wc -l < /root/.triton/kernel; wc -l < /root/lost")
+            assert counted.split() == [str(number), "1"], strategy
+
+
 async def test_image_volume_is_mounted_after_every_restart(board: Board) -> None:
     image = {"name": "tools", "image": {"reference": images.BUSYBOX, "pullPolicy": "Never"}}
     mount = {"name": "tools", "mountPath": "/tools", "readOnly": True}

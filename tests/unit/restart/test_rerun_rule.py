@@ -133,6 +133,12 @@ def test_name_held_by_another_container_counts_as_reserved() -> None:
     assert [step.why for step in found] == [steps.StepReason.OLD_LEFT]  # and nothing is reserved
 
 
+def test_copy_name_in_which_paths_are_kept_is_reserved_before_removals() -> None:
+    seen = [*HELD[:3], old("prepare", EXITED), old("shipper"), old("trainer")]
+    (step,) = rerun.next_steps(pods.intent(), seen, known=reset.Known(keeps=frozenset({"trainer"})))
+    assert (step.kind, step.name, step.attempt) == (steps.StepKind.RESERVE, "trainer", 2)
+
+
 def test_only_copy_names_are_reserved_without_init_containers() -> None:
     intent = pods.intent(plan=(pods.planned("trainer", pods.MAIN), pods.planned("logger", pods.MAIN)))
     found = rerun.next_steps(intent, [old("trainer"), old("logger")])

@@ -1,0 +1,182 @@
+"""Have a successor keep paths of the old container's writable layer, between the end of the one and the other's start.
+
+It is time-boxed. Failures are reported, and do not block the start.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from kubemend.agent.actuator import layer_moves
+from kubemend.agent.actuator.layer_moves import ABSENT, KEPT, Access
+from kubemend.agent.clients.containerd.snapshots import SnapshotError
+from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import keep
+from kubemend.common.side_process import Calls, ProcessEndedError
+
+log = structlog.get_logger(__name__)
+
+_SECONDS: Final = 2.0
+"""For all paths of one container. A rename takes microseconds; the runtime may still be unmounting the old root."""
+_LONGEST_NOTE: Final = 2000
+"""Characters: a pod chooses the paths and where its volumes are mounted."""
+_SLACK: Final = 0.5  # seconds after which a call that should have ended by itself is abandoned
+
+
+class Snapshots(Protocol):
+    """Shows the mounts of snapshots (``agent.clients.containerd.snapshots``). Raises SnapshotError."""
+
+    async def mounts(self, snapshot: keep.Snapshot) -> Sequence[keep.Mount]: ...
+
+
+class Statuses(Protocol):
+    """Shows containers (``agent.ports.RestartCalls``). Raises CriError."""
+
+    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
+
+
+class LayerKeeper:
+    """Access to the writable layers of this node's containers. Without ``calls`` or ``snapshots`` nothing is kept.
+
+    ``calls`` runs the moves in another process, because a file system may hang.
+    """
+
+    def __init__(
+        self,
+        socket_path: str = "",
+        *,
+        calls: Calls | None = None,
+        snapshots: Snapshots | None = None,
+        statuses: Statuses | None = None,
+        proc: Path = Path("/proc"),
+        seconds: float = _SECONDS,
+    ) -> None:
+        self._access = Access(socket_path, proc)
+        self._calls = calls
+        self._snapshots = snapshots
+        self._statuses = statuses
+        self._seconds = seconds
+
+    async def move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
+        """Move paths to a created container; return why each was not moved, ``KEPT`` if it was. Never fails.
+
+        The old container must have ended or never run, and the new one must not have been started.
+        """
+        try:
+            async with asyncio.timeout(self._seconds + _SLACK):
+                return await self._move(old, new, paths)
+        except TimeoutError:
+            return keep.NotKept(f"it took more than {self._seconds:g} s")
+        except (SnapshotError, CriError, layer_moves.NotMovedError) as error:
+            return keep.NotKept(str(error))
+        except (ProcessEndedError, OSError) as error:
+            return keep.NotKept(error.strerror or str(error))
+        except Exception as error:
+            log.exception("keep.failed", container=new)
+            return keep.NotKept(repr(error))
+
+    async def _move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
+        if self._calls is None or self._snapshots is None or self._statuses is None:
+            return keep.NotKept("this agent has no access to it")
+        layers = []
+        for container in (old, new):
+            snapshot = (await self._statuses.container_status(container)).snapshot
+            if snapshot is None:
+                return keep.NotKept(keep.NO_DIRECTORY)
+            layers.append(keep.layer(await self._snapshots.mounts(snapshot)))
+        between = keep.pair(*layers)
+        if isinstance(between, keep.NotKept):
+            return between
+        until = time.monotonic() + self._seconds
+        work = functools.partial(
+            layer_moves.move, self._access, old=between[0], new=between[1], paths=tuple(paths), until=until
+        )
+        return await self._calls.call(work, who=f"layer {new}", timeout=self._seconds + _SLACK)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the successor of the container ``old`` keeps: ``paths`` of its root.
+
+    ``mount_points`` are the old container's; None: unknown. ``refused`` is why this restart keeps nothing.
+    """
+
+    container: str
+    paths: tuple[str, ...]
+    old: ContainerId
+    mount_points: tuple[str, ...] | None
+    refused: str = ""
+
+
+class LayerKeeping:
+    """What one container's successor keeps in one restart, and what became of it."""
+
+    def __init__(self, keeper: LayerKeeper, request: Request) -> None:
+        self._keeper = keeper
+        self._request = request
+        self._left: dict[str, str] | None = None
+        self._parked: ContainerId | None = None
+
+    @property
+    def old(self) -> ContainerId:
+        """Return the container whose paths are kept."""
+        return self._request.old
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether this restart keeps nothing."""
+        return bool(self._request.refused)
+
+    def refuse(self, why: str) -> None:
+        """Keep nothing, for this reason."""
+        self._request = replace(self._request, refused=why)
+
+    async def park(self, at: ContainerId) -> None:
+        """Move the paths to a container that never runs, until the successor is created. The old one must be dead."""
+        await self._move(self._request.old, at)
+        self._parked = at
+
+    async def before_start(self, successor: ContainerId) -> None:
+        """Move the paths. Call when the old container is dead, before its successor is started; again after a retry."""
+        if not self.is_refused:
+            await self._move(self._request.old if self._parked is None else self._parked, successor)
+
+    async def _move(self, old: ContainerId, new: ContainerId) -> None:
+        request = self._request
+        if self._parked is not None and self._left is not None:
+            kept = [path for path, why in self._left.items() if why == KEPT]
+            self._left |= await self._moved(old, new, kept)
+        elif request.mount_points is None:
+            self._left = dict.fromkeys(request.paths, "the runtime does not show the container's mounts")
+        else:
+            obstacles = {path: keep.obstacle(path, mount_points=request.mount_points) for path in request.paths}
+            free = [path for path, why in obstacles.items() if not why]
+            self._left = {**obstacles, **await self._moved(old, new, free)}
+        about = {"container": request.container, "successor": new}
+        if left := {path: why for path, why in self._left.items() if why not in (KEPT, ABSENT)}:
+            log.warning("keep.not_kept", **about, why=left)
+        log.info("keep.moved", **about, paths=[path for path, why in self._left.items() if why == KEPT])
+
+    async def _moved(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str]:
+        moved = await self._keeper.move(old, new, paths) if paths else {}
+        return dict.fromkeys(paths, moved.why) if isinstance(moved, keep.NotKept) else moved
+
+    @property
+    def note(self) -> str:
+        """Return what was kept and what was not, for people."""
+        request = self._request
+        if self._left is None:
+            why = request.refused or "this agent did not start the successor"
+            return f"{request.container} keeps nothing of {', '.join(request.paths)}: {why}"
+        kept = [path for path, why in self._left.items() if why == KEPT]
+        parts = [f"{request.container} keeps {', '.join(kept)}"] if kept else []
+        parts += [f"{request.container} does not keep {path}: {why}" for path, why in self._left.items() if why != KEPT]
+        return "; ".join(parts)[:_LONGEST_NOTE]

@@ -1,0 +1,1 @@
+"""Read from containerd what CRI does not show."""

@@ -1,0 +1,155 @@
+"""Decide which paths of a container's writable layer its successor keeps, and between which directories. Pure.
+
+An overlay stores what a container wrote in its upper directory. Two containers of one image have the same lower
+directories, so a part of one's upper directory means the same in the other's.
+"""
+
+import posixpath
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kubemend.agent.model.workloads import ContainerRole
+from kubemend.agent.restart import intents
+
+MOST_PATHS: Final = 16
+DEEPEST: Final = 32
+"""Components of a path."""
+LONGEST_NAME: Final = 255
+"""Bytes of a component, as Linux allows."""
+
+START_FIRST: Final = (
+    "the successor is started before the old container is stopped, because nothing else keeps the pod alive "
+    "(restartPolicy Always, or a sidecar, changes that)"
+)
+FINAL_EXIT: Final = (
+    "a rerun would let kubelet see the container's end, which could be final (restartPolicy Always changes that)"
+)
+INIT: Final = "an init container keeps nothing"
+NOT_RESERVED: Final = "kubelet holds the name of the container in which the files would wait"
+NO_DIRECTORY: Final = "the runtime does not show the directories of a container that does not run; containerd does"
+KUBELET: Final = "kubelet made the new container"
+
+_USERXATTR: Final = "userxattr"
+_ESCAPED: Final = " \t\n\\,:"
+"""Characters that the kernel escapes, or that separate options: the directory could not be found among the mounts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The snapshot that is a container's root, as the runtime names it."""
+
+    snapshotter: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mount of a snapshot: its type and its options."""
+
+    type: str
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The directories of an overlay on the node: the writable one, and those below (``lowerdir`` as it is mounted)."""
+
+    upper: str
+    lower: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """Why nothing is kept."""
+
+    why: str
+
+
+def parse(text: str) -> tuple[str, ...]:
+    """Return the paths of the annotation, in its order. Raises ValueError, whose text says what to write."""
+    paths = tuple(dict.fromkeys(path.strip() for path in text.split(",") if path.strip()))
+    if len(paths) > MOST_PATHS:
+        raise ValueError(f"it may list at most {MOST_PATHS} paths")
+    for path in paths:
+        if not _is_plain(path):
+            raise ValueError(f"{path!r} is not an absolute path without '..', '.' or repeated slashes")
+        parts = path.split("/")[1:]
+        if len(parts) > DEEPEST or any(len(part.encode(errors="replace")) > LONGEST_NAME for part in parts):
+            raise ValueError(f"{path!r} has more than {DEEPEST} parts, or one of more than {LONGEST_NAME} bytes")
+    for path in paths:
+        if (other := next((each for each in paths if each != path and is_within(path, each)), None)) is not None:
+            raise ValueError(f"{path!r} lies in {other!r}; list only one of them")
+    return paths
+
+
+def is_within(path: str, directory: str) -> bool:
+    """Return whether a path is a directory, or lies in it."""
+    return directory == "/" or path == directory or path.startswith(f"{directory}/")
+
+
+def obstacle(path: str, *, mount_points: Iterable[str]) -> str:
+    """Return why a path is not kept although it may exist; empty if there is no reason.
+
+    What is mounted is no part of the writable layer. A path with a mount below stays as well, because the runtime
+    mounts there again.
+    """
+    for point in mount_points:
+        if point != "/" and is_within(path, point):
+            return f"it belongs to what is mounted at {point}, not to the container's own files"
+        if is_within(point, path):
+            return f"something is mounted below it, at {point}"
+    return ""
+
+
+def layer(mounts: Sequence[Mount]) -> Layer | NotKept:
+    """Return the overlay that a snapshot's mounts describe."""
+    if len(mounts) != 1 or mounts[0].type != "overlay":
+        kinds = ", ".join(mount.type for mount in mounts[:3]) or "nothing"
+        return NotKept(f"the snapshotter's root is {kinds}, not an overlay")
+    found = dict(option.split("=", 1) for option in mounts[0].options if "=" in option)
+    upper, lower = found.get("upperdir", ""), found.get("lowerdir", "")
+    if not (_is_plain(upper) and lower) or any(character in upper for character in _ESCAPED):
+        return NotKept("the overlay has no writable layer of its own")
+    if _USERXATTR in mounts[0].options:
+        return NotKept("the runtime mounts overlays without privileges (userxattr)")
+    return Layer(upper=upper, lower=lower)
+
+
+def pair(old: Layer | NotKept, new: Layer | NotKept) -> tuple[str, str] | NotKept:
+    """Return the upper directories to move from and to; NotKept if a path would mean something else in the other."""
+    for each in (old, new):
+        if isinstance(each, NotKept):
+            return each
+    assert isinstance(old, Layer)
+    assert isinstance(new, Layer)
+    if old.lower != new.lower:
+        return NotKept("the new container has another image")
+    if old.upper == new.upper:
+        return NotKept("both containers have one writable layer")
+    return old.upper, new.upper
+
+
+def obstacle_of_swap(order: intents.SwapOrder, *, has_snapshots: bool) -> str:
+    """Return why a swap of this order keeps nothing; empty if it does. ``has_snapshots``: the runtime names them.
+
+    The directory of a running container is mounted. Nothing may be renamed into it behind the overlay's back.
+    """
+    if not has_snapshots:
+        return NO_DIRECTORY
+    return START_FIRST if order.starts_first else ""
+
+
+def obstacle_of_rerun(*, role: ContainerRole, exit_is_restarted: bool) -> str:
+    """Return why a rerun keeps nothing of a container; empty if it does.
+
+    The old container is dead before it is removed: kubelet may list it so, which it cannot if it is removed at once.
+    """
+    if role is ContainerRole.INIT:
+        return INIT
+    return "" if exit_is_restarted else FINAL_EXIT
+
+
+def _is_plain(path: str) -> bool:
+    begins_with_one = path.startswith("/") and not path.startswith("//")
+    return begins_with_one and posixpath.normpath(path) == path != "/" and "\0" not in path

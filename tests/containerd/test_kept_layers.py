@@ -1,0 +1,158 @@
+"""A swap keeps the paths of the writable layer that the pod names, on the real containerd, and nothing of the node."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hack.devnode.containerd import Containerd
+from hack.devnode.pods import Pods, RunningPod, container
+from kubemend.agent.actuator.context import ActuatorContext
+from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping, Request
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.clients.containerd.snapshots import SnapshotClient
+from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid
+from kubemend.agent.restart import intents
+from kubemend.agent.restarts import runtime_state
+from kubemend.agent.sources.containers import ContainerWatch
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common.side_process import SideProcess
+from tests import eventually
+
+pytestmark = pytest.mark.containerd
+
+LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+
+
+class Rig:
+    """Swap the container ``main`` of pods; its successor keeps paths."""
+
+    def __init__(self, cri: CriClient, watch: ContainerWatch, keeper: LayerKeeper) -> None:
+        self.cri = cri
+        self._watch = watch
+        self._keeper = keeper
+
+    async def swap(self, running: RunningPod, *paths: str, order: intents.SwapOrder) -> tuple[ContainerId, str]:
+        """Return the successor, and the note for people."""
+        ref = ContainerRef(PodRef("default", running.pod.name, PodUid(running.pod.uid)), "main")
+        target = await runtime_state.find(self.cri, ref)
+        assert target is not None
+        intent = intents.Intent(
+            id=f"swap-{running.pod.name}",
+            target=ref,
+            sandbox_id=target.view.sandbox_id,
+            old=target.view.id,
+            old_attempt=target.view.attempt,
+            order=order,
+            reason="Test",
+            created_at=time.time(),
+        )
+        made = await runtime_state.material(self.cri, target.info, intent=intent, pod=None, processes=ProcFs())
+        keeping = LayerKeeping(self._keeper, Request("main", paths, intent.old, made.mount_points))
+        tools = ActuatorContext(runtime=self.cri, events=self._watch, files=HostFiles(symlink_dir=None))
+        outcome = await SwapActuator(tools).carry_out(intent, material=replace(made, keeping=keeping))
+        assert outcome.result is Result.SWAPPED, outcome
+        return outcome.survivors["main"], keeping.note
+
+    async def sh(self, container_id: str, command: str) -> str:
+        """Run a command in a container that must succeed; return its output."""
+        done = await self.cri.exec_sync(ContainerId(container_id), ("sh", "-c", command), timeout=10.0)
+        assert done.exit_code == 0, done
+        return done.stdout.decode()
+
+    async def ready(self, running: RunningPod) -> None:
+        """Wait until the program has written its files."""
+
+        async def is_ready() -> bool:
+            done = await self.cri.exec_sync(
+                ContainerId(running.containers["main"]), ("sh", "-c", "test -e /ready"), timeout=10.0
+            )
+            return done.exit_code == 0
+
+        await eventually.true(is_ready)
+
+
+@pytest.fixture
+async def rig(containerd: Containerd) -> AsyncIterator[Rig]:
+    socket = str(containerd.node.containerd_socket)
+    calls = SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))
+    async with CriClient(socket) as cri:
+        watch = ContainerWatch(cri, report=lambda _: None)
+        watching = asyncio.create_task(watch.run(), name="watch")
+        await watch.until_listed()
+        yield Rig(cri, watch, LayerKeeper(socket, calls=calls, snapshots=SnapshotClient(socket), statuses=cri))
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+    await calls.close()
+
+
+@pytest.mark.parametrize("order", [intents.SwapOrder.STOP_FIRST, intents.SwapOrder.CREATE_FIRST])
+async def test_named_paths_survive_and_others_do_not(pods: Pods, rig: Rig, order: intents.SwapOrder) -> None:
+    """Also what the container has removed from a directory of the image stays removed."""
+    writes = (
+        '[ -n "$KUBEMEND_RESTART_COUNT" ] || { umask 027; mkdir -p /work/deep/cache; '
+        "chown 7:8 /work; chmod 1711 /work; cd /work/deep/cache; echo compiled > kernel; ln -s /proc/1/root out; "
+        "mkfifo fifo; echo lost > /lost; rm -r /bin/ls; echo more > /bin/more-of-it; : > /ready; }; " + LOOP
+    )
+    running = await pods.run(name=f"kept-{order.value}", containers=[container("main", writes)])
+    await rig.ready(running)
+    new, note = await rig.swap(running, "/work/deep/cache", "/bin", "/never", order=order)
+    assert note == "main keeps /work/deep/cache, /bin; main does not keep /never: the old container did not change it"
+    assert await rig.sh(new, "cat /work/deep/cache/kernel; stat -c '%u:%g %a' /work") == "compiled\n7:8 1711\n"
+    assert await rig.sh(new, "readlink /work/deep/cache/out; cat /bin/more-of-it") == "/proc/1/root\nmore\n"
+    assert await rig.sh(new, "test ! -e /lost && test ! -e /bin/ls && test -e /bin/sh && echo so") == "so\n"
+
+
+async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, rig: Rig, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("of the node")
+    writes = (
+        f'[ -n "$KUBEMEND_RESTART_COUNT" ] || {{ ln -s {precious} /whole; mkdir /on; ln -s {tmp_path} /on/way; '
+        "ln -s ../../../../../../../../../../../../../../etc /up; mkfifo /fifo; : > /ready; }; " + LOOP
+    )
+    mounted = [{"name": "data", "mountPath": "/data/volume"}]
+    running = await pods.run(
+        name="hostile",
+        containers=[container("main", writes, volumeMounts=mounted)],
+        volumes=[{"name": "data", "emptyDir": {}}],
+    )
+    await rig.ready(running)
+    paths = ("/whole", "/on/way/precious", "/up", "/up/passwd", "/fifo", "/data", "/data/volume/x")
+    new, note = await rig.swap(running, *paths, order=intents.SwapOrder.STOP_FIRST)
+    assert note.split("; ") == [
+        "main does not keep /whole: it is neither a directory nor a file",
+        "main does not keep /on/way/precious: a link or a file is on the way to it",
+        "main does not keep /up: it is neither a directory nor a file",
+        "main does not keep /up/passwd: a link or a file is on the way to it",
+        "main does not keep /fifo: it is neither a directory nor a file",
+        "main does not keep /data: something is mounted below it, at /data/volume",
+        "main does not keep /data/volume/x: it belongs to what is mounted at /data/volume, "
+        "not to the container's own files",
+    ]
+    assert await rig.sh(new, "test ! -e /whole && test ! -e /up && test ! -e /on && echo nothing") == "nothing\n"
+    assert (precious / "file").read_text() == "of the node"
+
+
+async def test_running_container_is_never_changed(pods: Pods, rig: Rig) -> None:
+    """Its directory is mounted: the move waits for that to end, and gives up."""
+    running = await pods.run(name="mounted", containers=[container("main", LOOP), container("other", LOOP)])
+    main, other = (ContainerId(running.containers[name]) for name in ("main", "other"))
+    keeper = LayerKeeper(
+        rig.cri.endpoint,
+        calls=(calls := SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))),
+        snapshots=SnapshotClient(rig.cri.endpoint),
+        statuses=rig.cri,
+        seconds=0.2,
+    )
+    kept = await keeper.move(main, other, ["/tmp"])
+    await calls.close()
+    assert "still mounted" in str(kept)

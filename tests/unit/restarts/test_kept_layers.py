@@ -1,0 +1,188 @@
+"""What a restart keeps of the writable layer, and what it reports about that."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping, Request
+from kubemend.agent.actuator.layer_moves import ABSENT, KEPT
+from kubemend.agent.clients.containerd.snapshots import SnapshotError
+from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.workloads import ContainerId, ContainerRole
+from kubemend.agent.restart import intents, keep
+from kubemend.agent.restarts import planning, restart_plan
+from tests.environments.restarts import NOW, RestartEnv
+
+SNAPSHOT = keep.Snapshot("overlayfs", "old")
+OLD, NEW, PLACE = ContainerId("old"), ContainerId("new"), ContainerId("reserved")
+
+
+class FakeKeeper:
+    """Records what it was asked to move."""
+
+    def __init__(self, moved: Mapping[str, str] | keep.NotKept) -> None:
+        self.moved = moved
+        self.used: list[tuple[str, ...]] = []
+        self.between: list[tuple[ContainerId, ContainerId]] = []
+
+    async def move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
+        self.between.append((old, new))
+        self.used.append(tuple(paths))
+        return self.moved
+
+
+def keeping(keeper: FakeKeeper, *paths: str, mount_points: tuple[str, ...] | None = (), **named: Any) -> LayerKeeping:
+    request = Request("main", paths, OLD, mount_points, **named)
+    return LayerKeeping(keeper, request)  # type: ignore[arg-type]
+
+
+async def test_result_is_reported_for_each_path() -> None:
+    keeper = FakeKeeper({"/a": KEPT, "/b": KEPT, "/c": ABSENT})
+    made = keeping(keeper, "/a", "/b", "/c", "/vol/x", mount_points=("/vol",))
+    assert made.note == "main keeps nothing of /a, /b, /c, /vol/x: this agent did not start the successor"
+    await made.before_start(NEW)
+    assert keeper.used == [("/a", "/b", "/c")]
+    assert made.note == (
+        "main keeps /a, /b; main does not keep /c: the old container did not change it; "
+        "main does not keep /vol/x: it belongs to what is mounted at /vol, not to the container's own files"
+    )
+
+
+async def test_failure_is_reported_for_each_path() -> None:
+    made = keeping(FakeKeeper(keep.NotKept("why")), "/a", "/b")
+    await made.before_start(NEW)
+    assert made.note == "main does not keep /a: why; main does not keep /b: why"
+
+
+@pytest.mark.parametrize("named", [{"refused": "why"}, {"mount_points": None}])
+async def test_nothing_is_moved_if_refused_or_if_the_mounts_are_unknown(named: dict[str, Any]) -> None:
+    keeper = FakeKeeper({})
+    made = keeping(keeper, "/a", **named)
+    await made.before_start(NEW)
+    assert keeper.used == []
+    assert "/a: " in made.note
+
+
+async def test_note_is_bounded() -> None:
+    made = keeping(FakeKeeper(keep.NotKept("x" * 4000)), "/a")
+    await made.before_start(NEW)
+    assert len(made.note) == 2000
+
+
+async def test_agent_without_access_says_so() -> None:
+    assert await LayerKeeper().move(OLD, NEW, ["/a"]) == keep.NotKept("this agent has no access to it")
+
+
+class Outside:
+    """The runtime: names of snapshots, and no answer about their mounts."""
+
+    def __init__(self, error: Exception | None, snapshot: keep.Snapshot | None = SNAPSHOT) -> None:
+        self.error = error
+        self.snapshot = snapshot
+
+    async def container_status(self, container_id: ContainerId) -> "Outside":
+        del container_id
+        return self
+
+    async def mounts(self, snapshot: keep.Snapshot) -> Sequence[keep.Mount]:
+        del snapshot
+        if self.error is not None:
+            raise self.error
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("runtime", "why"),
+    [
+        (Outside(SnapshotError("unknown service")), "unknown service"),
+        (Outside(RuntimeError("internal")), "RuntimeError('internal')"),
+        (Outside(None), "the snapshotter's root is nothing, not an overlay"),
+        (Outside(None, snapshot=None), keep.NO_DIRECTORY),
+    ],
+)
+async def test_runtime_without_an_answer_is_a_reason(runtime: Any, why: str) -> None:
+    keeper = LayerKeeper(calls=runtime, snapshots=runtime, statuses=runtime)
+    assert await keeper.move(OLD, NEW, ["/a"]) == keep.NotKept(why)
+
+
+@pytest.fixture
+def keeper(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeKeeper:
+    fake = FakeKeeper({"/a": KEPT})
+    monkeypatch.setattr(env.outside.actuators.layers, "move", fake.move)
+    return fake
+
+
+async def test_reset_says_why_it_keeps_nothing(env: RestartEnv, keeper: FakeKeeper) -> None:
+    condition = await env.ask(strategy="reset", keep="/a")
+    assert condition.status is ConditionStatus.TRUE
+    assert keep.KUBELET in condition.message
+    assert keeper.used == []
+
+
+async def test_rerun_keeps_paths_in_a_reservation_while_the_old_container_is_removed(
+    env: RestartEnv, keeper: FakeKeeper
+) -> None:
+    old = env.pod.old["trainer"]
+    condition = await env.ask(strategy="rerun", keep="/a")
+    assert condition.status is ConditionStatus.TRUE
+    assert "trainer keeps /a" in condition.message
+    of_trainer = next(each for each in keeper.between if each[0] == old)
+    (onwards,) = [each for each in keeper.between if each[0] == of_trainer[1]]
+    newest = [view for view in await env.pod.containers() if view.ref.name == "trainer"]
+    assert onwards[1] == newest[-1].id
+    assert keep.INIT in condition.message
+
+
+async def test_only_what_was_parked_is_moved_on() -> None:
+    keeper = FakeKeeper({"/a": KEPT, "/b": "why"})
+    made = keeping(keeper, "/a", "/b")
+    await made.park(PLACE)
+    keeper.moved = {"/a": KEPT}
+    await made.park(PLACE)
+    await made.before_start(NEW)
+    assert keeper.between == [(OLD, PLACE), (OLD, PLACE), (PLACE, NEW)]
+    assert keeper.used == [("/a", "/b"), ("/a",), ("/a",)]
+    assert made.note == "main keeps /a; main does not keep /b: why"
+
+
+@pytest.mark.parametrize(
+    ("role", "is_restarted", "why"),
+    [
+        (ContainerRole.MAIN, True, ""),
+        (ContainerRole.SIDECAR, True, ""),
+        (ContainerRole.MAIN, False, keep.FINAL_EXIT),
+        (ContainerRole.INIT, True, keep.INIT),
+    ],
+)
+def test_rerun_keeps_nothing_where_an_end_could_be_final(role: ContainerRole, is_restarted: bool, why: str) -> None:
+    assert keep.obstacle_of_rerun(role=role, exit_is_restarted=is_restarted) == why
+
+
+@pytest.mark.parametrize("order", intents.SwapOrder)
+async def test_resumed_swap_keeps_what_its_order_allows(
+    env: RestartEnv, keeper: FakeKeeper, order: intents.SwapOrder
+) -> None:
+    view = next(iter(env.pod.pods.pods().values()))
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/keep": "/a"}))
+    act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, order=order))
+    assert isinstance(act, restart_plan.SwapPlan)
+    (note,) = act.kept
+    assert (keep.START_FIRST in note) is order.starts_first
+    assert keeper.used == []
+    assert act.bare().kept == []
+
+
+async def test_swap_reports_what_it_keeps(env: RestartEnv, keeper: FakeKeeper) -> None:
+    condition = await env.ask(strategy="swap", keep="/a")
+    assert condition.status is ConditionStatus.TRUE
+    assert "trainer keeps /a" in condition.message, condition.message
+    assert keeper.used == [("/a",)]
+
+
+async def test_bad_path_refuses_the_restart(env: RestartEnv, keeper: FakeKeeper) -> None:
+    condition = await env.ask(strategy="swap", keep="../etc")
+    assert condition.status is ConditionStatus.FALSE
+    assert "kubemend.io/keep" in condition.message
+    assert keeper.used == []
