@@ -28,6 +28,8 @@ RUN python -m venv --without-pip /opt/kubemend \
 FROM ${PYTHON}
 RUN python -m pip uninstall --yes --quiet --root-user-action=ignore wheel setuptools pip
 COPY --from=build /opt/kubemend /opt/kubemend
+# For the pods that mount this image as a volume (daemonset/components/launcher): the launcher, for their own Python.
+COPY launcher/kubemend_run.py /launcher/kubemend_run.py
 
 # libnvidia-ml.so.1 belongs to the driver and stays on the host, and so do libcuda.so.1 and its compiler, which prove
 # GPUs. The DaemonSet mounts the usual driver directories below /host. The libraries found there are the right ones also

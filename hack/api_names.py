@@ -145,6 +145,22 @@ WRITTEN_BY_PEOPLE: Final = (
         "the volume, and its variables in containers without `envFrom`",
     ),
     Name(
+        options.LAUNCHER,
+        Kind.ANNOTATION,
+        "Pod",
+        "container names, separated by commas",
+        "With the component `launcher`: the Python commands of these containers are run by the launcher.",
+        "none",
+    ),
+    Name(
+        options.LAUNCHER_OPTIONS,
+        Kind.ANNOTATION,
+        "Pod",
+        "options, separated by spaces",
+        "With the component `launcher`: the launcher's options, such as `--max-restarts 0`.",
+        "the launcher's defaults",
+    ),
+    Name(
         options.KEEP_CACHE,
         Kind.ANNOTATION,
         "Pod",

@@ -1,4 +1,6 @@
-"""Build the two images of the dev node from busybox and the gangs' worker, and import them: nothing is ever pulled.
+"""Build the dev node's two images from busybox, the gangs' worker and the launcher, and import them.
+
+Nothing is ever pulled.
 
 The archive is an OCI image layout (image-spec, image-layout.md) in a tar. The same busybox and the same compiler always
 give the same bytes, and so the same image ids. The worker is in the image, not on a volume: a successor is held at its
@@ -17,9 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hack.devnode import packages, pulse
+from launcher import kubemend_run
 
 BUSYBOX = "localhost/kubemend/busybox:dev"
-"""All of busybox, ``/bin/sh`` included, and the gangs' worker (``hack.devnode.pulse``)."""
+"""All of busybox, the gangs' worker (``hack.devnode.pulse``), and the launcher, where kubemend's own image has it."""
 
 PAUSE = "localhost/kubemend/pause:dev"
 """The image that holds a pod's namespaces."""
@@ -27,7 +30,7 @@ PAUSE = "localhost/kubemend/pause:dev"
 # Process 1 of a namespace gets only the signals that it handles: the trap makes SIGTERM end it at once. While it waits,
 # the shell also reaps the orphans of a pod that shares its process namespace.
 _PAUSE_SCRIPT = "trap 'exit 0' TERM INT; sleep 2147483647 & wait"
-_FOLDERS = ("bin", "etc", "root", "tmp", "var", "var/run")
+_FOLDERS = ("bin", "etc", "launcher", "root", "tmp", "var", "var/run")
 _FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -141,7 +144,8 @@ def _layer(busybox: pathlib.Path, *, worker: pathlib.Path) -> bytes:
     applets = sorted(set(run((str(busybox), "--list")).split()) - {"busybox"})
     links = {f"bin/{applet}": "busybox" for applet in applets}
     programs = {"bin/busybox": busybox.read_bytes(), pulse.PROGRAM.lstrip("/"): worker.read_bytes()}
-    files = {**programs, **{path: text.encode() for path, text in _FILES.items()}}
+    launcher = {"launcher/kubemend_run.py": pathlib.Path(kubemend_run.__file__).read_bytes()}
+    files = {**programs, **launcher, **{path: text.encode() for path, text in _FILES.items()}}
     return _tar(files, folders=_FOLDERS, links=links, executable=frozenset(programs))
 
 

@@ -47,7 +47,7 @@ class Observer:
 
     def __init__(self, where: layout.NodeLayout, *, api: kube.KubeClient, cri: CriClient, kubelet_root: Path) -> None:
         self._where = where
-        self._api = api
+        self.api = api
         self._cri = cri
         self._kubelet_root = kubelet_root
 
@@ -60,15 +60,15 @@ class Observer:
 
     async def create(self, manifest: Mapping[str, Any]) -> None:
         """Create a pod."""
-        await self._api.create(paths.collection("pods", namespace=_NAMESPACE), dict(manifest))
+        await self.api.create(paths.collection("pods", namespace=_NAMESPACE), dict(manifest))
 
     async def delete(self, name: str) -> None:
         """Delete a pod at once."""
-        await self._api.delete(paths.pod(_NAMESPACE, name), options={"gracePeriodSeconds": 0})
+        await self.api.delete(paths.pod(_NAMESPACE, name), options={"gracePeriodSeconds": 0})
 
     async def see(self, name: str) -> Seen:
         """Read the state once. Raises KubeError or CriError."""
-        pod = await self._api.get(paths.pod(_NAMESPACE, name))
+        pod = await self.api.get(paths.pod(_NAMESPACE, name))
         uid, status = pod["metadata"]["uid"], pod.get("status", {})
         running: dict[str, tuple[ContainerId, ...]] = {}
         for view in await self._cri.list_containers(pod_uid=PodUid(uid), state=ContainerState.RUNNING):

@@ -1,20 +1,24 @@
 """Trainers whose container's command is kubemend's launcher, on the real kubelet."""
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from hack.devnode import images, node, trainer
 from hack.devnode import launched as launching
-from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
 from tests import eventually
-from tests.scenarios import training
+from tests.scenarios import components, training
 from tests.scenarios.test_heartbeats import watched
 
 pytestmark = pytest.mark.devnode
@@ -74,6 +78,56 @@ async def test_a_fault_of_the_program_makes_no_container_and_the_next_one_does(
         await training.xid(dev, observer, name, 31)
         again = await restarted(observer, name, after, by="swap", because="Xid 31")
         assert again.running["trainer"] != after.running["trainer"]
+
+
+AGENT: Final[dict[str, Any]] = {
+    "metadata": {"name": "kubemend-agent"},
+    "spec": {
+        "selector": {"matchLabels": {"app": "agent"}},
+        "template": {
+            "metadata": {"labels": {"app": "agent"}},
+            "spec": {"nodeName": "absent", "containers": [{"name": "agent", "image": images.BUSYBOX}]},
+        },
+    },
+}
+"""The DaemonSet that names the launcher's image, without its pods."""
+
+
+@contextlib.asynccontextmanager
+async def agents_image(api: kube.KubeClient) -> AsyncIterator[None]:
+    """Have the DaemonSet for the length of the block."""
+    await api.create(paths.collection("namespaces"), {"metadata": {"name": "kubemend"}})
+    daemon_sets = paths.collection("daemonsets", group="apps", namespace="kubemend")
+    await api.create(daemon_sets, AGENT)
+    try:
+        yield
+    finally:
+        await api.delete(f"{daemon_sets}/kubemend-agent", options={})
+        await api.delete(f"{paths.collection('namespaces')}/kubemend", options={})
+
+
+async def test_component_runs_a_named_program_by_the_launcher_in_the_agents_image(
+    dev: node.DevNode, observer: Observer, own_state: str
+) -> None:
+    name = "launched-by-policy"
+    pod = launched(dev, name, launcher="trainer", launcher_options="--spare-after 1")
+    (container,) = pod["spec"]["containers"]
+    container["command"] = [sys.executable, "-u", "-c", launching.TRAIN]
+    container.pop("args", None)
+    component = components.in_force(observer.api, "launcher", asked=pod, volume="kubemend-launcher")
+    async with (
+        agents_image(observer.api),
+        component,
+        dev.agent(own_state) as agent,
+        training.made(observer, pod) as before,
+    ):
+        await training.until_ready(agent)
+        read = log(observer, name, before)
+        await eventually.true(lambda: "resumed from step" in read())
+        await training.xid(dev, observer, name, 31)
+        after = await restarted(observer, name, before, by="process", because="Xid 31")
+        assert is_unchanged(before, after)
+        await eventually.true(lambda: read().count("resumed from step") == 2)
 
 
 @pytest.mark.long

@@ -1,18 +1,15 @@
 """Every strategy keeps a pod's external state: resized limits, caches, image volumes, termination messages."""
 
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
 from hack.devnode import images
 from kubemend.agent.restart.intents import Strategy
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
-from tests import eventually
+from tests.scenarios import components
 from tests.scenarios.columns.board import DATA, LOOP, STRATEGIES, Board, Seen
 
 pytestmark = pytest.mark.devnode
@@ -21,7 +18,6 @@ MIB: Final = 1 << 20
 WORDS: Final = "illegal memory access at step 4711"
 LIMIT_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 TERMINATION_LOG: Final = "/dev/termination-log"
-CACHES: Final = Path(__file__).parents[3] / "daemonset" / "components" / "caches" / "policy.yaml"
 
 
 async def resize(board: Board, name: str, *, memory: str, cpu: str) -> None:
@@ -62,34 +58,13 @@ async def test_limits_that_were_resized_in_place_survive_every_restart(board: Bo
             assert not [each for each in after.status["conditions"] if each["type"].startswith("PodResize")]
 
 
-@contextlib.asynccontextmanager
-async def caches(board: Board) -> AsyncIterator[None]:
-    """Have the component caches in force for the length of the block."""
-
-    async def in_force() -> bool:
-        pod = board.manifest("asked", LOOP, None, {})
-        made = await board.api.create(f"{paths.collection('pods', namespace='default')}?dryRun=All", pod)
-        return any(each["name"] == "kubemend-cache" for each in made["spec"]["volumes"])
-
-    applied = []
-    try:
-        for made in yaml.safe_load_all(CACHES.read_text()):
-            plural = {"MutatingAdmissionPolicy": "policies", "MutatingAdmissionPolicyBinding": "policybindings"}
-            resource = f"mutatingadmission{plural[made['kind']]}"
-            collection = paths.collection(resource, group="admissionregistration.k8s.io")
-            await board.api.create(collection, made)
-            applied.append(f"{collection}/{made['metadata']['name']}")
-        await eventually.true(in_force, look_again=0.2)
-        yield
-    finally:
-        for each in reversed(applied):
-            await board.api.delete(each, options={})
-
-
 async def test_caches_survive_every_restart_and_the_writable_layer_does_not(board: Board) -> None:
     compiled = 'for each in "$TRITON_CACHE_DIR" /root/.triton; do mkdir -p $each && echo x >> $each/kernel; done'
     counted = 'wc -l < "$TRITON_CACHE_DIR/kernel"; wc -l < /root/.triton/kernel'
-    async with caches(board), board.pod("compiled", f"{compiled}; touch /root/done; {LOOP}") as first:
+    caches = components.in_force(
+        board.api, "caches", asked=board.manifest("asked", LOOP, None, {}), volume="kubemend-cache"
+    )
+    async with caches, board.pod("compiled", f"{compiled}; touch /root/done; {LOOP}") as first:
         seen = first
         for number, strategy in enumerate(STRATEGIES, 2):
             seen = await board.restarted("compiled", strategy, seen)

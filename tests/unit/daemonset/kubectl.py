@@ -30,5 +30,5 @@ def run(*arguments: str) -> str:
     """Return kubectl's output; it must succeed without a warning."""
     made = subprocess.run([program(), *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False)
     complaints = [line for line in made.stderr.splitlines() if not _NOTE.match(line)]
-    assert (made.returncode, complaints) == (0, []), arguments
+    assert (made.returncode, complaints) == (0, []), (arguments, made.stderr)
     return made.stdout

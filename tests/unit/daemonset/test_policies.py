@@ -61,6 +61,18 @@ def test_the_caches_are_for_pods_that_opted_in() -> None:
         assert f"'{name}'" in matched
 
 
+def test_launcher_is_for_pods_that_name_containers() -> None:
+    made = [obj for obj in manifests.render(("launcher",)) if obj["metadata"]["name"] == "kubemend-launcher"]
+    policies = [obj for obj in made if obj["kind"].endswith("Policy")]
+    assert len(policies) == 2
+    for policy in policies:
+        (matched,) = policy["spec"]["matchConditions"]
+        assert f"'{options.LAUNCHER}'" in matched["expression"]
+    assert f"'{options.LAUNCHER_OPTIONS}'" in str(policies)
+    agent = manifests.agent()
+    assert f"c.name == '{agent['name']}'" in str(policies), "whose image it is"
+
+
 def test_all_conditions_of_agents_are_allowed() -> None:
     types = [conditions.DEVICES_HEALTHY, conditions.DEVICE_FAILURE, conditions.IN_PLACE_RESTART]
     assert all(each.startswith(conditions.PREFIX) for each in types)

@@ -21,7 +21,7 @@ def objects() -> list[Json]:
     controllers = manifests.combined(manifests.DAEMONSET / "controller", manifests.DAEMONSET / "hub-from-nodes")
     return [
         *default,
-        *manifests.render(("caches", "device-taints", "pod-groups", "restart-namespaces")),
+        *manifests.render(("caches", "device-taints", "launcher", "pod-groups", "restart-namespaces")),
         *(obj for obj in controllers if manifests.identity(obj) not in known),
     ]
 
