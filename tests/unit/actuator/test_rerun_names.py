@@ -122,7 +122,7 @@ async def test_earlier_reservation_is_removed(pod: PodRig) -> None:
 
 
 async def test_name_held_by_another_container_does_not_stop_rerun(pod: PodRig) -> None:
-    theirs = await pod.kubelet_starts("trainer", attempt=2, start=False)
+    theirs = await pod.kubelet_starts("trainer", attempt=1, start=False)
     intent = pod.intent()
     with capture_logs() as said:
         outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent))

@@ -534,7 +534,8 @@ async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: R
     env.holders.hold(TARGET)
     await env.start()
     told = env.order(containers=frozenset({"trainer"}))
-    await eventually.true(lambda: "StopContainer" in env.pod.rig.server.called())
+    standing = await told.next()
+    assert (standing.phase, standing.reason) == (StepPhase.STOPPING, "DriverFreeing")
     reset = Finding(
         source=Source.KERNEL_LOG,
         kind=FindingKind.XID,
@@ -546,7 +547,8 @@ async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: R
     )
     env.ledger.apply(reset, inventory=env.devices.inventory)
     host.end(11)
-    standing = await told.next()
+    while (standing := await told.next()).phase is StepPhase.STOPPING:
+        assert standing.reason == "DriverFreeing"
     assert (standing.phase, standing.reason) == (StepPhase.FAILED, "DeviceNotUsable")
     assert "trainer" not in await env.pod.running()
 
@@ -730,7 +732,7 @@ async def test_members_and_phases_are_counted(env: RoundEnv) -> None:
     assert sample("kubemend_round_members_total", {"phase": "Stopped"}) == 1
     assert sample("kubemend_round_members_total", {"phase": "Running"}) == 1
     assert sample("kubemend_round_phase_seconds_count", {"phase": "held"}) == 1
-    assert sample("kubemend_round_unheld_seconds_count") == 1
+    await eventually.true(lambda: sample("kubemend_round_unheld_seconds_count") == 1)  # its restart is over
 
 
 async def test_fault_of_gang_is_left_to_round(env: RoundEnv) -> None:
