@@ -111,7 +111,7 @@ class CallFailed(CriError):
 def from_rpc(error: grpc.aio.AioRpcError, *, call: str, endpoint: str) -> CriError:
     """Return the CriError for a failed ``call``. The caller raises it ``from error``."""
     code, details = error.code(), " ".join((error.details() or "").split())
-    if code is grpc.StatusCode.UNAVAILABLE:
+    if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.CANCELLED and details == _RESET):
         return _unreachable(details, call=call, endpoint=endpoint)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return _unimplemented(details, call=call, endpoint=endpoint)
@@ -129,6 +129,9 @@ def from_rpc(error: grpc.aio.AioRpcError, *, call: str, endpoint: str) -> CriErr
         return NotFound(f"{call}: {details}", where=endpoint)
     return CallFailed(f"{call}: {code.name}: {details}", where=endpoint)
 
+
+_RESET = "CANCELLED"
+"""gRPC's own text: a server that ends has reset the stream, and no call was refused."""
 
 _OVERLOADED = "the runtime hangs or is overloaded: see its log (journalctl -u containerd or crio)"
 

@@ -27,6 +27,8 @@ def mapped(code: grpc.StatusCode, details: str | None, *, call: str = "CreateCon
         ),
         (Code.UNAVAILABLE, "Socket closed", errors.RuntimeUnavailable),
         (Code.UNAVAILABLE, None, errors.RuntimeUnavailable),
+        (Code.CANCELLED, "CANCELLED", errors.RuntimeUnavailable),
+        (Code.CANCELLED, "context canceled", errors.CallFailed),
         (
             Code.UNAVAILABLE,
             CONNECT + "FAILED_PRECONDITION: unix:/run/x.sock: connect failed: addr: unix:/run/x.sock "
