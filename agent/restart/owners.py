@@ -44,10 +44,10 @@ _COUNTS_NOTHING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """An owner that sums up its pods' restartCounts. ``limit`` is the path of the greatest sum in its object.
+    """An owner that sums up its pods' restartCounts. ``limit`` is the path, in its object, of the sum that fails it.
 
-    ``default`` is the limit of an object that sets none; None: then it does not count. ``label`` selects its pods.
-    ``fails_at_limit``: the sum may not even reach the limit (except 0).
+    A limit of 0 allows a sum of 0. ``default`` is the limit of an object that sets none; None: then it does not count.
+    ``label`` selects its pods.
     """
 
     kind: str
@@ -58,14 +58,14 @@ class Counting:
     limit: tuple[str, ...]
     default: int | None
     label: str
-    fails_at_limit: bool = False
 
 
 def counting(pod: PodView) -> Counting | None:
     """Return the owner that counts the pod's restarts; None if none is known to.
 
-    ``pkg/controller/job`` counts under OnFailure only; training-operator's ``PastBackoffLimit`` (pkg/core/job.go) under
-    any pod policy, because it uses the replica's, and only if a backoffLimit is set.
+    ``pkg/controller/job`` counts under OnFailure only (``pastBackoffLimitOnFailure`` in job_controller.go);
+    training-operator's ``PastBackoffLimit`` (pkg/core/job.go) under any pod policy, because it uses the replica's, and
+    only if a backoffLimit is set.
     """
     match pod.owner:
         case OwnerRef(api_group="batch", kind="Job", name=name) if pod.restart_policy is RestartPolicy.ON_FAILURE:
@@ -83,7 +83,6 @@ def counting(pod: PodView) -> Counting | None:
                 limit,
                 None,
                 KUBEFLOW_JOB_NAME,
-                fails_at_limit=True,
             )
     return None
 

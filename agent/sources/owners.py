@@ -149,7 +149,7 @@ class OwnerLookup:
                 params={"labelSelector": f"{owner.label}={owner.name}"},
                 project=_status_alone,
             )
-            limit -= 1 if owner.fails_at_limit and limit > 0 else 0
+            limit -= 1 if limit > 0 else 0  # it fails once the sum reaches the limit, or is more than none
             left = limit - failed - sum(_restarts(item) for item in pods.items)
             count = sum(item.get("status", {}).get("phase") not in PHASES_OVER for item in pods.items)
         return admission.OwnerFacts(job_restarts_left=left, job_pods=max(1, count))

@@ -110,10 +110,11 @@ def build_crio() -> None:
 
 @main.command()
 def versions() -> None:
-    """Print the version that each real part of a dev cluster reports."""
+    """Print the version that each real part of a dev cluster reports, and those of the controllers that are built."""
     answers = {"containerd": ".".join(str(number) for number in packages.ensure_packages().version)}
     answers |= {"cri-o": crio.reported()} if not crio.missing() else {}
     answers |= kubernetes.reported(where) if (where := kubernetes.assets()) else {}
+    answers |= {each.name: each.module.version for each in platforms.ALL if not each.missing()}
     for name, version in answers.items():
         click.echo(f"{name:<26}{version}")
 

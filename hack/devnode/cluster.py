@@ -8,6 +8,8 @@ from typing import Self
 from hack.devnode import leftovers, processes
 from hack.devnode.layout import NodeLayout
 from hack.devnode.node import DevNode, Options
+from kubemend.common.kube import client as kube
+from kubemend.common.kube import paths
 
 
 class Cluster:
@@ -67,3 +69,11 @@ async def power_off(node: DevNode) -> None:
         each for each in processes.running() if any(path.startswith(inside) for path in processes.cgroups(each.pid))
     ]:
         await processes.terminate(members, grace=0)
+
+
+async def out_of_service(api: kube.KubeClient, name: str) -> None:
+    """Mark a node as the node controller marks a silent one, and as its operator does (KEP-2268)."""
+    ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+    await api.patch_status(f"{paths.NODES}/{name}", {"status": {"conditions": [ready]}})
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+    await api.patch(f"{paths.NODES}/{name}", {"spec": {"taints": [taint]}})

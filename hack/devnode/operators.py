@@ -52,8 +52,8 @@ async def write_certificate(where: Path) -> None:
         raise processes.ProcessError(f"openssl could not write {where / 'tls.crt'}; is it installed?")
 
 
-async def until_ready(child: processes.Child, *, port: int, log: Path) -> None:
-    """Wait until a controller's ``/readyz`` answers.
+async def until_ready(child: processes.Child, *, port: int, log: Path, path: str = "readyz") -> None:
+    """Wait until a controller's ``/readyz``, or another ``path``, answers.
 
     Raises processes.ProcessError when it ends, TimeoutError.
     """
@@ -62,7 +62,7 @@ async def until_ready(child: processes.Child, *, port: int, log: Path) -> None:
             if child.returncode is not None:
                 raise processes.ProcessError(f"{child.name} ended ({child.returncode}); see {log}")
             with contextlib.suppress(aiohttp.ClientError, OSError):
-                async with session.get(f"http://{HOST}:{port}/readyz") as answer:
+                async with session.get(f"http://{HOST}:{port}/{path}") as answer:
                     if answer.ok:
                         return
 

@@ -67,6 +67,7 @@ class Platform:
     - ``makes_certificates``: it makes those of its webhooks itself, for names that the API server cannot use here; so
       its webhooks are not called
     - ``groups`` are the API groups whose webhooks are called; empty: all
+    - ``health`` is the fixed port and the path of its health check; None for one that can be told its port
     """
 
     module: GoModule
@@ -79,6 +80,7 @@ class Platform:
     certificates: str = ""
     makes_certificates: bool = False
     groups: frozenset[str] = frozenset()
+    health: tuple[int, str] | None = None
 
     @property
     def name(self) -> str:
@@ -142,6 +144,19 @@ def _kueue_flags(place: Place) -> list[str]:
     return [f"--config={place.write('config.yaml', config)}", "--feature-gates=VisibilityOnDemand=false"]
 
 
+def _trainer_flags(place: Place) -> list[str]:
+    config = {
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        "certManagement": {"enable": False},
+        "webhook": {"host": operators.HOST, "port": place.webhook_port},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": place.health_address},
+    }
+    return [f"--config={place.write('config.yaml', config)}"]
+
+
 def _module(name: str, *, root: str, requires: str, package: str) -> GoModule:
     return GoModule(
         name=name, root=_ROOT / root, requires=requires, packages=(package,), hint=_HINT, duration=_DURATION
@@ -195,7 +210,32 @@ KUEUE: Final = Platform(
     certificates="/etc/kueue/metrics/certs",
     groups=frozenset({"batch", "kueue.x-k8s.io"}),
 )
-ALL: Final = (LEADER_WORKER_SET, KUBERAY, TRAINING_OPERATOR, KUEUE)
+MPI_OPERATOR: Final = Platform(
+    module=_module(
+        "mpi-operator",
+        root="mpi-operator",
+        requires="github.com/kubeflow/mpi-operator",
+        package="github.com/kubeflow/mpi-operator/cmd/mpi-operator",
+    ),
+    program="mpi-operator",
+    definitions="manifests/base/kubeflow.org_mpijobs.yaml",
+    flags=lambda place: [f"--kubeConfig={place.kubeconfig}", f"--lock-namespace={NAMESPACE}"],
+    health=(8080, "healthz"),
+)
+TRAINER: Final = Platform(
+    module=_module(
+        "Trainer",
+        root="trainer",
+        requires="github.com/kubeflow/trainer/v2",
+        package="github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
+    ),
+    program="trainer-controller-manager",
+    definitions="manifests/base/crds/trainer.kubeflow.org_*.yaml",
+    flags=_trainer_flags,
+    webhooks="manifests/base/webhook/manifests.yaml",
+    certificates="/tmp/k8s-webhook-server/serving-certs",
+)
+ALL: Final = (LEADER_WORKER_SET, KUBERAY, TRAINING_OPERATOR, KUEUE, MPI_OPERATOR, TRAINER)
 
 
 @contextlib.asynccontextmanager
@@ -214,6 +254,7 @@ async def run(platform: Platform, dev: DevNode, api: kube.KubeClient) -> AsyncIt
         webhook_port=loopback.free_port(),
         health_port=loopback.free_port(),
     )
+    health_port, health_path = platform.health or (place.health_port, "readyz")
     place.directory.mkdir(parents=True, exist_ok=True)
     await operators.write_certificate(place.directory)
     log = place.directory / "controller.log"
@@ -228,7 +269,7 @@ async def run(platform: Platform, dev: DevNode, api: kube.KubeClient) -> AsyncIt
         environment={**os.environ, "KUBECONFIG": str(place.kubeconfig), **platform.environment},
     )
     try:
-        await operators.until_ready(child, port=place.health_port, log=log)
+        await operators.until_ready(child, port=health_port, log=log, path=health_path)
         bundle = (place.directory / "tls.crt").read_bytes()
         configurations = [] if platform.makes_certificates else [*_webhooks(platform, source)]
         async with operators.webhooks(api, configurations, port=place.webhook_port, bundle=bundle):
@@ -267,8 +308,9 @@ async def _prepare_certificates(platform: Platform, source: Path, api: kube.Kube
 
 
 def _webhooks(platform: Platform, source: Path) -> Iterator[Json]:
-    """Yield its webhooks' configurations; those for pods are limited to its own pods, as its release limits them."""
+    """Yield its webhooks' configurations, under its name; those for pods are limited to its own pods, as released."""
     for configuration in _documents(source, platform.webhooks) if platform.webhooks else ():
+        configuration["metadata"]["name"] = f"{platform.module.root.name}-{configuration['metadata']['name']}"
         if platform.groups:
             its = configuration["webhooks"]
             configuration["webhooks"] = [each for each in its if platform.groups & {*each["rules"][0]["apiGroups"]}]

@@ -168,7 +168,7 @@ async def a_node_is_lost(story: Story, product: Product, member: str) -> None:
     gone = {each for each, pod in (await training.pods()).items() if pod["spec"]["nodeName"] == lost.name}
     await product.kill_agent(story.cluster.nodes.index(lost))
     await devnode_cluster.power_off(lost)
-    await out_of_service(story.api, lost.name)
+    await devnode_cluster.out_of_service(story.api, lost.name)
     training.lose_peer()
     restart = await story.restarted(because="Exit", recreated=gone, before=before)
     assert restart["status"]["trigger"]["member"] == (await training.pods())[DRIVER]["metadata"]["name"]
@@ -192,11 +192,3 @@ async def completes(story: Story) -> None:
     assert (status["previousInPlaceRestartAttempt"], status["currentInPlaceRestartAttempt"]) == (3, 4)
     assert {each["name"]: each["succeeded"] for each in status["replicatedJobsStatus"]} == {"driver": 1, "workers": 1}
     assert len(await story.rounds.all()) == story.count == 4
-
-
-async def out_of_service(api: kube.KubeClient, name: str) -> None:
-    """Mark a node as the node controller marks a silent one, and as its operator does (KEP-2268)."""
-    ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
-    await api.patch_status(f"{paths.NODES}/{name}", {"status": {"conditions": [ready]}})
-    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
-    await api.patch(f"{paths.NODES}/{name}", {"spec": {"taints": [taint]}})

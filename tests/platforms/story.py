@@ -2,13 +2,16 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
+from hack.devnode import cluster as clusters
 from hack.devnode import controlplane, platforms
 from hack.devnode.cluster import Cluster
+from hack.devnode.node import DevNode
 from hack.devnode.platforms import Platform
 from hack.devnode.rounds import Rounds
 from kubemend.common.kube import client as kube
@@ -18,6 +21,12 @@ from tests.scenarios.gang.product import PATIENT, Product
 _DEADLINE = 120.0
 
 Json = dict[str, Any]
+Upon = Callable[[DevNode, kube.KubeClient], AbstractAsyncContextManager[None]]
+
+
+def nothing(_: DevNode, __: kube.KubeClient) -> AbstractAsyncContextManager[None]:
+    """Run nothing: the controller needs only Kubernetes."""
+    return contextlib.nullcontext()
 
 
 class Story:
@@ -42,17 +51,20 @@ class Story:
         size: int,
         state: Path,
         tell: Callable[[Json], None],
+        upon: Upon = nothing,
     ) -> AsyncIterator[Self]:
         """Run the controller, Kubernetes' own, and the product; yields when all are ready, without a training yet.
 
         Kubernetes' own begin after the definitions: the garbage collector would see later ones only after half a
-        minute. Skips the test where the controller has not been built.
+        minute. ``upon`` runs what the controller itself needs, such as one for the objects that it makes. Skips the
+        test where the controller has not been built.
         """
         if why := platform.missing():
             pytest.skip(why)
         async with contextlib.AsyncExitStack() as stack:
             api = await stack.enter_async_context(kube.connect(kubeconfig=cluster.first.kubeconfig))
             product = await stack.enter_async_context(Product.on(cluster, state=state))
+            await stack.enter_async_context(upon(cluster.first, api))
             await stack.enter_async_context(platforms.run(platform, cluster.first, api))
             control_plane = cluster.first.layout.root / "control-plane"
             await stack.enter_async_context(controlplane.on(cluster.first.kubeconfig, control_plane))
@@ -114,6 +126,22 @@ class Story:
         await self.tell("suspended in a round", restart)
         return restart
 
+    async def a_node_is_lost(self) -> Json:
+        """One node fails and is marked out of service; a member elsewhere dies then, as its peers are gone.
+
+        The members of the lost node come again on another one, and the others wait for them in place.
+        """
+        training, before = self.training, await self.training.uids()
+        lost = training.cluster.nodes[1]
+        on = {member: await training.node_of(member) for member in training.members}
+        gone = {member for member, node in on.items() if node is lost}
+        assert gone, "no member is on the node"
+        await self._product.kill_agent(1)
+        await clusters.power_off(lost)
+        await clusters.out_of_service(training.api, lost.name)
+        await training.kill(next(member for member in training.members if member not in gone))
+        return await self._restarted("a node lost", because="Exit", recreated=gone, before=before)
+
     async def a_round_is_refused(self, member: str) -> Json:
         """A member's program dies of SIGKILL, and its gang is not restarted; kubelet starts the one again."""
         await self.training.kill(member)
@@ -158,7 +186,7 @@ class Story:
         assert status["trigger"]["kind"] == because, status
         await self.training.all_train()
         after = await self.training.uids()
-        assert {member for member, uid in before.items() if uid not in after.values()} == recreated
+        assert {member for member, uid in before.items() if uid not in after.values()} == recreated, status
         assert all(self.training.lives(member)[-1].step >= steps[member] for member in after if member in before)
         await self.tell(case, restart)
         return restart

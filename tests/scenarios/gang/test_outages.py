@@ -215,7 +215,7 @@ async def test_members_of_a_lost_node_are_recreated_while_others_wait(tmp_path: 
             before = await gang.identities()
             await product.kill_agent(1)
             await clusters.power_off(lost)
-            await out_of_service(api, lost.name)
+            await clusters.out_of_service(api, lost.name)
             fault = await gang.end(0, exit_code=1)
             await gang.gone(1, before[1][0])
             await sentences.held(gang, 0, 2, 3)
@@ -267,14 +267,6 @@ async def own_cluster(kind: str, *, nodes: int) -> AsyncIterator[Cluster]:
         yield made
     assert made.leftovers() == []
     made.forget()
-
-
-async def out_of_service(api: kube.KubeClient, name: str) -> None:
-    """Mark a node as the node controller marks a silent one, and as its operator does (KEP-2268)."""
-    ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
-    await api.patch_status(f"{paths.NODES}/{name}", {"status": {"conditions": [ready]}})
-    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
-    await api.patch(f"{paths.NODES}/{name}", {"spec": {"taints": [taint]}})
 
 
 async def plan_maintenance(api: kube.KubeClient, name: str) -> None:

@@ -97,7 +97,7 @@ async def test_pods_are_counted_for_a_decision_only() -> None:
     running = asyncio.create_task(owners.run(outside.Pods(*everyone)))
     await eventually.true(lambda: len(api.asked) == len(everyone))
     assert api.listed == []
-    assert await owners.facts(everyone[0], at_once=True) == admission.OwnerFacts(job_restarts_left=6, job_pods=2)
+    assert await owners.facts(everyone[0], at_once=True) == admission.OwnerFacts(job_restarts_left=5, job_pods=2)
     assert api.listed == [{"labelSelector": "batch.kubernetes.io/job-name=j"}]
     running.cancel()
 
@@ -194,9 +194,9 @@ async def test_leader_worker_set_without_name_or_spec_gives_unknown(name: str) -
 async def test_count_is_never_cached_and_not_awaited() -> None:
     api = Api(limit=6, counts=(1, 2))
     owners = OwnerLookup(api)
-    assert await owners.facts(member()) == admission.OwnerFacts(job_restarts_left=3, job_pods=2)
+    assert await owners.facts(member()) == admission.OwnerFacts(job_restarts_left=2, job_pods=2)
     api.counts = (2, 2)
-    assert await owners.facts(member(), at_once=True) == admission.OwnerFacts(job_restarts_left=2, job_pods=2)
+    assert await owners.facts(member(), at_once=True) == admission.OwnerFacts(job_restarts_left=1, job_pods=2)
     api.hangs = True
     assert await owners.facts(member(), at_once=True) is None
 
