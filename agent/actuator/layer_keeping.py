@@ -20,6 +20,7 @@ from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import keep
+from kubemend.common import contained
 from kubemend.common.side_process import Calls, ProcessEndedError
 
 log = structlog.get_logger(__name__)
@@ -66,10 +67,18 @@ class LayerKeeper:
         self._seconds = seconds
 
     async def move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
-        """Move paths to a created container; return why each was not moved, ``KEPT`` if it was. Never fails.
+        """Move paths to a created container; return why each was not moved, ``KEPT`` if it was.
 
         The old container must have ended or never run, and the new one must not have been started.
         """
+        with contained.within(contained.Part.CONTAINER, new) as work:
+            return await self._in_time(old, new, paths)
+        assert work.error is not None
+        return keep.NotKept(contained.why(work.error))
+
+    async def _in_time(
+        self, old: ContainerId, new: ContainerId, paths: Sequence[str]
+    ) -> Mapping[str, str] | keep.NotKept:
         try:
             async with asyncio.timeout(self._seconds + _SLACK):
                 return await self._move(old, new, paths)
@@ -79,9 +88,6 @@ class LayerKeeper:
             return keep.NotKept(str(error))
         except (ProcessEndedError, OSError) as error:
             return keep.NotKept(error.strerror or str(error))
-        except Exception as error:
-            log.exception("keep.failed", container=new)
-            return keep.NotKept(repr(error))
 
     async def _move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
         if self._calls is None or self._snapshots is None or self._statuses is None:

@@ -98,16 +98,16 @@ async def rig(containerd: Containerd) -> AsyncIterator[Rig]:
 async def test_named_paths_survive_and_others_do_not(pods: Pods, rig: Rig, order: intents.SwapOrder) -> None:
     """Also what the container has removed from a directory of the image stays removed."""
     writes = (
-        '[ -n "$KUBEMEND_RESTART_COUNT" ] || { umask 027; mkdir -p /work/deep/cache; '
-        "chown 7:8 /work; chmod 1711 /work; cd /work/deep/cache; echo compiled > kernel; ln -s /proc/1/root out; "
+        '[ -n "$KUBEMEND_RESTART_COUNT" ] || { umask 027; mkdir -p /model/deep/cache; '
+        "chown 7:8 /model; chmod 1711 /model; cd /model/deep/cache; echo compiled > kernel; ln -s /proc/1/root out; "
         "mkfifo fifo; echo lost > /lost; rm -r /bin/ls; echo more > /bin/more-of-it; : > /ready; }; " + LOOP
     )
     running = await pods.run(name=f"kept-{order.value}", containers=[container("main", writes)])
     await rig.ready(running)
-    new, note = await rig.swap(running, "/work/deep/cache", "/bin", "/never", order=order)
-    assert note == "main keeps /work/deep/cache, /bin; main does not keep /never: the old container did not change it"
-    assert await rig.sh(new, "cat /work/deep/cache/kernel; stat -c '%u:%g %a' /work") == "compiled\n7:8 1711\n"
-    assert await rig.sh(new, "readlink /work/deep/cache/out; cat /bin/more-of-it") == "/proc/1/root\nmore\n"
+    new, note = await rig.swap(running, "/model/deep/cache", "/bin", "/never", order=order)
+    assert note == "main keeps /model/deep/cache, /bin; main does not keep /never: the old container did not change it"
+    assert await rig.sh(new, "cat /model/deep/cache/kernel; stat -c '%u:%g %a' /model") == "compiled\n7:8 1711\n"
+    assert await rig.sh(new, "readlink /model/deep/cache/out; cat /bin/more-of-it") == "/proc/1/root\nmore\n"
     assert await rig.sh(new, "test ! -e /lost && test ! -e /bin/ls && test -e /bin/sh && echo so") == "so\n"
 
 

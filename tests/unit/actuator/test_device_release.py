@@ -188,7 +188,7 @@ async def test_late_list_counts_while_the_old_process_is_dying(host: GpuHost) ->
     async with around(host, patience=BUSY) as (gates, visit):
         host.busy.set()
         async with asyncio.timeout(30):
-            await host.questions_reach(2)  # nobody asks again before it has learnt whom it waits for
+            await host.questions_reach(2)  # the gate queries again once it knows the old processes
         assert visit.was_occupied
         host.die(PID)
         assert not await gates.opens("r1", timeout=0.05)

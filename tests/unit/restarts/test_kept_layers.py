@@ -13,6 +13,7 @@ from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRole
 from kubemend.agent.restart import intents, keep
 from kubemend.agent.restarts import planning, restart_plan
+from kubemend.common import contained
 from tests.environments.restarts import NOW, RestartEnv
 
 SNAPSHOT = keep.Snapshot("overlayfs", "old")
@@ -97,7 +98,6 @@ class Outside:
     ("runtime", "why"),
     [
         (Outside(SnapshotError("unknown service")), "unknown service"),
-        (Outside(RuntimeError("internal")), "RuntimeError('internal')"),
         (Outside(None), "the snapshotter's root is nothing, not an overlay"),
         (Outside(None, snapshot=None), keep.NO_DIRECTORY),
     ],
@@ -105,6 +105,21 @@ class Outside:
 async def test_runtime_without_an_answer_is_a_reason(runtime: Any, why: str) -> None:
     keeper = LayerKeeper(calls=runtime, snapshots=runtime, statuses=runtime)
     assert await keeper.move(OLD, NEW, ["/a"]) == keep.NotKept(why)
+
+
+async def test_internal_error_is_a_reason_and_counted() -> None:
+    runtime: Any = Outside(RuntimeError("internal"))
+    counted = contained.count()
+    moved = await LayerKeeper(calls=runtime, snapshots=runtime, statuses=runtime).move(OLD, NEW, ["/a"])
+    assert isinstance(moved, keep.NotKept)
+    assert moved.why.startswith("internal error (RuntimeError in ")
+    assert contained.count() == counted + 1
+
+
+async def test_error_that_concerns_the_whole_agent_is_not_contained() -> None:
+    runtime: Any = Outside(MemoryError())
+    with pytest.raises(MemoryError):
+        await LayerKeeper(calls=runtime, snapshots=runtime, statuses=runtime).move(OLD, NEW, ["/a"])
 
 
 @pytest.fixture
