@@ -158,6 +158,7 @@ async def rig_in(tmp_path: Path) -> AsyncIterator[Rig]:
         rig.standbys = Standbys(server.runtime, old=rig.old)
         watching = asyncio.create_task(watch.run(), name="watch")
         await server.reader_present()
+        await watch.until_listed()
         server.calls.clear()
         yield rig
         assert not rig.standbys.held, "a successor stays held"
