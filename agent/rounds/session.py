@@ -330,6 +330,8 @@ class MemberSession:
             return outcome
         if self._end_reason is None:
             self._stopped()
+        elif self._end_reason is EndReason.RELEASED:  # at the deaths, before the successors had been checked
+            self._observe_stop()
         outcome = await self._undisputed(act, outcome, until=self._loop.time() + self._longest_hold())
         if self._end_reason is None:
             self.begins_anew, self._is_told = True, False
@@ -386,13 +388,16 @@ class MemberSession:
 
     def _stopped(self) -> None:
         self._held_since = self._loop.time() if self._held_since is None else self._held_since
-        for phase, seconds in self._seconds.items():
-            self._metrics.round_phase.labels(phase).observe(seconds)
-        self._metrics.round_slip.observe(self.holding.slipped)
+        self._observe_stop()
         if self._is_told and not self.holding.slipped:  # it would be one more message of each of thousands
             self.standing = replace(self.standing, seconds=MappingProxyType(dict(self._seconds)))
         else:
             self.stand(StepPhase.STOPPED)
+
+    def _observe_stop(self) -> None:
+        for phase in self._seconds.keys() - {"held"}:  # ``_count_hold`` counts that
+            self._metrics.round_phase.labels(phase).observe(self._seconds[phase])
+        self._metrics.round_slip.observe(self.holding.slipped)
 
     async def until_gone(self) -> None:
         """Wait until a pod that is being deleted or ended is gone or over, and report that.

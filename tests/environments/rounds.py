@@ -48,18 +48,23 @@ MAINS = {"trainer", "logger"}
 
 @dataclass
 class Told:
-    """The member's states, as they were reported. ``deaths`` are those of members whose successor has not started."""
+    """The member's states, as they were reported.
+
+    ``deaths`` are those of members whose successor has not started; ``starts`` report a start that is under way.
+    """
 
     settled: Callable[[], bool]
     standings: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
     deaths: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
+    starts: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
 
     def put(self, standing: Standing) -> None:
-        is_death = (standing.phase, standing.reason) == (StepPhase.STOPPED, session.NOT_STARTED)
-        (self.deaths if is_death else self.standings).put_nowait(standing)
+        apart = {session.NOT_STARTED: self.deaths, "Starting": self.starts}
+        is_stopped = standing.phase is StepPhase.STOPPED
+        (apart.get(standing.reason, self.standings) if is_stopped else self.standings).put_nowait(standing)
 
     async def next(self) -> Standing:
-        """Return the next state, except that of a death; one that has stopped is held then."""
+        """Return the next state, except deaths and starts; one that has stopped is held then."""
         async with asyncio.timeout(DEADLINE):
             standing = await self.standings.get()
             if standing.phase is StepPhase.STOPPED:
@@ -69,6 +74,10 @@ class Told:
     async def death(self) -> Standing:
         async with asyncio.timeout(DEADLINE):
             return await self.deaths.get()
+
+    async def start(self) -> Standing:
+        async with asyncio.timeout(DEADLINE):
+            return await self.starts.get()
 
 
 @dataclass

@@ -54,12 +54,14 @@ def sleeps(_: int) -> Thread:
     return Thread(77, 78, "python", "S")
 
 
-async def swapped(rig: Rig, processes: Processes, *, unanswered: int, time_limit: float = 30.0) -> Outcome:
+async def swapped(
+    rig: Rig, processes: Processes, *, unanswered: int, time_limit: float = 30.0, unanswered_seconds: float = 0.05
+) -> Outcome:
     """Swap a container whose kill times out repeatedly."""
     intent = rig.intent()
     material = await rig.material(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=unanswered)
-    rig.server.delay("StopContainer", 0.05)
+    rig.server.delay("StopContainer", unanswered_seconds)
     tools = replace(rig.tools(time_limit=time_limit), processes=processes, rhythm=QUICK)
     return await SwapActuator(tools).carry_out(intent, material=material)
 
@@ -76,7 +78,7 @@ async def test_process_stuck_in_kernel_is_reported_with_its_place(rig: Rig) -> N
 
 
 async def test_death_in_progress_extends_the_time_limit(rig: Rig) -> None:
-    outcome = await swapped(rig, Processes(frees), unanswered=5, time_limit=0.5)
+    outcome = await swapped(rig, Processes(frees), unanswered=5, unanswered_seconds=0.7, time_limit=3.0)
     assert outcome.result is Result.SWAPPED
 
 

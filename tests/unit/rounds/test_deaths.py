@@ -1,11 +1,13 @@
 """A member reports the death of its old containers at once, and what starts after the release is not held."""
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import grpc
 import pytest
 
+from kubemend.agent.clients.cri.errors import NotFound
 from kubemend.agent.model.workloads import ExecHook
 from kubemend.agent.rounds.session import NOT_STARTED
 from kubemend.common.coordination import StepPhase
@@ -75,6 +77,18 @@ async def test_successor_that_starts_before_the_release_is_held(env: RoundEnv) -
     assert (await told.next()).phase is StepPhase.RUNNING
 
 
+async def test_phases_of_a_member_that_is_released_at_its_death_are_counted(env: RoundEnv) -> None:
+    cannot_start_beside(env)
+    env.pod.rig.server.delay("StartContainer", seconds=0.5)
+    told = env.order(containers=frozenset({"trainer"}))
+    await told.death()
+    env.rounds.release("default/gang-1", [])
+    assert (await told.next()).phase is StepPhase.RUNNING
+    sample = env.registry.get_sample_value
+    await eventually.true(lambda: sample("kubemend_round_unheld_seconds_count") == 1)
+    assert sample("kubemend_round_phase_seconds_count", {"phase": "stop"}) == 1
+
+
 async def test_kubelets_copy_of_a_successor_that_was_never_held_is_removed(env: RoundEnv) -> None:
     cannot_start_beside(env)
     env.pod.rig.server.delay("StartContainer", seconds=0.5)
@@ -84,7 +98,9 @@ async def test_kubelets_copy_of_a_successor_that_was_never_held_is_removed(env: 
     assert (await told.next()).phase is StepPhase.RUNNING
     env.pod.rig.server.delay("StartContainer", seconds=0.0)
     ours = (await env.newest())["trainer"]
-    theirs = await env.pod.kubelet_starts("trainer", attempt=3)  # the name between them is reserved
+    theirs = await env.pod.kubelet_starts("trainer", attempt=3, start=False)  # the name between them is reserved
+    with contextlib.suppress(NotFound):  # it may be removed already
+        await env.pod.rig.cri.start_container(theirs)
 
     async def ours_runs_alone() -> bool:
         return (await env.pod.running())["trainer"] == [ours]
