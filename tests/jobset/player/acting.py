@@ -7,10 +7,16 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from hack.jobset_scenarios import holding, places
-from hack.jobset_scenarios.checked import ScenarioError
-from hack.jobset_scenarios.kubelets import Kubelets, is_over
-from hack.jobset_scenarios.model import (
+from kubemend.common import aio
+from kubemend.common.gangs import GangKey
+from kubemend.common.kube import client, errors, timestamps
+from kubemend.controller.jobset.spec import model as jobsets
+from kubemend.controller.restarts import names
+from kubemend.controller.restarts.objects import NewRound
+from tests.jobset.player import holding, places
+from tests.jobset.player.checked import ScenarioError
+from tests.jobset.player.kubelets import Kubelets, is_over
+from tests.jobset.player.model import (
     EVERY_JOB,
     Action,
     Check,
@@ -29,13 +35,7 @@ from hack.jobset_scenarios.model import (
     SetPods,
     WriteStatus,
 )
-from hack.jobset_scenarios.stage import PATIENCE, Stage
-from kubemend.common import aio
-from kubemend.common.gangs import GangKey
-from kubemend.common.kube import client, errors, timestamps
-from kubemend.controller.jobset.spec import model as jobsets
-from kubemend.controller.restarts import names
-from kubemend.controller.restarts.objects import NewRound
+from tests.jobset.player.stage import PATIENCE, Stage
 
 Json = dict[str, Any]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from hack.devnode import apiserver, controlplane
-from hack.jobset_scenarios import places, seeing, stage
-from hack.jobset_scenarios.acting import Actor, NotRefusedError
-from hack.jobset_scenarios.checked import ScenarioError
-from hack.jobset_scenarios.model import Expect, RestartController, Scenario, Step
-from hack.jobset_scenarios.seeing import Seen
-from hack.jobset_scenarios.stage import PATIENCE, Controller, Stage
 from kubemend.common.kube import errors
 from kubemend.controller.jobset.spec import model as jobsets
+from tests.jobset.player import places, seeing, stage
+from tests.jobset.player.acting import Actor, NotRefusedError
+from tests.jobset.player.checked import ScenarioError
+from tests.jobset.player.model import Expect, RestartController, Scenario, Step
+from tests.jobset.player.seeing import Seen
+from tests.jobset.player.stage import PATIENCE, Controller, Stage
 
 _LOOK_AGAIN: Final = 0.2  # seconds
 _SIDE_BY_SIDE: Final = 16

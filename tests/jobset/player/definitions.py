@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import yaml
 
-_DAEMONSET: Final = Path(__file__).parents[2] / "daemonset"
+_DAEMONSET: Final = Path(__file__).parents[3] / "daemonset"
 _FILES: Final = (_DAEMONSET / "jobset" / "crd.yaml", _DAEMONSET / "crds" / "restarts.yaml")
 
 

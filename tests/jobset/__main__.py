@@ -1,4 +1,4 @@
-"""``python -m hack.jobset_scenarios [FILE...]``: one line for each scenario."""
+"""``python -m tests.jobset [FILE...]``: one line for each scenario."""
 
 import argparse
 import asyncio
@@ -10,15 +10,15 @@ from typing import Final
 import structlog
 
 from hack.devnode import apiserver, controlplane
-from hack.jobset_scenarios import playing, reading
-from hack.jobset_scenarios.checked import ScenarioError
+from tests.jobset.player import playing, reading
+from tests.jobset.player.checked import ScenarioError
 
-_ALL: Final = Path(__file__).parents[2] / "tests" / "jobset" / "scenarios"
+_ALL: Final = Path(__file__).with_name("scenarios")
 
 
 def main() -> int:
     """Run the command line; 1 when a scenario did not go as expected."""
-    parser = argparse.ArgumentParser(prog="hack.jobset_scenarios", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.jobset", description=__doc__)
     parser.add_argument("files", nargs="*", type=Path, help="scenarios (default: all)")
     args = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -30,7 +30,7 @@ def main() -> int:
         sys.exit(why)
     outcomes = asyncio.run(playing.play_all(scenarios))
     for outcome in outcomes:
-        print(outcome)
+        print(outcome)  # noqa: T201
     return 0 if all(outcome.is_well for outcome in outcomes) else 1
 
 

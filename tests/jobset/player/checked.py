@@ -19,7 +19,7 @@ class ScenarioError(ValueError):
 class _Loader(yaml.SafeLoader):
     """Refuse a duplicate key: one of two expectations would silently be ignored."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)

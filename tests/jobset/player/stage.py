@@ -11,8 +11,6 @@ from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry
 
-from hack.jobset_scenarios import holding, places
-from hack.jobset_scenarios.definitions import definitions
 from kubemend.common import aio
 from kubemend.common.components import ComponentStatus
 from kubemend.common.gangs import GangKey
@@ -26,6 +24,8 @@ from kubemend.controller.jobsets.running import JobSets
 from kubemend.controller.restarts import names, objects
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.restarts.store import RestartChange
+from tests.jobset.player import holding, places
+from tests.jobset.player.definitions import definitions
 
 Json = dict[str, Any]
 

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from hack.jobset_scenarios import places
-from hack.jobset_scenarios.checked import ScenarioError
-from hack.jobset_scenarios.model import JobState, SetJobs, SetPods
 from kubemend.common import aio
 from kubemend.common.kube import client, paths
+from tests.jobset.player import places
+from tests.jobset.player.checked import ScenarioError
+from tests.jobset.player.model import JobState, SetJobs, SetPods
 
 Json = dict[str, Any]
 

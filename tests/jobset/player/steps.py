@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from hack.jobset_scenarios import checked
-from hack.jobset_scenarios.model import (
+from tests.jobset.player import checked
+from tests.jobset.player.model import (
     Action,
     Check,
     Create,

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from hack.jobset_scenarios import checked
-from hack.jobset_scenarios.checked import Json
-from hack.jobset_scenarios.model import Expect, ExpectedJob
+from tests.jobset.player import checked
+from tests.jobset.player.checked import Json
+from tests.jobset.player.model import Expect, ExpectedJob
 
 _KEYS: Final = (
     "jobset", "like", "conditions", "terminalState", "restarts", "restartsCountTowardsMax", "inPlace", "replicatedJobs",

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hack.jobset_scenarios import places
 from kubemend.common import aio
 from kubemend.common.kube import client, paths
+from tests.jobset.player import places
 
 FINALIZER: Final = "example.com/not-gone-yet"
 

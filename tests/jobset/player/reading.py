@@ -10,10 +10,10 @@ import copy
 from pathlib import Path
 from typing import Any, Final
 
-from hack.jobset_scenarios import checked, expectations, kubelets, steps
-from hack.jobset_scenarios.checked import Json, ScenarioError
-from hack.jobset_scenarios.model import Create, Scenario, Set, SetJobs, Step
 from kubemend.controller.jobset.spec import model as jobsets
+from tests.jobset.player import checked, expectations, kubelets, steps
+from tests.jobset.player.checked import Json, ScenarioError
+from tests.jobset.player.model import Create, Scenario, Set, SetJobs, Step
 
 _NAME: Final = "js"
 _CONTAINERS: Final = ({"name": "worker", "image": "busybox:1"},)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from hack.jobset_scenarios.model import Expect, ExpectedJob
 from kubemend.controller.jobset.children import naming
+from tests.jobset.player.model import Expect, ExpectedJob
 
 Json = Mapping[str, Any]
 
