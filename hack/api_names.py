@@ -1,6 +1,6 @@
 """Describe every ``kubemend.io/`` name in the code.
 
-A test compares this list with the names in the sources (``hack.api_sources``).
+A test compares this list with the names in the sources (``tests.unit.docs.api_sources``).
 """
 
 import enum

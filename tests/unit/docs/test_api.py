@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from hack import api_doc, api_names, api_schema, api_sources
-from tests.unit.docs import pages
+from hack import api_doc, api_names, api_schema
+from tests.unit.docs import api_sources, pages
 
 NAMES: Final = (*api_names.WRITTEN_BY_PEOPLE, *api_names.WRITTEN_BY_US)
 DESCRIBED: Final = frozenset(each.name for each in NAMES)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.devnode.podconfig import hashing, quantities
-from hack.devnode.podconfig.spec import Container, Json, Pod
 from kubemend.common.pb.runtime.v1 import api_pb2 as cri
+from tests.devnode.podconfig import hashing, quantities
+from tests.devnode.podconfig.spec import Container, Json, Pod
 
 POD_NAME, POD_NAMESPACE, POD_UID = (f"io.kubernetes.pod.{key}" for key in ("name", "namespace", "uid"))
 CONTAINER_NAME = "io.kubernetes.container.name"

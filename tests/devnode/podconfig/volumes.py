@@ -8,8 +8,8 @@ import secrets
 import shutil
 from pathlib import Path
 
-from hack.devnode.podconfig import config
-from hack.devnode.podconfig.spec import Container, Json, Pod
+from tests.devnode.podconfig import config
+from tests.devnode.podconfig.spec import Container, Json, Pod
 
 
 class PodDirectories:

@@ -3,8 +3,8 @@
 import decimal
 import re
 
-from hack.devnode.podconfig.spec import Json
 from kubemend.common.pb.runtime.v1 import api_pb2 as cri
+from tests.devnode.podconfig.spec import Json
 
 _SUFFIXES: dict[str, decimal.Decimal | int] = {
     "": 1,

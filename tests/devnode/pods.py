@@ -14,9 +14,9 @@ import grpc.aio
 import tenacity
 
 from hack.devnode import cgroups, images, layout
-from hack.devnode.podconfig import config, spec, volumes
 from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+from tests.devnode.podconfig import config, spec, volumes
 
 _CALL_SECONDS = 60.0
 

@@ -42,7 +42,7 @@ async def on(where: layout.NodeLayout, server: apiserver.KubeApiServer) -> Async
     flags = [f"--kubeconfig={server.kubeconfig}", f"--api={where.api_service}", f"--dns={where.dns_service}"]
     log = where.log_file("addons")
     child = processes.Child.start(
-        [sys.executable, "-m", "hack.devnode.addons", *flags, f"--server-port={server.port}"],
+        [sys.executable, "-m", "tests.devnode.addons", *flags, f"--server-port={server.port}"],
         name="network add-ons",
         log=log,
         pid_file=where.pid_file("addons"),
@@ -91,7 +91,7 @@ class _Dns(asyncio.DatagramProtocol):
         try:
             addresses = await addresses_of(self._api, found["name"], found["namespace"]) if found else []
         except errors.KubeError as error:
-            print(error, flush=True)
+            click.echo(error)
             reply.header.rcode = dnslib.RCODE.SERVFAIL
         else:
             if not addresses:

@@ -11,10 +11,10 @@ from typing import Any, Self
 from hack.devnode import jobsets
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import NAMESPACE
-from hack.devnode.workload import BEGIN, CHECKPOINT, SHARED, WORKER, Workload, apart
 from kubemend.common import gangs
 from kubemend.common.kube import client as kube
 from kubemend.controller.jobset.children import naming
+from tests.devnode.workload import BEGIN, CHECKPOINT, SHARED, WORKER, Workload, apart
 
 DRIVER = "driver-0-0"
 

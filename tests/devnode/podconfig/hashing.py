@@ -7,7 +7,7 @@ kubelet's own test pins.
 
 import json
 
-from hack.devnode.podconfig.spec import Container
+from tests.devnode.podconfig.spec import Container
 
 _OFFSET, _PRIME, _MASK = 0x811C9DC5, 0x01000193, 0xFFFFFFFF
 
