@@ -8,6 +8,7 @@ GPUs come from a device plugin in a process of its own (``hack.devnode.deviceplu
 """
 
 import asyncio
+import os
 import resource
 import shlex
 import sys
@@ -51,7 +52,7 @@ class Kubelet:
         environment: Mapping[str, str] | None = None,
         dies_with_us: bool = True,
     ) -> None:
-        """``real_gpus``: the devices are this machine's. ``environment``: what it gets instead of this program's."""
+        """``real_gpus``: the devices are this machine's. ``environment`` is added to this program's."""
         self.node_name = node_name
         self._dies_with_us = dies_with_us
         self._where = where
@@ -60,7 +61,7 @@ class Kubelet:
         self._real_gpus = real_gpus
         self._config = dict(config or {})
         self._flags = tuple(flags)
-        self._environment = environment
+        self._environment = {**os.environ, **(environment or {})}
         self._port = loopback.free_port()
         self._child: processes.Child | None = None
         self._plugin: processes.Child | None = None

@@ -1,4 +1,4 @@
-"""Stand in for systemd-logind, and for systemd's jobs, on a private bus: ``python -m hack.devnode.logind``.
+"""Stand in for systemd-logind, and for systemd's jobs, on a private bus: ``python -m tests.devnode.logind``.
 
 It has what takes part in the machine's shutdown (org.freedesktop.login1(5), org.freedesktop.systemd1(5)): delay locks,
 the signal before the shutdown, and its cancellation. Kubelet uses them for its graceful node shutdown
@@ -107,7 +107,7 @@ class Manager(ServiceInterface):
         return [[each.what, each.who, each.why, each.mode, os.getuid(), os.getpid()] for each in self._locks.values()]
 
     @dbus_method(name="PowerOff")
-    def power_off(self, interactive: DBusBool) -> None:  # noqa: ARG002 - the call has it
+    def power_off(self, interactive: DBusBool) -> None:
         """Begin a shutdown. ``interactive`` would ask for a password."""
         if self._preparing:
             raise DBusError(_IN_PROGRESS, "There's already a shutdown or sleep operation in progress")

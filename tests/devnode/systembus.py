@@ -1,20 +1,21 @@
 """Run a private system bus with a stand-in for logind, on which a dev node's kubelet learns of the machine's shutdown.
 
-The bus is Debian's own dbus-daemon, without the machine's configuration; the stand-in is ``hack.devnode.logind``.
+The bus is Debian's own dbus-daemon, without the machine's configuration; the stand-in is ``tests.devnode.logind``.
 """
 
 import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Self
+from pathlib import Path
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from dbus_fast import Message, MessageType
 from dbus_fast.aio import MessageBus
 
-from hack.devnode import layout, logind, packages, processes, sockets
+from hack.devnode import packages, processes, sockets
+from tests.devnode import logind
 
 INHIBIT_DELAY_MAX: Final = 600.0
 """Seconds. Longer than any grace period that kubelet asks for: it writes logind's configuration where this is too short
@@ -49,37 +50,34 @@ _CONFIG: Final = """\
 
 
 class SystemBus:
-    """Run the bus and logind's stand-in for the length of the ``async with`` block. Bound to no event loop."""
+    """Run the bus and logind's stand-in, with their files in a directory. Bound to no event loop."""
 
-    def __init__(self, where: layout.NodeLayout) -> None:
-        self._where = where
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._socket = directory / "dbus.sock"
         self._children: list[processes.Child] = []
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     @property
     def address(self) -> str:
         """Return the bus's address."""
-        return f"unix:path={self._where.system_bus_socket}"
+        return f"unix:path={self._socket}"
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Return this program's environment, with the variable by which a program finds the bus."""
-        return {**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": self.address}
+        """Return the variable by which a program finds the bus."""
+        return {"DBUS_SYSTEM_BUS_ADDRESS": self.address}
 
     async def start(self) -> None:
         """Start both; logind answers when this returns. Raises packages.PackagesError and processes.ProcessError."""
         daemon = await asyncio.to_thread(packages.ensure_dbus_daemon)
         try:
             await self._start_bus(daemon)
-            self._children.append(self._started_logind())
+            stand_in = [sys.executable, "-m", "tests.devnode.logind"]
+            self._started(
+                [*stand_in, f"--bus={self.address}", f"--inhibit-delay-max={INHIBIT_DELAY_MAX:g}"],
+                name="logind",
+                environment=processes.source_environment(),
+            )
             await self._until(lambda _: True, what="logind did not answer")
         except BaseException:
             await self.stop()
@@ -107,44 +105,39 @@ class SystemBus:
         await self._call(logind.SYSTEMD, logind.SYSTEMD_PATH, logind.JOBS, "ClearJobs")
 
     async def _start_bus(self, daemon: packages.DbusDaemon) -> None:
-        where = self._where
-        where.system_bus_config.write_text(_CONFIG.format(socket=escape(str(where.system_bus_socket))))
-        sockets.clear_way(where.system_bus_socket)
-        with sockets.notify_socket(where.system_bus_notify_socket) as notified:
-            child = processes.Child.start(
-                [str(daemon.program), f"--config-file={where.system_bus_config}", "--nofork", "--nopidfile"],
-                name="system bus",
-                log=where.log_file("dbus"),
-                pid_file=where.pid_file("dbus"),
+        config, notify = self._directory / "dbus.conf", self._directory / "notify.sock"
+        config.write_text(_CONFIG.format(socket=escape(str(self._socket))))
+        with sockets.notify_socket(notify) as notified:
+            child = self._started(
+                [str(daemon.program), f"--config-file={config}", "--nofork", "--nopidfile"],
+                name="dbus",
                 environment={
                     "PATH": os.environ["PATH"],
                     "LD_LIBRARY_PATH": daemon.library_path,
-                    "NOTIFY_SOCKET": str(where.system_bus_notify_socket),
+                    "NOTIFY_SOCKET": str(notify),
                 },
             )
-            self._children.append(child)
             ready = asyncio.create_task(sockets.until_ready(notified), name="bus-ready")
             ended = asyncio.create_task(child.wait(timeout=_SECONDS), name="bus-ended")
             try:
                 await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)
                 if not ready.done():
-                    raise processes.ProcessError(f"{child.name} did not start; see {where.log_file('dbus')}")
+                    raise processes.ProcessError(f"{child.name} did not start; see {self._directory}/dbus.log")
             finally:
                 for task in (ready, ended):
                     task.cancel()
                 await asyncio.gather(ready, ended, return_exceptions=True)
 
-    def _started_logind(self) -> processes.Child:
-        return processes.Child.start(
-            [
-                sys.executable, "-m", "hack.devnode.logind",
-                f"--bus={self.address}", f"--inhibit-delay-max={INHIBIT_DELAY_MAX:g}",
-            ],
-            name="logind",
-            log=self._where.log_file("logind"),
-            pid_file=self._where.pid_file("logind"),
-            environment=processes.source_environment(),
-        )  # fmt: skip
+    def _started(self, command: Sequence[str], *, name: str, environment: Mapping[str, str]) -> processes.Child:
+        child = processes.Child.start(
+            command,
+            name=name,
+            log=self._directory / f"{name}.log",
+            pid_file=self._directory / f"{name}.pid",
+            environment=environment,
+        )
+        self._children.append(child)
+        return child
 
     async def _until(self, holds: Callable[[set[str]], bool], *, what: str) -> None:
         """Poll who holds locks until it holds."""
@@ -162,8 +155,8 @@ class SystemBus:
                             return
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError as error:
-            logs = ", ".join(str(self._where.log_file(part)) for part in ("logind", "kubelet"))
-            raise processes.ProcessError(f"{what} within {_SECONDS:g} s{problem}; see {logs}") from error
+            log = self._directory / "logind.log"
+            raise processes.ProcessError(f"{what} within {_SECONDS:g} s{problem}; see {log}") from error
 
     async def _call(
         self, destination: str, path: str, interface: str, member: str, signature: str = "", body: Sequence[Any] = ()
