@@ -3,7 +3,6 @@
 ``--check`` fails when it is stale. A test compares the names in the text with those in the sources.
 """
 
-import argparse
 import enum
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from hack import api_schema
+from hack import api_schema, generated
 from kubemend.agent.restart import budget, cache, clone, intents, keep, options
 from kubemend.controller.jobset import conditions
 from kubemend.controller.jobset.placement import device_taints, marks
@@ -20,9 +19,8 @@ from kubemend.controller.jobset.spec import model
 from kubemend.controller.restarts import objects
 from kubemend.controller.rounds import states, status
 
-ROOT: Final = Path(__file__).parent.parent
-PAGE: Final = ROOT / "docs" / "api.md"
-RESTARTS: Final = ROOT / "daemonset" / "crds" / "restarts.yaml"
+PAGE: Final = generated.ROOT / "docs" / "api.md"
+RESTARTS: Final = generated.ROOT / "daemonset" / "crds" / "restarts.yaml"
 
 _TEXT: Final = Path(__file__).with_suffix(".md")
 """The page, in which ``{options.IN_PLACE}`` is the value of that name, and ``{restart}`` the fields of Restart."""
@@ -93,17 +91,5 @@ def page() -> str:
     return render(yaml.safe_load(RESTARTS.read_text("utf-8")))
 
 
-def main() -> int:
-    """Write the page, or check it. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail when docs/api.md is not current")
-    if not parser.parse_args().check:
-        PAGE.write_text(page(), "utf-8")
-    elif not PAGE.exists() or PAGE.read_text("utf-8") != page():
-        print("docs/api.md is not current: run python -m hack.api_doc", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated.main("api_doc", lambda: {PAGE: page()}))

@@ -1,18 +1,17 @@
 """Generate docs/catalog.md from the catalog. ``--check`` writes nothing and fails when the page is not current."""
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from itertools import groupby
-from pathlib import Path
 
+from hack import generated
 from kubemend.agent.health.catalog import catalog_file, repeats, sensor_limits
 from kubemend.agent.health.catalog.catalog import Catalog, Entry, FaultKey
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import FindingKind
 
-PAGE = Path(__file__).parent.parent / "docs" / "catalog.md"
+PAGE = generated.ROOT / "docs" / "catalog.md"
 
 _HEAD = """\
 # Catalog of faults, version {version}
@@ -134,18 +133,5 @@ def _code(key: FaultKey) -> int:
     return int(key.code or 0)
 
 
-def main() -> int:
-    """Write the page, or check it. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="fail when docs/catalog.md is not current")
-    page = render(catalog_file.builtin())
-    if not parser.parse_args().check:
-        PAGE.write_text(page, "utf-8")
-    elif not PAGE.exists() or PAGE.read_text("utf-8") != page:
-        print("docs/catalog.md is not current: run python -m hack.catalog_doc", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated.main("catalog_doc", lambda: {PAGE: render(catalog_file.builtin())}))

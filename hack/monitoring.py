@@ -9,20 +9,20 @@ from typing import Final
 
 import yaml
 
-from hack import monitoring_logs, monitoring_metrics
+from hack import generated, monitoring_logs, monitoring_metrics
 
-ROOT: Final = Path(__file__).parent.parent
-COMPONENT: Final = Path("daemonset/components/monitoring")
+ROOT: Final = generated.ROOT
+COMPONENT: Final = ROOT / "daemonset" / "components" / "monitoring"
 RULES: Final = COMPONENT / "rules.yaml"
 RUNBOOKS: Final = "docs/troubleshooting.md"
 
 
 def pages(runbooks: str = RUNBOOKS) -> Mapping[Path, str]:
-    """Return the generated files by path in the repository. ``runbooks`` is the address of troubleshooting.md."""
+    """Return the generated files by path. ``runbooks`` is the address of troubleshooting.md."""
     return {
-        RULES: re.sub(r"(?<= runbook_url: )[^#\n]*(?=#)", lambda _: runbooks, (ROOT / RULES).read_text("utf-8")),
-        Path("docs/metrics.md"): monitoring_metrics.render(monitoring_metrics.exported()),
-        Path("docs/logs.md"): monitoring_logs.render(monitoring_logs.events(ROOT)),
+        RULES: re.sub(r"(?<= runbook_url: )[^#\n]*(?=#)", lambda _: runbooks, RULES.read_text("utf-8")),
+        ROOT / "docs" / "metrics.md": monitoring_metrics.render(monitoring_metrics.exported()),
+        ROOT / "docs" / "logs.md": monitoring_logs.render(monitoring_logs.events(ROOT)),
     }
 
 
@@ -41,16 +41,7 @@ def main() -> int:
     if wanted.rules:
         print(rules(wanted.runbooks), end="")
         return 0
-    stale = []
-    for path, text in pages(wanted.runbooks).items():
-        there = ROOT / path
-        if not wanted.check:
-            there.write_text(text, "utf-8")
-        elif not there.exists() or there.read_text("utf-8") != text:
-            stale.append(str(path))
-    if stale:
-        print(f"{', '.join(stale)}: not current; run python -m hack.monitoring", file=sys.stderr)
-    return 1 if stale else 0
+    return generated.write("monitoring", pages(wanted.runbooks), check=wanted.check)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ _RECORDED, _ALERTS = groups()
 RECORDINGS: Final = [Recording(rule["record"], rule["expr"]) for rule in _RECORDED["rules"]]
 ALERTS: Final = [_alert(rule) for rule in _ALERTS["rules"]]
 
-CONFIG_MAP: Final[Json] = yaml.safe_load((monitoring.ROOT / monitoring.COMPONENT / "dashboard.yaml").read_text("utf-8"))
+CONFIG_MAP: Final[Json] = yaml.safe_load((monitoring.COMPONENT / "dashboard.yaml").read_text("utf-8"))
 DASHBOARD: Final[Json] = json.loads(CONFIG_MAP["data"]["kubemend.json"])
 PANELS: Final[Sequence[Json]] = DASHBOARD["panels"]
 QUERIES: Final = [

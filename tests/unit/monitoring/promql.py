@@ -9,7 +9,7 @@ import promql_parser as promql
 import yaml
 
 from hack import monitoring_metrics
-from hack.monitoring import COMPONENT, ROOT
+from hack.monitoring import COMPONENT
 from tests.unit.monitoring.component import RECORDINGS, VARIABLES
 
 ADDED: Final = frozenset({"job", "instance", "namespace", "pod", "container", "endpoint"})
@@ -27,7 +27,7 @@ class WrongError(Exception):
 
 def of_targets() -> Labels:
     """Return the labels that every series has from its target."""
-    (endpoint,) = yaml.safe_load((ROOT / COMPONENT / "podmonitor.yaml").read_text())["spec"]["podMetricsEndpoints"]
+    (endpoint,) = yaml.safe_load((COMPONENT / "podmonitor.yaml").read_text())["spec"]["podMetricsEndpoints"]
     return ADDED | {each["targetLabel"] for each in endpoint["relabelings"]}
 
 
