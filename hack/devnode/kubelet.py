@@ -14,12 +14,12 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
 from hack.devnode import cgroups, kubelet_ready, kubernetes, layout, loopback, processes
+from hack.devnode.part import Part
 
 # Values that it requires (pkg/kubelet/cm ``setupKernelTunables``).
 _SYSCTLS = {
@@ -33,7 +33,7 @@ _SYSCTLS = {
 _STOP_SECONDS = 15.0
 
 
-class Kubelet:
+class Kubelet(Part):
     """Run kubelet as a process. ``config`` is merged over its KubeletConfiguration, ``flags`` follow its own flags.
 
     ``stop`` leaves the containers running, and ``start`` after it adopts them.
@@ -71,13 +71,7 @@ class Kubelet:
         """Return the socket of its pod-resources API."""
         return self._where.pod_resources_socket
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
         await asyncio.to_thread(cgroups.remove, self._where.cgroup_parent)
 

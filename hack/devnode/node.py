@@ -14,7 +14,6 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from hack import kmsg
@@ -32,6 +31,7 @@ from hack.devnode import (
     runtime_config,
 )
 from hack.devnode.containerd import Containerd
+from hack.devnode.part import Part
 from hack.fakenvml import control as nvml_control
 
 REAL: Final = "real"
@@ -60,7 +60,7 @@ class Options:
     runtime: runtime_config.RuntimeOptions = field(default_factory=runtime_config.RuntimeOptions)
 
 
-class DevNode:
+class DevNode(Part):
     """Run a dev node for the length of the ``async with`` block. Its Kubernetes name is that of its layout.
 
     ``api`` is an API server to use, which must run when the node starts; None: the node has one of its own.
@@ -97,15 +97,6 @@ class DevNode:
     def named(cls, name: str, *, options: Options | None = None) -> Self:
         """Return the node of that name in its usual place."""
         return cls(layout.NodeLayout.named(name), options=options)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Start all parts; the node is Ready when this returns.
