@@ -21,12 +21,12 @@ def main(generator: str, files: Callable[[], Files]) -> int:
 
 def write(generator: str, files: Files, *, check: bool) -> int:
     """Write the files that are not current, or only report them. Returns the exit code."""
-    stale = [path for path, text in files.items() if text != read(path)]
-    if check and stale:
-        names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+    wrong = stale(files)
+    if check and wrong:
+        names = ", ".join(str(path.relative_to(ROOT)) for path in wrong)
         print(f"not current: {names}; run python -m hack.{generator}", file=sys.stderr)
         return 1
-    for path in stale:
+    for path in wrong:
         text = files[path]
         if text is None:
             path.unlink()
@@ -34,6 +34,11 @@ def write(generator: str, files: Files, *, check: bool) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
     return 0
+
+
+def stale(files: Files) -> list[Path]:
+    """Return the files that are not current."""
+    return [path for path, text in files.items() if text != read(path)]
 
 
 def read(path: Path) -> str | None:
