@@ -8,13 +8,13 @@ import ctypes
 import os
 import platform
 import re
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-_FLAGS: Final = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
+from hack import compiler
+
 _NUMBERS: Final = {
     "char": ctypes.c_char,
     "uint8_t": ctypes.c_uint8,
@@ -53,16 +53,10 @@ class Header:
         return cls(numbers, kinds)
 
 
-def build(source: Path, library: Path, *, flags: Sequence[str] = (), linked: Sequence[str] = ()) -> Path:
-    """Compile a library with ``cc`` and return its path.
-
-    Raises subprocess.CalledProcessError when the compiler fails, FileNotFoundError when there is none.
-    """
-    library.parent.mkdir(parents=True, exist_ok=True)
-    fresh = library.with_name(f".{library.name}.{os.getpid()}")
-    command = ["cc", *_FLAGS, *flags, f"-Wl,-soname,{library.name}", str(source), "-o", str(fresh), *linked]
-    subprocess.run(command, check=True)
-    return fresh.replace(library)
+def build(source: Path, library: Path, *flags: str) -> Path:
+    """Compile a library and return its path. Raises the errors of ``compiler.build``."""
+    named = f"-Wl,-soname,{library.name}"
+    return compiler.build(source, library, "-std=c11", "-fvisibility=hidden", named, *compiler.LIBRARY, *flags)
 
 
 def environment(directory: Path) -> dict[str, str]:

@@ -42,13 +42,9 @@ class Wrong(enum.IntEnum):
 
 
 def build(directory: Path) -> Path:
-    """Compile the library with ``cc`` into ``directory`` and return its path.
-
-    Raises subprocess.CalledProcessError when the compiler fails, FileNotFoundError when there is none.
-    """
+    """Compile the library into ``directory`` and return its path. Raises the errors of ``compiler.build``."""
     exact = "-ffp-contract=off"  # a product and a sum are rounded once only where fmaf says so
-    source = Path(__file__).with_name("fakecuda.c")
-    return fakelibrary.build(source, directory / LIBRARY, flags=(exact,), linked=("-lm",))
+    return fakelibrary.build(Path(__file__).with_name("fakecuda.c"), directory / LIBRARY, exact, "-lm")
 
 
 class FakeCuda:

@@ -55,14 +55,12 @@ class MigSpec:
 
 
 def build(directory: Path, *, old_driver: bool = False) -> Path:
-    """Compile the library with ``cc`` into ``directory`` and return its path.
+    """Compile the library into ``directory`` and return its path. Raises the errors of ``compiler.build``.
 
     One of an ``old_driver`` (before R535) lacks the functions that came later.
-
-    Raises subprocess.CalledProcessError when the compiler fails, FileNotFoundError when there is none.
     """
     flags = ("-pthread", *(("-DOLD_DRIVER",) if old_driver else ()))
-    return fakelibrary.build(Path(__file__).with_name("fakenvml.c"), directory / LIBRARY, flags=flags)
+    return fakelibrary.build(Path(__file__).with_name("fakenvml.c"), directory / LIBRARY, *flags)
 
 
 def gpu_uuid(gpu: int) -> str:
