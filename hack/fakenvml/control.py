@@ -213,9 +213,9 @@ class FakeNvml:
             slot.type = value_type
 
     def set(self, *, gpu: int, **readings: int) -> None:
-        """Set plain numbers of the GPU (``describing.READINGS``). Raises ValueError for others."""
-        if unknown := set(readings) - set(describing.READINGS):
-            raise ValueError(f"a GPU has no {', '.join(sorted(unknown))}; there are {', '.join(describing.READINGS)}")
+        """Set plain numbers of the GPU (``layout.NUMBERS``). Raises ValueError for others."""
+        if unknown := set(readings) - set(layout.NUMBERS):
+            raise ValueError(f"a GPU has no {', '.join(sorted(unknown))}; there are {', '.join(layout.NUMBERS)}")
         with self._change() as state:
             for name, value in readings.items():
                 setattr(state.gpus[gpu], name, value)

@@ -1,5 +1,6 @@
 """Name the structures of the fake NVML's shared state (``fakenvml.h``), and the values of their enumerations."""
 
+import ctypes
 import enum
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,9 @@ Mig: Final[Any] = _HEADER.structures["fake_mig"]
 Process: Final[Any] = _HEADER.structures["fake_process"]
 Field: Final[Any] = _HEADER.structures["fake_field"]
 Event: Final[Any] = _HEADER.structures["fake_event"]
+
+NUMBERS: Final = tuple(name for name, kind in Gpu._fields_ if kind in (ctypes.c_uint32, ctypes.c_uint64))
+"""The names of a GPU's plain numbers."""
 
 
 class Driver(enum.IntEnum):
