@@ -108,7 +108,7 @@ bench-proofs: venv  ## prove a fake GPU that works 10,000 times, as JSON (a quar
 bench-dying: devnode kubernetes  ## have trainers die of their fault by themselves while they are restarted, 200 times, as JSON (ten minutes)
 	python -m bench.dying --runs 200
 
-generate: venv  ## write the generated files: stubs, pages, alerts, dashboard, the picture
+generate: venv  ## write the generated files: stubs, pages, the chart, the pictures
 	for generator in $(GENERATORS); do python -m hack.$$generator || exit 1; done
 
 LOCK := uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11

@@ -1,20 +1,19 @@
-"""Generate the protobuf and gRPC stubs in ``common/pb`` from ``proto``, and check that they are current.
+"""Generate the protobuf and gRPC stubs in ``common/pb`` from ``proto``; ``--check`` fails when they are not current.
 
-``python -m hack.protogen`` writes them, ``python -m hack.protogen --check`` compares them with fresh ones and exits 1
-with one line when they differ. The versions that the code generators write into the stubs are not compared: a newer
-generator alone does not make the stubs stale.
+The versions that the code generators write into the stubs do not count: a newer generator alone does not make them
+stale.
 """
 
-import argparse
 import os
 import pathlib
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from hack import generated
+
 PACKAGE = pathlib.PurePath("kubemend/common/pb")
 PROTOS = (
     "runtime/v1/api.proto",
@@ -58,44 +57,30 @@ def generate(*, source: pathlib.Path, target: pathlib.Path) -> None:
         raise GenerationError(f"protoc failed: {last}; install the test extra: pip install -e '.[test]'")
 
 
-def stubs(root: pathlib.Path) -> Mapping[str, str]:
-    """Return every generated file under ``root`` / PACKAGE by its relative path, without the tools' versions."""
+def files(root: pathlib.Path = generated.ROOT) -> generated.Files:
+    """Return the stubs that belong under ``root``, and None for those without a source. Raises GenerationError.
+
+    A stub that another version of the code generators made stays as it is.
+    """
+    with tempfile.TemporaryDirectory(prefix="protogen-") as scratch:
+        generate(source=root / "proto", target=pathlib.Path(scratch))
+        fresh = _stubs(pathlib.Path(scratch))
+    kept = _stubs(root)
+    return {root / PACKAGE / name: _current(kept.get(name), fresh.get(name)) for name in sorted({*kept, *fresh})}
+
+
+def _stubs(root: pathlib.Path) -> Mapping[str, str]:
     package = root / PACKAGE
     return {
-        str(path.relative_to(package)): _without_versions(path.read_text(encoding="utf-8"))
+        str(path.relative_to(package)): path.read_text("utf-8")
         for pattern in ("*_pb2*.py", "*_pb2*.pyi")
         for path in package.rglob(pattern)
     }
 
 
-def stale(*, kept: Mapping[str, str], fresh: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the paths that differ, are missing, or have no source any more."""
-    return tuple(sorted(path for path in kept.keys() | fresh.keys() if kept.get(path) != fresh.get(path)))
-
-
-def check(root: pathlib.Path = ROOT) -> tuple[str, ...]:
-    """Return the stubs under ``root`` that do not match its .proto files. Raises GenerationError."""
-    with tempfile.TemporaryDirectory(prefix="protogen-") as scratch:
-        generate(source=root / "proto", target=pathlib.Path(scratch))
-        return stale(kept=stubs(root), fresh=stubs(pathlib.Path(scratch)))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m hack.protogen", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only compare; exit 1 when the stubs are stale")
-    only_check = parser.parse_args(arguments).check
-    try:
-        if not only_check:
-            generate(source=ROOT / "proto", target=ROOT)
-            return 0
-        differing = check()
-    except GenerationError as error:
-        print(error, file=sys.stderr)
-        return 2
-    if differing:
-        print(f"stale stubs in {PACKAGE}: {', '.join(differing)}; run `python -m hack.protogen`", file=sys.stderr)
-    return 1 if differing else 0
+def _current(kept: str | None, fresh: str | None) -> str | None:
+    same = kept is not None and fresh is not None and _without_versions(kept) == _without_versions(fresh)
+    return kept if same else fresh
 
 
 def _without_versions(text: str) -> str:
@@ -105,4 +90,7 @@ def _without_versions(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(generated.main("protogen", files))
+    except GenerationError as error:
+        sys.exit(str(error))

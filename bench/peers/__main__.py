@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import click
 
-from bench.peers import containers, gangs, lines, upstream
-from hack.devnode import apiserver, jobsets, kubernetes, layout, node, peers
+from bench.peers import containers, gangs, lines, modules, upstream
+from hack.devnode import apiserver, jobsets, kubernetes, layout, node
 from kubemend.common import logs
 
 _PARTS: Final = ("gang", "container", "log-line")
@@ -50,7 +50,7 @@ async def measure(*, only: tuple[str, ...], members: int, failures: int, exits: 
 
 
 def _versions() -> dict[str, str]:
-    return {"Kubernetes": kubernetes.version(), **{each.name: each.version for each in peers.MODULES}}
+    return {"Kubernetes": kubernetes.version(), **{each.name: each.version for each in modules.MODULES}}
 
 
 @click.command(help=__doc__)

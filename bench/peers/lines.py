@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import figures
+from bench.peers import modules
 from bench.rig import SECONDS, is_ready
-from hack.devnode import node, peers, processes
+from hack.devnode import node, processes
 from hack.fakenvml import control as nvml_control
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
@@ -109,7 +110,7 @@ def _pipe(path: Path) -> Iterator[int]:
 @contextlib.asynccontextmanager
 async def _detector(dev: node.DevNode) -> AsyncIterator[None]:
     """Run node-problem-detector for the length of the block, in a mount namespace where /dev/kmsg is the pipe."""
-    programs = await asyncio.to_thread(peers.programs, peers.NODE_PROBLEM_DETECTOR)
+    programs = await asyncio.to_thread(modules.programs, modules.NODE_PROBLEM_DETECTOR)
     where = _place(dev)
     (where / "monitor.json").write_text(json.dumps(_MONITOR))
     api = f"https://127.0.0.1:{dev.api.port}?inClusterConfig=false&auth={dev.kubeconfig}"

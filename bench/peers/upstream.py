@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import yaml
 
-from hack.devnode import images, jobsets, loopback, operators, peers, processes
+from bench.peers import modules
+from hack.devnode import images, jobsets, loopback, operators, processes
 from hack.devnode.gang_objects import CONTAINER, NAMESPACE
 from hack.devnode.jobsets import JobSetGang
 from hack.devnode.node import DevNode
@@ -41,7 +42,7 @@ Json = dict[str, Any]
 async def define_jobsets(dev: DevNode) -> None:
     """Define JobSets as upstream's release does, for both sides. Raises packages.PackagesError."""
     async with kube.connect(kubeconfig=dev.kubeconfig) as api:
-        await operators.define(api, await asyncio.to_thread(peers.manifest, peers.JOBSET, _CRD))
+        await operators.define(api, await asyncio.to_thread(modules.manifest, modules.JOBSET, _CRD))
 
 
 @contextlib.asynccontextmanager
@@ -51,7 +52,7 @@ async def controller(dev: DevNode, api: kube.KubeClient) -> AsyncIterator[None]:
     Raises packages.PackagesError when it cannot be built, processes.ProcessError or TimeoutError when it does not
     start.
     """
-    programs = await asyncio.to_thread(peers.programs, peers.JOBSET)
+    programs = await asyncio.to_thread(modules.programs, modules.JOBSET)
     where = _place(dev)
     where.mkdir()
     shutil.copy(programs / _AGENT, where)
@@ -69,7 +70,7 @@ async def controller(dev: DevNode, api: kube.KubeClient) -> AsyncIterator[None]:
     )
     try:
         await operators.until_ready(child, port=health_port, log=where / "controller.log")
-        configurations = await asyncio.to_thread(peers.manifest, peers.JOBSET, _WEBHOOKS)
+        configurations = await asyncio.to_thread(modules.manifest, modules.JOBSET, _WEBHOOKS)
         bundle = (where / "tls.crt").read_bytes()
         async with operators.webhooks(api, configurations, port=webhook_port, bundle=bundle, wanted=_is_for_jobsets):
             yield

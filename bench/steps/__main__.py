@@ -28,8 +28,9 @@ from typing import Any, Final
 import click
 
 from bench import all as bench_all
+from bench.peers import modules
 from bench.steps import alone, arms, gangs
-from hack.devnode import controlplane, kubernetes, node, peers
+from hack.devnode import controlplane, kubernetes, node
 from kubemend.common import logs
 from kubemend.common.kube import client as kube
 
@@ -42,7 +43,7 @@ Json = dict[str, Any]
 async def measure(wanted: tuple[str, ...], plan: arms.Plan, gang: arms.Plan, *, members: int) -> Json:
     """Run the arms one after another, and return the figures."""
     report: Json = {
-        "versions": {"Kubernetes": kubernetes.version(), "JobSet": peers.JOBSET.version},
+        "versions": {"Kubernetes": kubernetes.version(), "JobSet": modules.JOBSET.version},
         "layers": plan.layers,
         "steps_between_faults": plan.every,
     }

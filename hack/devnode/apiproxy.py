@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import aiohttp
 import yaml
@@ -23,6 +22,7 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from hack.devnode import kubeconfig as kubeconfigs
+from hack.devnode.part import Part
 
 Rewrite = Callable[[bytes], bytes]
 """Changes one JSON text of the server's: a whole answer, or one event of a watch."""
@@ -75,7 +75,7 @@ class Rule:
         return web.json_response(_status(self.status, message), status=self.status, headers=headers)
 
 
-class ApiProxy:
+class ApiProxy(Part):
     """Pass requests on to the API server of a kubeconfig. Port 0 selects a free one, and keeps it over ``stop``.
 
     ``hits`` counts the requests that rules have failed, ``counts`` all that arrived, by method and path; ``watched``
@@ -110,15 +110,6 @@ class ApiProxy:
     def url(self) -> str:
         """Return the proxy's own address."""
         return f"http://127.0.0.1:{self.port}"
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Listen and pass on."""

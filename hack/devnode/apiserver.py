@@ -11,7 +11,6 @@ import signal
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -70,9 +69,7 @@ class KubeApiServer:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.end()
 
     async def start(self) -> None:

@@ -2,17 +2,16 @@
 
 import asyncio
 import contextlib
-from types import TracebackType
-from typing import Self
 
 from hack.devnode import leftovers, processes
 from hack.devnode.layout import NodeLayout
 from hack.devnode.node import DevNode, Options
+from hack.devnode.part import Part
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 
 
-class Cluster:
+class Cluster(Part):
     """Run ``nodes`` dev nodes for the length of the ``async with`` block. The first one has the API server."""
 
     def __init__(self, where: NodeLayout, *, nodes: int, options: Options | None = None) -> None:
@@ -21,15 +20,6 @@ class Cluster:
         layouts = [where.neighbour(number) for number in range(2, nodes + 1)]
         self.nodes = (self.first, *(DevNode(each, options=options, api=self.first.api) for each in layouts))
         self._stack = contextlib.AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Start all nodes; they are Ready when this returns. Raises the errors of ``DevNode.start``."""

@@ -6,14 +6,14 @@ import pathlib
 import signal
 import subprocess
 import tempfile
-import types
 from collections.abc import AsyncIterator, Callable
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import grpc.aio
 import structlog
 
 from hack.devnode import claims, images, layout, leftovers, network, packages, processes, runtime_config, sockets
+from hack.devnode.part import Part
 from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
@@ -30,7 +30,7 @@ class ContainerdError(RuntimeError):
     """The runtime did not start. The message ends with the last lines of its log."""
 
 
-class Containerd:
+class Containerd(Part):
     """Run containerd and its CRI, under the root of one dev node.
 
     ``async with Containerd(node, binaries):`` runs it for the length of the block. Leaving it removes all pods,
@@ -57,15 +57,6 @@ class Containerd:
         self._dies_with_us = dies_with_us
         self._deadline = deadline
         self._child: processes.Child | None = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
-    ) -> None:
-        await self.stop()
 
     @property
     def pid(self) -> int:

@@ -17,7 +17,6 @@ import click
 import grpc
 import grpc.aio
 import structlog
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from hack.devnode import realgpus, sockets
 from kubemend.common import grpcio
@@ -28,62 +27,29 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 SOCKET = "kubemend-gpus.sock"
 KUBELET_SOCKET = "kubelet.sock"
 
-_FIELD = descriptor_pb2.FieldDescriptorProto
 _LOOK_SECONDS = 0.2
 _CALL_SECONDS = 10.0
 
-
-def _messages() -> dict[str, Any]:
-    """Build the few messages of the API that are needed; numbers and types are its contract."""
-    file = descriptor_pb2.FileDescriptorProto(name="kubemend/deviceplugin.proto", package="v1beta1", syntax="proto3")
-    shapes: dict[str, list[tuple[str, int, str]]] = {
-        "Empty": [],
-        "DevicePluginOptions": [],
-        "RegisterRequest": [("version", 1, ""), ("endpoint", 2, ""), ("resource_name", 3, "")],
-        "Device": [("ID", 1, ""), ("health", 2, "")],
-        "ListAndWatchResponse": [("devices", 1, "Device")],
-        "ContainerAllocateRequest": [("devices_ids", 1, "strings")],
-        "AllocateRequest": [("container_requests", 1, "ContainerAllocateRequest")],
-        # A map on the wire is a repeated message of key and value.
-        "Entry": [("key", 1, ""), ("value", 2, "")],
-        "Mount": [("container_path", 1, ""), ("host_path", 2, ""), ("read_only", 3, "bool")],
-        "DeviceSpec": [("container_path", 1, ""), ("host_path", 2, ""), ("permissions", 3, "")],
-        "ContainerAllocateResponse": [("envs", 1, "Entry"), ("mounts", 2, "Mount"), ("devices", 3, "DeviceSpec")],
-        "AllocateResponse": [("container_responses", 1, "ContainerAllocateResponse")],
-    }
-    for name, fields in shapes.items():
-        message = file.message_type.add(name=name)
-        for field, number, kind in fields:
-            added = message.field.add(name=field, number=number, type=_FIELD.TYPE_STRING, label=_FIELD.LABEL_OPTIONAL)
-            if kind == "bool":
-                added.type = _FIELD.TYPE_BOOL
-            elif kind:
-                added.label = _FIELD.LABEL_REPEATED
-            if kind not in ("", "bool", "strings"):
-                added.type, added.type_name = _FIELD.TYPE_MESSAGE, f".v1beta1.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"v1beta1.{name}")) for name in shapes}
-
-
-_MESSAGE = _messages()
+_messages: Any
+_services: Any
+_messages, _services = grpc.protos_and_services("hack/devnode/deviceplugin.proto")
 
 
 def named(ids: Sequence[str]) -> Any:
     """Return what a container gets for devices that are only names."""
-    return _MESSAGE["ContainerAllocateResponse"](envs=[_MESSAGE["Entry"](key=VISIBLE_DEVICES, value=",".join(ids))])
+    return _messages.ContainerAllocateResponse(envs={VISIBLE_DEVICES: ",".join(ids)})
 
 
 def usable(ids: Sequence[str], *, gpus: Sequence[realgpus.RealGpu], libraries: Mapping[str, Path]) -> Any:
     """Return what a container gets for devices that are real: the device nodes, the driver's libraries, their path."""
     answer = named(ids)
-    answer.envs.append(_MESSAGE["Entry"](key="LD_LIBRARY_PATH", value=realgpus.LIBRARIES))
+    answer.envs["LD_LIBRARY_PATH"] = realgpus.LIBRARIES
     answer.mounts.extend(
-        _MESSAGE["Mount"](container_path=inside, host_path=str(path), read_only=True)
+        _messages.Mount(container_path=inside, host_path=str(path), read_only=True)
         for inside, path in libraries.items()
     )
     answer.devices.extend(
-        _MESSAGE["DeviceSpec"](container_path=str(path), host_path=str(path), permissions="rw")
+        _messages.DeviceSpec(container_path=str(path), host_path=str(path), permissions="rw")
         for path in realgpus.device_nodes(gpu for gpu in gpus if gpu.uuid in ids)
     )
     return answer
@@ -120,9 +86,7 @@ class DevicePlugin:
     async def _serving(self, socket: Path) -> AsyncIterator[None]:
         await asyncio.to_thread(sockets.clear_way, socket)
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", self._methods()),)
-        )
+        _services.add_DevicePluginServicer_to_server(_Answers(self._ids, self._allocated), server)
         server.add_insecure_port(f"unix://{socket}")
         await server.start()
         try:
@@ -130,46 +94,31 @@ class DevicePlugin:
         finally:
             await server.stop(grace=0)
 
-    def _methods(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
-        def unary(method: Any, request: str) -> "grpc.RpcMethodHandler[Any, Any]":
-            return grpc.unary_unary_rpc_method_handler(
-                method, request_deserializer=_MESSAGE[request].FromString, response_serializer=_serialize
-            )
+    async def _register(self) -> None:
+        request = _messages.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name=self._resource)
+        async with grpcio.unix_channel(str(self._directory / KUBELET_SOCKET)) as channel:
+            register = _services.RegistrationStub(channel).Register
+            await register(request, timeout=_CALL_SECONDS, wait_for_ready=True)
 
-        return {
-            "GetDevicePluginOptions": unary(self._options, "Empty"),
-            "Allocate": unary(self._allocate, "AllocateRequest"),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
-                self._list_and_watch, request_deserializer=_MESSAGE["Empty"].FromString, response_serializer=_serialize
-            ),
-        }
 
-    async def _options(self, _request: Any, _context: object) -> Any:
-        return _MESSAGE["DevicePluginOptions"]()
+class _Answers:
+    """Answer kubelet's calls."""
 
-    async def _list_and_watch(self, _request: Any, _context: object) -> AsyncIterator[Any]:
-        devices = [_MESSAGE["Device"](ID=item, health="Healthy") for item in self._ids]
-        yield _MESSAGE["ListAndWatchResponse"](devices=devices)
+    def __init__(self, ids: Sequence[str], allocated: Callable[[Sequence[str]], Any]) -> None:
+        self._ids = ids
+        self._allocated = allocated
+
+    async def GetDevicePluginOptions(self, _request: Any, _context: object) -> Any:  # noqa: N802 - the API's name
+        return _messages.DevicePluginOptions()
+
+    async def ListAndWatch(self, _request: Any, _context: object) -> AsyncIterator[Any]:  # noqa: N802
+        devices = [_messages.Device(ID=item, health="Healthy") for item in self._ids]
+        yield _messages.ListAndWatchResponse(devices=devices)
         await asyncio.get_running_loop().create_future()  # the devices never change; the call ends with the server
 
-    async def _allocate(self, request: Any, _context: object) -> Any:
+    async def Allocate(self, request: Any, _context: object) -> Any:  # noqa: N802
         answers = [self._allocated(tuple(wanted.devices_ids)) for wanted in request.container_requests]
-        return _MESSAGE["AllocateResponse"](container_responses=answers)
-
-    async def _register(self) -> None:
-        request = _MESSAGE["RegisterRequest"](version="v1beta1", endpoint=SOCKET, resource_name=self._resource)
-        async with grpcio.unix_channel(str(self._directory / KUBELET_SOCKET)) as channel:
-            call = channel.unary_unary(
-                "/v1beta1.Registration/Register",
-                request_serializer=_serialize,
-                response_deserializer=_MESSAGE["Empty"].FromString,
-            )
-            await call(request, timeout=_CALL_SECONDS, wait_for_ready=True)
-
-
-def _serialize(message: Any) -> bytes:
-    data: bytes = message.SerializeToString()
-    return data
+        return _messages.AllocateResponse(container_responses=answers)
 
 
 @click.command()

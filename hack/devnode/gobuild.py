@@ -5,8 +5,6 @@ programs into a directory that is named after the version and the build's inputs
 anything else does not.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -15,14 +13,14 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from hack.devnode import packages
 from hack.devnode.packages import PackagesError
 
 log = structlog.get_logger(__name__)
@@ -85,8 +83,7 @@ class GoModule:
         """
         target = self.directory(cache)
         if not target.is_dir():
-            cache.mkdir(parents=True, exist_ok=True)
-            with _lock(cache):
+            with packages.lock(cache):
                 if not target.is_dir():
                     self._build(target)
         return target
@@ -105,18 +102,13 @@ class GoModule:
 
     def _build(self, target: pathlib.Path) -> None:
         """Build all programs into a staging directory, which then becomes the target in one step."""
-        staging = pathlib.Path(tempfile.mkdtemp(dir=target.parent, prefix=".build-"))
-        try:
+        with packages.staging(target) as staging:
             # The linker strips the programs and stamps them, as their projects' own builds do.
             flags = " ".join(["-s -w", *(f"-X {name}={value}" for name, value in self.stamps(self.version).items())])
             options = ["-trimpath", f"-tags={','.join(self.tags)}", f"-ldflags={flags}", f"-o={staging}/"]
             command = [self._go(), "build", *options, *self.packages]
             environment = {**os.environ, "CGO_ENABLED": str(int(self.cgo)), "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
             self._run_with_progress(command, environment=environment, log_file=staging / "build.log")
-            staging.chmod(0o755)
-            staging.rename(target)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
 
     def _run_with_progress(self, command: list[str], *, environment: dict[str, str], log_file: pathlib.Path) -> None:
         """Run a build that takes minutes, with a line a minute. Raises PackagesError with its output's last line."""
@@ -161,11 +153,3 @@ def _running(child: "subprocess.Popen[bytes]") -> bool:
     except subprocess.TimeoutExpired:
         return True
     return False
-
-
-@contextlib.contextmanager
-def _lock(folder: pathlib.Path) -> Iterator[None]:
-    """Let one process at a time build. The lock ends with its holder."""
-    with (folder / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from hack.devnode import controlplane
+from hack.devnode import controlplane, operators
 from hack.devnode.gang_objects import NAMESPACE
 from hack.devnode.gangs import Gang
 from hack.devnode.node import DevNode
-from kubemend.common import aio, gangs
+from kubemend.common import gangs
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
 
@@ -21,10 +21,8 @@ MANAGED_BY = "kubemend.io/jobset-controller"
 JOBSETS = paths.collection("jobsets", namespace=NAMESPACE, group="jobset.x-k8s.io", version="v1alpha2")
 PODS = paths.collection("pods", namespace=NAMESPACE)
 MOST = 2**31 - 1
-_DEFINITIONS = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
 _MANIFEST = Path(__file__).resolve().parents[2] / "daemonset" / "jobset" / "crd.yaml"
 _LOOK_SECONDS = 0.05
-_START_SECONDS = 60.0
 
 Json = dict[str, Any]
 
@@ -43,13 +41,7 @@ async def run_on(node: DevNode) -> AsyncIterator[None]:
 
 async def install(api: kube.KubeClient) -> None:
     """Install the definition of JobSets, and wait until they are served."""
-    with contextlib.suppress(errors.ConflictError):
-        await api.create(_DEFINITIONS, yaml.safe_load(_MANIFEST.read_text()))
-    async with asyncio.timeout(_START_SECONDS):
-        async for _ in aio.ticks(period=_LOOK_SECONDS):
-            with contextlib.suppress(errors.NotFoundError):
-                await api.list(JOBSETS)
-                return
+    await operators.define(api, [yaml.safe_load(_MANIFEST.read_text())])
 
 
 def job(*, members: int, pod: Json, backoff_limit: int = MOST) -> Json:

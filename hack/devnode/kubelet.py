@@ -8,17 +8,18 @@ GPUs come from a device plugin in a process of its own (``hack.devnode.deviceplu
 """
 
 import asyncio
+import os
 import resource
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
 from hack.devnode import cgroups, kubelet_ready, kubernetes, layout, loopback, processes
+from hack.devnode.part import Part
 
 # Values that it requires (pkg/kubelet/cm ``setupKernelTunables``).
 _SYSCTLS = {
@@ -32,7 +33,7 @@ _SYSCTLS = {
 _STOP_SECONDS = 15.0
 
 
-class Kubelet:
+class Kubelet(Part):
     """Run kubelet as a process. ``config`` is merged over its KubeletConfiguration, ``flags`` follow its own flags.
 
     ``stop`` leaves the containers running, and ``start`` after it adopts them.
@@ -51,7 +52,7 @@ class Kubelet:
         environment: Mapping[str, str] | None = None,
         dies_with_us: bool = True,
     ) -> None:
-        """``real_gpus``: the devices are this machine's. ``environment``: what it gets instead of this program's."""
+        """``real_gpus``: the devices are this machine's. ``environment`` is added to this program's."""
         self.node_name = node_name
         self._dies_with_us = dies_with_us
         self._where = where
@@ -60,7 +61,7 @@ class Kubelet:
         self._real_gpus = real_gpus
         self._config = dict(config or {})
         self._flags = tuple(flags)
-        self._environment = environment
+        self._environment = {**os.environ, **(environment or {})}
         self._port = loopback.free_port()
         self._child: processes.Child | None = None
         self._plugin: processes.Child | None = None
@@ -70,13 +71,7 @@ class Kubelet:
         """Return the socket of its pod-resources API."""
         return self._where.pod_resources_socket
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
         await asyncio.to_thread(cgroups.remove, self._where.cgroup_parent)
 

@@ -199,23 +199,6 @@ class NodeLayout:
         """Return a pod's log directory (kubelet pkg/kubelet/kuberuntime/helpers.go ``BuildPodLogsDirectory``)."""
         return self.pod_logs / f"{namespace}_{name}_{uid}"
 
-    # --- the machine's shutdown
-
-    @property
-    def system_bus_socket(self) -> pathlib.Path:
-        """Stands for /run/dbus/system_bus_socket."""
-        return self.root / "dbus.sock"
-
-    @property
-    def system_bus_notify_socket(self) -> pathlib.Path:
-        """The socket on which the bus reports that it is ready (sd_notify(3))."""
-        return self.root / "dbus-notify.sock"
-
-    @property
-    def system_bus_config(self) -> pathlib.Path:
-        """The bus's configuration."""
-        return self.root / "dbus.conf"
-
     # --- the agent's environment
 
     @property
@@ -254,7 +237,5 @@ class NodeLayout:
         return (
             self.containerd_socket.with_name(f"{self.containerd_socket.name}.ttrpc"),
             self.notify_socket,
-            self.system_bus_socket,
-            self.system_bus_notify_socket,
             self.pod_resources_socket,
         )

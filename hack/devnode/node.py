@@ -14,7 +14,6 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from hack import kmsg
@@ -30,9 +29,9 @@ from hack.devnode import (
     processes,
     realgpus,
     runtime_config,
-    systembus,
 )
 from hack.devnode.containerd import Containerd
+from hack.devnode.part import Part
 from hack.fakenvml import control as nvml_control
 
 REAL: Final = "real"
@@ -48,21 +47,20 @@ class Options:
     ``gpus`` is the number of simulated GPUs. ``REAL``: the node has this machine's GPUs, NVML and kernel log.
 
     ``kubelet_config`` is merged over kubelet's KubeletConfiguration, ``kubelet_flags`` are flags for what it has no
-    field for. ``service_accounts`` has the API server give pods
+    field for, ``kubelet_environment`` is added to its environment. ``service_accounts`` has the API server give pods
     their service accounts and tokens, as it does by default; that needs a controller manager, which creates the
-    accounts. ``runtime`` is the kind of container runtime. ``system_bus`` gives kubelet a system bus with logind
-    (``systembus``), which its graceful node shutdown needs; ``kubelet_config`` turns that on.
+    accounts. ``runtime`` is the kind of container runtime.
     """
 
     gpus: int | Literal["real"] = 8
     kubelet_config: Mapping[str, Any] = field(default_factory=dict)
     kubelet_flags: Sequence[str] = ()
+    kubelet_environment: Mapping[str, str] = field(default_factory=dict)
     service_accounts: bool = False
     runtime: runtime_config.RuntimeOptions = field(default_factory=runtime_config.RuntimeOptions)
-    system_bus: bool = False
 
 
-class DevNode:
+class DevNode(Part):
     """Run a dev node for the length of the ``async with`` block. Its Kubernetes name is that of its layout.
 
     ``api`` is an API server to use, which must run when the node starts; None: the node has one of its own.
@@ -81,7 +79,6 @@ class DevNode:
         self.api = api or apiserver.KubeApiServer(
             where.root / "kube", kubeconfig=where.kubeconfig, service_accounts=self.options.service_accounts
         )
-        self._system_bus = systembus.SystemBus(where) if self.options.system_bus else None
         self.kubelet = kubelet.Kubelet(
             where,
             kubeconfig=where.kubeconfig,
@@ -90,7 +87,7 @@ class DevNode:
             real_gpus=self.has_real_gpus,
             config=self.options.kubelet_config,
             flags=self.options.kubelet_flags,
-            environment=self._system_bus.environment if self._system_bus is not None else None,
+            environment=self.options.kubelet_environment,
         )
         self._has_own_api = api is None
         self._stack = contextlib.AsyncExitStack()
@@ -100,15 +97,6 @@ class DevNode:
     def named(cls, name: str, *, options: Options | None = None) -> Self:
         """Return the node of that name in its usual place."""
         return cls(layout.NodeLayout.named(name), options=options)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         """Start all parts; the node is Ready when this returns.
@@ -132,11 +120,7 @@ class DevNode:
                 await stack.enter_async_context(self.api)
             else:
                 self.layout.kubeconfig.symlink_to(self.api.kubeconfig)
-            if self._system_bus is not None:
-                await stack.enter_async_context(self._system_bus)
             await stack.enter_async_context(self.kubelet)
-            if self._system_bus is not None:
-                await self._system_bus.until_kubelet_delays()
             self._stack = stack.pop_all()
 
     async def stop(self) -> None:
@@ -153,12 +137,6 @@ class DevNode:
         """Return the control of the fake GPUs."""
         assert self._nvml is not None, "the node has not been started, or its GPUs are real"
         return self._nvml
-
-    @property
-    def system_bus(self) -> systembus.SystemBus:
-        """Return the bus on which the machine's shutdown is announced."""
-        assert self._system_bus is not None, "the node has no system bus (Options)"
-        return self._system_bus
 
     @property
     def kernel_log(self) -> kmsg.KmsgWriter:

@@ -9,10 +9,11 @@ after a jump, which is the easier case.
 import contextlib
 import mmap
 import os
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
+
+from hack import compiler
 
 _VARIABLE = "KUBEMEND_DEV_CLOCK"
 _SIZE = 8
@@ -30,12 +31,10 @@ class WallClock:
     def made(cls, directory: Path) -> Iterator[Self]:
         """Compile the library into the directory; the clock shows the machine's time.
 
-        Raises subprocess.CalledProcessError when the compiler fails, FileNotFoundError when there is none.
+        Raises the errors of ``compiler.build``.
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        library, file = directory / "wallclock.so", directory / "wallclock"
-        flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-        subprocess.run(["cc", *flags, str(Path(__file__).with_suffix(".c")), "-o", str(library)], check=True)
+        source, file = Path(__file__).with_suffix(".c"), directory / "wallclock"
+        library = compiler.build(source, directory / "wallclock.so", "-std=gnu11", *compiler.LIBRARY)
         file.write_bytes(bytes(_SIZE))
         descriptor = os.open(file, os.O_RDWR)
         try:

@@ -1,20 +1,18 @@
 """Control the fake CUDA driver from outside: build it, describe its GPUs, break them while a client runs.
 
-The state is one memory-mapped file, as of ``hack.fakenvml.control``. The GPUs have the UUIDs of the fake NVML's.
+The state is one memory-mapped file (``hack.fakelibrary``). The GPUs have the UUIDs of the fake NVML's.
 """
 
 import contextlib
 import ctypes
 import enum
 import mmap
-import os
-import platform
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Final, Self
 from uuid import UUID
 
+from hack import fakelibrary
 from hack.fakenvml import control as fakenvml
 
 LIBRARY = "libcuda.so.1"
@@ -22,13 +20,9 @@ STATE_VARIABLE = "KUBEMEND_FAKECUDA_STATE"
 
 MIB = 1 << 20
 
-_MAGIC = 0x41445543
-_GPUS = 16
-_TEXT = 48
 _MEMORY = 72 * MIB  # small: it is real memory of this machine, and all of it is written and read
-_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
-_FUTEX_WAKE = 1
-_EVERYONE = 0x7FFFFFFF
+_HEADER: Final = fakelibrary.Header.read(Path(__file__).with_name("fakecuda.h"))
+_State, _Gpu = _HEADER.structures["fake_state"], _HEADER.structures["fake_gpu"]
 
 
 class Wrong(enum.IntEnum):
@@ -47,49 +41,10 @@ class Wrong(enum.IntEnum):
     END = 10
 
 
-class Gpu(ctypes.Structure):
-    """One GPU (``fakecuda.h``)."""
-
-    _fields_ = (
-        ("uuid", ctypes.c_uint8 * 16),
-        ("hanging", ctypes.c_char * _TEXT),
-        ("failing", ctypes.c_char * _TEXT),
-        ("memory_total", ctypes.c_uint64),
-        ("memory_used", ctypes.c_uint64),
-        ("result", ctypes.c_uint32),
-        ("wrong", ctypes.c_uint32),
-        ("slowness", ctypes.c_uint32),
-        ("compute_mode", ctypes.c_uint32),
-        ("peers", ctypes.c_uint32),
-        ("present", ctypes.c_uint32),
-    )
-
-
-class State(ctypes.Structure):
-    """The whole file (``fakecuda.h``)."""
-
-    _fields_ = (
-        ("magic", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("generation", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-        ("gpus", Gpu * _GPUS),
-    )
-
-
 def build(directory: Path) -> Path:
-    """Compile the library with ``cc`` into ``directory`` and return its path.
-
-    Raises subprocess.CalledProcessError when the compiler fails, FileNotFoundError when there is none.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    target = directory / LIBRARY
-    fresh = directory / f".{LIBRARY}.{os.getpid()}"
-    source = Path(__file__).with_name("fakecuda.c")
-    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"]
+    """Compile the library into ``directory`` and return its path. Raises the errors of ``compiler.build``."""
     exact = "-ffp-contract=off"  # a product and a sum are rounded once only where fmaf says so
-    subprocess.run(["cc", *flags, exact, f"-Wl,-soname,{LIBRARY}", str(source), "-o", str(fresh), "-lm"], check=True)
-    return fresh.replace(target)
+    return fakelibrary.build(Path(__file__).with_name("fakecuda.c"), directory / LIBRARY, exact, "-lm")
 
 
 class FakeCuda:
@@ -102,19 +57,19 @@ class FakeCuda:
         self.state_path = state_path
         self.lib_dir = lib_dir
         self._file = state_path.open("x+b")
-        self._file.truncate(ctypes.sizeof(State))
+        self._file.truncate(ctypes.sizeof(_State))
         self._map = mmap.mmap(self._file.fileno(), 0)
-        self._state = State.from_buffer(self._map)
-        self._state.size = ctypes.sizeof(State)
+        self._state = _State.from_buffer(self._map)
+        self._state.size = ctypes.sizeof(_State)
         for number in range(gpus):
-            self._state.gpus[number] = Gpu(
+            self._state.gpus[number] = _Gpu(
                 uuid=(ctypes.c_uint8 * 16)(*UUID(fakenvml.gpu_uuid(number).removeprefix("GPU-")).bytes),
                 memory_total=_MEMORY,
                 slowness=1,
                 peers=1,
                 present=1,
             )
-        self._state.magic = _MAGIC
+        self._state.magic = _HEADER.numbers["FAKE_MAGIC"]
 
     def __enter__(self) -> Self:
         return self
@@ -130,17 +85,13 @@ class FakeCuda:
 
     def env(self) -> dict[str, str]:
         """Return the environment that makes a child process load this driver."""
-        path = os.environ.get("LD_LIBRARY_PATH")
-        return {
-            "LD_LIBRARY_PATH": f"{self.lib_dir}:{path}" if path else str(self.lib_dir),
-            STATE_VARIABLE: str(self.state_path),
-        }
+        return {**fakelibrary.environment(self.lib_dir), STATE_VARIABLE: str(self.state_path)}
 
     @contextlib.contextmanager
-    def gpu(self, number: int) -> Iterator[Gpu]:
+    def gpu(self, number: int) -> Iterator[Any]:
         """Provide the data of a GPU for changes, published when the block ends."""
         yield self._state.gpus[number]
-        self._publish()
+        fakelibrary.publish(self._state)
 
     def wrong(self, wrong: Wrong, *, gpu: int) -> None:
         """Make a GPU answer wrong."""
@@ -166,9 +117,4 @@ class FakeCuda:
         """Release all blocked calls."""
         for gpu in self._state.gpus:
             gpu.hanging = b""
-        self._publish()
-
-    def _publish(self) -> None:
-        self._state.generation += 1
-        word = ctypes.addressof(self._state) + State.generation.offset
-        ctypes.CDLL(None).syscall(_SYS_FUTEX[platform.machine()], ctypes.c_void_p(word), _FUTEX_WAKE, _EVERYONE)
+        fakelibrary.publish(self._state)

@@ -1,4 +1,4 @@
-/* The state that the fake CUDA driver shares with hack/fakecuda/control.py; keep both in step. */
+/* The state that the fake CUDA driver shares with hack/fakecuda/control.py; hack/fakelibrary.py reads the structures. */
 #ifndef FAKECUDA_H
 #define FAKECUDA_H
 

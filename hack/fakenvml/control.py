@@ -1,7 +1,6 @@
 """Control the fake NVML from outside: build it, describe its GPUs, break and fix them while a client runs.
 
-The state is one memory-mapped file that any number of client processes read. Every change is made under a file lock,
-then published by a futex wake, so a client that waits for events or hangs sees it at once.
+The state is one memory-mapped file that any number of client processes read. Every change is made under a file lock.
 """
 
 import contextlib
@@ -10,13 +9,12 @@ import enum
 import fcntl
 import mmap
 import os
-import platform
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+from hack import fakelibrary
 from hack.fakenvml import describing, healthy, layout
 from hack.fakenvml.layout import Driver, Fault, Group
 
@@ -33,9 +31,6 @@ EVENT_GPU_UNAVAILABLE = 0x4000
 EVENT_RECOVERY_ACTION = 0x8000
 NO_INSTANCE = 0xFFFFFFFF
 
-_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
-_FUTEX_WAKE = 1
-_EVERYONE = 0x7FFFFFFF
 _UNSIGNED_LONG_LONG = 3  # NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
 _CLOCK_EVENT_MS = 200  # an H100 reports its clock changes several times a second
 
@@ -60,21 +55,12 @@ class MigSpec:
 
 
 def build(directory: Path, *, old_driver: bool = False) -> Path:
-    """Compile the library with ``cc`` into ``directory`` and return its path.
+    """Compile the library into ``directory`` and return its path. Raises the errors of ``compiler.build``.
 
     One of an ``old_driver`` (before R535) lacks the functions that came later.
-
-    Raises subprocess.CalledProcessError when the compiler fails, FileNotFoundError when there is none.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    target = directory / LIBRARY
-    fresh = directory / f".{LIBRARY}.{os.getpid()}"
-    source = Path(__file__).with_name("fakenvml.c")
-    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
-    if old_driver:
-        flags.append("-DOLD_DRIVER")
-    subprocess.run(["cc", *flags, f"-Wl,-soname,{LIBRARY}", str(source), "-o", str(fresh)], check=True)
-    return fresh.replace(target)
+    flags = ("-pthread", *(("-DOLD_DRIVER",) if old_driver else ()))
+    return fakelibrary.build(Path(__file__).with_name("fakenvml.c"), directory / LIBRARY, *flags)
 
 
 def gpu_uuid(gpu: int) -> str:
@@ -131,11 +117,7 @@ class FakeNvml:
 
     def env(self) -> dict[str, str]:
         """Return the environment that makes a child process load this NVML."""
-        path = os.environ.get("LD_LIBRARY_PATH")
-        return {
-            "LD_LIBRARY_PATH": f"{self.lib_dir}:{path}" if path else str(self.lib_dir),
-            STATE_VARIABLE: str(self.state_path),
-        }
+        return {**fakelibrary.environment(self.lib_dir), STATE_VARIABLE: str(self.state_path)}
 
     def reset(self, *, gpus: int = 8) -> None:
         """Repair everything: ``gpus`` GPUs, no faults, nothing hangs. Queued events stay queued."""
@@ -180,7 +162,7 @@ class FakeNvml:
     # ---- one GPU ----
 
     @contextlib.contextmanager
-    def gpu(self, number: int) -> Iterator[layout.Gpu]:
+    def gpu(self, number: int) -> Iterator[Any]:
         """Provide the fake's data of a GPU, for changes that have no method; published when the block ends."""
         with self._change() as state:
             yield state.gpus[number]
@@ -231,9 +213,9 @@ class FakeNvml:
             slot.type = value_type
 
     def set(self, *, gpu: int, **readings: int) -> None:
-        """Set plain numbers of the GPU (``describing.READINGS``). Raises ValueError for others."""
-        if unknown := set(readings) - set(describing.READINGS):
-            raise ValueError(f"a GPU has no {', '.join(sorted(unknown))}; there are {', '.join(describing.READINGS)}")
+        """Set plain numbers of the GPU (``layout.NUMBERS``). Raises ValueError for others."""
+        if unknown := set(readings) - set(layout.NUMBERS):
+            raise ValueError(f"a GPU has no {', '.join(sorted(unknown))}; there are {', '.join(layout.NUMBERS)}")
         with self._change() as state:
             for name, value in readings.items():
                 setattr(state.gpus[gpu], name, value)
@@ -365,17 +347,11 @@ class FakeNvml:
         return describing.state(self._state)
 
     @contextlib.contextmanager
-    def _change(self) -> Iterator[layout.State]:
+    def _change(self) -> Iterator[Any]:
         """Lock out other writers, provide the state, then wake every reader."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             yield self._state
-            self._state.generation += 1
-            self._wake()
+            fakelibrary.publish(self._state)
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-    def _wake(self) -> None:
-        word = ctypes.addressof(self._state) + layout.State.generation.offset
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.syscall(ctypes.c_long(_SYS_FUTEX[platform.machine()]), ctypes.c_void_p(word), _FUTEX_WAKE, _EVERYONE)

@@ -1,35 +1,12 @@
 """Describe the fake NVML's state: the output of ``ctl status``."""
 
+from typing import Any
+
 from hack.fakenvml import healthy, layout
 from hack.fakenvml.layout import Driver, Fault, Group
 
-READINGS = (
-    "clocks_event_reasons",
-    "memory_used",
-    "mig_mode",
-    "temperature",
-    "slowdown_temperature",
-    "memory_max_temperature",
-    "utilization",
-    "sm_clock",
-    "sm_clock_max",
-    "pstate",
-    "pcie_generation",
-    "pcie_generation_max",
-    "pcie_width",
-    "pcie_width_max",
-    "pcie_replays",
-    "retirement_pending",
-    "sram_threshold_exceeded",
-    "fabric_state",
-    "fabric_status",
-    "fabric_mask",
-    "fabric_summary",
-)
-"""Plain numbers of a GPU, by the names of their fields."""
 
-
-def state(state: layout.State) -> dict[str, object]:
+def state(state: Any) -> dict[str, object]:
     """Return the whole state, ready for JSON."""
     return {
         "driver": Driver(state.driver).name.lower(),
@@ -41,7 +18,7 @@ def state(state: layout.State) -> dict[str, object]:
     }
 
 
-def _describe(number: int, gpu: layout.Gpu) -> dict[str, object]:
+def _describe(number: int, gpu: Any) -> dict[str, object]:
     return {
         "gpu": number,
         "uuid": gpu.uuid.decode(),
@@ -49,7 +26,7 @@ def _describe(number: int, gpu: layout.Gpu) -> dict[str, object]:
         "fault": Fault(gpu.fault).name.lower(),
         "hang": _group_names(gpu.hang_groups),
         "recovery": next(field.value for field in gpu.fields if field.id == healthy.RECOVERY_ACTION_FIELD),
-        "readings": {name: getattr(gpu, name) for name in READINGS},
+        "readings": {name: getattr(gpu, name) for name in layout.NUMBERS},
         "memory_used": gpu.memory_used,
         "ecc_uncorrected": gpu.ecc_dram[1][0] + gpu.ecc_sram[1][0],
         "remap": {"pending": bool(gpu.remapped[2]), "failure": bool(gpu.remapped[3])},

@@ -1,8 +1,8 @@
 /*
  * The state of the fake NVML, shared through one memory-mapped file.
  *
- * hack/fakenvml/control.py mirrors these structures and writes them; the library only reads. All fields are
- * naturally aligned, so the layout is the same in C and in ctypes; `size` is checked when the file is mapped.
+ * hack/fakelibrary.py reads these structures, and hack/fakenvml/control.py writes them; the library only reads. All
+ * fields are naturally aligned, so the layout is the same in C and in ctypes; `size` is checked when the file is mapped.
  */
 #ifndef KUBEMEND_FAKENVML_H
 #define KUBEMEND_FAKENVML_H

@@ -1,5 +1,7 @@
 """Define a healthy GPU of the fake NVML: an idle H100 with all of its NVLinks up."""
 
+from typing import Any
+
 from hack.fakenvml import layout
 
 GIB = 1 << 30
@@ -21,7 +23,7 @@ _FABRIC_ALL_FALSE = 0xAA  # each 2-bit field of the health mask: 2 is "no", 0 wo
 _FABRIC_HEALTHY = 1  # NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
 
 
-def gpu(number: int, *, uuid: str, bus: int, present: bool) -> layout.Gpu:
+def gpu(number: int, *, uuid: str, bus: int, present: bool) -> Any:
     """Return a healthy GPU of that number."""
     made = layout.Gpu(
         name=b"NVIDIA H100 80GB HBM3",

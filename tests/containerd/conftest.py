@@ -13,9 +13,9 @@ import pytest
 from hack.devnode import claims, leftovers, packages
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
-from hack.devnode.pods import Pods
 from kubemend.common.pb.runtime.v1 import api_pb2_grpc
 from tests import machine
+from tests.devnode.pods import Pods
 
 _MOST_RUNS_AT_ONCE = 8  # of these tests on one machine, by all its users
 

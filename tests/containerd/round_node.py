@@ -14,7 +14,6 @@ from google.protobuf import json_format
 
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
-from hack.devnode.pods import Pods, RunningPod, container
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds
 from kubemend.agent.actuator.hold.freezer import Freezer
@@ -49,6 +48,7 @@ from kubemend.common import process
 from kubemend.common.coordination import OrderKind, StepPhase
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
+from tests.devnode.pods import Pods, RunningPod, container
 from tests.environments.node import NodeEnv
 from tests.environments.restarts import dependencies
 from tests.fakes import outside

@@ -8,10 +8,10 @@ import pytest
 
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
-from hack.devnode.pods import Pods, RunningPod, container
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodRef, PodUid, SandboxId
 from kubemend.agent.restart import clone, intents
+from tests.devnode.pods import Pods, RunningPod, container
 
 pytestmark = pytest.mark.containerd
 

@@ -9,10 +9,10 @@ import pytest
 from hack.devnode import claims, images, leftovers, packages, processes
 from hack.devnode.containerd import Containerd, ContainerdError
 from hack.devnode.layout import NodeLayout
-from hack.devnode.pods import Pods, RunningPod, container
 from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import eventually
+from tests.devnode.pods import Pods, RunningPod, container
 
 Cri: TypeAlias = "api_pb2_grpc.RuntimeServiceAsyncStub"
 

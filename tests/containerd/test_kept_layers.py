@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hack.devnode.containerd import Containerd
-from hack.devnode.pods import Pods, RunningPod, container
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping, Request
@@ -25,6 +24,7 @@ from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.side_process import SideProcess
 from tests import eventually
+from tests.devnode.pods import Pods, RunningPod, container
 
 pytestmark = pytest.mark.containerd
 

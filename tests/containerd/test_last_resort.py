@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from hack.devnode.containerd import Containerd
-from hack.devnode.pods import Pods
 from kubemend.agent.actuator.hold import cgroups
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds
 from kubemend.agent.actuator.hold.freezer import Freezer
@@ -23,6 +22,7 @@ from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.coordination import StepPhase
 from tests import eventually
 from tests.containerd.round_node import CGROUPS, RoundNode, order
+from tests.devnode.pods import Pods
 
 pytestmark = pytest.mark.containerd
 

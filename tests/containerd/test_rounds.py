@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hack.devnode.containerd import Containerd
-from hack.devnode.pods import Pods
 from kubemend.agent.actuator.hold import cgroups
 from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.model.workloads import PodView, RestartPolicy
@@ -16,6 +15,7 @@ from kubemend.agent.rounds.session import since_boot
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.coordination import OrderKind, StepPhase
 from tests.containerd.round_node import CGROUPS, TICK, RoundNode, order
+from tests.devnode.pods import Pods
 
 pytestmark = pytest.mark.containerd
 

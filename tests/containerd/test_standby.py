@@ -12,7 +12,6 @@ import pytest
 from hack.devnode import packages
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
-from hack.devnode.pods import Pods, RunningPod, container
 from hack.devnode.runtime_config import RuntimeOptions
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError, Patience
@@ -23,6 +22,7 @@ from kubemend.agent.model.workloads import ContainerId, ContainerState, SandboxI
 from kubemend.agent.restart import headroom
 from kubemend.common import unix_sockets
 from kubemend.common.pb.runtime.v1 import api_pb2
+from tests.devnode.pods import Pods, RunningPod, container
 
 pytestmark = pytest.mark.containerd
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from hack.devnode.containerd import Containerd
-from hack.devnode.pods import Pods, RunningPod, container
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.outcomes import Result
@@ -29,6 +28,7 @@ from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import eventually
+from tests.devnode.pods import Pods, RunningPod, container
 
 pytestmark = pytest.mark.containerd
 

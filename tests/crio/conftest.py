@@ -10,7 +10,6 @@ import pytest
 
 from hack.devnode import crio, leftovers, packages
 from hack.devnode.layout import NodeLayout
-from hack.devnode.pods import Pods, RunningPod
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.outcomes import Outcome
@@ -22,6 +21,7 @@ from kubemend.agent.restarts import runtime_state
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
 from tests import machine
+from tests.devnode.pods import Pods, RunningPod
 
 
 class Swapper:

@@ -9,13 +9,13 @@ import grpc.aio
 import pytest
 
 from hack.devnode import crio, images
-from hack.devnode.pods import Pods, RunningPod, container
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import clone, reservations
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import eventually
 from tests.crio.conftest import Swapper
+from tests.devnode.pods import Pods, RunningPod, container
 
 pytestmark = [pytest.mark.crio, pytest.mark.long]
 

@@ -14,11 +14,11 @@ import pytest
 from hack.devnode import cluster as devnode_cluster
 from hack.devnode import jobsets, node
 from hack.devnode.cluster import Cluster
-from hack.devnode.jobsets_training import DRIVER, Training
 from hack.devnode.rounds import Rounds
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 from tests import clusters
+from tests.devnode.jobsets_training import DRIVER, Training
 from tests.scenarios.gang.product import Product
 
 pytestmark = [pytest.mark.devnode, pytest.mark.timeout(600)]

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hack.devnode import addons, apiserver, controlplane, images, layout, leftovers, node
+from hack.devnode import apiserver, controlplane, images, layout, leftovers, node
 from hack.image import build
 from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import machine
+from tests.devnode import addons
 from tests.unit.daemonset import kubectl
 
 NEXT_TAG: Final = "0.1.0-next"

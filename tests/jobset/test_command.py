@@ -1,11 +1,11 @@
-"""``python -m hack.jobset_scenarios``: a line for each scenario, and an exit status."""
+"""``python -m tests.jobset``: a line for each scenario, and an exit status."""
 
 from pathlib import Path
 
 import pytest
 
-from hack.jobset_scenarios import __main__ as command
-from hack.jobset_scenarios import playing
+from tests.jobset import __main__ as command
+from tests.jobset.player import playing
 
 SCENARIO = """
 about: a rule
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
-    monkeypatch.setattr("sys.argv", ["jobset_scenarios", *args])
+    monkeypatch.setattr("sys.argv", ["tests.jobset", *args])
     return command.main()
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hack.jobset_scenarios import reading
-from hack.jobset_scenarios.checked import ScenarioError
-from hack.jobset_scenarios.model import Create, JobState, SetJobs
+from tests.jobset.player import reading
+from tests.jobset.player.checked import ScenarioError
+from tests.jobset.player.model import Create, JobState, SetJobs
 
 GOOD = """
 about: a rule

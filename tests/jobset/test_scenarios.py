@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from hack.jobset_scenarios import playing, reading
-from hack.jobset_scenarios.model import Scenario
-from hack.jobset_scenarios.playing import Outcome
+from tests.jobset.player import playing, reading
+from tests.jobset.player.model import Scenario
+from tests.jobset.player.playing import Outcome
 
 SCENARIOS: Final[dict[str, Scenario]] = {
     path.stem: reading.read(path) for path in sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))

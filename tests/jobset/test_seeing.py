@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from hack.jobset_scenarios import expectations, seeing
-from hack.jobset_scenarios.seeing import Seen
+from tests.jobset.player import expectations, seeing
+from tests.jobset.player.seeing import Seen
 
 JOB: dict[str, Any] = {
     "metadata": {

@@ -10,10 +10,10 @@ from typing import Any, Self
 from hack.devnode import jobsets
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import NAMESPACE
-from hack.devnode.workload import CONTAINER, WORKER, Workload, apart
 from kubemend.common import gangs
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
+from tests.devnode.workload import CONTAINER, WORKER, Workload, apart
 
 GPUS = 1
 _EVENTS = paths.collection("events", namespace=NAMESPACE)

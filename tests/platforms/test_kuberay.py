@@ -8,8 +8,8 @@ import pytest
 
 from hack.devnode import platforms
 from hack.devnode.cluster import Cluster
-from hack.devnode.workload import SHARED
 from kubemend.common import gangs
+from tests.devnode.workload import SHARED
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 

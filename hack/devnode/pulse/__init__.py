@@ -3,12 +3,12 @@
 The containers themselves, not kubemend's logs, show whether a new one ran while an old one was still alive.
 """
 
-import os
 import struct
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from hack import compiler
 
 PROGRAM = "/bin/pulse"
 """Its path in the dev node's image."""
@@ -67,14 +67,9 @@ class Barrier:
 def build(directory: Path) -> Path:
     """Compile the worker into a directory, for any root file system; return its path.
 
-    Raises subprocess.CalledProcessError when the compiler fails, FileNotFoundError when there is none.
+    Raises the errors of ``compiler.build``.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    target = directory / Path(PROGRAM).name
-    fresh = directory / f".{target.name}.{os.getpid()}"
-    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-static"]
-    subprocess.run(["cc", *flags, str(SOURCE), "-o", str(fresh)], check=True)
-    return fresh.replace(target)
+    return compiler.build(SOURCE, directory / Path(PROGRAM).name, "-std=c11", "-static")
 
 
 def command(lives: str) -> Sequence[str]:

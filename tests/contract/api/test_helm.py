@@ -7,9 +7,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from hack.chart import helm
 from hack.chart.__main__ import CHART
 from hack.devnode import apiserver, kubernetes
+from tests import helm
 from tests.unit.daemonset import kubectl
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]

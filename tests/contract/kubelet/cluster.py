@@ -11,12 +11,12 @@ from typing import Any
 from google.protobuf import json_format
 
 from hack.devnode import images, node
-from hack.devnode.looks import Looks
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, SandboxId
 from kubemend.agent.restart import clone, reservations
 from kubemend.common.kube import client, errors, paths
 from kubemend.common.pb.runtime.v1 import api_pb2 as cri
+from tests.devnode.looks import Looks
 
 Json = dict[str, Any]
 DEADLINE = 40.0

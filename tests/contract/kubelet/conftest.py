@@ -13,10 +13,10 @@ import pytest_asyncio
 
 from hack.devnode import leftovers, node
 from hack.devnode.layout import NodeLayout
-from hack.devnode.looks import Looks
 from kubemend.common.kube import client
 from tests import machine
 from tests.contract.kubelet.cluster import Cluster
+from tests.devnode.looks import Looks
 
 # The default doubles from 10 s to 5 min: no rule depends on its length.
 SHORT_BACKOFF = {"crashLoopBackOff": {"maxContainerRestartPeriod": "2s"}}

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from hack.devnode import node, nri, trainer
+from hack.devnode import node, trainer
 from hack.devnode.runtime_config import RuntimeOptions
 from kubemend.agent.model.workloads import ContainerId
 from tests import eventually
+from tests.devnode import nri
 from tests.scenarios import dev_nodes
 from tests.scenarios.columns.board import ALONE, STRATEGIES, Board
 

@@ -5,9 +5,10 @@ from typing import Final
 
 import pytest
 
-from hack.devnode import node, trainer, userns_runc
+from hack.devnode import node, trainer
 from hack.devnode.runtime_config import RuntimeOptions
 from kubemend.agent.restart.intents import Strategy
+from tests.devnode import userns_runc
 from tests.scenarios import dev_nodes
 from tests.scenarios.columns.board import ALONE, DATA, STRATEGIES, Board
 

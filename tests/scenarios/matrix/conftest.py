@@ -16,9 +16,9 @@ import pytest_asyncio
 from hack.devnode import leftovers, node
 from hack.devnode.criproxy import CriProxy, Hook
 from hack.devnode.layout import NodeLayout
-from hack.devnode.looks import NO_COLLECTION, Looks
 from kubemend.common.kube import client
 from tests import machine
+from tests.devnode.looks import NO_COLLECTION, Looks
 from tests.scenarios.matrix import engine, eyes
 from tests.scenarios.matrix.batches import SIDE_BY_SIDE
 from tests.scenarios.matrix.director import Director, Reins

@@ -12,11 +12,11 @@ from typing import Any
 
 from hack.devnode import node
 from hack.devnode.criproxy import Gate
-from hack.devnode.looks import Looks
 from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid, PodView
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
+from tests.devnode.looks import Looks
 from tests.scenarios.matrix import cells, pods
 from tests.scenarios.matrix.cells import MAIN, SIDECAR, Acts, Cell, Look, Shape
 from tests.scenarios.matrix.director import Director, Reins

@@ -9,9 +9,9 @@ import pytest_asyncio
 
 from hack.devnode import leftovers, node
 from hack.devnode.layout import NodeLayout
-from hack.devnode.looks import NO_COLLECTION, Looks
 from hack.devnode.observer import Observer
 from tests import machine
+from tests.devnode.looks import NO_COLLECTION, Looks
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")

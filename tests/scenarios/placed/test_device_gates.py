@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hack.devnode import node
-from hack.devnode.looks import Looks
 from hack.devnode.observer import Observer, Seen
 from hack.fakenvml.control import GIB
 from kubemend.agent.model.workloads import ContainerId
+from tests.devnode.looks import Looks
 from tests.scenarios import training
 
 pytestmark = [pytest.mark.devnode, pytest.mark.asyncio(loop_scope="package")]

@@ -11,7 +11,6 @@ import pytest
 import pytest_asyncio
 
 from hack.devnode import node
-from hack.devnode.looks import Looks
 from hack.devnode.observer import Observer, Seen
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
@@ -24,6 +23,7 @@ from kubemend.agent.restart import reservations
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts.restart_plan import PodRestartPlan, RestartPlan
 from kubemend.common.pb.runtime.v1 import api_pb2
+from tests.devnode.looks import Looks
 from tests.scenarios import parts, training
 
 pytestmark = [pytest.mark.devnode, pytest.mark.asyncio(loop_scope="package")]

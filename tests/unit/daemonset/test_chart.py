@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.chart import helm
 from hack.chart.__main__ import CHART
+from tests import helm
 from tests.unit.daemonset import manifests, variables
 from tests.unit.daemonset.manifests import Json
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hack import generated
 from hack.chart import __main__ as chart
 from hack.chart import conditional, content, sources, template
 from hack.chart.conditional import Choice, FromValues, When
@@ -17,15 +18,16 @@ A, B = ".Values.components.a", ".Values.components.b"
 
 
 def test_chart_is_current() -> None:
-    assert chart.stale(chart.CHART, content.files()) == []
+    assert generated.stale(chart.files()) == []
 
 
-def test_stale_chart_is_reported_by_its_first_file(tmp_path: Path) -> None:
-    files = {"a.yaml": "1", "b.yaml": "2"}
-    (tmp_path / "a.yaml").write_text("1")
-    (tmp_path / "b.yaml").write_text("old")
+def test_file_that_does_not_belong_to_the_chart_must_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chart, "CHART", tmp_path)
     (tmp_path / "left.yaml").write_text("")
-    assert chart.stale(tmp_path, files) == ["b.yaml", "left.yaml"]
+    (tmp_path / "Chart.yaml").write_text("old")
+    made = chart.files()
+    assert made[tmp_path / "left.yaml"] is None
+    assert made[tmp_path / "Chart.yaml"] == content.files()["Chart.yaml"]
 
 
 def test_check_succeeds_without_kubectl_and_helm() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hack.devnode.criproxy import CriProxy
-from hack.devnode.looks import Looks
 from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
+from tests.devnode.looks import Looks
 from tests.fakes.cri_server import CriServer
 
 ALL_SANDBOXES = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter())

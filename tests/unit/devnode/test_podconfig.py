@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from hack.devnode.podconfig import config, hashing, quantities
-from hack.devnode.podconfig.spec import Container, Pod
+from tests.devnode.podconfig import config, hashing, quantities
+from tests.devnode.podconfig.spec import Container, Pod
 
 
 def container(name: str, **fields: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def test_container_gets_the_nodes_of_its_own_gpus() -> None:
         ["GPU-b"], gpus=GPUS, libraries={"/opt/driver/lib/libcuda.so.1": Path("/usr/lib/real")}
     )
 
-    assert {each.key: each.value for each in answer.envs} == {
+    assert dict(answer.envs) == {
         "NVIDIA_VISIBLE_DEVICES": "GPU-b",
         "LD_LIBRARY_PATH": "/opt/driver/lib",
     }

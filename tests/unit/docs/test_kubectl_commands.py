@@ -8,10 +8,10 @@ import click
 import pytest
 import yaml
 
-from hack import api_names
 from kubemend import cli
 from tests.unit.daemonset import kubectl, manifests
 from tests.unit.docs import kubectl_words, pages
+from tests.unit.docs.api_tables import RESTART_CONDITIONS, WRITTEN_BY_PEOPLE
 from tests.unit.docs.commands import Command
 from tests.unit.docs.kubectl_words import Said
 
@@ -150,9 +150,9 @@ def test_label_has_a_valid_value(said: Said) -> None:
     kind, _, *given = said.arguments
     for name, _, value in (each.partition("=") for each in given):
         meanings = [
-            each.values
-            for each in api_names.WRITTEN_BY_PEOPLE
-            if (each.name, each.on.lower(), each.kind) == (name, kind, api_names.Kind.LABEL)
+            each["values"]
+            for each in WRITTEN_BY_PEOPLE
+            if (each["name"], each["of"].lower(), each["what"]) == (f"`{name}`", kind, "label")
         ]
         assert any(f"`{value}`" in each for each in meanings)
 
@@ -161,7 +161,7 @@ def test_label_has_a_valid_value(said: Said) -> None:
 def test_awaited_condition_exists(said: Said) -> None:
     kind, _, name = said.flags["for"].partition("=")
     assert kind == "condition"
-    assert name in {*api_names.RESTART_CONDITIONS, "Ready", "Available", "Complete"}
+    assert name in {*RESTART_CONDITIONS, "Ready", "Available", "Complete"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bench import goals
-from hack import performance_doc, readme, recovery_picture
+from hack import generated, performance_doc, recovery_picture
 
 Json = dict[str, Any]
 
@@ -57,6 +57,7 @@ def test_page_without_peers_shows_no_figure_of_others(alone: Json) -> None:
     assert "Other projects have not been measured with this release yet" in page
     assert "upstream JobSet v" not in page
     assert "recovery.svg" not in page
+    assert performance_doc.files(alone)[performance_doc.PICTURE] is None
 
 
 def test_page_names_stand_ins_only_if_used(alone: Json) -> None:
@@ -69,15 +70,15 @@ def test_page_names_stand_ins_only_if_used(alone: Json) -> None:
 
 def test_readme_block_takes_the_place_of_the_one_before(beside: Json) -> None:
     old = f"# Title\n{performance_doc.BEGIN}\nold figures\n{performance_doc.END}\nrest\n"
-    new = readme.with_block(old, performance_doc.block(beside))
+    new = generated.with_block(old, performance_doc.block(beside))
     assert new == f"# Title\n{performance_doc.block(beside)}\nrest\n"
     assert "docs/recovery.svg" in new
-    assert readme.with_block(new, performance_doc.block(beside)) == new
+    assert generated.with_block(new, performance_doc.block(beside)) == new
 
 
 def test_readme_without_a_place_for_figures_is_refused(beside: Json) -> None:
     with pytest.raises(ValueError, match="no place for figures"):
-        readme.with_block("# Title\n", performance_doc.block(beside))
+        generated.with_block("# Title\n", performance_doc.block(beside))
 
 
 def test_picture_shows_both_sides_and_its_legend_covers_no_bar(beside: Json) -> None:

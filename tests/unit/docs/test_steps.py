@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bench.steps import recovery
-from hack import steps_doc
+from hack import generated, steps_doc
 
 Json = dict[str, Any]
 
@@ -77,6 +77,6 @@ def test_page_shown_by_another_report_is_stale(report: Json, tmp_path: Any, monk
     steps_doc.PAGE.write_text(steps_doc.render(report))
     steps_doc.PICTURE.write_text(steps_doc.draw(report))
     steps_doc.README.write_text(steps_doc.block(report))
-    assert steps_doc.is_current(report)
+    assert generated.stale(steps_doc.files(report)) == []
     report["ways"]["spare"]["first_step_s"] = 2.1
-    assert not steps_doc.is_current(report)
+    assert generated.stale(steps_doc.files(report)) == [steps_doc.PAGE, steps_doc.README, steps_doc.PICTURE]

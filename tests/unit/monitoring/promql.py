@@ -8,8 +8,9 @@ from typing import Final
 import promql_parser as promql
 import yaml
 
-from hack import monitoring_dashboard, monitoring_metrics, monitoring_rules
-from hack.monitoring import COMPONENT, ROOT
+from hack import monitoring_metrics
+from hack.monitoring import COMPONENT
+from tests.unit.monitoring.component import RECORDINGS, VARIABLES
 
 ADDED: Final = frozenset({"job", "instance", "namespace", "pod", "container", "endpoint"})
 """Labels that the Prometheus Operator gives every target of a PodMonitor, in addition to those of its relabelings."""
@@ -26,7 +27,7 @@ class WrongError(Exception):
 
 def of_targets() -> Labels:
     """Return the labels that every series has from its target."""
-    (endpoint,) = yaml.safe_load((ROOT / COMPONENT / "podmonitor.yaml").read_text())["spec"]["podMetricsEndpoints"]
+    (endpoint,) = yaml.safe_load((COMPONENT / "podmonitor.yaml").read_text())["spec"]["podMetricsEndpoints"]
     return ADDED | {each["targetLabel"] for each in endpoint["relabelings"]}
 
 
@@ -37,14 +38,14 @@ def known() -> Mapping[str, Labels]:
     for metric in monitoring_metrics.exported():
         for name, labels in metric.series().items():
             found[name] = found.get(name, frozenset()) | labels | of_targets()
-    for recording in monitoring_rules.RECORDINGS:
+    for recording in RECORDINGS:
         found[recording.name] = outcome(recording.expr, known=found)
     return found
 
 
 def outcome(text: str, *, known: Mapping[str, Labels]) -> Labels:
     """Return the labels of an expression's result. Raises WrongError, and ValueError for invalid PromQL."""
-    for name, value in (*monitoring_dashboard.VARIABLES.items(), ("__range", "1d")):
+    for name, value in (*VARIABLES.items(), ("__range", "1d")):
         text = text.replace(f"${name}", value)
     return _labels(promql.parse(text), known)
 
@@ -57,7 +58,7 @@ def matchers(text: str) -> list[tuple[str, promql.Matcher]]:
         if isinstance(expr, promql.VectorSelector):
             found.extend((expr.name or "", each) for each in expr.matchers.matchers)
 
-    for name, value in (*monitoring_dashboard.VARIABLES.items(), ("__range", "1d")):
+    for name, value in (*VARIABLES.items(), ("__range", "1d")):
         text = text.replace(f"${name}", value)
     promql.walk(promql.parse(text), look)
     return found

@@ -2,13 +2,12 @@
 
 import enum
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import promql_parser as promql
 import pytest
 
-from hack import monitoring_dashboard, monitoring_rules
 from hack.monitoring import ROOT
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.model.verdicts import Health
@@ -17,6 +16,8 @@ from kubemend.agent.restart import admission
 from kubemend.controller.decisions import facts
 from kubemend.controller.hub import refusals
 from kubemend.controller.rounds.states import Phase
+from tests.unit.monitoring import component
+from tests.unit.monitoring.component import Alert, Query
 from tests.unit.monitoring.promql import WrongError, known, matchers, outcome
 
 
@@ -60,20 +61,12 @@ SET: Final[Mapping[tuple[str, str], set[str]]] = {
 """The values of labels that expressions name."""
 
 
-def panels() -> Iterator[tuple[str, monitoring_dashboard.Query]]:
-    """Yield every query of the dashboard, with its panel's title."""
-    for row in monitoring_dashboard.ROWS:
-        for panel in row.panels:
-            for number, query in enumerate(panel.queries):
-                yield f"{panel.title} {number}", query
-
-
-ALERTS: Final = [pytest.param(each, id=each.name) for each in monitoring_rules.ALERTS]
-QUERIES: Final = [pytest.param(query, id=title) for title, query in panels()]
+ALERTS: Final = [pytest.param(each, id=each.name) for each in component.ALERTS]
+QUERIES: Final = [pytest.param(each, id=f"{each.panel}: {each.legend}") for each in component.QUERIES]
 EXPRESSIONS: Final = [
-    *(pytest.param(each.expr, id=each.name) for each in monitoring_rules.ALERTS),
-    *(pytest.param(each.expr, id=each.name) for each in monitoring_rules.RECORDINGS),
-    *(pytest.param(query.expr, id=title) for title, query in panels()),
+    *(pytest.param(each.expr, id=each.name) for each in component.ALERTS),
+    *(pytest.param(each.expr, id=each.name) for each in component.RECORDINGS),
+    *(pytest.param(each.expr, id=f"{each.panel}: {each.legend}") for each in component.QUERIES),
 ]
 
 
@@ -96,13 +89,13 @@ def test_every_known_value_is_used() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_alert_texts_use_existing_labels(alert: monitoring_rules.Alert) -> None:
+def test_alert_texts_use_existing_labels(alert: Alert) -> None:
     told = re.findall(r"\$labels\.(\w+)", alert.summary + alert.description)
     assert set(told) <= outcome(alert.expr, known=known())
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_legends_use_existing_labels(query: monitoring_dashboard.Query) -> None:
+def test_legends_use_existing_labels(query: Query) -> None:
     told = re.findall(r"{{(\w+)}}", query.legend)
     assert set(told) <= outcome(query.expr, known=known())
 

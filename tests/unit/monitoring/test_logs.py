@@ -6,7 +6,8 @@ from typing import Final
 
 import pytest
 
-from hack import monitoring, monitoring_logs, monitoring_rules
+from hack import monitoring, monitoring_logs
+from tests.unit.monitoring.component import ALERTS
 
 EVENTS: Final = monitoring_logs.events(monitoring.ROOT)
 NAMES: Final = {each.name for each in EVENTS}
@@ -54,7 +55,7 @@ def test_pages_name_existing_events(page: str) -> None:
 
 
 def test_alerts_name_existing_events() -> None:
-    texts = " ".join(each.description for each in monitoring_rules.ALERTS)
+    texts = " ".join(each.description for each in ALERTS)
     told = set(re.findall(r"\b[a-z_]+\.[a-z_]+\b", texts)) - _NO_EVENT
     assert len(told) > 5
     assert told <= NAMES

@@ -1,38 +1,41 @@
 """Generated files are current, complete for kustomize and Grafana, and their links are valid."""
 
-import json
 import re
 from pathlib import Path
 from typing import Final
 
 import pytest
-import yaml
 
-from hack import monitoring, monitoring_dashboard
+from hack import monitoring
 from hack.monitoring import ROOT
+from tests.unit.monitoring.component import CONFIG_MAP, DASHBOARD, PANELS, QUERIES, VARIABLES
 
 WRITTEN: Final = ("docs/troubleshooting.md", "docs/metrics.md", "docs/logs.md")
 
 
-@pytest.mark.parametrize("path", monitoring.pages(), ids=str)
+@pytest.mark.parametrize("path", monitoring.pages(), ids=lambda path: path.name)
 def test_generated_files_are_current(path: Path) -> None:
-    assert (ROOT / path).read_text("utf-8") == monitoring.pages()[path], "run python -m hack.monitoring"
+    assert path.read_text("utf-8") == monitoring.pages()[path], "run python -m hack.monitoring"
 
 
 def test_the_dashboard_is_what_grafana_reads() -> None:
-    config = yaml.safe_load((ROOT / monitoring.COMPONENT / "dashboard.yaml").read_text())
-    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
-    (text,) = config["data"].values()
-    dashboard = json.loads(text)
-    assert dashboard == monitoring_dashboard.dashboard()
-    numbers = [panel["id"] for panel in dashboard["panels"]]
+    assert CONFIG_MAP["metadata"]["labels"]["grafana_dashboard"] == "1"
+    numbers = [panel["id"] for panel in PANELS]
     assert len(set(numbers)) == len(numbers) > 30
-    assert {each["name"] for each in dashboard["templating"]["list"]} >= {*monitoring_dashboard.VARIABLES, "datasource"}
+    assert [each["name"] for each in DASHBOARD["templating"]["list"]] == ["datasource", *VARIABLES]
+
+
+def test_queries_of_a_panel_have_letters_of_their_own_and_the_chosen_data_source() -> None:
+    for panel in PANELS:
+        targets = panel.get("targets", [])
+        assert [each["refId"] for each in targets] == list("ABCDEFG"[: len(targets)]), panel["title"]
+        assert {each["datasource"]["uid"] for each in targets} <= {"${datasource}"}
+        assert {each["instant"] for each in targets} <= {panel["type"] in ("stat", "table")}
 
 
 def test_panels_do_not_lie_on_each_other() -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in monitoring_dashboard.dashboard()["panels"]:
+    for panel in PANELS:
         place = panel["gridPos"]
         cells = {
             (left, top)
@@ -45,11 +48,8 @@ def test_panels_do_not_lie_on_each_other() -> None:
 
 
 def test_every_variable_of_an_expression_is_one_of_the_dashboards() -> None:
-    known = {*monitoring_dashboard.VARIABLES, "__range"}
-    for row in monitoring_dashboard.ROWS:
-        for panel in row.panels:
-            for query in panel.queries:
-                assert set(re.findall(r"\$(\w+)", query.expr)) <= known
+    used = {name for query in QUERIES for name in re.findall(r"\$(\w+)", query.expr)}
+    assert used == {*VARIABLES, "__range"}
 
 
 @pytest.mark.parametrize("page", WRITTEN)

@@ -9,8 +9,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from hack import monitoring, monitoring_rules
+from hack import monitoring
 from hack.devnode import packages
+from tests.unit.monitoring.component import ALERTS, RECORDINGS, groups
 
 _SECONDS = 60.0
 
@@ -155,16 +156,16 @@ def promtool(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def bare() -> list[dict[str, Any]]:
     """Return the rules without their texts, which a trial would have to repeat."""
-    groups = monitoring_rules.groups(monitoring.RUNBOOKS)
-    for group in groups:
+    found = groups()
+    for group in found:
         for rule in group["rules"]:
             rule.pop("annotations", None)
-    return groups
+    return found
 
 
 def tried(trial: Trial) -> dict[str, Any]:
     """Return a trial as promtool reads it."""
-    (alert,) = [each for each in monitoring_rules.ALERTS if each.name == trial.alert]
+    (alert,) = [each for each in ALERTS if each.name == trial.alert]
     fires = {"exp_labels": {"severity": alert.severity, **trial.labels}}
     return {
         "name": trial.alert,
@@ -178,15 +179,15 @@ def tried(trial: Trial) -> dict[str, Any]:
 
 
 def test_prometheus_accepts_the_rules(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(monitoring.dump({"groups": monitoring_rules.groups(monitoring.RUNBOOKS)}))
+    (tmp_path / "rules.yaml").write_text(monitoring.rules())
     checked = promtool("check", "rules", "rules.yaml", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    count = len(monitoring_rules.ALERTS) + len(monitoring_rules.RECORDINGS)
+    count = len(ALERTS) + len(RECORDINGS)
     assert f"{count} rules found" in checked.stdout
 
 
 def test_every_alert_is_tried() -> None:
-    assert sorted(trial.alert for trial in TRIALS) == sorted(alert.name for alert in monitoring_rules.ALERTS)
+    assert sorted(trial.alert for trial in TRIALS) == sorted(alert.name for alert in ALERTS)
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.alert)

@@ -5,16 +5,17 @@ from typing import Final
 
 import promql_parser as promql
 import pytest
+import yaml
 
-from hack import monitoring_rules
+from hack import monitoring
 from hack.monitoring import ROOT
-from hack.monitoring_rules import Alert
 from kubemend.controller import metrics
 from kubemend.controller.rounds.states import Limits
+from tests.unit.monitoring.component import ALERTS, RECORDINGS, Alert
 from tests.unit.monitoring.promql import matchers
 
 PAGE: Final = (ROOT / "docs" / "troubleshooting.md").read_text()
-EVERY: Final = pytest.mark.parametrize("alert", monitoring_rules.ALERTS, ids=lambda alert: alert.name)
+EVERY: Final = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 SCRAPED_EVERY: Final = 60.0
 """Maximum seconds between two scrapes, for which the rules are written."""
 
@@ -42,20 +43,20 @@ def test_every_alert_has_its_section(alert: Alert) -> None:
 
 def test_no_section_is_about_a_removed_alert() -> None:
     told = {anchor for anchor in sections() if anchor.startswith("kubemend")}
-    assert told == {alert.anchor for alert in monitoring_rules.ALERTS}
+    assert told == {alert.anchor for alert in ALERTS}
 
 
 def test_names_are_unique() -> None:
-    names = [alert.name for alert in monitoring_rules.ALERTS] + [each.name for each in monitoring_rules.RECORDINGS]
+    names = [alert.name for alert in ALERTS] + [each.name for each in RECORDINGS]
     assert len(set(names)) == len(names)
-    assert all(re.fullmatch(r"Kubemend([A-Z][a-z]+)+", alert.name) for alert in monitoring_rules.ALERTS)
+    assert all(re.fullmatch(r"Kubemend([A-Z][a-z]+)+", alert.name) for alert in ALERTS)
 
 
 @EVERY
 def test_texts_are_sentences(alert: Alert) -> None:
     for text in (alert.summary, alert.description):
         assert re.fullmatch(r"[A-Z{`8].*\.", text), text
-    assert alert.severity in (monitoring_rules.CRITICAL, monitoring_rules.WARNING, monitoring_rules.INFO)
+    assert alert.severity in ("critical", "warning", "info")
 
 
 @EVERY
@@ -67,19 +68,19 @@ def test_times_are_longer_than_a_scrape_and_no_longer_than_an_hour(alert: Alert)
 
 
 def test_a_round_is_stuck_only_after_the_longest_one_is_over() -> None:
-    (stuck,) = [each for each in monitoring_rules.ALERTS if each.name == "KubemendRoundStuck"]
+    (stuck,) = [each for each in ALERTS if each.name == "KubemendRoundStuck"]
     (window,) = re.findall(r"\[(\w+)\]", stuck.expr)
     assert seconds(window) > Limits().whole
 
 
 def test_long_hold_alert_waits_for_the_agents_own_timeout() -> None:
-    (held,) = [each for each in monitoring_rules.ALERTS if each.name == "KubemendContainersHeldLong"]
+    (held,) = [each for each in ALERTS if each.name == "KubemendContainersHeldLong"]
     (window,) = re.findall(r"\[(\w+)\]", held.expr)
     assert seconds(window) > Limits().hold + Limits().recreated
 
 
 def test_slow_is_between_two_buckets() -> None:
-    (slow,) = [each for each in monitoring_rules.ALERTS if each.name == "KubemendRoundsSlow"]
+    (slow,) = [each for each in ALERTS if each.name == "KubemendRoundsSlow"]
     (limit,) = re.findall(r"> (\d+)$", slow.expr)
     assert float(limit) in metrics.ROUND_BUCKETS[:-1]
 
@@ -96,8 +97,12 @@ def test_first_growth_is_noticed(alert: Alert) -> None:
         assert not has_labels or series in there or f"unless {series}" in alert.expr
 
 
+@EVERY
+def test_runbook_is_the_alerts_own_section(alert: Alert) -> None:
+    assert alert.runbook == f"{monitoring.RUNBOOKS}#{alert.anchor}"
+
+
 def test_runbooks_have_the_given_address() -> None:
-    _, alerts = monitoring_rules.groups("https://example.org/runbooks")
+    _, alerts = yaml.safe_load(monitoring.rules("https://example.org/runbooks"))["groups"]
     urls = [rule["annotations"]["runbook_url"] for rule in alerts["rules"]]
-    assert urls[0] == "https://example.org/runbooks#kubemendagentdown"
-    assert len(set(urls)) == len(monitoring_rules.ALERTS)
+    assert urls == [f"https://example.org/runbooks#{alert.anchor}" for alert in ALERTS]

@@ -1,5 +1,6 @@
 """Provide a node whose kubelet follows the machine's shutdown, with an agent whose calls can be held, or with a hub."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from hack.devnode import node
 from hack.devnode.cluster import Cluster
 from hack.devnode.criproxy import CriProxy
 from tests import clusters
+from tests.devnode.systembus import SystemBus
 from tests.scenarios.columns.board import Board
 from tests.scenarios.gang.product import Product
 from tests.scenarios.matrix.shutdown.stage import Stage
@@ -24,21 +26,33 @@ SHUTS_DOWN: Final[dict[str, Any]] = {
 
 
 @pytest.fixture(scope="package")
-def cluster() -> Iterator[Cluster]:
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemBus]:
+    """The bus on which the node's kubelet learns of the machine's shutdown."""
+    made = SystemBus(tmp_path_factory.mktemp("bus"))
+    asyncio.run(made.start())
+    try:
+        yield made
+    finally:
+        asyncio.run(made.stop())
+
+
+@pytest.fixture(scope="package")
+def cluster(bus: SystemBus) -> Iterator[Cluster]:
     """The node. A scenario cancels the shutdown that it begins, and deletes its pods."""
-    options = node.Options(gpus=0, kubelet_config=SHUTS_DOWN, system_bus=True)
+    options = node.Options(gpus=0, kubelet_config=SHUTS_DOWN, kubelet_environment=bus.environment)
     with clusters.running(f"shutdown-{os.getpid()}", nodes=1, options=options) as made:
+        asyncio.run(bus.until_kubelet_delays())
         yield made
 
 
 @pytest.fixture
-async def stage(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Stage]:
+async def stage(cluster: Cluster, bus: SystemBus, tmp_path: Path) -> AsyncIterator[Stage]:
     """The stage, with an agent that is ready."""
     dev, socket = cluster.first, tmp_path / "cri.sock"
     async with (
         CriProxy(upstream=dev.layout.containerd_socket, socket=socket) as proxy,
         Board.on(dev, f"--cri-endpoint={socket}", state=tmp_path / "state") as board,
-        Stage.on(board, proxy) as made,
+        Stage.on(board, proxy, bus) as made,
     ):
         yield made
 

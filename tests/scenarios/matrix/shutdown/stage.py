@@ -14,6 +14,7 @@ from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.common.kube import errors, paths
 from tests import eventually
+from tests.devnode.systembus import SystemBus
 from tests.scenarios.columns.board import DATA, MAIN, Board, Json, Seen
 from tests.scenarios.matrix.cells import Place
 from tests.scenarios.matrix.director import Director
@@ -59,28 +60,29 @@ class Stage:
 
     board: Board
     director: Director
+    bus: SystemBus
     events: Sequence[ContainerEvent]
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def on(cls, board: Board, proxy: CriProxy) -> AsyncIterator[Self]:
+    async def on(cls, board: Board, proxy: CriProxy, bus: SystemBus) -> AsyncIterator[Self]:
         """Record the runtime's events during the block."""
         director = Director()
         proxy.hooks.append(director)
         async with recorded(board) as events:
-            yield cls(board, director, events)
+            yield cls(board, director, bus, events)
 
     async def play(self, cells: Sequence[Cell]) -> list[Scene]:
         """Play them through one shutdown, which is cancelled once all of them have ended."""
         await asyncio.gather(*(self._create(cell) for cell in cells))
         scenes = [await self._up(cell) for cell in cells]
         await asyncio.gather(*(self._before(scene) for scene in scenes))
-        async with shutdown(self.board):
+        async with shutdown(self.board, self.bus):
             begun = len(self.events)
             await asyncio.gather(*(self._during(scene) for scene in scenes))
             for critical in (False, True):
                 await asyncio.gather(*(self._end(scene) for scene in scenes if scene.cell.critical is critical))
-            await self.board.dev.system_bus.until_kubelet_releases()
+            await self.bus.until_kubelet_releases()
             for scene in scenes:
                 await self._look_after(scene, since=begun)
         return scenes
@@ -184,13 +186,13 @@ def exits(board: Board, seen: Seen, code: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def shutdown(board: Board) -> AsyncIterator[None]:
+async def shutdown(board: Board, bus: SystemBus) -> AsyncIterator[None]:
     """Have the node shut down for the length of the block; it is cancelled then. The agent knows of either.
 
     Kubelet holds no delay lock after a cancellation, but hears of the next shutdown: it takes a new lock, and then
     closes the old one's number, which the new one has been given (``acquireInhibitLock`` in pkg/kubelet/nodeshutdown).
     """
-    bus, log = board.dev.system_bus, board.dev.layout.log_file("agent")
+    log = board.dev.layout.log_file("agent")
     seen = len(log.read_bytes())
     await bus.shut_down()
     try:

@@ -12,6 +12,7 @@ from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import errors, paths
 from tests import eventually
+from tests.devnode.systembus import SystemBus
 from tests.scenarios.columns.board import Board, Seen
 from tests.scenarios.matrix.shutdown import stage
 from tests.scenarios.matrix.shutdown.stage import LONG, OWN_ERROR, SHORT
@@ -59,8 +60,8 @@ async def over(board: Board, seen: Seen) -> None:
     await board.until(name, lambda pod: pod.status.get("phase") in ("Failed", "Succeeded"), what="over")
 
 
-async def test_members_that_end_with_their_node_cause_no_round(board: Board) -> None:
-    async with gang(board, "ends") as (first, last), stage.shutdown(board):
+async def test_members_that_end_with_their_node_cause_no_round(board: Board, bus: SystemBus) -> None:
+    async with gang(board, "ends") as (first, last), stage.shutdown(board, bus):
         ups = board.volume(last) / "up"
         stage.exits(board, last, OWN_ERROR)
         await eventually.true(lambda: len(ups.read_text().splitlines()) == 2)  # kubelet's: it is not ending yet
@@ -68,7 +69,7 @@ async def test_members_that_end_with_their_node_cause_no_round(board: Board) -> 
             await eventually.true((board.volume(member) / "term").exists)
             stage.exits(board, member, 1)
             await over(board, member)
-        await board.dev.system_bus.until_kubelet_releases()
+        await bus.until_kubelet_releases()
     async with gang(board, "lives") as (first, last):
         stage.exits(board, first, OWN_ERROR)
         # The controller has heard of everything before by then.
@@ -77,15 +78,15 @@ async def test_members_that_end_with_their_node_cause_no_round(board: Board) -> 
         stage.exits(board, last, 0)
 
 
-async def test_round_that_is_under_way_starts_nothing_on_a_node_that_shuts_down(board: Board) -> None:
+async def test_round_that_is_under_way_starts_nothing_on_a_node_that_shuts_down(board: Board, bus: SystemBus) -> None:
     async with gang(board, "round", grace=SHORT) as (first, last), stage.recorded(board) as events:
         stage.exits(board, last, OWN_ERROR)
         await eventually.true((board.volume(first) / "term").exists)  # the round stops it, and it takes its time
         await eventually.true(lambda: has_successor(events, last))  # of kubelet or the agent; it is held
-        async with stage.shutdown(board):
+        async with stage.shutdown(board, bus):
             begun = len(events)
             await asyncio.gather(over(board, first), over(board, last))
-            await board.dev.system_bus.until_kubelet_releases()
+            await bus.until_kubelet_releases()
             for member in (first, last):
                 assert stage.started_by_kubemend(events[begun:], member.uid) == []
         ended = await rounds(board, "round").finished(1)
