@@ -15,7 +15,7 @@ from kubemend.common import gangs
 from kubemend.controller.gangs import gang_options
 from kubemend.controller.jobset import conditions as jobset_conditions
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import device_taints, marks
+from kubemend.controller.jobset.placement import device_taints, exclusive
 from kubemend.controller.jobset.spec import model
 from kubemend.controller.leader import lease
 from kubemend.controller.restarts import names, objects
@@ -267,8 +267,8 @@ WRITTEN_BY_US: Final = (
         "hashes",
         "Of a JobSet's Job: hashes of its template, to decide what a template change requires.",
     ),
-    Name(marks.GATE, Kind.GATE, "Pod", "", "The pod waits for exclusive placement in a topology domain."),
-    Name(marks.PLACEMENT, Kind.LABEL, "Pod", f"`{marks.EXCLUSIVE}`", "The pod uses exclusive placement."),
+    Name(exclusive.GATE, Kind.GATE, "Pod", "", "The pod waits for exclusive placement in a topology domain."),
+    Name(exclusive.PLACEMENT, Kind.LABEL, "Pod", f"`{exclusive.EXCLUSIVE}`", "The pod uses exclusive placement."),
     Name(names.GANG_KIND, Kind.LABEL, "Restart", "JobSet, Job, LeaderWorkerSet, Gang, Pod", "The kind of the gang."),
     Name(
         names.GANG_NAME,
