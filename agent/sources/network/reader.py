@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kubemend.agent.model.nics import Nic, RdmaPort
-from kubemend.agent.sources.network import netlink, sockets, uevents
+from kubemend.agent.sources.network import netlink, sockets
 from kubemend.agent.sources.network.netlink import RawLink
 from kubemend.agent.sources.network.sockets import Listener
 from kubemend.agent.sources.network.sysfs import PortState, Scan, Sysfs
@@ -67,7 +67,7 @@ class Reader:
 
     async def listen_to_uevents(self) -> Listener:
         """Open a socket for uevents. Raises OSError and TimeoutError."""
-        return await self._in_netlink(lambda: uevents.listen(receive_buffer=self._receive_buffer))
+        return await self._in_netlink(lambda: sockets.listen_uevents(receive_buffer=self._receive_buffer))
 
     async def links(self) -> tuple[netlink.Link, ...]:
         """List the links that belong to a device. Raises ListingError, OSError and TimeoutError."""

@@ -3,9 +3,9 @@
 import asyncio
 
 from kubemend.agent.health.gpu.readings import Vital, Vitals
+from kubemend.agent.hub.member_devices import Sampler
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
-from kubemend.agent.hub.sampling import Sampler
 from kubemend.agent.model.devices import DeviceId, Gpu, Load, PciAddress
 from kubemend.agent.model.workloads import Allocations
 from kubemend.agent.sources.nvml import utilization
