@@ -4,7 +4,6 @@ Without a hub the agent works alone. Only fault reports wait for the hub, with a
 """
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -197,7 +196,6 @@ class Hub:
     def _hello_info(self, fence: Fence, rounds: ports.Rounds) -> HelloInfo:
         return HelloInfo(
             node=self._identity.node,
-            instance=secrets.token_hex(8),
             epoch=lambda: fence.obeyed,
             standings=rounds.standings,
         )
