@@ -23,11 +23,10 @@ from kubemend.agent.model.devices import PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.nics import Nic, NicInventory, PciPlace
 from kubemend.agent.sources.network import component_status, netlink, sockets
-from kubemend.agent.sources.network.agenda import Agenda
 from kubemend.agent.sources.network.channel import Channel, ChannelName
 from kubemend.agent.sources.network.finding_emitter import FindingEmitter
 from kubemend.agent.sources.network.netlink import Link, ListingError
-from kubemend.agent.sources.network.reader import Reader, Task
+from kubemend.agent.sources.network.reader import Agenda, Reader, Task
 from kubemend.agent.sources.network.sockets import Listener
 from kubemend.agent.sources.network.sysfs import Sysfs
 from kubemend.agent.sources.network.view import View

@@ -1,4 +1,4 @@
-"""Build a JobSet's Jobs, and resume suspended ones with changes of the JobSet's template, mostly by Kueue. Pure.
+"""Build a JobSet's Jobs and the headless Service that gives their pods DNS names, and resume suspended Jobs. Pure.
 
 Source: constructJob, labelAndAnnotateObject and resumeJob of upstream's ``pkg/controllers/jobset_controller.go``, the
 last one without two of its defects. There, tolerations and gates come back in the order of Go's maps, and each resume
@@ -195,3 +195,27 @@ def _union(old: Iterable[Json], new: Iterable[Json]) -> list[Json]:
         if each not in found:
             found.append(each)
     return found
+
+
+def service(jobset: JobSet) -> dict[str, Any]:
+    """Return the Service's body; its name is the subdomain. It is needed only with ``network.dns_hostnames``.
+
+    Source: createHeadlessSvcIfNecessary. As there, an existing one is neither checked nor fixed. The label is
+    kubemend's, for the Informer: a deleted Service is created again.
+    """
+    network = jobset.spec.network
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": network.subdomain,
+            "namespace": jobset.namespace,
+            "labels": {naming.JOBSET_NAME: jobset.name},
+            "ownerReferences": [naming.controller_reference(jobset)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "selector": {naming.JOBSET_NAME: jobset.name},
+            "publishNotReadyAddresses": network.publish_not_ready,
+        },
+    }
