@@ -15,7 +15,7 @@ from bench.rig import SECONDS
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer
 from hack.fakenvml import control as nvml_control
-from kubemend.agent.faults import dedup
+from kubemend.agent.faults import finding_queue
 
 _CODES: Final = (13, 31, 32, 43)
 """Xids that a program causes, in turns: the same one again within a second is the same fault."""
@@ -47,7 +47,7 @@ async def _one(dev: node.DevNode, agent: node.Agent, code: int, *, pci: str, pid
         return next(iter(log.events("restart.decided", cause=f"Xid{code}")), None)
 
     decision = await looking.until(decided, what="a decision")
-    await asyncio.sleep(dedup.CALM / (len(_CODES) - 1))
+    await asyncio.sleep(finding_queue.CALM / (len(_CODES) - 1))
     return _at(decision) - began
 
 

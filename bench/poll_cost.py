@@ -18,8 +18,7 @@ import pynvml
 
 from bench import figures
 from kubemend.agent.sources.nvml import reader
-from kubemend.agent.sources.nvml.calls import Calls
-from kubemend.agent.sources.nvml.outcomes import Value
+from kubemend.agent.sources.nvml.calls import Calls, Value
 from kubemend.agent.sources.nvml.source import Periods
 
 H100_CALL_US: Final = 190

@@ -10,7 +10,7 @@ import click
 from kubemend.common import durations
 from kubemend.common import settings as common_settings
 from kubemend.common.settings import duration, setting
-from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.hub.limits import Caps
 from kubemend.controller.restarts.history import Keeping
 from kubemend.controller.rounds.states import Limits
 

@@ -1,23 +1,76 @@
-"""All device sources: the driver, the kernel log and the NICs, each with its persisted state."""
+"""All device sources: the driver, the kernel log and the NICs, each with its persisted state; the NICs near a GPU."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Self
 
-from kubemend.agent.app.nic_affinity import NicAffinity
 from kubemend.agent.app.persisted_state import SourceState, StoredCursor, watched_since
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.faults.finding_queue import FindingQueue
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.gpu import gpu_inventory_state
-from kubemend.agent.health.nic import nic_inventory_state
+from kubemend.agent.health.nic import nic_inventory_state, pairing
 from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.devices import DeviceInventory, PciAddress
+from kubemend.agent.model.nics import NicInventory, PciPlace
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.kernel_log import KernelLogSource
 from kubemend.agent.sources.network.source import NetworkSource
 from kubemend.agent.sources.nvml.driver import Driver
 from kubemend.agent.sources.nvml.source import NvmlSource, Periods
 from kubemend.common.components import ComponentRegistry
+
+
+class NicAffinity:
+    """Pairs GPUs with NICs, and again when one of the two inventories has changed."""
+
+    def __init__(
+        self,
+        *,
+        gpus: Callable[[], DeviceInventory],
+        nics: Callable[[], NicInventory],
+        place: Callable[[PciAddress], PciPlace],
+    ) -> None:
+        self._gpus = gpus
+        self._nics = nics
+        self._place = place
+        self._paired_for: tuple[frozenset[PciAddress], frozenset[PciAddress]] | None = None
+        self._pairs: Mapping[PciAddress, tuple[PciAddress, ...]] = MappingProxyType({})
+
+    def near(self, devices: Collection[str]) -> frozenset[str]:
+        """Return the NICs near these GPUs."""
+        inventory = self._gpus()
+        pairs = self._up_to_date(inventory)
+        gpus = [gpu for gpu in inventory.gpus if gpu.uuid in devices]
+        return frozenset(str(nic) for gpu in gpus for nic in pairs.get(gpu.pci, ()))
+
+    def held_as(self, plugin_id: str) -> str | None:
+        """Return the NIC that a device plugin allocates under that id, None where the id is not a NIC's PCI address."""
+        try:
+            pci = PciAddress.parse(plugin_id)
+        except ValueError:
+            return None
+        nic = self._nics().by_pci(pci)  # also for a virtual function: its health is that of the NIC
+        return str(nic.pci) if nic is not None else None
+
+    def is_there(self, device: str) -> bool | None:
+        """Return True if a NIC of that name is present; None for other devices and for NICs that were never seen."""
+        nics = self._nics()
+        try:
+            pci = PciAddress.parse(device)
+        except ValueError:
+            return None
+        return True if nics.complete and nics.by_pci(pci) is not None else None
+
+    def _up_to_date(self, inventory: DeviceInventory) -> Mapping[PciAddress, tuple[PciAddress, ...]]:
+        nics = {nic.pci: nic.place for nic in self._nics().nics}
+        gpus = frozenset(gpu.pci for gpu in inventory.gpus)
+        if self._paired_for != (gpus, frozenset(nics)):
+            self._pairs = pairing.pairs({pci: self._place(pci) for pci in gpus}, nics)
+            self._paired_for = gpus, frozenset(nics)
+        return self._pairs
+
 
 _GPUS, _NICS = "gpus", "nics"
 

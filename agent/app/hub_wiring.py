@@ -41,8 +41,8 @@ def hub(
         return None
     from kubemend.agent.hub import client as coordination
     from kubemend.agent.hub.endpoint import HubEndpoint
+    from kubemend.agent.hub.member_devices import Verdicts
     from kubemend.agent.hub.metrics import HubMetrics
-    from kubemend.agent.hub.verdicts import Verdicts
 
     report(_LATER)
     return coordination.Hub(

@@ -36,7 +36,7 @@ from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import PodChange, PodChangeKind, PodUid
 from kubemend.agent.reporters.events import EventReporter
-from kubemend.agent.restarts.device_facts import DeviceFacts
+from kubemend.agent.restarts.dependencies import DeviceFacts
 from kubemend.agent.restarts.manual_requests import ManualRestarts
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.settings import Settings

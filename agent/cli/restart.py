@@ -51,7 +51,7 @@ def restart(
     Exit code 0: restarted and verified (with --no-wait: accepted); 1: refused, failed or not verified; 2: usage;
     3: no agent answers.
     """
-    from kubemend.agent.control import client, following, messages, rendering
+    from kubemend.agent.control import client, messages, rendering
     from kubemend.agent.restart import overrides
 
     where, name = _pod(pod, namespace)
@@ -72,14 +72,14 @@ def restart(
 
     request = messages.RestartRequest(namespace=where, pod=name, asked=asked, reason=reason)
     try:
-        code = asyncio.run(following.follow(request, socket=state_dir / messages.SOCKET, wait=wait, show=show))
+        code = asyncio.run(client.follow(request, socket=state_dir / messages.SOCKET, wait=wait, show=show))
     except client.NotReachableError as error:
-        code = _failed(error, following.EXIT_NOT_REACHABLE)
+        code = _failed(error, client.EXIT_NOT_REACHABLE)
     except client.NotAcceptedError as error:
-        code = _failed(error, following.EXIT_USAGE if error.usage else following.EXIT_NOT_DONE)
+        code = _failed(error, client.EXIT_USAGE if error.usage else client.EXIT_NOT_DONE)
     except client.LostError as error:
         code = _failed(
-            f"{error}; a restart that has begun is completed by this agent or the next one", following.EXIT_NOT_DONE
+            f"{error}; a restart that has begun is completed by this agent or the next one", client.EXIT_NOT_DONE
         )
     except KeyboardInterrupt:
         code = _failed("no longer following; the agent completes the restarts that it has accepted", EXIT_INTERRUPTED)

@@ -1,14 +1,15 @@
-"""The client of the control socket."""
+"""The client of the control socket. It follows a restart for ``kubemend restart`` to its exit code."""
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 
 from kubemend.agent.control import messages
+from kubemend.agent.restart import admission
 
 _CONNECT_SECONDS: Final = 5.0
 
@@ -104,3 +105,40 @@ def _why(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientResponseError):
         return "the process that listens there does not speak HTTP"
     return str(error)
+
+
+EXIT_OK: Final = 0
+"""Restarted and verified; without waiting: accepted and not refused."""
+
+EXIT_NOT_DONE: Final = 1
+"""Refused, failed, or not verified."""
+
+EXIT_USAGE: Final = 2
+"""The request was invalid or ambiguous."""
+
+EXIT_NOT_REACHABLE: Final = 3
+"""No agent answers."""
+
+
+async def follow(
+    request: messages.RestartRequest, *, socket: Path, wait: bool, show: Callable[[Mapping[str, Any]], None]
+) -> int:
+    """Request a restart, show each event as it arrives, and return the exit code.
+
+    Without ``wait``, stop after the first event that decides about the request. Raises the client's errors.
+    """
+    async with contextlib.aclosing(restart(request, socket=socket)) as events:
+        async for event in events:
+            show(event)
+            if event["event"] == "done":
+                return EXIT_OK if event["ok"] else EXIT_NOT_DONE
+            if not wait and _is_an_answer(event):
+                return EXIT_OK
+    raise LostError("the connection to the agent was lost")
+
+
+def _is_an_answer(event: Mapping[str, Any]) -> bool:
+    """Return whether the event decides about the request. A refusal does not: the last event follows it."""
+    if event["event"] == "decided":
+        return bool(event["verb"] != admission.Verb.REFUSE.value)
+    return event["event"] in ("queued", "joined")

@@ -1,14 +1,19 @@
-"""Check the directories that the agent writes: its state, and the links by which log shippers find logs."""
+"""Check the directories that the agent writes: its state with the journal, and the links for log shippers."""
 
 import errno
 import os
+import re
+import sqlite3
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from kubemend.agent.doctor import mounts
+from kubemend.agent.clients.journal import quarantine
+from kubemend.agent.clients.journal.quarantine import Quarantined
+from kubemend.agent.clients.journal.store import FILE
 from kubemend.agent.doctor.checks import Check, Result
-from kubemend.common import blocking
+from kubemend.common import blocking, kernel_files
 
 STATE = "state-directory"
 LINKS = "log-links"
@@ -44,7 +49,7 @@ def _state(path: Path) -> Check:
     space = free.f_bavail * free.f_frsize
     if space < _ENOUGH:
         return Check(STATE, Result.WARN, f"only {space // 2**20} MiB are free at {path}", "free space on its disk")
-    return state_check(path, kind=mounts.file_system(place, mounts=mounts.own()))
+    return state_check(path, kind=file_system(place, mounts=own_mounts()))
 
 
 def state_check(path: Path, *, kind: str) -> Check:
@@ -92,3 +97,64 @@ def _hint(error: OSError) -> str:
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return "mount it writable, or pass another directory with --state-dir"
     return "pass a directory on a local disk with --state-dir"
+
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks and backslashes in a mount point
+_MOUNT_POINT = 4  # of the fields before the separator, counted from 0
+_MOUNTS_LIMIT = 64 << 20  # bytes; fs.mount-max is 100,000
+
+
+def own_mounts() -> str:
+    """Return the mounts visible to this process. Raises OSError."""
+    return os.fsdecode(kernel_files.read_bytes("/proc/self/mountinfo", limit=_MOUNTS_LIMIT) or b"")
+
+
+def file_system(path: Path, *, mounts: str) -> str:
+    """Return the type of the file system, such as ``ext4``, that contains a path; "unknown" without one."""
+    resolved = path.resolve()
+    best, kind = Path(), "unknown"
+    for line in mounts.split("\n"):
+        place, separator, file_system = line.partition(" - ")
+        if not separator:
+            continue
+        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), place.split(" ")[_MOUNT_POINT]))
+        # Of two mounts at the same point the later one is on top.
+        if resolved.is_relative_to(point) and len(point.parts) >= len(best.parts):
+            best, kind = point, file_system.split()[0]
+    return kind
+
+
+JOURNAL: Final = "journal"
+
+_SHOWN: Final = 3
+_MOST_COUNTED: Final = 1000  # counted
+_LONGEST_REASON: Final = 160  # characters of a reason
+_QUARANTINE_HINT: Final = (
+    "check the pod's state (kubectl delete pod always helps), and report work.failed and "
+    "restart.quarantined from the agent's log"
+)
+
+
+async def quarantined(state_dir: Path) -> Sequence[Check]:
+    """Check for quarantined restarts: those whose replay failed repeatedly."""
+    return (await blocking.once(lambda: _quarantined(state_dir / FILE), name="doctor"),)
+
+
+def _quarantined(path: Path) -> Check:
+    try:
+        found = quarantine.read(path, most=_MOST_COUNTED)
+    except FileNotFoundError:
+        return Check(JOURNAL, Result.NOT_NEEDED, f"no agent has created one at {path} yet")
+    except sqlite3.Error as error:
+        hint = "see the agent's log, because the agent may have the same problem with the file; run doctor again"
+        return Check(JOURNAL, Result.UNKNOWN, f"{path} cannot be read: {error}", hint)
+    if not found:
+        return Check(JOURNAL, Result.OK, f"no restart is quarantined in {path}")
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    listed = "; ".join(map(_described, found[:_SHOWN])) + more
+    return Check(JOURNAL, Result.WARN, f"quarantined, and not resumed by any agent: {listed}", _QUARANTINE_HINT)
+
+
+def _described(each: Quarantined) -> str:
+    why = f" ({' '.join(each.why.split())[:_LONGEST_REASON]})" if each.why else ""
+    return f"{each.target or 'a container'} of restart {each.restart}{why}"

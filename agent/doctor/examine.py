@@ -6,17 +6,12 @@ from dataclasses import dataclass
 
 from kubemend.agent.doctor import (
     api_rights,
-    cgroups,
     container_runtime,
     directories,
-    hub,
-    journal,
-    kernel_log,
+    kernel,
+    kubemend_services,
     kubernetes_api,
     nvml,
-    pod_resources,
-    running_agent,
-    standby,
 )
 from kubemend.agent.doctor.checks import Check, Report, Result
 from kubemend.agent.settings import Settings
@@ -71,13 +66,13 @@ def _probes(settings: Settings, *, api: kube.KubeClient, patience: float) -> tup
         probe(api_rights.GROUPS, work=lambda: api_rights.for_groups(api), timeout_hint=server),
         probe(api_rights.TRAINING, work=lambda: api_rights.for_training(api), timeout_hint=server),
         probe(
-            pod_resources.NAME,
-            work=lambda: pod_resources.answers(settings.pod_resources_socket),
+            kubernetes_api.POD_RESOURCES,
+            work=lambda: kubernetes_api.pod_resources(settings.pod_resources_socket),
             timeout_hint="see kubelet's log: it hangs or is overloaded",
         ),
         probe(
-            kernel_log.NAME,
-            work=lambda: kernel_log.readable(settings.kernel_log, proc=settings.proc),
+            kernel.KERNEL_LOG,
+            work=lambda: kernel.log_readable(settings.kernel_log, proc=settings.proc),
             timeout_hint="pass /dev/kmsg, or a regular file of records in its format, with --kernel-log",
         ),
         probe(
@@ -86,19 +81,19 @@ def _probes(settings: Settings, *, api: kube.KubeClient, patience: float) -> tup
             timeout_hint="run nvidia-smi on the node and look for NVRM in its kernel log",
             times=_NVML_PATIENCE,
         ),
-        probe(cgroups.NAME, work=lambda: cgroups.freezer(settings.sysfs), timeout_hint=disk),
-        probe(standby.NAME, work=lambda: standby.available(settings), timeout_hint=runtime),
+        probe(kernel.CGROUPS, work=lambda: kernel.freezer(settings.sysfs), timeout_hint=disk),
+        probe(kernel.STANDBY, work=lambda: kernel.standby(settings), timeout_hint=runtime),
         probe(directories.STATE, work=lambda: directories.state(settings.state_dir), timeout_hint=disk),
-        probe(journal.NAME, work=lambda: journal.quarantined(settings.state_dir), timeout_hint=disk),
+        probe(directories.JOURNAL, work=lambda: directories.quarantined(settings.state_dir), timeout_hint=disk),
         probe(directories.LINKS, work=lambda: directories.log_links(settings.pod_log_symlinks), timeout_hint=disk),
         probe(
-            hub.NAME,
-            work=lambda: hub.reachable(settings),
+            kubemend_services.HUB,
+            work=lambda: kubemend_services.hub(settings),
             timeout_hint="check whether a network policy or firewall drops traffic to it",
         ),
         probe(
-            running_agent.NAME,
-            work=lambda: running_agent.ready(settings.listen()),
+            kubemend_services.AGENT,
+            work=lambda: kubemend_services.running_agent(settings.listen()),
             timeout_hint="see the agent's log; another process may listen there",
         ),
     )

@@ -1,11 +1,18 @@
-"""Check the API server, this node's object, and the version-dependent behaviour of its kubelet."""
+"""Check the API server, this node's object, and its kubelet: version-dependent behaviour, pod-resources socket."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import grpc
+import grpc.aio
+
+from kubemend.agent.clients.podresources.client import PodResourcesClient
 from kubemend.agent.doctor.checks import Check, Result
+from kubemend.common import grpcio
+from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.kube import errors, paths
+from kubemend.common.pb.podresources.v1 import api_pb2, api_pb2_grpc
 
 API = "kubernetes-api"
 NAME, KUBELET, RULES = NODE = ("node", "kubelet", "restart-rules")
@@ -92,3 +99,41 @@ def not_asked(name: str, error: errors.KubeError) -> Check:
 def _unread() -> Sequence[Check]:
     what, hint = "the node's status could not be read", f"see {NAME}"
     return tuple(Check(name, Result.UNKNOWN, what, hint) for name in (KUBELET, RULES))
+
+
+POD_RESOURCES = "pod-resources"
+
+_NEVER = 3600.0  # seconds; the check has a timeout of its own
+
+
+async def pod_resources(socket: str) -> Sequence[Check]:
+    """Check whether kubelet lists the holders of devices."""
+    status = ComponentStatus(ComponentState.STARTING)
+
+    def note(reported: ComponentStatus) -> None:
+        nonlocal status
+        status = reported
+
+    async with PodResourcesClient(socket, report=note, deadline=_NEVER) as client:
+        held = await client.list()
+    if not held.known:
+        return (Check(POD_RESOURCES, Result.FAIL, status.message, status.hint),)
+    how = "one pod at a time" if await _has_get(socket) else "all pods at a time (it has no Get; 1.34 and later do)"
+    return (
+        Check(
+            POD_RESOURCES,
+            Result.OK,
+            f"kubelet lists the holders of devices, {how}; {len(held.items)} containers hold devices",
+        ),
+    )
+
+
+async def _has_get(socket: str) -> bool:
+    """Return whether kubelet supports Get, by asking for a nonexistent pod: only with Get the error is "not found"."""
+    async with grpcio.unix_channel(socket) as channel:
+        request = api_pb2.GetPodResourcesRequest(pod_name="no.such.pod", pod_namespace="kubemend-doctor")
+        try:
+            await api_pb2_grpc.PodResourcesListerStub(channel).Get(request, timeout=_NEVER)
+        except grpc.aio.AioRpcError as error:
+            return (error.details() or "").endswith("not found")
+    return True

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from kubemend.agent.model.devices import Gpu
 from kubemend.agent.sources.nvml import events, reader
-from kubemend.agent.sources.nvml.calls import Calls
-from kubemend.agent.sources.nvml.outcomes import Failure, ReadError, Value
+from kubemend.agent.sources.nvml.calls import Calls, Failure, ReadError, Value
 from kubemend.agent.sources.nvml.protocol import Condition, Slot
 
 

@@ -72,7 +72,7 @@ class RecordedFinding:
     """A finding, its device, and what /proc showed of its process on arrival.
 
     ``entrance``: how the process came into its container; None if unknown. ``again``: a duplicate, whose first report
-    is being handled (``agent.faults.dedup``).
+    is being handled (``agent.faults.finding_queue``).
     """
 
     finding: Finding

@@ -28,7 +28,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
 )
 from kubemend.agent.restart import admission, exits
-from kubemend.agent.restarts.device_facts import DeviceFacts
+from kubemend.agent.restarts.dependencies import DeviceFacts
 from kubemend.agent.restarts.scheduler import Request, RestartScheduler
 from kubemend.common import contained
 from kubemend.common.coordination import FaultKind

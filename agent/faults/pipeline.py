@@ -16,8 +16,7 @@ from kubemend.agent import ports
 from kubemend.agent.devices.condition_publisher import ConditionPublisher
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.faults.app_faults import AppFaultHandler, RecordedFinding
-from kubemend.agent.faults.dedup import FindingDeduplicator
-from kubemend.agent.faults.finding_queue import FindingQueue
+from kubemend.agent.faults.finding_queue import FindingDeduplicator, FindingQueue
 from kubemend.agent.faults.lost_devices import LostDevices
 from kubemend.agent.faults.recovery_action import RecoveryActionQuery
 from kubemend.agent.health.state import evidence, fold

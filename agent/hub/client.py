@@ -4,7 +4,6 @@ Without a hub the agent works alone. Only fault reports wait for the hub, with a
 """
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -16,12 +15,11 @@ from kubemend.agent.hub.failed_programs import FailedPrograms, Launchers
 from kubemend.agent.hub.fault_reporter import FaultReporter
 from kubemend.agent.hub.fence import Fence
 from kubemend.agent.hub.inbox import Inbox
+from kubemend.agent.hub.member_devices import Sampler, Verdicts
 from kubemend.agent.hub.members import Failure, MemberCallbacks, Members
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
-from kubemend.agent.hub.sampling import Sampler
-from kubemend.agent.hub.verdicts import Verdicts
 from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, SandboxId
 from kubemend.agent.restart import admission
@@ -198,7 +196,6 @@ class Hub:
     def _hello_info(self, fence: Fence, rounds: ports.Rounds) -> HelloInfo:
         return HelloInfo(
             node=self._identity.node,
-            instance=secrets.token_hex(8),
             epoch=lambda: fence.obeyed,
             standings=rounds.standings,
         )

@@ -25,7 +25,6 @@ class HelloInfo:
     """Fields of a Hello (coordination/v1). ``epoch`` and ``standings`` return the current ones."""
 
     node: str
-    instance: str
     epoch: Callable[[], int]
     standings: Callable[[], tuple[Standing, ...]]
 
@@ -117,7 +116,6 @@ class Outbox:
             hello=pb.Hello(
                 protocol=PROTOCOL,
                 node=about.node,
-                instance=about.instance,
                 epoch=about.epoch(),
                 results=[wire.result(each) for each in about.standings()],
             )

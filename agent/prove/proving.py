@@ -17,8 +17,7 @@ from kubemend.agent.prove.measurements import Measured
 from kubemend.agent.prove.report import GpuRow, PairRow, Report
 from kubemend.agent.prove.verdicts import Outcome, Reason, Verdict
 from kubemend.agent.scan import gpus as scanned
-from kubemend.agent.scan.found import GpusFound
-from kubemend.agent.scan.report import Unseen
+from kubemend.agent.scan.report import GpusFound, Unseen
 
 _NVML_SHARE, _WORKER_SHARE, _CALL_SHARE = 0.3, 0.35, 0.25
 """Shares of the timeout: for NVML, for each of the two rounds of workers, and for one CUDA call in them."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from kubemend.agent.model.verdicts import Health, Verdict
-from kubemend.agent.reporters import resource_slices, taint_rules
+from kubemend.agent.reporters import taint_rules
 from kubemend.agent.reporters.taint_rules import Rule
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -163,7 +163,7 @@ class DeviceTaintReporter:
             return
         slices = await self._api.list(served.slices, params={"fieldSelector": f"spec.nodeName={self._node}"})
         plan = taint_rules.plan(
-            verdicts=verdicts, published=resource_slices.published(slices.items), rules=rules, node=self._node
+            verdicts=verdicts, published=taint_rules.published(slices.items), rules=rules, node=self._node
         )
         await self._carry_out(plan, served)
         self._has_rules = len(rules) + len(plan.create) > len(plan.delete)

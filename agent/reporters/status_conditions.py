@@ -1,11 +1,12 @@
-"""Hold desired and known conditions of one API object, and write the difference."""
+"""Hold desired and known conditions of one API object, compute the patch between them, and write it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition
-from kubemend.agent.reporters import condition_patch
-from kubemend.common.kube import client, errors
+from kubemend.common.kube import client, errors, timestamps
 
 
 @dataclass(eq=False, slots=True)
@@ -72,10 +73,43 @@ async def _read(api: client.KubeClient, target: StatusConditions) -> None:
 async def _patch(api: client.KubeClient, target: StatusConditions, *, now: float, heartbeat: bool) -> bool:
     assert target.uid is not None
     desired, known = dict(target.desired), target.known or {}
-    patch = condition_patch.merge(desired=desired, known=known, uid=target.uid, now=now, heartbeat=heartbeat)
+    patch = condition_patch(desired=desired, known=known, uid=target.uid, now=now, heartbeat=heartbeat)
     if patch is None:
         return False
     written = await api.patch_status(target.path, patch)
     target.version = int(written["metadata"]["resourceVersion"])
     target.known = {**known, **desired}
     return True
+
+
+def condition_patch(
+    *, desired: Mapping[str, Condition], known: Mapping[str, Condition], uid: str, now: float, heartbeat: bool = False
+) -> dict[str, Any] | None:
+    """Return a strategic merge patch for a status subresource, or None if nothing differs.
+
+    ``desired`` and ``known`` are keyed by type; ``now`` is Unix time. Lists of conditions merge by ``type``, so other
+    writers' conditions stay. ``lastTransitionTime`` is sent only when the status changes; otherwise the merge keeps the
+    old one (API conventions, "typical status properties"). The UID is a precondition: a new object of the same name is
+    never patched. With ``heartbeat`` every condition is sent, changed or not, with the time at which it was last known
+    to hold: only nodes' conditions have a field for that (core/v1 ``NodeCondition``).
+    """
+    changed = [
+        _entry(condition, known.get(condition.type), now=now, heartbeat=heartbeat)
+        for condition in desired.values()
+        if heartbeat or known.get(condition.type) != condition
+    ]
+    return {"metadata": {"uid": uid}, "status": {"conditions": changed}} if changed else None
+
+
+def _entry(condition: Condition, before: Condition | None, *, now: float, heartbeat: bool) -> dict[str, str]:
+    entry = {
+        "type": condition.type,
+        "status": condition.status.value,
+        "reason": condition.reason,
+        "message": condition.message,
+    }
+    if heartbeat:
+        entry["lastHeartbeatTime"] = timestamps.rfc3339(now)
+    if before is None or before.status is not condition.status:
+        entry["lastTransitionTime"] = timestamps.rfc3339(now)
+    return entry

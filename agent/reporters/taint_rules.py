@@ -1,15 +1,16 @@
-"""Compute which DeviceTaintRules (KEP-5055) should exist, and their content. Pure.
+"""Compute which DeviceTaintRules (KEP-5055) should exist, from verdicts and ResourceSlices, and their content. Pure.
 
 A rule managed by kubemend takes one device out of scheduling while its verdict is Unhealthy. It is deleted only when
 the device is known to be usable again, or another one has its name: an unknown state leaves a rule unchanged.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kubemend.agent.model import conditions
+from kubemend.agent.model.devices import PciAddress
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import ClaimDevice
 
@@ -134,3 +135,49 @@ def of_object(obj: Mapping[str, Any]) -> Rule:
 def _label(text: str) -> str:
     """Return a text as a label value, which has a length limit: node names may be longer."""
     return text if len(text) <= _LABEL_LENGTH else hashlib.sha256(text.encode()).hexdigest()[:_LABEL_LENGTH]
+
+
+_UUIDS: Final = frozenset({"uuid", "parentUUID"})
+"""Attributes that name a GPU: its own UUID, or of a MIG device its GPU's, whose faults are its own, too."""
+
+_ADDRESSES: Final = frozenset({"pciBusID", "pciAddress"})
+"""``resource.kubernetes.io/pciBusID`` is Kubernetes' own; drivers of NICs used the other one before."""
+
+
+def published(slices: Iterable[Mapping[str, Any]]) -> dict[ClaimDevice, frozenset[str]]:
+    """Return the devices in ResourceSlices, each with the names under which its health may be kept.
+
+    Of a pool only the newest generation counts: old slices stay until a driver has replaced them all (KEP-4381).
+    """
+    slices = list(slices)
+    newest: dict[tuple[str, str], int] = {}
+    for item in slices:
+        pool, generation = _pool(item)
+        newest[pool] = max(generation, newest.get(pool, generation))
+    found: dict[ClaimDevice, frozenset[str]] = {}
+    for item in slices:
+        (driver, pool_name), generation = _pool(item)
+        if generation == newest[driver, pool_name]:
+            for device in item["spec"].get("devices") or ():
+                name = ClaimDevice(driver=driver, pool=pool_name, device=device["name"])
+                found[name] = frozenset(_names(device))
+    return found
+
+
+def _pool(item: Mapping[str, Any]) -> tuple[tuple[str, str], int]:
+    spec = item["spec"]
+    return (spec["driver"], spec["pool"]["name"]), int(spec["pool"].get("generation", 0))
+
+
+def _names(device: Mapping[str, Any]) -> Iterator[str]:
+    attributes = device.get("attributes") or (device.get("basic") or {}).get("attributes") or {}  # basic: v1beta1
+    for qualified, value in attributes.items():
+        text = value.get("string")
+        attribute = qualified.rpartition("/")[2]
+        if text and attribute in _UUIDS:
+            yield text
+        elif text and attribute in _ADDRESSES:
+            try:
+                yield str(PciAddress.parse(text))
+            except ValueError:
+                continue  # not a PCI address: it names nothing

@@ -11,7 +11,7 @@ from kubemend.agent import ports
 from kubemend.agent.clients.journal.store import COUNT_SECONDS, Store
 from kubemend.agent.model.workloads import ContainerRef, PodView
 from kubemend.agent.restart import admission, counts, options
-from kubemend.agent.restart.device_budget import ON_DEVICE
+from kubemend.agent.restart.budget import ON_DEVICE
 from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.common import budgets, contained
 

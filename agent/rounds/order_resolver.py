@@ -14,8 +14,7 @@ from kubemend.agent.model.rounds import Order
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodView
 from kubemend.agent.restart import admission, intents, members, options, overrides
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts.dependencies import Dependencies
-from kubemend.agent.restarts.device_facts import DeviceFacts
+from kubemend.agent.restarts.dependencies import Dependencies, DeviceFacts
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.rounds.session import MemberSession
 

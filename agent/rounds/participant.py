@@ -24,8 +24,7 @@ from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodRef
 from kubemend.agent.restart.members import Selection
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning
-from kubemend.agent.restarts.dependencies import Dependencies
-from kubemend.agent.restarts.device_facts import DeviceFacts
+from kubemend.agent.restarts.dependencies import Dependencies, DeviceFacts
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import NodePolicy, OrderResolver, refuse
 from kubemend.agent.rounds.pod_hold import wait_terminated

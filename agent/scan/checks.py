@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.scan import gpus, kernel_log, nics
-from kubemend.agent.scan.found import Found, GpusFound, LogFound
+from kubemend.agent.scan.report import Found, GpusFound, LogFound
 from kubemend.agent.sources.processes import ProcFs
 
 

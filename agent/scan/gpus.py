@@ -11,8 +11,7 @@ from typing import Any
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.model.devices import DeviceId, DeviceInventory
 from kubemend.agent.model.findings import Finding
-from kubemend.agent.scan.found import GpusFound
-from kubemend.agent.scan.report import Unseen
+from kubemend.agent.scan.report import GpusFound, Unseen
 from kubemend.agent.sources.nvml import detection
 from kubemend.agent.sources.nvml.protocol import DeviceAnswer, DevicesAnswer
 from kubemend.agent.sources.nvml.queries import Unknown

@@ -17,8 +17,7 @@ from kubemend.agent.model.devices import DeviceId, Gpu, device_key, locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.nics import Nic
 from kubemend.agent.model.verdicts import Health, Verdict
-from kubemend.agent.scan.found import Found
-from kubemend.agent.scan.report import Report, Row, Unseen
+from kubemend.agent.scan.report import Found, Report, Row, Unseen
 from kubemend.agent.sources.nvml.protocol import Condition
 
 _PID_REUSE_SLACK = 1.0

@@ -9,8 +9,7 @@ from kubemend.agent.health.kmsg import kmsg_record, line_reader, provenance
 from kubemend.agent.health.kmsg.line_findings import Seen
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model.findings import Finding
-from kubemend.agent.scan.found import LogFound
-from kubemend.agent.scan.report import Unseen
+from kubemend.agent.scan.report import LogFound, Unseen
 from kubemend.agent.sources import kmsg_readers, pci_tree
 from kubemend.agent.sources.kernel_log import wall_offset
 from kubemend.common import blocking

@@ -10,8 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kubemend.agent.model.nics import Nic
-from kubemend.agent.scan.found import NicsFound
-from kubemend.agent.scan.report import Unseen
+from kubemend.agent.scan.report import NicsFound, Unseen
 from kubemend.agent.sources.network import component_status
 from kubemend.agent.sources.network.netlink import ListingError
 from kubemend.agent.sources.network.reader import Reader, Task

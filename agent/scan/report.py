@@ -1,11 +1,15 @@
-"""The report of a scan as values, and its exit code."""
+"""What a scan has found, and its report, as values; the report's exit code."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from kubemend.agent.model.devices import DeviceId, DeviceInventory
+from kubemend.agent.model.findings import Finding
+from kubemend.agent.model.nics import Nic
 from kubemend.agent.model.verdicts import Health, Verdict
+from kubemend.agent.sources.nvml.protocol import DeviceAnswer
 
 EXIT_CODES: Final[Mapping[Health, int]] = MappingProxyType(
     {Health.HEALTHY: 0, Health.DEGRADED: 1, Health.UNHEALTHY: 2, Health.UNKNOWN: 3}
@@ -56,3 +60,45 @@ class Report:
     def exit_code(self) -> int:
         """The exit code of ``kubemend scan`` (``EXIT_CODES``)."""
         return EXIT_CODES[self.health]
+
+
+@dataclass(frozen=True, slots=True)
+class GpusFound:
+    """``answers`` has each GPU's answer to a query of its own; a GPU that is missing there did not answer."""
+
+    findings: tuple[Finding, ...] = ()
+    inventory: DeviceInventory = field(default_factory=DeviceInventory)
+    answers: Mapping[DeviceId, DeviceAnswer] = field(default_factory=lambda: MappingProxyType({}))
+    unseen: tuple[Unseen, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogFound:
+    """Findings from the kernel log of this boot."""
+
+    findings: tuple[Finding, ...] = ()
+    unseen: tuple[Unseen, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NicsFound:
+    """``silent`` names the links of a NIC that are enabled and not up."""
+
+    nics: tuple[Nic, ...] = ()
+    silent: Mapping[Nic, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    unseen: tuple[Unseen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All results. ``started``: start time, in seconds since boot, of each process named by a finding or the driver.
+
+    A process that has ended is missing there.
+    """
+
+    gpus: GpusFound = field(default_factory=GpusFound)
+    log: LogFound = field(default_factory=LogFound)
+    nics: NicsFound = field(default_factory=NicsFound)
+    started: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))

@@ -111,7 +111,7 @@ class Client:
         booty = self._booty
         hello, fault = self._hello(), self._fault
         for messages in (
-            [pb.AgentMessage(hello=pb.Hello(protocol=1, node="another", instance="i")).SerializeToString()],
+            [pb.AgentMessage(hello=pb.Hello(protocol=1, node="another")).SerializeToString()],
             [secrets.token_bytes(64)],
             [hello, secrets.token_bytes(64)],
             [hello, hello + bytes(_OVERSIZED)],
@@ -180,7 +180,7 @@ class Client:
                 call.cancel()
 
     def _hello(self) -> bytes:
-        hello = pb.Hello(protocol=1, node=self._booty.node, instance=f"i-{next(self._ids)}")
+        hello = pb.Hello(protocol=1, node=self._booty.node)
         return pb.AgentMessage(hello=hello).SerializeToString()
 
     def _pod(self, uid: str) -> pb.Pod:

@@ -16,7 +16,7 @@ from bench.faults.telling import Kind, Told
 from bench.memory import __main__ as memory
 from hack.devnode import loopback, processes
 from hack.devnode.controllers import Controller
-from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.hub.limits import Caps
 
 PROMISE: Final = (
     "Any number of unauthenticated clients that connect to the hub or send partial requests leave agents "

@@ -79,7 +79,7 @@ class Agent:
         return http2.WIDE_WINDOW
 
     def _hello(self) -> pb.Hello:
-        return pb.Hello(protocol=1, node=self.place.node, instance=f"{time.monotonic_ns()}")
+        return pb.Hello(protocol=1, node=self.place.node)
 
     def _take(self, message: pb.HubMessage) -> None:
         match message.WhichOneof("body"):

@@ -16,8 +16,7 @@ from kubemend.controller.app import traces
 from kubemend.controller.app.leadership import LeaderRelay, LeadershipTerms
 from kubemend.controller.certificates.keeper import Keeper, KeeperOptions
 from kubemend.controller.coordinator import gc_schedule
-from kubemend.controller.coordinator.dependencies import Dependencies, JobSets, Policy, steady_clock
-from kubemend.controller.coordinator.without_jobsets import NoJobSets
+from kubemend.controller.coordinator.dependencies import Dependencies, JobSets, NoJobSets, Policy, steady_clock
 from kubemend.controller.hub import identity
 from kubemend.controller.hub.metrics import HubMetrics
 from kubemend.controller.hub.node_policy import NodePolicy

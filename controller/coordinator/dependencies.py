@@ -1,5 +1,9 @@
-"""The coordinator's dependencies, as narrow protocols; ``controller.app`` provides the implementations."""
+"""The coordinator's dependencies, as narrow protocols; ``controller.app`` provides the implementations.
 
+``NoJobSets`` is the implementation for ``--no-jobsets``.
+"""
+
+import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -9,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kubemend.common.gangs import GangKey
 from kubemend.controller.coordinator.round_metrics import Gpus
 from kubemend.controller.coordinator.spans import Span
-from kubemend.controller.coordinator.without_jobsets import NoJobSets
 from kubemend.controller.hub import ports
 from kubemend.controller.jobset.spec.model import Refusal
 from kubemend.controller.metrics import Metrics
@@ -22,6 +25,50 @@ from kubemend.controller.restarts.store import Begun, RestartChange
 from kubemend.controller.rounds.states import Limits, Round
 from kubemend.controller.watches.members import MemberChange
 from kubemend.controller.watches.nodes import NodeChange
+
+
+class NoJobSets:
+    """Manage no JobSet (``controller.coordinator.dependencies.JobSets``)."""
+
+    async def run(self) -> None:
+        """Do nothing; never returns."""
+        await asyncio.Event().wait()
+
+    async def wait_known(self) -> None:
+        """Return at once."""
+
+    def policy(self, gang: GangKey) -> None:  # noqa: ARG002 - the same for all
+        """Return None: no managed JobSet."""
+        return
+
+    def owner(self, gang: GangKey) -> None:  # noqa: ARG002
+        """Return None."""
+        return
+
+    def newest_attempt(self, gang: GangKey) -> int:  # noqa: ARG002
+        """Return 0: no status has a number."""
+        return 0
+
+    def is_given_up(self, member: Member) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    def begun(self, ref: RoundRef, cause: Cause, *, now: float) -> None:
+        """Do nothing."""
+
+    def ended(self, round_: Round) -> None:
+        """Do nothing."""
+
+    def refused(self, gang: GangKey, refusal: Refusal) -> None:
+        """Do nothing."""
+
+    def left(self, gang: GangKey, *, node: NodeName, code: str, pod: PodUid) -> None:
+        """Do nothing: no node is tainted."""
+
+    def subscribe(self, listener: Callable[[GangKey], None]) -> Callable[[], None]:  # noqa: ARG002
+        """Do nothing: no policy changes."""
+        return lambda: None
+
 
 if TYPE_CHECKING:
     from kubemend.controller.jobset.policy.in_place import GangPolicy  # it brings the decisions about JobSets with it

@@ -8,7 +8,7 @@ from kubemend.common import coordination_codes
 from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind
 from kubemend.common.gangs import GangKey
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
-from kubemend.controller.hub import wire
+from kubemend.controller.hub import ports
 from kubemend.controller.model import rounds
 from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import Member, NodeName, PodRef, PodUid, Sample
@@ -94,7 +94,7 @@ class Orders:
         self._round = ref.id
         self._containers = containers
         self._find = find
-        self._head = wire.encode(
+        self._head = ports.encode(
             pb.HubMessage(
                 stop=pb.Stop(
                     round=ref.id,
@@ -115,14 +115,14 @@ class Orders:
                 message = pb.HubMessage()
                 for pod, kind in effect.pods.items():
                     self._order(message.stop.orders.add(), pod, kind)
-                return effect.node, self._head + wire.encode(message)
+                return effect.node, self._head + ports.encode(message)
             case rounds.Release():
                 message = pb.HubMessage()
                 message.release.round = self._round
                 message.release.pod_uids.extend(sorted(effect.pods))
             case rounds.Abort():
                 message = abort(self._round, pods=effect.pods, reason=effect.reason)
-        return effect.node, wire.encode(message)
+        return effect.node, ports.encode(message)
 
     def _order(self, order: pb.Order, uid: PodUid, kind: OrderKind) -> None:
         """Fill in an order in place: copying messages into messages would take longer than everything else."""

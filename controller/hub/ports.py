@@ -1,4 +1,8 @@
-"""The hub's interfaces to the coordinator and to the API server, as narrow protocols."""
+"""The hub's interfaces to the coordinator and to the API server, as narrow protocols.
+
+The coordinator passes serialized messages: protobuf merges two, one after the other, into one message, so the common
+part of what many agents receive is serialized once.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,8 +25,8 @@ class Session(Protocol):
     def send(self, message: pb.HubMessage | bytes) -> bool:
         """Queue a message; the hub adds the epoch to it. Never blocks.
 
-        ``bytes`` are a serialized HubMessage (``controller.hub.wire``). False: the session is over, or ends now because
-        the agent reads too slowly. The message is lost; the agent's next Hello reports its whole state.
+        ``bytes`` are a serialized HubMessage (``encode``). False: the session is over, or ends now because the agent
+        reads too slowly. The message is lost; the agent's next Hello reports its whole state.
         """
         ...
 
@@ -66,3 +70,13 @@ class Reviewer(Protocol):
     async def review(self, token: str) -> Identity:
         """Return the identity of a token. Raises identity.RefusedError, or KubeError if the review failed."""
         ...
+
+
+def encode(message: pb.HubMessage) -> bytes:
+    """Return a message, or a part of one, as ``Session.send`` takes it: parts may be added together."""
+    return message.SerializeToString()
+
+
+def stamp(epoch: int) -> bytes:
+    """Return the bytes that set the epoch of a serialized message when they are appended: the last value applies."""
+    return pb.HubMessage(epoch=epoch).SerializeToString()

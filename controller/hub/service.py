@@ -16,13 +16,12 @@ import structlog
 from kubemend.common import contained
 from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
-from kubemend.controller.hub import identity, messages, wire
-from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.hub import identity, messages, ports
 from kubemend.controller.hub.identity import Identities
+from kubemend.controller.hub.limits import Bucket, Caps, Rate
 from kubemend.controller.hub.messages import Limits
 from kubemend.controller.hub.metrics import HubMetrics
 from kubemend.controller.hub.ports import Listener, Pods
-from kubemend.controller.hub.rates import Bucket, Rate
 from kubemend.controller.hub.receiver import MessageReceiver
 from kubemend.controller.hub.refusals import Reason, RefusedError
 from kubemend.controller.hub.session_registry import SessionRegistry
@@ -89,7 +88,7 @@ class Coordination:
 
     def lead(self, epoch: int) -> None:
         """Accept agents from now on. After a later call everything that is sent carries the new epoch."""
-        self._stamp = wire.stamp(epoch)
+        self._stamp = ports.stamp(epoch)
         for stream in self.roster.streams.values():
             stream.stamp = self._stamp
 

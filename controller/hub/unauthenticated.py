@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from kubemend.common import fair_room
-from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.hub.limits import Caps
 from kubemend.controller.hub.metrics import ConnectionEnd, HubMetrics
 
 

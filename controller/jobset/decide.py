@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kubemend.controller.jobset import children, conditions
-from kubemend.controller.jobset.children import buckets, counting, existing_claims, naming
+from kubemend.controller.jobset.children import buckets, naming, volume_claims
 from kubemend.controller.jobset.children.buckets import Buckets
 from kubemend.controller.jobset.plan import (
     CreateClaim,
@@ -57,7 +57,7 @@ def decide(world: World) -> Plan:
         validation.refuse(problems, draft=draft)
         return _invalid(world, draft)
     validation.accept(draft)
-    existing_claims.set_condition(world, draft=draft)
+    volume_claims.set_condition(world, draft=draft)
     return _unfinished(world, draft)
 
 
@@ -101,7 +101,7 @@ def _unfinished(world: World, draft: StatusBuilder) -> Plan:
     jobs = apart.buckets
     counts = _count(jobset, jobs, draft)
     deletions = _deletions(jobs.previous)
-    if not jobset.spec.suspend and counting.all_ready(jobset, counts):
+    if not jobset.spec.suspend and buckets.all_ready(jobset, counts):
         draft.set_condition(conditions.RESTARTING, is_so=False, reason=_JOBS_READY, message=_JOBS_READY_MESSAGE)
     if jobs.failed:
         failure_policy.apply(jobset, jobs, draft=draft)
@@ -122,7 +122,7 @@ def _unfinished(world: World, draft: StatusBuilder) -> Plan:
 
 def _count(jobset: JobSet, jobs: Buckets, draft: StatusBuilder) -> tuple[ReplicatedJobStatus, ...]:
     """Bring replicatedJobsStatus up to date. Its order has no meaning, so a new order alone is not written."""
-    counts = counting.counted(jobset, jobs)
+    counts = buckets.counted(jobset, jobs)
     if counts != tuple(sorted(draft.status.replicated_jobs, key=lambda each: each.name)):
         draft.change(replicated_jobs=counts)
     return counts

@@ -10,7 +10,7 @@ from kubemend.controller.jobset.spec.model import ChildJob, JobSet, Json, Refusa
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """The compared fields of a PVC's spec (``controller.jobset.children.existing_claims``); None if it has no value.
+    """The compared fields of a PVC's spec (``controller.jobset.children.volume_claims``); None if it has no value.
 
     ``selector`` and ``source`` are digests: their size is fixed, while any user's claim may have JobSet's label.
     """

@@ -17,7 +17,7 @@ from kubemend.common.components import ComponentState, ComponentStatus, JointCom
 from kubemend.common.kube import client, errors, informer, paths, shares
 from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import choosing, marks, reading
+from kubemend.controller.jobset.placement import choosing, exclusive, reading
 from kubemend.controller.jobset.placement.model import Assignment, Domain, Node, Placements, Pod, Seeker, Waiting
 
 log = structlog.get_logger(__name__)
@@ -226,7 +226,7 @@ class _Board:
         path = paths.pod(pod.namespace, pod.name)
         try:
             async with self._slots:
-                await self._api.patch(path, marks.release_patch(pod, domain), content_type=client.Patch.MERGE)
+                await self._api.patch(path, exclusive.release_patch(pod, domain), content_type=client.Patch.MERGE)
         except errors.NotFoundError:
             self._going.pop(pod.uid, None)
         except errors.KubeError as error:  # for example, it has changed
@@ -239,7 +239,7 @@ class _Board:
 
     def _pod_changed(self, change: informer.Change[Pod]) -> None:
         pod, is_gone = change.value, change.kind is ChangeKind.GONE
-        if not is_gone and marks.waits(pod):
+        if not is_gone and exclusive.waits(pod):
             self._waiting.add(change.uid)
         else:
             self._waiting.discard(change.uid)

@@ -13,8 +13,8 @@ import structlog
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus, JointComponent
 from kubemend.common.kube import client, errors, informer, paths, shares
-from kubemend.controller.jobset.children import existing_claims as claims
 from kubemend.controller.jobset.children import naming
+from kubemend.controller.jobset.children import volume_claims as claims
 from kubemend.controller.jobset.plan import ClaimSpec
 from kubemend.controller.jobset.spec import reading
 from kubemend.controller.jobset.spec.model import ChildJob, JobSet

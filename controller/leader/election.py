@@ -1,4 +1,7 @@
-"""Elect the leader. Leading is a coroutine that runs exactly as long as this replica holds the Lease."""
+"""Elect the leader. Leading is a coroutine that runs exactly as long as this replica holds the Lease.
+
+A replica that finds the Lease holder's process dead does not wait until the Lease expires.
+"""
 
 import asyncio
 import contextlib
@@ -12,7 +15,7 @@ import structlog
 from kubemend.common import aio, epochs
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.kube import client, errors
-from kubemend.controller.leader import holders, library
+from kubemend.controller.leader import library
 from kubemend.controller.leader.lease import EpochLock
 
 log = structlog.get_logger(__name__)
@@ -183,7 +186,7 @@ class Election:
         loop = asyncio.get_running_loop()
         over, refusals = loop.time() + self._timing.retry, 0
         while refusals or loop.time() < over:
-            refusals = refusals + 1 if await holders.refuses(self._lock.holders_hub) else 0
+            refusals = refusals + 1 if await refuses_connections(self._lock.holders_hub) else 0
             if refusals == 1:
                 await self._lock.get(self._lock.name, self._lock.namespace)  # only writes from now on count
             elif refusals == _REFUSALS:
@@ -255,3 +258,27 @@ def leader_text(holder: str) -> str:
 
 async def _nothing() -> None:
     """Do nothing. The library requires callbacks for its own loop, which is not used."""
+
+
+_CONNECT_SECONDS: Final = 1.0
+
+
+async def refuses_connections(address: str) -> bool:
+    """Return whether connections to ``IP:PORT``, the holder's hub, are refused, i.e.
+
+    none of its processes listens there.
+
+    Anything else is False, in particular a timeout: on an unreachable node processes may still run.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or len(port) > len("65535"):
+        return False
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except ConnectionRefusedError:
+        return True
+    except (OSError, OverflowError, ValueError):
+        return False
+    writer.close()
+    return False

@@ -4,7 +4,7 @@
 until an event answers them. Durable are the Restart object with which the round began (``status``), and each agent's
 record of its members, which its Hello reports. From these any replica resumes the round.
 
-Invariants (``transitions`` and ``round_builder`` check them, tests/unit/controller/rounds explores them):
+Invariants (``round_builder`` checks them, tests/unit/controller/rounds explores them):
 
 - A member is released only when no old container of any other may run: it is stopped, completed, or its pod is gone.
   Exception: in a rolling round members do not wait for one another.

@@ -1,6 +1,7 @@
 """Build a round's next state. A builder lives for one call of ``machine``; its input and output are frozen."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -9,8 +10,38 @@ from kubemend.common.coordination import OrderKind
 from kubemend.controller.gangs import members
 from kubemend.controller.model.members import NodeName, PodUid
 from kubemend.controller.model.rounds import Abort, Effect, FaultTold, Record, Recreate, Release, Stop
-from kubemend.controller.rounds import transitions
 from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase, Round
+
+PHASE_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
+    {
+        Phase.STOPPING: frozenset({Phase.RELEASING, Phase.DONE, Phase.DEGRADED, Phase.FAILED}),
+        Phase.RELEASING: frozenset({Phase.DONE, Phase.DEGRADED, Phase.FAILED}),
+        Phase.DONE: frozenset(),
+        Phase.DEGRADED: frozenset(),
+        Phase.FAILED: frozenset(),
+    }
+)
+
+_ENDS = frozenset({MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED})
+
+MEMBER_TRANSITIONS: Final[Mapping[MemberPhase, frozenset[MemberPhase]]] = MappingProxyType(
+    {
+        MemberPhase.WAITING: _ENDS
+        | {MemberPhase.STOPPING, MemberPhase.STOPPED, MemberPhase.LEAVING, MemberPhase.RUNNING},
+        # From STOPPING directly to RUNNING: a previous leader had released it, which was not known here.
+        MemberPhase.STOPPING: _ENDS | {MemberPhase.STOPPED, MemberPhase.LEAVING, MemberPhase.RUNNING},
+        MemberPhase.LEAVING: _ENDS,
+        MemberPhase.JOINING: _ENDS
+        | {MemberPhase.STOPPED, MemberPhase.LEAVING, MemberPhase.RELEASING, MemberPhase.RUNNING},
+        MemberPhase.STOPPED: _ENDS | {MemberPhase.LEAVING, MemberPhase.RELEASING, MemberPhase.RUNNING},
+        MemberPhase.RELEASING: _ENDS | {MemberPhase.RUNNING},
+        MemberPhase.RUNNING: _ENDS,
+        MemberPhase.COMPLETED: frozenset(),
+        MemberPhase.GONE: frozenset(),
+        MemberPhase.FAILED: frozenset(),
+    }
+)
+
 
 LEFT_OUT: Final = "LeftOut"
 """Reason of an Abort: the others are released, and this one is not among them."""
@@ -97,11 +128,11 @@ class RoundBuilder:
         self._counted(one, -1)
 
     def change(self, uid: PodUid, **changes: Any) -> MemberState:
-        """Change a pod's state; its phase only as ``transitions`` allows."""
+        """Change a pod's state; its phase only as ``MEMBER_TRANSITIONS`` allows."""
         before = self.members[uid]
         stand = changes.get("stand", before.stand)
         if stand is not before.stand:
-            assert stand in transitions.STANDS[before.stand], f"{before.member.pod}: {before.stand} to {stand}"
+            assert stand in MEMBER_TRANSITIONS[before.stand], f"{before.member.pod}: {before.stand} to {stand}"
             changes.setdefault("since", self.now)
         after = before._replace(**changes)
         self.members[uid] = after
@@ -114,8 +145,8 @@ class RoundBuilder:
         return after
 
     def enter(self, phase: Phase) -> None:
-        """Enter a phase, as ``transitions`` allows. Nothing is released while an old container may run."""
-        assert phase in transitions.PHASES[self.phase], f"{self.state.ref.id}: {self.phase} to {phase}"
+        """Enter a phase, as ``PHASE_TRANSITIONS`` allows. Nothing is released while an old container may run."""
+        assert phase in PHASE_TRANSITIONS[self.phase], f"{self.state.ref.id}: {self.phase} to {phase}"
         assert phase is not Phase.RELEASING or not self.blocking, (
             f"{self.state.ref.id}: {self.blocking} are not stopped"
         )

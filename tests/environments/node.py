@@ -14,7 +14,7 @@ from kubemend.agent.devices.condition_publisher import ConditionPublisher
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog.catalog import EMPTY, Catalog
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.restarts.device_facts import DeviceFacts
+from kubemend.agent.restarts.dependencies import DeviceFacts
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.common import aio
 from tests.fakes import outside

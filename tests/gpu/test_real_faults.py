@@ -24,7 +24,7 @@ from hack.devnode import host_python, node, packages, trainer
 from hack.devnode.observer import Observer, Seen
 from hack.fakenvml import control as nvml_control
 from kubemend.agent.clients.cri.errors import NotFound
-from kubemend.agent.control import following, messages
+from kubemend.agent.control import client, messages
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, options, overrides
 from kubemend.common.kube import client as kube
@@ -375,7 +375,7 @@ async def test_kill_takes_as_long_as_the_driver_needs_for_pinned_memory(gpu_node
             asked=overrides.RestartOverrides(strategy=intents.Strategy.SWAP, containers=frozenset({"trainer"})),
             reason="to see its memory freed",
         )
-        code = await following.follow(request, socket=gpu_node.state / messages.SOCKET, wait=True, show=told.append)
+        code = await client.follow(request, socket=gpu_node.state / messages.SOCKET, wait=True, show=told.append)
         RECORDS.restarts.append({**seen.record(), "then_by_request": told})
         one_restart(seen, busy=gpu_node.simulated)
         assert code == 0, told

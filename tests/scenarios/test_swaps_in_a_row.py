@@ -8,7 +8,7 @@ import pytest
 
 from hack.devnode import node
 from hack.devnode.observer import Observer
-from kubemend.agent.control import following, messages
+from kubemend.agent.control import client, messages
 from kubemend.agent.restart import intents, overrides
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
@@ -34,7 +34,7 @@ async def swapped(name: str, *, state: Path) -> None:
     told: list[Mapping[str, Any]] = []
     asked = overrides.RestartOverrides(strategy=intents.Strategy.SWAP, containers=frozenset({"trainer"}))
     request = messages.RestartRequest(namespace="default", pod=name, asked=asked, reason="in a row")
-    code = await following.follow(request, socket=state / messages.SOCKET, wait=True, show=told.append)
+    code = await client.follow(request, socket=state / messages.SOCKET, wait=True, show=told.append)
     assert code == 0, told
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kubemend.agent import cli
-from kubemend.agent.control import client, following, messages
+from kubemend.agent.control import client, messages
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides
 
@@ -24,7 +24,7 @@ EVENTS = (
 class Agent:
     """A stand-in for the agent behind the socket: records requests and gives scripted answers."""
 
-    answer: int | BaseException = following.EXIT_OK
+    answer: int | BaseException = client.EXIT_OK
     request: messages.RestartRequest | None = None
     socket: Path | None = None
     wait: bool | None = None
@@ -48,7 +48,7 @@ class Agent:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
     made = Agent()
-    monkeypatch.setattr(following, "follow", made.follow)
+    monkeypatch.setattr(client, "follow", made.follow)
     return made
 
 
@@ -140,7 +140,7 @@ def test_progress_is_text_or_json(agent: Agent) -> None:
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        (following.EXIT_NOT_DONE, 1),
+        (client.EXIT_NOT_DONE, 1),
         (client.NotReachableError("cannot reach the agent"), 3),
         (client.NotAcceptedError("there is no such pod", usage=False), 1),
         (client.NotAcceptedError("name one with --container", usage=True), 2),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kubemend.agent.health.catalog import fault_names, repeats
 from kubemend.agent.health.catalog.catalog import Catalog, Entry, FaultKey
 from kubemend.agent.health.catalog.subcodes import SubCode
-from kubemend.agent.health.kmsg import line_reader, log_line
+from kubemend.agent.health.kmsg import kmsg_record, line_reader
 from kubemend.agent.health.kmsg.line_findings import Seen
 from kubemend.agent.model.findings import Finding, FindingKind
 
@@ -55,7 +55,7 @@ def findings_from_lines(lines: Iterable[str], *, catalog: Catalog) -> Iterator[d
     for line in lines:
         if not line_reader.text_may_matter(line):
             continue
-        parsed = log_line.parse(line)
+        parsed = kmsg_record.parse_printed(line)
         seen = Seen(observed_at=0.0, boot_seconds=parsed.boot_seconds)
         for finding in reader.read(parsed.text, seen=seen):
             yield _as_object(finding, catalog=catalog)

@@ -1,14 +1,16 @@
-"""Blocking kernel queries in threads of their own: one job at a time per thread, each with a deadline."""
+"""Periodic blocking kernel queries in threads of their own: one job at a time per thread, each with a deadline."""
 
 import asyncio
+import contextlib
 import enum
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from kubemend.agent.model.nics import Nic, RdmaPort
-from kubemend.agent.sources.network import netlink, sockets, uevents
+from kubemend.agent.sources.network import netlink, sockets
 from kubemend.agent.sources.network.netlink import RawLink
 from kubemend.agent.sources.network.sockets import Listener
 from kubemend.agent.sources.network.sysfs import PortState, Scan, Sysfs
@@ -67,7 +69,7 @@ class Reader:
 
     async def listen_to_uevents(self) -> Listener:
         """Open a socket for uevents. Raises OSError and TimeoutError."""
-        return await self._in_netlink(lambda: uevents.listen(receive_buffer=self._receive_buffer))
+        return await self._in_netlink(lambda: sockets.listen_uevents(receive_buffer=self._receive_buffer))
 
     async def links(self) -> tuple[netlink.Link, ...]:
         """List the links that belong to a device. Raises ListingError, OSError and TimeoutError."""
@@ -108,3 +110,41 @@ class Reader:
             sockets.enter_network_namespace(self._netns)
             self._entered = True
         return work()
+
+
+class Agenda:
+    """Each task is due once per period, in seconds, and whenever it is requested.
+
+    Initially only the scan is scheduled.
+    """
+
+    def __init__(self, periods: Mapping[Task, float]) -> None:
+        self._periods = dict(periods)
+        self._next = {Task.SCAN: 0.0, Task.PORTS: math.inf, Task.DETAILS: math.inf}
+        self._wanted = asyncio.Event()
+
+    def want(self, *tasks: Task) -> None:
+        """Make these tasks due now."""
+        self._next.update(dict.fromkeys(tasks, 0.0))
+        self._wanted.set()
+
+    def rest(self, *tasks: Task) -> None:
+        """Suspend these tasks until they are requested."""
+        self._next.update(dict.fromkeys(tasks, math.inf))
+
+    def delay(self, seconds: float) -> None:
+        """Delay all tasks by so many seconds."""
+        self._next = dict.fromkeys(Task, asyncio.get_running_loop().time() + seconds)
+
+    async def next(self) -> frozenset[Task]:
+        """Wait until a task is due, and return all that are."""
+        while True:
+            self._wanted.clear()
+            now = asyncio.get_running_loop().time()
+            due = frozenset(task for task, at in self._next.items() if at <= now)
+            if due:
+                self._next.update({task: now + self._periods[task] for task in due})
+                return due
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(self._next.values())):
+                    await self._wanted.wait()

@@ -1,10 +1,15 @@
-"""Netlink sockets that only listen (netlink(7)). Messages dropped by the kernel raise an error of their own."""
+"""Netlink sockets that only listen (netlink(7)), and uevents, which one of them receives.
+
+Messages dropped by the kernel raise an error of their own. Uevents are the kernel's messages when devices come and go
+(``lib/kobject_uevent.c``).
+"""
 
 import ctypes
 import errno
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from kubemend.agent.sources import readiness
@@ -76,3 +81,31 @@ def enter_network_namespace(path: Path) -> None:
             raise OSError(number, os.strerror(number), str(path))
     finally:
         os.close(fd)
+
+
+_NETLINK_KOBJECT_UEVENT = 15
+_GROUP_KERNEL = 0x1  # udevd's own messages, in group 2, come later and contain no more
+
+
+@dataclass(frozen=True, slots=True)
+class Uevent:
+    """One message: ``remove`` of ``/devices/pci0000:00/0000:00:03.0``, in the subsystem ``pci``."""
+
+    action: str
+    path: str
+    subsystem: str
+
+
+def listen_uevents(*, receive_buffer: int) -> Listener:
+    """Open a socket that receives every uevent of the host. Raises OSError."""
+    return Listener(_NETLINK_KOBJECT_UEVENT, groups=_GROUP_KERNEL, receive_buffer=receive_buffer)
+
+
+def parse_uevent(message: bytes) -> Uevent | None:
+    """Return the uevent, or None if the message is not one."""
+    head, *lines = message.decode(errors="replace").split("\0")
+    action, at, path = head.partition("@")
+    if not at:
+        return None
+    values = dict(line.partition("=")[::2] for line in lines)
+    return Uevent(action=action, path=path, subsystem=values.get("SUBSYSTEM", ""))

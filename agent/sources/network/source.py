@@ -22,12 +22,11 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.nics import Nic, NicInventory, PciPlace
-from kubemend.agent.sources.network import component_status, netlink, uevents
-from kubemend.agent.sources.network.agenda import Agenda
+from kubemend.agent.sources.network import component_status, netlink, sockets
 from kubemend.agent.sources.network.channel import Channel, ChannelName
 from kubemend.agent.sources.network.finding_emitter import FindingEmitter
 from kubemend.agent.sources.network.netlink import Link, ListingError
-from kubemend.agent.sources.network.reader import Reader, Task
+from kubemend.agent.sources.network.reader import Agenda, Reader, Task
 from kubemend.agent.sources.network.sockets import Listener
 from kubemend.agent.sources.network.sysfs import Sysfs
 from kubemend.agent.sources.network.view import View
@@ -190,7 +189,7 @@ class NetworkSource:
         self._set_working(ChannelName.UEVENTS.value)
 
     def _take_uevent(self, message: bytes) -> None:
-        event = uevents.parse(message)
+        event = sockets.parse_uevent(message)
         if event is not None and event.subsystem in _SUBSYSTEMS and event.action in _ACTIONS:
             log.debug("network.uevent", action=event.action, path=event.path)
             self._agenda.want(Task.SCAN, Task.PORTS)

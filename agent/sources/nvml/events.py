@@ -9,7 +9,7 @@ from typing import Any
 
 from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.sources.nvml import reader
-from kubemend.agent.sources.nvml.outcomes import Failure, ReadError, Value
+from kubemend.agent.sources.nvml.calls import Failure, ReadError, Value
 from kubemend.agent.sources.nvml.protocol import DeviceEvent, Happening, XidEvent
 
 DOUBLE_BIT_ECC = 0x2  # nvmlEventTypeDoubleBitEccError

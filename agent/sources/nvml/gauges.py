@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from kubemend.agent.health.gpu.readings import Key, Vital, Vitals
-from kubemend.agent.sources.nvml.outcomes import Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
+from kubemend.agent.sources.nvml.calls import Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
 
 FieldId = int | tuple[int, int]
 """A field of nvmlDeviceGetFieldValues, with its scope (the NVLink) where it has one."""

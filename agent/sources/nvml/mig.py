@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from kubemend.agent.model.devices import DevicePartition, Gpu
-from kubemend.agent.sources.nvml.outcomes import Outcome, ReadError, Unsupported, Value
+from kubemend.agent.sources.nvml.calls import Outcome, ReadError, Unsupported, Value
 
 _NOT_FOUND = 6
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.sources.nvml import protocol, reader
+from kubemend.agent.sources.nvml.calls import Failure, ReadError, Value
 from kubemend.agent.sources.nvml.events import EventPump
-from kubemend.agent.sources.nvml.outcomes import Failure, ReadError, Value
 from kubemend.agent.sources.nvml.protocol import Condition, EndReason
 
 NUDGE_GAP = 0.1  # seconds between polls triggered by events, so that a storm of events costs little

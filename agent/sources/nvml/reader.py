@@ -12,8 +12,16 @@ from typing import Any, NewType
 from kubemend.agent.health.gpu.readings import Vital
 from kubemend.agent.model.devices import DeviceId, Gpu, PciAddress
 from kubemend.agent.sources.nvml import gauges, mig
-from kubemend.agent.sources.nvml.calls import Calls
-from kubemend.agent.sources.nvml.outcomes import Failure, Lost, Outcome, ReadError, ResetRequired, Unsupported, Value
+from kubemend.agent.sources.nvml.calls import (
+    Calls,
+    Failure,
+    Lost,
+    Outcome,
+    ReadError,
+    ResetRequired,
+    Unsupported,
+    Value,
+)
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse, Slot, Snapshot
 
 Handle = NewType("Handle", object)

@@ -3,9 +3,7 @@
 Fields, labels and annotations are upstream's.
 """
 
-from kubemend.controller.jobset.children.jobs import JobBuilder, job
-from kubemend.controller.jobset.children.resuming import resume
-from kubemend.controller.jobset.children.services import service
-from kubemend.controller.jobset.children.volumes import claims
+from kubemend.controller.jobset.children.jobs import JobBuilder, job, resume, service
+from kubemend.controller.jobset.children.volume_claims import claims
 
 __all__ = ["JobBuilder", "claims", "job", "resume", "service"]

@@ -1,17 +1,21 @@
-"""Build a JobSet's Jobs. Pure.
+"""Build a JobSet's Jobs and the headless Service that gives their pods DNS names, and resume suspended Jobs. Pure.
 
-Source: constructJob and labelAndAnnotateObject of upstream's ``pkg/controllers/jobset_controller.go``. Templates have
-their defaults in effect (``controller.jobset.spec.templates``).
+Source: constructJob, labelAndAnnotateObject and resumeJob of upstream's ``pkg/controllers/jobset_controller.go``, the
+last one without two of its defects. There, tolerations and gates come back in the order of Go's maps, and each resume
+adds a toleration with ``tolerationSeconds`` again. Templates have their defaults in effect
+(``controller.jobset.spec.templates``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kubemend.controller.gangs import members
-from kubemend.controller.jobset.children import naming, volumes
-from kubemend.controller.jobset.placement import exclusive, marks
+from kubemend.controller.jobset.children import naming, volume_claims
+from kubemend.controller.jobset.placement import exclusive
+from kubemend.controller.jobset.plan import ResumeJob
 from kubemend.controller.jobset.policy import template_changes
-from kubemend.controller.jobset.spec.model import JobSet, Json, ReplicatedJob
+from kubemend.controller.jobset.policy.template_changes import TemplateHash
+from kubemend.controller.jobset.spec.model import NO_JSON, ChildJob, JobSet, Json, ReplicatedJob
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -51,8 +55,8 @@ class JobBuilder:
         self._spec, self._pod_spec = _specs(jobset, replicated_job)
         self._by_node_selector = exclusive.wants_labelled_nodes(jobset, replicated_job)
         if exclusive.wants_domain(jobset, replicated_job):
-            self._pod_labels |= marks.LABELS
-            self._pod_spec["schedulingGates"] = [*(self._pod_spec.get("schedulingGates") or ()), marks.GATE_ENTRY]
+            self._pod_labels |= exclusive.LABELS
+            self._pod_spec["schedulingGates"] = [*(self._pod_spec.get("schedulingGates") or ()), exclusive.GATE_ENTRY]
         self._owners = [naming.controller_reference(jobset)]
 
     def job(self, index: int, *, job_attempt: int | None = None) -> dict[str, Any]:
@@ -139,7 +143,7 @@ def _specs(jobset: JobSet, replicated_job: ReplicatedJob) -> tuple[dict[str, Any
     pod_spec = dict(replicated_job.pod_template.get("spec") or {})
     if jobset.spec.network.dns_hostnames:
         pod_spec["subdomain"] = jobset.spec.network.subdomain
-    if added := volumes.volumes(jobset, pod_spec):
+    if added := volume_claims.volumes(jobset, pod_spec):
         pod_spec["volumes"] = [*(pod_spec.get("volumes") or ()), *added]
     return spec, pod_spec
 
@@ -152,3 +156,66 @@ def _meta(template: Json) -> Json:
 def _strings(meta: Json, kind: str) -> Mapping[str, str]:
     found: Mapping[str, str] = meta.get(kind) or _NOTHING
     return found
+
+
+_STRINGS: Final = (("metadata", "labels"), ("metadata", "annotations"), ("spec", "nodeSelector"))
+_LISTS: Final = (("spec", "tolerations"), ("spec", "schedulingGates"))
+
+
+def resume(replicated_job: ReplicatedJob, jobs: Iterable[ChildJob]) -> tuple[ResumeJob, ...]:
+    """Return the writes that resume these suspended ``jobs`` of a replicated Job, in their order.
+
+    Values of the JobSet's template override a Job's. Values that only the Job has stay: another controller may have set
+    them. A Job of which these are not kept, because it is too large, stays suspended.
+    """
+    made_of, ours = template_changes.made_of(replicated_job), replicated_job.pod_template
+    return tuple(_resumed(job, job.template, ours, made_of) for job in jobs if job.template is not None)
+
+
+def _resumed(job: ChildJob, theirs: Json, ours: Json, made_of: TemplateHash) -> ResumeJob:
+    merged: dict[str, dict[str, Any]] = {"metadata": {}, "spec": {}}
+    for part, field in _STRINGS:
+        if found := {**_part(theirs, part, field, {}), **_part(ours, part, field, {})}:
+            merged[part][field] = found
+    for part, field in _LISTS:
+        if union := _union(_part(theirs, part, field, ()), _part(ours, part, field, ())):
+            merged[part][field] = union
+    annotations = template_changes.noted_by_resume(made_of, job)
+    return ResumeJob(job.name, job.uid, clear_start=job.started, template=merged, annotations=annotations)
+
+
+def _part(template: Json, part: str, field: str, empty: Any) -> Any:
+    return (template.get(part) or NO_JSON).get(field) or empty
+
+
+def _union(old: Iterable[Json], new: Iterable[Json]) -> list[Json]:
+    """Return the union, the old ones first, without duplicates."""
+    found: list[Json] = []
+    for each in (*old, *new):
+        if each not in found:
+            found.append(each)
+    return found
+
+
+def service(jobset: JobSet) -> dict[str, Any]:
+    """Return the Service's body; its name is the subdomain. It is needed only with ``network.dns_hostnames``.
+
+    Source: createHeadlessSvcIfNecessary. As there, an existing one is neither checked nor fixed. The label is
+    kubemend's, for the Informer: a deleted Service is created again.
+    """
+    network = jobset.spec.network
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": network.subdomain,
+            "namespace": jobset.namespace,
+            "labels": {naming.JOBSET_NAME: jobset.name},
+            "ownerReferences": [naming.controller_reference(jobset)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "selector": {naming.JOBSET_NAME: jobset.name},
+            "publishNotReadyAddresses": network.publish_not_ready,
+        },
+    }

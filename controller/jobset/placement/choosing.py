@@ -3,14 +3,21 @@
 A domain is assigned to one Job only. It is free if no pod of another Job is in it or assigned to it, by any
 topology. Of the free domains that are large enough a Job gets the one with the least room, so
 that large ones are left for large Jobs. It keeps the domain as long as any of its pods does.
+
+A node takes a pod by the scheduler's filters that distinguish domains. Source: ``pkg/scheduler/framework/plugins``
+(``tainttoleration``, ``nodeaffinity``, ``noderesources``) and ``component-helpers/scheduling/corev1``. Ignored are pods
+that belong to no JobSet, volumes, ports, resource claims and affinity between pods. So there may be less room than
+computed here; the scheduler then reports that on the pods.
 """
 
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Final
 
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import fitting, marks
+from kubemend.controller.jobset.placement import exclusive
 from kubemend.controller.jobset.placement.model import (
     Assignment,
     Domain,
@@ -19,7 +26,10 @@ from kubemend.controller.jobset.placement.model import (
     Placements,
     Pod,
     Reason,
+    Requirement,
     Seeker,
+    Taint,
+    Toleration,
     Waiting,
 )
 from kubemend.controller.jobset.spec.model import ChildJob
@@ -49,7 +59,7 @@ def place(
     every = tuple(pods)
     waiting: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod in every:
-        if marks.waits(pod):
+        if exclusive.waits(pod):
             waiting[pod.job].append(pod)
     board = _Board(tuple(nodes), every, promised)
     assigned: list[Assignment] = []
@@ -103,7 +113,7 @@ class _Board:
     def _occupy(self, pod: Pod) -> None:
         if pod.node:
             self._taken.add(pod.node)
-        if pod.topology and not marks.waits(pod) and (value := self._value(pod)) is not None:
+        if pod.topology and not exclusive.waits(pod) and (value := self._value(pod)) is not None:
             self._hold(pod.job, Domain(pod.topology, value))
 
     def _value(self, pod: Pod) -> str | None:
@@ -138,7 +148,7 @@ class _Board:
         key = (pod.topology, pod.needs)
         if key not in self._rooms:
             domains = self._of(pod.topology)
-            self._rooms[key] = sorted((fitting.room(its, pod.needs), domain.value) for domain, its in domains.items())
+            self._rooms[key] = sorted((pod_room(its, pod.needs), domain.value) for domain, its in domains.items())
             self._left[key] = list(self._rooms[key])
         return self._rooms[key], self._left[key]
 
@@ -153,3 +163,70 @@ def _waiting(seeker: Seeker, topology: str, *, domains: int, large: int) -> Wait
         reason = Reason.ALL_HELD
         text = f"each of the {large} domains of {topology} with room for its {seeker.pods} pods is in use by other Jobs"
     return Waiting(seeker.job, reason, f"Job {seeker.name}: {text}")
+
+
+_NAME_FIELD: Final = "metadata.name"
+_NONE: Final = Fraction(0)
+_PLENTY: Final = 2**31 - 1
+"""Number of pods that request nothing. (Those of the API request a place among a node's pods.)"""
+
+
+def pod_room(nodes: Iterable[Node], needs: Needs) -> int:
+    """Return how many such pods these nodes take if nothing else runs there."""
+    return sum(_fit(node, needs) for node in nodes if node_takes(node, needs))
+
+
+def node_takes(node: Node, needs: Needs) -> bool:
+    """Return whether such a pod may run on a node, if there is room."""
+    return (
+        node.usable
+        and all(node.labels.get(key) == value for key, value in needs.selector)
+        and all(any(_tolerates(each, taint) for each in needs.tolerations) for taint in node.taints)
+        and (needs.terms is None or any(_holds(term, node) for term in needs.terms))
+    )
+
+
+def _fit(node: Node, needs: Needs) -> int:
+    requested = ((name, amount) for name, amount in needs.requests if amount > 0)
+    return min((int(node.allocatable.get(name, _NONE) // amount) for name, amount in requested), default=_PLENTY)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    return (
+        toleration.effect in ("", taint.effect)
+        and toleration.key in ("", taint.key)
+        and (toleration.exists or (bool(toleration.key) and toleration.value == taint.value))
+    )
+
+
+def _holds(term: tuple[Requirement, ...], node: Node) -> bool:
+    """Return whether all of a term holds; an empty one matches no node."""
+    return bool(term) and all(_matches(each, node) for each in term)
+
+
+def _matches(requirement: Requirement, node: Node) -> bool:
+    if requirement.of_field:
+        found = node.name if requirement.key == _NAME_FIELD else None
+    else:
+        found = node.labels.get(requirement.key)
+    match requirement.operator:
+        case "In":
+            return found in requirement.values
+        case "NotIn":
+            return found not in requirement.values
+        case "Exists":
+            return found is not None
+        case "DoesNotExist":
+            return found is None
+        case "Gt" | "Lt" as operator:
+            return _compares(found, operator, requirement.values)
+        case _:
+            return False
+
+
+def _compares(found: str | None, operator: str, values: tuple[str, ...]) -> bool:
+    try:
+        have, limit = int(found or ""), int(values[0])
+    except (ValueError, IndexError):
+        return False
+    return have > limit if operator == "Gt" else have < limit

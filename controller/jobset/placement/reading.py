@@ -7,7 +7,7 @@ from typing import Final
 
 from kubemend.common import gangs
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import exclusive, marks
+from kubemend.controller.jobset.placement import exclusive
 from kubemend.controller.jobset.placement.model import Needs, Node, Pod, Requirement, Taint, Toleration
 from kubemend.controller.jobset.spec import quantities
 from kubemend.controller.jobset.spec.model import Json
@@ -38,7 +38,7 @@ def pod(obj: Json) -> Pod | None:
         node=spec.get("nodeName") or "",
         gates=gates,
         over=(obj.get("status") or {}).get("phase") in _OVER,
-        needs=_needs(spec) if marks.GATE in gates else Needs(selector=_selector(spec)),
+        needs=_needs(spec) if exclusive.GATE in gates else Needs(selector=_selector(spec)),
         resource_version=meta.get("resourceVersion", ""),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubemend.controller.jobset import conditions
-from kubemend.controller.jobset.children import counting
+from kubemend.controller.jobset.children import buckets
 from kubemend.controller.jobset.spec.model import (
     Dependency,
     DependencyStatus,
@@ -42,7 +42,7 @@ def turn(jobset: JobSet, counts: Sequence[ReplicatedJobStatus], *, in_order: boo
     ready = tuple(each for each in jobset.spec.replicated_jobs if _may_start(each, jobset, counts))
     if not in_order:
         return Turn(ready)
-    pending = (each for each in ready if not counting.is_started(each, counts))
+    pending = (each for each in ready if not buckets.is_started(each, counts))
     following = next(pending, None)
     return Turn((following,), waits=True) if following is not None else Turn(())
 
@@ -67,5 +67,5 @@ def _may_start(replicated_job: ReplicatedJob, jobset: JobSet, counts: Sequence[R
 
 
 def _holds(dependency: Dependency, jobset: JobSet, counts: Sequence[ReplicatedJobStatus]) -> bool:
-    holds = counting.is_complete if dependency.status is DependencyStatus.COMPLETE else counting.is_started
+    holds = buckets.is_complete if dependency.status is DependencyStatus.COMPLETE else buckets.is_started
     return any(each.name == dependency.on and holds(each, counts) for each in jobset.spec.replicated_jobs)

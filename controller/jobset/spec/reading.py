@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kubemend.controller.jobset import conditions as conditions_module
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import marks
+from kubemend.controller.jobset.placement import exclusive
 from kubemend.controller.jobset.spec import fields, specs
 from kubemend.controller.jobset.spec.fields import InvalidFieldError
 from kubemend.controller.jobset.spec.model import (
@@ -185,7 +185,7 @@ def _label_number(value: object) -> int | None:
 def _is_gated(spec: Json) -> bool:
     template = fields.mapping(spec.get("template"), "spec.template")
     pod = fields.mapping(template.get("spec"), "spec.template.spec")
-    return marks.GATE_ENTRY in fields.objects(pod.get("schedulingGates"), "spec.template.spec.schedulingGates")
+    return exclusive.GATE_ENTRY in fields.objects(pod.get("schedulingGates"), "spec.template.spec.schedulingGates")
 
 
 def _resumed_template(spec: Json) -> Json:

@@ -7,7 +7,7 @@ import pytest
 from kubemend.common.kube import client, errors, paths
 from kubemend.controller.jobset import children
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import choosing, device_taints, marks
+from kubemend.controller.jobset.placement import choosing, device_taints, exclusive
 from kubemend.controller.jobset.placement import reading as placement_reading
 from kubemend.controller.jobset.placement.device_taints import AddTaint, DeviceFault, RemoveTaint
 from kubemend.controller.jobset.placement.model import Node, Seeker
@@ -116,7 +116,7 @@ async def test_suspended_job_accepts_the_merge_of_a_resume(api: client.KubeClien
     assert resumed["spec"]["suspend"] is False
     assert pods["nodeSelector"] == {"pool": "a"}
     assert [each["key"] for each in pods["tolerations"]] == ["a", "gpu"]
-    assert [each["name"] for each in pods["schedulingGates"]] == [marks.GATE, "kueue.x-k8s.io/topology"]
+    assert [each["name"] for each in pods["schedulingGates"]] == [exclusive.GATE, "kueue.x-k8s.io/topology"]
     assert resumed["spec"]["template"]["metadata"]["labels"][naming.JOB_INDEX] == "0"
 
 
@@ -131,10 +131,10 @@ async def test_gated_pod_is_released_to_its_domain_once(api: client.KubeClient, 
     )
     pod = placement_reading.pod(created)
     assert pod is not None
-    assert marks.waits(pod)
+    assert exclusive.waits(pod)
     node = Node("n1", {"rack": "r1"}, allocatable=dict(pod.needs.requests))
     (found,) = choosing.place([Seeker(pod.job, "train-w-0", 1)], pods=[pod], nodes=[node], promised={}).assigned
-    patch, path = marks.release_patch(pod, found.domain), paths.pod(namespace, pod.name)
+    patch, path = exclusive.release_patch(pod, found.domain), paths.pod(namespace, pod.name)
     await api.patch(path, patch, content_type=client.Patch.MERGE)
     after = await api.get(path)
     assert after["spec"]["nodeSelector"] == {"rack": "r1"}

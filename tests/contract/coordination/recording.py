@@ -30,7 +30,7 @@ _RESULT: Final = pb.StepResult(
     slipped_seconds=0.25,
     attempt=2,
 )
-_HELLO: Final = pb.Hello(protocol=1, node="node-1", instance="i-1", epoch=7, results=[_RESULT])
+_HELLO: Final = pb.Hello(protocol=1, node="node-1", epoch=7, results=[_RESULT])
 _FAULT: Final = pb.Fault(
     id="fault-1",
     pod=_POD,

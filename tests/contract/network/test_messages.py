@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 
-from kubemend.agent.sources.network import netlink, uevents
-from kubemend.agent.sources.network.uevents import Uevent
+from kubemend.agent.sources.network import netlink, sockets
+from kubemend.agent.sources.network.sockets import Uevent
 from tests.contract.network.real import RealLinks
 
 
@@ -27,7 +27,7 @@ async def test_links_are_read_as_pyroute2_reads_them(real_links: RealLinks) -> N
 
 
 async def test_kernel_reports_devices_that_appear_and_disappear(real_links: RealLinks) -> None:
-    listener = real_links.inside(lambda: uevents.listen(receive_buffer=1 << 20))
+    listener = real_links.inside(lambda: sockets.listen_uevents(receive_buffer=1 << 20))
     real_links.add("eth1")
     real_links.remove("eth1")
     expected = {Uevent(action, "/devices/virtual/net/eth1", "net") for action in ("add", "remove")}
@@ -36,4 +36,4 @@ async def test_kernel_reports_devices_that_appear_and_disappear(real_links: Real
         async with asyncio.timeout(60):
             while not expected <= heard:
                 await listener.wait()
-                heard.update(map(uevents.parse, listener.read()))
+                heard.update(map(sockets.parse_uevent, listener.read()))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.app.control import ControlServer
-from kubemend.agent.control import following, messages
+from kubemend.agent.control import client, messages
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restarts.manual_requests import ManualRestarts
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
@@ -79,7 +79,7 @@ class Desk:
             asked=wanted,
             reason=asked.get("reason", ""),
         )
-        output.code = await following.follow(
+        output.code = await client.follow(
             request, socket=self.path, wait=asked.get("wait", True), show=output.events.put_nowait
         )
         return output

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from kubemend.agent.app.nic_affinity import NicAffinity
+from kubemend.agent.app.device_sources import NicAffinity
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu, PciAddress
 from kubemend.agent.model.nics import Nic, NicInventory, PciPlace
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent.control import client, following, messages
+from kubemend.agent.control import client, messages
 
 REQUEST = messages.RestartRequest(namespace="default", pod="trainer-0")
 ACCEPTED = {"event": "accepted", "ms": 0.0}
@@ -52,7 +52,7 @@ async def answering(path: Path, answer: bytes, *, hang: bool = False) -> AsyncIt
 
 async def follow(path: Path, *, wait: bool = True) -> tuple[int, list[str]]:
     shown: list[str] = []
-    code = await following.follow(REQUEST, socket=path, wait=wait, show=lambda event: shown.append(event["event"]))
+    code = await client.follow(REQUEST, socket=path, wait=wait, show=lambda event: shown.append(event["event"]))
     return code, shown
 
 

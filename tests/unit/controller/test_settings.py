@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kubemend.controller import settings as settings_module
-from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.hub.limits import Caps
 from kubemend.controller.restarts.history import Keeping
 from kubemend.controller.rounds.states import Limits
 from kubemend.controller.settings import Settings

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import pytest
 
 from kubemend.agent.clients.cri import errors
-from kubemend.agent.clients.cri.batching import BatchedQuery
 from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.cri.listings import BatchedQuery
 from kubemend.agent.model.workloads import PodUid
 from tests import eventually
 from tests.fakes.cri_server import CriServer

@@ -13,7 +13,7 @@ from kubemend.common.kube import client, errors, paths, watch_protocol
 from kubemend.common.kube.transport import Json, Request
 from kubemend.controller.jobset import plan
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import choosing, marks
+from kubemend.controller.jobset.placement import choosing, exclusive
 from kubemend.controller.jobsets.events import About, Events
 from kubemend.controller.jobsets.metrics import JobSetMetrics
 from kubemend.controller.jobsets.placement_reconciler import PlacementReconciler, Wanted
@@ -49,7 +49,7 @@ POD: Final = {
         "labels": {gangs.JOB_NAME: "js-w-0", naming.JOB_KEY: naming.job_key("team", "js-w-0")},
         "annotations": {naming.EXCLUSIVE_TOPOLOGY: "rack"},
     },
-    "spec": {"schedulingGates": [marks.GATE_ENTRY]},
+    "spec": {"schedulingGates": [exclusive.GATE_ENTRY]},
 }
 ASKED_BY_THE_SERVER: Final = {Right("update", "jobsets", "jobset.x-k8s.io", "finalizers")}
 """Admission requires it where an owner is named that blocks a deletion (``controller.jobset.children.naming``)."""

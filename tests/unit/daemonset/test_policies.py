@@ -13,7 +13,7 @@ from kubemend.controller.certificates import keeper
 from kubemend.controller.gangs import members
 from kubemend.controller.hub import identity
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import device_taints, marks
+from kubemend.controller.jobset.placement import device_taints, exclusive
 from kubemend.controller.jobset.spec import model
 from kubemend.controller.settings import Settings
 from tests.unit.daemonset import manifests
@@ -42,7 +42,7 @@ def expressions(policy: str) -> str:
             [taint_rules.TAINT_KEY, taint_rules.MANAGED_BY, taint_rules.MANAGER, identity.NODE_NAME],
         ),
         ("controller-pods", [common_conditions.DISRUPTION_TARGET, common_conditions.DEVICE_FAILURE]),
-        ("controller-pods", [members.RESTART, members.IN_PLACE, marks.GATE]),
+        ("controller-pods", [members.RESTART, members.IN_PLACE, exclusive.GATE]),
         ("controller-nodes", [device_taints.TAINT, device_taints.EFFECT]),
         ("controller-jobsets", [model.MANAGED_BY, naming.JOBSET_NAME, Settings().namespace]),
         ("controller-own", [keeper.SECRET, keeper.CONFIG_MAP, Settings().lease_name, Settings().namespace]),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubemend.agent.doctor import cgroups, directories, kernel_log, mounts
+from kubemend.agent.doctor import directories, kernel
 from kubemend.agent.doctor.checks import Result
 from kubemend.agent.sources import kmsg_readers
 
@@ -17,20 +17,20 @@ async def test_readable_kernel_log_is_ok(tmp_path: Path) -> None:
     log = tmp_path / "kmsg"
     log.write_text("6,1,100,-;hello\n")
 
-    (check,) = await kernel_log.readable(log, proc=tmp_path)
+    (check,) = await kernel.log_readable(log, proc=tmp_path)
 
     assert check.result is Result.OK
 
 
 async def test_missing_kernel_log_fails_with_mount_hint(tmp_path: Path) -> None:
-    (check,) = await kernel_log.readable(tmp_path / "none", proc=tmp_path)
+    (check,) = await kernel.log_readable(tmp_path / "none", proc=tmp_path)
 
     assert check.result is Result.FAIL
     assert "mount the host's /dev/kmsg" in check.hint
 
 
 async def test_path_that_is_not_a_kernel_log_fails(tmp_path: Path) -> None:
-    (check,) = await kernel_log.readable(tmp_path, proc=tmp_path)
+    (check,) = await kernel.log_readable(tmp_path, proc=tmp_path)
 
     assert check.result is Result.FAIL
     assert "regular file" in check.hint
@@ -49,7 +49,7 @@ async def test_forbidden_kernel_log_fails_with_capability_hint(
     if restrict is not None:
         switch.write_text(restrict)
 
-    (check,) = await kernel_log.readable(Path("/dev/kmsg"), proc=tmp_path)
+    (check,) = await kernel.log_readable(Path("/dev/kmsg"), proc=tmp_path)
 
     assert check.result is Result.FAIL
     assert "capability SYSLOG" in check.hint
@@ -86,7 +86,7 @@ def group(root: Path, *files: str) -> Path:
     ],
 )
 async def test_cgroup_check_by_version(tmp_path: Path, files: tuple[str, ...], result: Result, expected: str) -> None:
-    (check,) = await cgroups.freezer(group(tmp_path, *files))
+    (check,) = await kernel.freezer(group(tmp_path, *files))
 
     assert check.result is result
     assert expected in check.what
@@ -97,7 +97,7 @@ async def test_read_only_freezer_is_a_warning(tmp_path: Path, monkeypatch: pytes
     sysfs = group(tmp_path, "cgroup.controllers", "kubepods/cgroup.freeze")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
 
-    (check,) = await cgroups.freezer(sysfs)
+    (check,) = await kernel.freezer(sysfs)
 
     assert check.result is Result.WARN
     assert "cannot be written" in check.what
@@ -231,12 +231,12 @@ nonsense
     ],
 )
 def test_innermost_and_latest_mount_applies(path: str, kind: str) -> None:
-    assert mounts.file_system(Path(path), mounts=MOUNTS) == kind
+    assert directories.file_system(Path(path), mounts=MOUNTS) == kind
 
 
 def test_path_outside_all_mounts_is_unknown() -> None:
-    assert mounts.file_system(Path("/x"), mounts="") == "unknown"
+    assert directories.file_system(Path("/x"), mounts="") == "unknown"
 
 
 def test_own_mounts_have_a_root() -> None:
-    assert mounts.file_system(Path("/"), mounts=mounts.own()) != "unknown"
+    assert directories.file_system(Path("/"), mounts=directories.own_mounts()) != "unknown"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kubemend.agent.doctor import hub
+from kubemend.agent.doctor import kubemend_services
 from kubemend.agent.doctor.checks import Result
 from kubemend.agent.settings import Settings
 from tests.fakes.certificates import Authority
@@ -32,27 +32,27 @@ def at(settings: Settings, *ports: int) -> Settings:
 
 
 async def test_hub_check_without_hub_is_not_needed() -> None:
-    (check,) = await hub.reachable(Settings())
+    (check,) = await kubemend_services.hub(Settings())
     assert check.result is Result.NOT_NEEDED
 
 
 async def test_hub_with_valid_certificate_is_ok(authority: Authority, settings: Settings) -> None:
     async with FakeHub(authority) as replica:
-        (check,) = await hub.reachable(at(settings, replica.port))
+        (check,) = await kubemend_services.hub(at(settings, replica.port))
     assert check.result is Result.OK
     assert str(replica.port) in check.what
 
 
 async def test_one_reachable_replica_of_two_is_a_warning(authority: Authority, settings: Settings) -> None:
     async with FakeHub(authority) as replica:
-        (check,) = await hub.reachable(at(settings, 1, replica.port))
+        (check,) = await kubemend_services.hub(at(settings, 1, replica.port))
     assert check.result is Result.WARN
     assert "no hub answers at 127.0.0.1:1" in check.what
     assert check.hint
 
 
 async def test_unreachable_hub_fails(settings: Settings) -> None:
-    (check,) = await hub.reachable(at(settings, 1))
+    (check,) = await kubemend_services.hub(at(settings, 1))
     assert check.result is Result.FAIL
     assert "no hub answers at 127.0.0.1:1" in check.what
     assert check.hint
@@ -60,7 +60,7 @@ async def test_unreachable_hub_fails(settings: Settings) -> None:
 
 async def test_hub_with_another_name_fails(authority: Authority, settings: Settings) -> None:
     async with FakeHub(authority, name="elsewhere.svc") as replica:
-        (check,) = await hub.reachable(at(settings, replica.port))
+        (check,) = await kubemend_services.hub(at(settings, replica.port))
     assert check.result is Result.FAIL
     assert NAME in check.what
     assert "--hub-ca" in check.hint
@@ -68,7 +68,7 @@ async def test_hub_with_another_name_fails(authority: Authority, settings: Setti
 
 async def test_hub_with_certificate_of_another_ca_fails(settings: Settings) -> None:
     async with FakeHub(Authority.named("another-name")) as replica:
-        (check,) = await hub.reachable(at(settings, replica.port))
+        (check,) = await kubemend_services.hub(at(settings, replica.port))
     assert check.result is Result.FAIL
     assert "is not valid for" in check.what
 
@@ -77,13 +77,13 @@ async def test_hub_with_certificate_of_another_ca_fails(settings: Settings) -> N
 async def test_missing_file_fails_with_mount_hint(settings: Settings, flag: str) -> None:
     missing, there = Path("/no/such/file"), at(settings, 1)
     given = replace(there, hub_token=missing) if flag == "--hub-token" else replace(there, hub_ca=missing)
-    (check,) = await hub.reachable(given)
+    (check,) = await kubemend_services.hub(given)
     assert check.result is Result.FAIL
     assert "/no/such/file" in check.what
     assert flag in check.hint
 
 
 async def test_ca_file_without_certificate_fails(settings: Settings, tmp_path: Path) -> None:
-    (check,) = await hub.reachable(replace(at(settings, 1), hub_ca=tmp_path / "token"))
+    (check,) = await kubemend_services.hub(replace(at(settings, 1), hub_ca=tmp_path / "token"))
     assert check.result is Result.FAIL
     assert "contains no certificate" in check.what

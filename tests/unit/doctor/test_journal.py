@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubemend.agent.clients.journal.store import FILE, Store
-from kubemend.agent.doctor import journal
+from kubemend.agent.doctor import directories
 from kubemend.agent.doctor.checks import Result
 from tests.unit.restart import builders
 
@@ -31,20 +31,20 @@ async def quarantine(store: Store, restart: str, *, why: str = "IndexError in sh
 
 
 async def test_missing_journal_is_not_needed_and_not_created(tmp_path: Path) -> None:
-    (check,) = await journal.quarantined(tmp_path)
+    (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.NOT_NEEDED
     assert contents(tmp_path) == {}
 
 
 async def test_journal_without_quarantined_restarts_is_ok(store: Store, tmp_path: Path) -> None:
     await store.begin(builders.intent(id="good"))
-    (check,) = await journal.quarantined(tmp_path)
+    (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.OK
 
 
 async def test_quarantined_restart_is_reported_with_reason_and_hint(store: Store, tmp_path: Path) -> None:
     await quarantine(store, "bad")
-    (check,) = await journal.quarantined(tmp_path)
+    (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.WARN
     assert f"{builders.intent().target} of restart bad (IndexError in shm.py)" in check.what
     assert "kubectl delete pod" in check.hint
@@ -53,7 +53,7 @@ async def test_quarantined_restart_is_reported_with_reason_and_hint(store: Store
 async def test_many_quarantined_restarts_are_reported_in_one_line(store: Store, tmp_path: Path) -> None:
     for number in range(20):
         await quarantine(store, f"r{number}", why="two\nlines " * 10_000)
-    (check,) = await journal.quarantined(tmp_path)
+    (check,) = await directories.quarantined(tmp_path)
     assert "and 17 more" in check.what
     assert "\n" not in check.what
     assert len(check.what) < 1000
@@ -64,7 +64,7 @@ async def test_check_reads_the_agents_file_and_leaves_none_behind(tmp_path: Path
     await quarantine(opened, "bad")
     await opened.close()
     before = contents(tmp_path)
-    (check,) = await journal.quarantined(tmp_path)
+    (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.WARN
     assert contents(tmp_path) == before
 
@@ -74,7 +74,7 @@ async def test_restart_of_another_version_is_reported_by_its_id(store: Store, tm
     with sqlite3.connect(tmp_path / FILE) as other:
         other.execute("UPDATE intents SET body = '{}'")
     other.close()
-    (check,) = await journal.quarantined(tmp_path)
+    (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.WARN
     assert "restart bad" in check.what
 
@@ -84,12 +84,12 @@ async def test_file_of_an_agent_without_quarantine_is_ok(tmp_path: Path) -> None
     with sqlite3.connect(tmp_path / FILE) as older:
         older.execute("CREATE TABLE intents (id TEXT, body TEXT, outcome TEXT)")
     older.close()
-    (check,) = await journal.quarantined(tmp_path)
+    (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.OK
 
 
 async def test_file_that_is_not_a_state_file_is_unknown(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"no database " * 1000)
-    (check,) = await journal.quarantined(tmp_path)
+    (check,) = await directories.quarantined(tmp_path)
     assert check.result is Result.UNKNOWN
     assert check.hint

@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kubemend.agent.doctor import pod_resources
+from kubemend.agent.doctor import kubernetes_api
 from kubemend.agent.doctor.checks import Result
 from tests.fakes.podresources_server import PodResourcesServer, pod
 
@@ -20,7 +20,7 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[PodResourcesServer]:
 
 
 async def test_kubelet_that_lists_holders_is_ok(kubelet: PodResourcesServer) -> None:
-    (check,) = await pod_resources.answers(kubelet.endpoint)
+    (check,) = await kubernetes_api.pod_resources(kubelet.endpoint)
 
     assert check.result is Result.OK
     assert "one pod at a time" in check.what
@@ -37,14 +37,14 @@ async def test_kubelet_that_lists_holders_is_ok(kubelet: PodResourcesServer) -> 
 async def test_kubelet_without_get_is_ok(kubelet: PodResourcesServer, refusal: tuple[grpc.StatusCode, str]) -> None:
     kubelet.get_refusal = refusal
 
-    (check,) = await pod_resources.answers(kubelet.endpoint)
+    (check,) = await kubernetes_api.pod_resources(kubelet.endpoint)
 
     assert check.result is Result.OK
     assert "it has no Get" in check.what
 
 
 async def test_missing_socket_fails_with_mount_hint(tmp_path: Path) -> None:
-    (check,) = await pod_resources.answers(str(tmp_path / "none.sock"))
+    (check,) = await kubernetes_api.pod_resources(str(tmp_path / "none.sock"))
 
     assert check.result is Result.FAIL
     assert str(tmp_path) in check.hint
@@ -53,7 +53,7 @@ async def test_missing_socket_fails_with_mount_hint(tmp_path: Path) -> None:
 async def test_kubelet_that_refuses_fails(kubelet: PodResourcesServer) -> None:
     kubelet.refusal = (grpc.StatusCode.INTERNAL, "no checkpoint")
 
-    (check,) = await pod_resources.answers(kubelet.endpoint)
+    (check,) = await kubernetes_api.pod_resources(kubelet.endpoint)
 
     assert check.result is Result.FAIL
     assert "no checkpoint" in check.what

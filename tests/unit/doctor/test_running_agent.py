@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from kubemend.agent.doctor import running_agent
+from kubemend.agent.doctor import kubemend_services
 from kubemend.agent.doctor.checks import Result
 from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus
 from kubemend.common.web import WebServer
@@ -33,7 +33,7 @@ async def test_ready_agent_is_ok(parts: ComponentRegistry, address: tuple[str, i
     parts.reporter("nvml")(ComponentStatus(ComponentState.IDLE))
     parts.reporter("kernel-log")(ComponentStatus(ComponentState.READY))
 
-    (check,) = await running_agent.ready(address)
+    (check,) = await kubemend_services.running_agent(address)
 
     assert check.result is Result.OK
     assert check.what == "it runs and is ready: nvml, kernel-log"
@@ -42,7 +42,7 @@ async def test_ready_agent_is_ok(parts: ComponentRegistry, address: tuple[str, i
 async def test_agent_that_listens_on_all_addresses_is_queried_locally(
     parts: ComponentRegistry, address: tuple[str, int]
 ) -> None:
-    (check,) = await running_agent.ready(("0.0.0.0", address[1]))
+    (check,) = await kubemend_services.running_agent(("0.0.0.0", address[1]))
 
     assert check.result is Result.OK
 
@@ -51,7 +51,7 @@ async def test_degraded_components_fail_with_their_hints(parts: ComponentRegistr
     parts.reporter("kernel-log")(ComponentStatus(ComponentState.DEGRADED, "no log", "mount it"))
     parts.reporter("nvml")
 
-    (check,) = await running_agent.ready(address)
+    (check,) = await kubemend_services.running_agent(address)
 
     assert check.result is Result.FAIL
     assert (check.what, check.hint) == ("it runs, but kernel-log: no log", "mount it")
@@ -60,13 +60,13 @@ async def test_degraded_components_fail_with_their_hints(parts: ComponentRegistr
 async def test_starting_agent_is_a_warning(parts: ComponentRegistry, address: tuple[str, int]) -> None:
     parts.reporter("nvml")
 
-    (check,) = await running_agent.ready(address)
+    (check,) = await kubemend_services.running_agent(address)
 
     assert check.result is Result.WARN
 
 
 async def test_missing_agent_is_not_a_fault(unused_tcp_port: int) -> None:
-    (check,) = await running_agent.ready(("127.0.0.1", unused_tcp_port))
+    (check,) = await kubemend_services.running_agent(("127.0.0.1", unused_tcp_port))
 
     assert check.result is Result.NOT_NEEDED
 
@@ -82,7 +82,7 @@ async def test_foreign_service_at_the_address_fails(unused_tcp_port: int, body: 
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
 
-    (check,) = await running_agent.ready(("127.0.0.1", unused_tcp_port))
+    (check,) = await kubemend_services.running_agent(("127.0.0.1", unused_tcp_port))
     await runner.cleanup()
 
     assert check.result is Result.FAIL

@@ -8,7 +8,7 @@ import pytest
 
 from kubemend.agent.actuator.hold import exec_hold, rootfs_mount_watch
 from kubemend.agent.actuator.hold.exec_hold import HoldError
-from kubemend.agent.doctor import standby
+from kubemend.agent.doctor import kernel
 from kubemend.agent.doctor.checks import Result
 from kubemend.agent.settings import Settings
 from tests.fakes.cri_server import CriServer
@@ -25,7 +25,7 @@ def settings(runtime: CriServer, tmp_path: Path) -> Settings:
 async def test_node_with_standby_is_ok(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     allow_fanotify(monkeypatch)
 
-    (check,) = await standby.available(settings)
+    (check,) = await kernel.standby(settings)
 
     assert check.result is Result.OK
 
@@ -36,7 +36,7 @@ async def test_missing_cgroup_v2_is_a_warning_with_hint(
     allow_fanotify(monkeypatch)
     (tmp_path / "fs" / "cgroup" / "unified" / "cgroup.controllers").unlink()
 
-    (check,) = await standby.available(settings)
+    (check,) = await kernel.standby(settings)
 
     assert check.result is Result.WARN
     assert "no cgroup version 2 hierarchy" in check.what
@@ -50,7 +50,7 @@ async def test_roots_without_overlay_are_a_warning_with_hint(
     allow_fanotify(monkeypatch)
     monkeypatch.setattr(rootfs_mount_watch.RootfsMountWatcher, "kinds", lambda _: frozenset({"ext4"}))
 
-    (check,) = await standby.available(settings)
+    (check,) = await kernel.standby(settings)
 
     assert check.result is Result.WARN
     assert "roots are ext4, not overlays" in check.what
@@ -64,7 +64,7 @@ async def test_old_kernel_is_a_warning_with_hint(settings: Settings, monkeypatch
     allow_fanotify(monkeypatch)
     monkeypatch.setattr(os, "pidfd_open", not_there)
 
-    (check,) = await standby.available(settings)
+    (check,) = await kernel.standby(settings)
 
     assert check.result is Result.WARN
     assert "pidfd_open" in check.what
@@ -77,14 +77,14 @@ async def test_missing_capability_is_a_warning_with_hint(settings: Settings, mon
 
     monkeypatch.setattr(exec_hold, "_new_group", refuse)
 
-    (check,) = await standby.available(settings)
+    (check,) = await kernel.standby(settings)
 
     assert check.result is Result.WARN
     assert check.hint == "the agent needs CAP_SYS_ADMIN"
 
 
 async def test_missing_runtime_gives_unknown(tmp_path: Path) -> None:
-    (check,) = await standby.available(Settings(cri_endpoint=str(tmp_path / "none.sock")))
+    (check,) = await kernel.standby(Settings(cri_endpoint=str(tmp_path / "none.sock")))
 
     assert check.result is Result.UNKNOWN
     assert check.hint == "see container-runtime"

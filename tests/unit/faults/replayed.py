@@ -31,7 +31,7 @@ from kubemend.agent.model.workloads import (
     PodView,
 )
 from kubemend.agent.restart import admission
-from kubemend.agent.restarts.device_facts import DeviceFacts
+from kubemend.agent.restarts.dependencies import DeviceFacts
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.sources import kernel_log, kmsg_readers
 from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter

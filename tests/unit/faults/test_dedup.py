@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent.faults.dedup import CALM, FindingDeduplicator
+from kubemend.agent.faults.finding_queue import CALM, FindingDeduplicator
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source

@@ -3,7 +3,7 @@
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.kmsg import line_reader
 from kubemend.agent.health.kmsg.line_findings import Seen
-from kubemend.agent.health.kmsg.pcie_lines import Below
+from kubemend.agent.health.kmsg.line_reader import Below
 from kubemend.agent.model.findings import Finding
 
 SEEN = Seen(observed_at=1_700_000_000.0, boot_seconds=12.5, key="kmsg:1:12500000")

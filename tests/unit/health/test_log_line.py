@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubemend.agent.health.kmsg import log_line
+from kubemend.agent.health.kmsg import kmsg_record
 
 KERNEL = "NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus."
 
@@ -39,7 +39,7 @@ KERNEL = "NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus."
     ],
 )
 def test_prefix_of_log_tool_is_stripped(prefix: str, seconds: float | None) -> None:
-    assert log_line.parse(prefix + KERNEL + "\n") == log_line.LogLine(text=KERNEL, boot_seconds=seconds)
+    assert kmsg_record.parse_printed(prefix + KERNEL + "\n") == kmsg_record.LogLine(text=KERNEL, boot_seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_prefix_of_log_tool_is_stripped(prefix: str, seconds: float | None) -> N
     ],
 )
 def test_program_that_quotes_the_kernel_keeps_its_prefix(prefix: str) -> None:
-    assert not log_line.parse(prefix + KERNEL).text.startswith("NVRM")
+    assert not kmsg_record.parse_printed(prefix + KERNEL).text.startswith("NVRM")
 
 
 @given(st.text(max_size=200))
 def test_any_text_gives_a_line(text: str) -> None:
-    assert log_line.parse(text).text in text.rstrip("\r\n") or text[:1].isdigit()
+    assert kmsg_record.parse_printed(text).text in text.rstrip("\r\n") or text[:1].isdigit()

@@ -14,8 +14,8 @@ from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.hub.client import Dependencies, Hub, Identity
 from kubemend.agent.hub.connection import Limits
 from kubemend.agent.hub.endpoint import HubEndpoint
+from kubemend.agent.hub.member_devices import Verdicts
 from kubemend.agent.hub.metrics import HubMetrics
-from kubemend.agent.hub.verdicts import Verdicts
 from kubemend.agent.model.devices import DeviceId, Load
 from kubemend.agent.model.rounds import Order, Standing
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodUid

@@ -42,7 +42,7 @@ class World:
         self.standings: dict[PodUid, Standing] = {}
         self.hub = Listener()
         self.faults = OpenFaults(now=lambda: 100.0)
-        about = HelloInfo("n", "i", epoch=lambda: 0, standings=lambda: tuple(self.standings.values()))
+        about = HelloInfo("n", epoch=lambda: 0, standings=lambda: tuple(self.standings.values()))
         self.outbox = Outbox(introduction=about, faults=self.faults)
         self.faults.on_new(self.outbox.wake)
         self.unanswered: set[str] = set()

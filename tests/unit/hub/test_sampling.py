@@ -3,9 +3,9 @@
 import asyncio
 
 from kubemend.agent.health.gpu.readings import Vital, Vitals
+from kubemend.agent.hub.member_devices import Sampler
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
-from kubemend.agent.hub.sampling import Sampler
 from kubemend.agent.model.devices import DeviceId, Gpu, Load, PciAddress
 from kubemend.agent.model.workloads import Allocations
 from kubemend.agent.sources.nvml import utilization
@@ -38,7 +38,7 @@ async def test_sampler_queries_nothing_without_hub() -> None:
 
     pods, holders = outside.Pods(builders.member(0)), Counting()
     holders.hold(builders.trainer(0))
-    about = HelloInfo("n", "i", epoch=lambda: 0, standings=tuple)
+    about = HelloInfo("n", epoch=lambda: 0, standings=tuple)
     outbox = Outbox(introduction=about, faults=OpenFaults())
     known = Loads({builders.GPU: Load(0.5, 0.5, 0.5)})
     sampler = Sampler(pods=pods, holders=holders, loads=known, outbox=outbox, period=0.001)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubemend.controller.jobset import conditions, decide
-from kubemend.controller.jobset.children import existing_claims
+from kubemend.controller.jobset.children import volume_claims
 from kubemend.controller.jobset.plan import EventType
 from tests.unit.jobset import worlds
 from tests.unit.jobset.test_decide import claiming
@@ -17,9 +17,7 @@ SNAPSHOT: dict[str, Any] = {"kind": "VolumeSnapshot", "name": "a"}
 
 
 def differing(asked: dict[str, Any], there: dict[str, Any]) -> tuple[str, ...]:
-    return existing_claims.differences(
-        existing_claims.read({**ASKED, **asked}), existing_claims.read({**ASKED, **there})
-    )
+    return volume_claims.differences(volume_claims.read({**ASKED, **asked}), volume_claims.read({**ASKED, **there}))
 
 
 @pytest.mark.parametrize(
@@ -58,28 +56,28 @@ def test_defaulted_and_grown_claim_does_not_differ(asked: dict[str, Any], there:
 
 @pytest.mark.parametrize("spec", [None, [], "x", {"accessModes": 1, "resources": [], "selector": [1], "dataSource": 3}])
 def test_any_spec_can_be_read(spec: object) -> None:
-    assert existing_claims.differences(existing_claims.read({}), existing_claims.read(spec)) == ()
+    assert volume_claims.differences(volume_claims.read({}), volume_claims.read(spec)) == ()
 
 
 def test_difference_is_reported_once_and_reverted_when_fixed() -> None:
-    asked = existing_claims.names(claiming())
-    right = {name: existing_claims.read(spec) for name, spec in asked.items()}
+    asked = volume_claims.names(claiming())
+    right = {name: volume_claims.read(spec) for name, spec in asked.items()}
     wrong = {name: replace(spec, mode="Block") for name, spec in right.items()}
     world = worlds.world(claiming(), claims=frozenset(asked), claim_specs=wrong)
     first = decide.decide(world)
-    (event,) = [each for each in first.events if each.reason == existing_claims.OTHER_SPEC]
+    (event,) = [each for each in first.events if each.reason == volume_claims.OTHER_SPEC]
     assert event.type is EventType.WARNING
     assert "claim data-js differs in volumeMode; claim logs-js differs in volumeMode" in event.message
     assert first.status is not None
     reported = replace(world, jobset=replace(world.jobset, status=first.status))
-    assert existing_claims.OTHER_SPEC not in {each.reason for each in decide.decide(reported).events}
+    assert volume_claims.OTHER_SPEC not in {each.reason for each in decide.decide(reported).events}
     fixed = decide.decide(replace(reported, claim_specs=right))
     assert fixed.status is not None
     assert conditions.is_true(fixed.status, conditions.CLAIMS)
 
 
 def test_matching_claim_gets_no_condition() -> None:
-    asked = existing_claims.names(claiming())
-    right = {name: existing_claims.read(spec) for name, spec in asked.items()}
+    asked = volume_claims.names(claiming())
+    right = {name: volume_claims.read(spec) for name, spec in asked.items()}
     plan = decide.decide(worlds.world(claiming(), claims=frozenset(asked), claim_specs=right))
     assert plan.status is None or plan.status.condition(conditions.CLAIMS) is None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubemend.controller.jobset.children import buckets, counting
+from kubemend.controller.jobset.children import buckets
 from kubemend.controller.jobset.spec.model import ChildJob, ReplicatedJob, ReplicatedJobStatus, Status
 from tests.unit.jobset import worlds
 
@@ -23,22 +23,22 @@ from tests.unit.jobset import worlds
     ],
 )
 def test_job_is_ready_with_enough_ready_or_finished_pods(fields: dict[str, Any], *, expected: bool) -> None:
-    assert counting.is_ready(worlds.job("w-0", **fields)) is expected
+    assert buckets.is_ready(worlds.job("w-0", **fields)) is expected
 
 
 def test_permanently_failed_index_counts_as_over() -> None:
-    assert counting.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1,3"))
-    assert not counting.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1"))
+    assert buckets.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1,3"))
+    assert not buckets.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1"))
 
 
 def test_unreadable_failed_indexes_do_not_count() -> None:
-    assert not counting.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1-x"))
+    assert not buckets.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1-x"))
 
 
 def counted(*jobs: ChildJob, status: Status | None = None, replicas: int = 9) -> ReplicatedJobStatus:
     """Return the counts for the replicated Job ``w``."""
     owner = worlds.jobset(worlds.replicated(replicas=replicas), status=status)
-    (found,) = counting.counted(owner, buckets.sort(owner.status, jobs))
+    (found,) = buckets.counted(owner, buckets.sort(owner.status, jobs))
     return found
 
 
@@ -73,7 +73,7 @@ def test_restart_counts_are_kept() -> None:
 
 def test_statuses_are_ordered_by_name() -> None:
     owner = worlds.jobset(worlds.replicated("b"), worlds.replicated("a"), worlds.replicated("c"))
-    found = counting.counted(owner, buckets.sort(Status(), (worlds.ready("c-0"),)))
+    found = buckets.counted(owner, buckets.sort(Status(), (worlds.ready("c-0"),)))
     assert [(each.name, each.ready) for each in found] == [("a", 0), ("b", 0), ("c", 1)]
 
 
@@ -95,8 +95,8 @@ W = worlds.replicated(replicas=3)
 def test_started_is_ready_or_over_complete_is_succeeded(
     status: ReplicatedJobStatus, *, started: bool, complete: bool
 ) -> None:
-    assert counting.is_started(W, (status,)) is started
-    assert counting.is_complete(W, (status,)) is complete
+    assert buckets.is_started(W, (status,)) is started
+    assert buckets.is_complete(W, (status,)) is complete
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_all_ready_when_each_job_is_ready_or_succeeded(
     statuses: tuple[ReplicatedJobStatus, ...], *, expected: bool
 ) -> None:
     jobs: tuple[ReplicatedJob, ...] = (worlds.replicated("a", replicas=1), worlds.replicated("b", replicas=2))
-    assert counting.all_ready(worlds.jobset(*jobs), statuses) is expected
+    assert buckets.all_ready(worlds.jobset(*jobs), statuses) is expected

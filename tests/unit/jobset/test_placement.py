@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import choosing, marks
+from kubemend.controller.jobset.placement import choosing, exclusive
 from kubemend.controller.jobset.placement.model import Domain, Needs, Node, Placements, Pod, Reason, Seeker, Taint
 from kubemend.controller.jobset.spec.model import ChildJob
 
@@ -33,7 +33,7 @@ def rack(name: str, nodes: int) -> list[Node]:
 def gated(job: str, index: int = 0, **fields: Any) -> Pod:
     """Return a pod that waits for its domain."""
     name = f"{job}-{index}"
-    values = {"topology": "rack", "gates": (marks.GATE,), "needs": NEEDS, **fields}
+    values = {"topology": "rack", "gates": (exclusive.GATE,), "needs": NEEDS, **fields}
     return Pod(**{"namespace": "ml", "name": name, "uid": f"uid-{name}", "job": job, **values})
 
 
@@ -206,8 +206,8 @@ def test_seeker_is_as_large_as_the_jobs_parallelism(fields: dict[str, Any], pods
 
 
 def test_patch_sets_domain_and_removes_only_our_gate() -> None:
-    pod = gated("a", gates=("other", marks.GATE), resource_version="7")
-    assert marks.release_patch(pod, Domain("rack", "r1")) == {
+    pod = gated("a", gates=("other", exclusive.GATE), resource_version="7")
+    assert exclusive.release_patch(pod, Domain("rack", "r1")) == {
         "metadata": {"uid": "uid-a-0", "resourceVersion": "7"},
         "spec": {"nodeSelector": {"rack": "r1"}, "schedulingGates": [{"name": "other"}]},
     }
@@ -215,7 +215,7 @@ def test_patch_sets_domain_and_removes_only_our_gate() -> None:
 
 @pytest.mark.parametrize("fields", [{"gates": ()}, {"gates": ("other",)}, {"topology": ""}, {"over": True}])
 def test_pod_without_our_gate_does_not_wait(fields: dict[str, Any]) -> None:
-    assert not marks.waits(gated("a", **fields))
+    assert not exclusive.waits(gated("a", **fields))
 
 
 class World:
@@ -236,7 +236,7 @@ class World:
         for one in found.assigned:
             self.promised[one.job] = one.domain
             for pod in one.pods:
-                if pod.name in self.pods and marks.waits(self.pods[pod.name]):
+                if pod.name in self.pods and exclusive.waits(self.pods[pod.name]):
                     selector = replace(NEEDS, selector=(("rack", one.domain.value),))
                     self.pods[pod.name] = replace(self.pods[pod.name], gates=(), needs=selector)
         return found

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubemend.controller.jobset import children
-from kubemend.controller.jobset.placement import exclusive, marks, reading
+from kubemend.controller.jobset.placement import exclusive, reading
 from tests.unit.jobset.manifests import jobset, replicated
 
 KNOWN = ("alpha.jobset.sigs.k8s.io/exclusive-topology", "alpha.jobset.sigs.k8s.io/node-selector")
@@ -32,7 +32,7 @@ def test_only_pod_that_needs_domain_is_gated(
     assert is_sent == (set(KNOWN) <= body["metadata"]["annotations"].keys())
     found = reading.pod(as_pod(body))
     assert found is not None
-    assert is_gated(body) == marks.waits(found)
+    assert is_gated(body) == exclusive.waits(found)
     assert is_gated(body) == (bool(found.topology) and not is_sent)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import fitting, marks, reading
+from kubemend.controller.jobset.placement import choosing, exclusive, reading
 from kubemend.controller.jobset.placement.model import Needs, Node, Taint
 
 TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
@@ -28,7 +28,7 @@ def node(**fields: Any) -> Node:
 
 def needs(**spec: Any) -> Needs:
     """Return the needs of a pod with this spec."""
-    found = reading.pod(pod({"schedulingGates": [{"name": marks.GATE}], **spec}))
+    found = reading.pod(pod({"schedulingGates": [{"name": exclusive.GATE}], **spec}))
     assert found is not None
     return found.needs
 
@@ -54,7 +54,7 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     [({}, True), ({"unschedulable": True}, False), ({"ready": "False"}, False), ({"ready": "Unknown"}, False)],
 )
 def test_only_ready_uncordoned_nodes_take_pods(fields: dict[str, Any], takes: bool) -> None:
-    assert fitting.takes(node(**fields), needs()) is takes
+    assert choosing.node_takes(node(**fields), needs()) is takes
 
 
 def test_node_without_status_is_not_ready() -> None:
@@ -78,22 +78,22 @@ def test_node_without_status_is_not_ready() -> None:
 )
 def test_untolerated_taint_excludes_pod(toleration: dict[str, Any] | None, takes: bool) -> None:
     tolerations = [] if toleration is None else [{"key": "x", "operator": "Exists"}, toleration]
-    assert fitting.takes(node(taints=[TAINT]), needs(tolerations=tolerations)) is takes
+    assert choosing.node_takes(node(taints=[TAINT]), needs(tolerations=tolerations)) is takes
 
 
 def test_every_hard_taint_must_be_tolerated() -> None:
     other = {"key": "broken", "effect": "NoExecute"}
     wish = {"key": "wish", "effect": "PreferNoSchedule"}
     tolerations = [{"key": "gpu", "operator": "Exists"}]
-    assert fitting.takes(node(taints=[TAINT, wish]), needs(tolerations=tolerations))
-    assert not fitting.takes(node(taints=[TAINT, other]), needs(tolerations=tolerations))
+    assert choosing.node_takes(node(taints=[TAINT, wish]), needs(tolerations=tolerations))
+    assert not choosing.node_takes(node(taints=[TAINT, other]), needs(tolerations=tolerations))
     assert node(taints=[wish, other]).taints == (Taint("broken", "", "NoExecute"),)
 
 
 def test_node_selector_must_match_completely() -> None:
     labels = {"pool": "a", "zone": "z"}
-    assert fitting.takes(node(labels=labels), needs(nodeSelector={"pool": "a", "zone": "z"}))
-    assert not fitting.takes(node(labels=labels), needs(nodeSelector={"pool": "a", "rack": "r"}))
+    assert choosing.node_takes(node(labels=labels), needs(nodeSelector={"pool": "a", "zone": "z"}))
+    assert not choosing.node_takes(node(labels=labels), needs(nodeSelector={"pool": "a", "rack": "r"}))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_node_selector_must_match_completely() -> None:
 )
 def test_required_node_affinity_is_evaluated(requirement: dict[str, Any], takes: bool) -> None:
     one = node(labels={"model": "H200", "count": "8"})
-    assert fitting.takes(one, affinity({"matchExpressions": [requirement]})) is takes
+    assert choosing.node_takes(one, affinity({"matchExpressions": [requirement]})) is takes
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_required_node_affinity_is_evaluated(requirement: dict[str, Any], takes:
     ],
 )
 def test_one_term_must_match_completely(terms: list[dict[str, Any]], takes: bool) -> None:
-    assert fitting.takes(node(labels={"a": ""}), affinity(*terms)) is takes
+    assert choosing.node_takes(node(labels={"a": ""}), affinity(*terms)) is takes
 
 
 def test_preferred_affinity_excludes_no_pod() -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
-    assert fitting.takes(node(), needs(affinity={"nodeAffinity": preferred}))
+    assert choosing.node_takes(node(), needs(affinity={"nodeAffinity": preferred}))
 
 
 def asking(**requests: str) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def test_requests_of_pod_are_its_peak(spec: dict[str, Any], expected: dict[str, 
 )
 def test_scarcest_resource_limits_room(allocatable: dict[str, str], pods: int) -> None:
     one = needs(containers=[asking(gpu="4", cpu="4", zero="0")])
-    assert fitting.room([node(allocatable=allocatable)], one) == pods
+    assert choosing.pod_room([node(allocatable=allocatable)], one) == pods
 
 
 def test_room_is_counted_per_node() -> None:
@@ -197,7 +197,7 @@ def test_room_is_counted_per_node() -> None:
         node(allocatable={"gpu": "6"}),
         node(allocatable={"gpu": "8"}, ready="False"),
     ]
-    assert fitting.room(nodes, one) == 2
+    assert choosing.pod_room(nodes, one) == 2
 
 
 def test_invalid_quantity_raises() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from kubemend.common.components import ComponentState
 from kubemend.common.kube import client, paths
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import device_taints, marks
+from kubemend.controller.jobset.placement import device_taints, exclusive
 from tests import eventually
 from tests.unit.jobsets import places, rig
 from tests.unit.jobsets.rig import Bench, Leader
@@ -84,7 +84,7 @@ async def test_pods_and_nodes_are_not_watched_for_others(bench: Bench, leader: L
         await bench.until_jobs(4)
         assert leader.jobsets._gates.needed == frozenset()
         pods = (await bench.jobs())["labelled-w-0"]["spec"]["template"]
-        assert marks.PLACEMENT not in pods["metadata"]["labels"]
+        assert exclusive.PLACEMENT not in pods["metadata"]["labels"]
         await eventually.true(lambda: leader.reports[-1].state is ComponentState.READY)
 
 

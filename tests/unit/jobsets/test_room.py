@@ -8,7 +8,7 @@ from kubemend.common import gangs
 from kubemend.common.kube import paths, shares
 from kubemend.controller.jobset import children
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.placement import marks, reading
+from kubemend.controller.jobset.placement import exclusive, reading
 from kubemend.controller.jobset.placement.model import Needs, Pod
 from kubemend.controller.jobset.spec import model
 from kubemend.controller.jobsets import invalid_objects, placement_reconciler, views
@@ -38,10 +38,10 @@ def test_foreign_jobsets_are_never_too_large() -> None:
 
 def test_oversized_pod_keeps_waiting_and_occupying() -> None:
     selector = (("rack", "r1"), *((f"label-{number}", "x") for number in range(10_000)))
-    waiting = Pod("team", "a", "u1", "job", topology="rack", gates=(marks.GATE,), needs=Needs(selector=selector))
-    assert marks.waits(waiting)
+    waiting = Pod("team", "a", "u1", "job", topology="rack", gates=(exclusive.GATE,), needs=Needs(selector=selector))
+    assert exclusive.waits(waiting)
     found = reading.bare(waiting)
-    assert not marks.waits(found)
+    assert not exclusive.waits(found)
     assert (found.uid, found.job, found.needs) == ("u1", "job", Needs(selector=(("rack", "r1"),)))
 
 
@@ -97,7 +97,7 @@ async def test_oversized_pod_to_place_is_kept_by_its_place_alone() -> None:
     labels = {gangs.JOB_NAME: "train-w-0", naming.JOB_KEY: "x"}
     huge = {
         "metadata": {"namespace": "ml", "name": "huge", "uid": "u1", "labels": labels},
-        "spec": {"schedulingGates": [marks.GATE_ENTRY], "tolerations": tolerations},
+        "spec": {"schedulingGates": [exclusive.GATE_ENTRY], "tolerations": tolerations},
     }
     board = placement_reconciler._Board(api=ListingApi({paths.PODS: [huge]}), report=ignore, news=lambda: None)
     async with board.watching():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.model.conditions import Condition, ConditionStatus
-from kubemend.agent.reporters import condition_patch
+from kubemend.agent.reporters import status_conditions
 
 Json = dict[str, Any]
 
@@ -32,11 +32,11 @@ def healthy(reason: str = "AllGood") -> Condition:
 
 def test_unchanged_conditions_need_no_patch() -> None:
     known = {"kubemend.io/A": healthy()}
-    assert condition_patch.merge(desired=known, known=known, uid="u", now=0) is None
+    assert status_conditions.condition_patch(desired=known, known=known, uid="u", now=0) is None
 
 
 def test_first_condition_has_its_time_and_the_uid() -> None:
-    patch = condition_patch.merge(desired={"kubemend.io/A": healthy()}, known={}, uid="u", now=86400.9)
+    patch = status_conditions.condition_patch(desired={"kubemend.io/A": healthy()}, known={}, uid="u", now=86400.9)
     assert patch == {
         "metadata": {"uid": "u"},
         "status": {
@@ -54,7 +54,7 @@ def test_first_condition_has_its_time_and_the_uid() -> None:
 
 
 def test_new_reason_keeps_the_transition_time() -> None:
-    patch = condition_patch.merge(
+    patch = status_conditions.condition_patch(
         desired={"kubemend.io/A": healthy("Other")}, known={"kubemend.io/A": healthy()}, uid="u", now=0
     )
     assert patch is not None
@@ -63,7 +63,7 @@ def test_new_reason_keeps_the_transition_time() -> None:
 
 def test_heartbeat_is_sent_without_changes() -> None:
     known = {"kubemend.io/A": healthy()}
-    patch = condition_patch.merge(desired=known, known=known, uid="u", now=60.0, heartbeat=True)
+    patch = status_conditions.condition_patch(desired=known, known=known, uid="u", now=60.0, heartbeat=True)
     assert patch is not None
     (sent,) = patch["status"]["conditions"]
     assert sent["lastHeartbeatTime"] == "1970-01-01T00:01:00Z"
@@ -75,8 +75,8 @@ def test_patch_sets_desired_conditions_and_keeps_foreign_ones(
     desired: dict[str, Condition], known: dict[str, Condition]
 ) -> None:
     foreign = {"type": "Ready", "status": "True"}
-    before = patched([foreign], condition_patch.merge(desired=known, known={}, uid="u", now=1))
-    patch = condition_patch.merge(desired=desired, known=known, uid="u", now=2)
+    before = patched([foreign], status_conditions.condition_patch(desired=known, known={}, uid="u", now=1))
+    patch = status_conditions.condition_patch(desired=desired, known=known, uid="u", now=2)
     after = {item["type"]: item for item in patched(before, patch)}
     assert after.pop("Ready") == foreign
     for kind, condition in {**known, **desired}.items():

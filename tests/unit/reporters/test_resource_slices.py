@@ -1,7 +1,7 @@
 from typing import Any
 
 from kubemend.agent.model.workloads import ClaimDevice
-from kubemend.agent.reporters import resource_slices
+from kubemend.agent.reporters import taint_rules
 
 DRIVER = "gpu.nvidia.com"
 
@@ -19,7 +19,7 @@ def named(name: str) -> ClaimDevice:
 
 
 def test_gpu_is_named_by_uuid_and_mig_also_by_gpu() -> None:
-    found = resource_slices.published(
+    found = taint_rules.published(
         [piece(device("gpu-0", uuid="GPU-a"), device("gpu-1-mig-9", uuid="MIG-b", parentUUID="GPU-b"))]
     )
     assert found == {named("gpu-0"): frozenset({"GPU-a"}), named("gpu-1-mig-9"): frozenset({"MIG-b", "GPU-b"})}
@@ -31,19 +31,17 @@ def test_pci_address_is_parsed_in_any_spelling_and_domain() -> None:
         "example.com/pciAddress": {"string": "not one"},
         "numaNode": {"int": 1},
     }
-    found = resource_slices.published([piece({"name": "nic-0", "attributes": attributes})])
+    found = taint_rules.published([piece({"name": "nic-0", "attributes": attributes})])
     assert found == {named("nic-0"): frozenset({"0000:3b:00.1"})}
 
 
 def test_v1beta1_attributes_are_one_level_down() -> None:
-    found = resource_slices.published(
-        [piece({"name": "gpu-0", "basic": {"attributes": {"uuid": {"string": "GPU-a"}}}})]
-    )
+    found = taint_rules.published([piece({"name": "gpu-0", "basic": {"attributes": {"uuid": {"string": "GPU-a"}}}})])
     assert found == {named("gpu-0"): frozenset({"GPU-a"})}
 
 
 def test_only_the_newest_generation_of_a_pool_counts() -> None:
-    found = resource_slices.published(
+    found = taint_rules.published(
         [
             piece(device("gpu-0", uuid="GPU-old"), generation=1),
             piece(device("gpu-0", uuid="GPU-new"), generation=2),
@@ -56,5 +54,5 @@ def test_only_the_newest_generation_of_a_pool_counts() -> None:
 
 
 def test_device_without_attributes_has_no_name() -> None:
-    assert resource_slices.published([piece({"name": "x"})]) == {named("x"): frozenset()}
-    assert resource_slices.published([{"spec": {"driver": DRIVER, "pool": {"name": "empty"}}}]) == {}
+    assert taint_rules.published([piece({"name": "x"})]) == {named("x"): frozenset()}
+    assert taint_rules.published([{"spec": {"driver": DRIVER, "pool": {"name": "empty"}}}]) == {}

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.restart import budget, counts
-from kubemend.agent.restart.budget import Budget, Scope
+from kubemend.agent.restart.budget import Budget, DeviceBudget, Scope
 from kubemend.agent.restart.counts import Begun
-from kubemend.agent.restart.device_budget import DeviceBudget
 from kubemend.common import budgets
 from kubemend.common.budgets import Closed, Window
 from tests.unit.restart import builders

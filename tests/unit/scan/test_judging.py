@@ -16,8 +16,7 @@ from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.nics import LinkLayer, Nic, RdmaPort
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.scan import judging
-from kubemend.agent.scan.found import Found, GpusFound, LogFound, NicsFound
-from kubemend.agent.scan.report import Report, Unseen
+from kubemend.agent.scan.report import Found, GpusFound, LogFound, NicsFound, Report, Unseen
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, ProcessUse
 
 CATALOG = catalog_file.builtin()

@@ -70,14 +70,11 @@ class Hello(_message.Message):
 
     PROTOCOL_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
-    INSTANCE_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     protocol: _builtins.int
     """the agent's"""
     node: _builtins.str
-    instance: _builtins.str
-    """random; no hub reads it since 0.1.0, which refuses a Hello without it"""
     epoch: _builtins.int
     """the highest that this node has accepted"""
     @_builtins.property
@@ -89,13 +86,12 @@ class Hello(_message.Message):
         *,
         protocol: _builtins.int = ...,
         node: _builtins.str = ...,
-        instance: _builtins.str = ...,
         epoch: _builtins.int = ...,
         results: _abc.Iterable[Global___StepResult] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "instance", b"instance", "node", b"node", "protocol", b"protocol", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "node", b"node", "protocol", b"protocol", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

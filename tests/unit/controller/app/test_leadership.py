@@ -10,7 +10,7 @@ from kubemend.common.kube import client
 from kubemend.common.kube.transport import Json
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.app.leadership import LeaderRelay, LeadershipTerms
-from kubemend.controller.coordinator.without_jobsets import NoJobSets
+from kubemend.controller.coordinator.dependencies import NoJobSets
 from kubemend.controller.hub.ports import Session
 from kubemend.controller.leader.election import Election, Term, Timing
 from kubemend.controller.leader.lease import EPOCH

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.certificates import making
 from kubemend.controller.certificates.plan import Periods
-from kubemend.controller.hub.connection_limits import Caps
 from kubemend.controller.hub.identity import Identities
+from kubemend.controller.hub.limits import Caps
 from kubemend.controller.hub.metrics import HubMetrics
 from kubemend.controller.hub.ports import Identity, Session
 from kubemend.controller.hub.refusals import Reason, RefusedError

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
-from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.hub.limits import Caps
 from kubemend.controller.hub.server import HubOptions
 from tests.unit.controller.hub import words
 from tests.unit.controller.hub.rig import SECONDS, Rig

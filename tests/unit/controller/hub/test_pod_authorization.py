@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
-from kubemend.controller.hub import deferred_messages, pod_authorization
+from kubemend.controller.hub import pod_authorization, streams
 from kubemend.controller.hub.pod_authorization import Claim
 from kubemend.controller.model.members import NodeName, PodUid
 from tests.unit.controller.hub import words
@@ -45,7 +45,7 @@ def test_foreign_samples_are_counted_and_unknown_ones_dropped() -> None:
 
 
 def test_deferred_messages_keep_order_and_newest_of_each_kind() -> None:
-    pods = deferred_messages.UnknownPods()
+    pods = streams.UnknownPods()
     fault, other = words.fault("a", id="1"), words.fault("a", id="2")
     older, newer, of_another_round = words.result("a"), words.result("a"), words.result("a", round="train/llm-2")
     newer.result.phase = pb.StepResult.RUNNING
@@ -57,15 +57,15 @@ def test_deferred_messages_keep_order_and_newest_of_each_kind() -> None:
 
 
 def test_deferred_messages_are_limited() -> None:
-    pods = deferred_messages.UnknownPods()
-    lost = sum(pods.keep(words.result(f"uid-{number}")) for number in range(deferred_messages.MOST_WORDS + 10))
+    pods = streams.UnknownPods()
+    lost = sum(pods.keep(words.result(f"uid-{number}")) for number in range(streams.MOST_WORDS + 10))
     assert lost == 10
     assert pods.take("uid-9") == []
     assert pods.take("uid-10") == [words.result("uid-10")]
 
 
 def test_fault_is_new_once_until_next_hello() -> None:
-    told = deferred_messages.ToldFaults()
+    told = streams.ToldFaults()
     assert [told.is_new(id_) for id_ in ("a", "b", "a")] == [True, True, False]
     told.clear()
     assert told.is_new("a")

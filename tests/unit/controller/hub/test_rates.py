@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubemend.controller.hub.rates import Bucket, Rate
+from kubemend.controller.hub.limits import Bucket, Rate
 
 
 def test_burst_is_followed_by_the_rate() -> None:

@@ -7,9 +7,9 @@ import grpc.aio
 import pytest
 
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
-from kubemend.controller.hub import wire
+from kubemend.controller.hub import ports
+from kubemend.controller.hub.limits import Rate
 from kubemend.controller.hub.messages import Limits
-from kubemend.controller.hub.rates import Rate
 from kubemend.controller.hub.service import Rules
 from kubemend.controller.model.members import NodeName, PodUid
 from tests.unit.controller.hub import words
@@ -35,7 +35,7 @@ async def test_sent_messages_arrive_in_order_with_epoch(rig: Rig) -> None:
     agent, session = await rig.session()
     answer = pb.FaultAnswer(fault_id="fault-1", answer=pb.FaultAnswer.ROUND)
     assert session.send(pb.HubMessage(answer=answer))
-    assert session.send(wire.encode(pb.HubMessage(release=pb.Release(round="train/llm-1"))))
+    assert session.send(ports.encode(pb.HubMessage(release=pb.Release(round="train/llm-1"))))
     assert await agent.hear() == pb.HubMessage(epoch=7, answer=answer)
     assert await agent.hear() == pb.HubMessage(epoch=7, release=pb.Release(round="train/llm-1"))
 

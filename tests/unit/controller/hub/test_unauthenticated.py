@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from kubemend.controller.hub.connection_limits import Caps
+from kubemend.controller.hub.limits import Caps
 from kubemend.controller.hub.metrics import HubMetrics
 from kubemend.controller.hub.unauthenticated import Visitors
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from kubemend.common.kube import client
-from kubemend.controller.leader import election, holders
+from kubemend.controller.leader import election
 from kubemend.controller.leader.election import Election, Term, Timing
 from kubemend.controller.leader.lease import EPOCH, HUB
 from tests.control_plane import Tenant
@@ -92,7 +92,7 @@ async def tried(
             enough.set()
         return answer(address)
 
-    monkeypatch.setattr(holders, "refuses", refuses)
+    monkeypatch.setattr(election, "refuses_connections", refuses)
     return enough, asked
 
 
@@ -144,7 +144,7 @@ async def test_leader_that_writes_lease_is_not_dead(cluster: Cluster, monkeypatc
             enough.set()
         return True
 
-    monkeypatch.setattr(holders, "refuses", refuses)
+    monkeypatch.setattr(election, "refuses_connections", refuses)
     async with Campaign(cluster).running() as replica:
         async with asyncio.timeout(60):
             await enough.wait()
@@ -178,11 +178,11 @@ async def test_only_a_refusal_proves_that_nothing_listens(closed: str) -> None:
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        assert not await holders.refuses(f"127.0.0.1:{port}")
-        assert not await holders.refuses(f"[127.0.0.1]:{port}")
-    assert await holders.refuses(closed)
+        assert not await election.refuses_connections(f"127.0.0.1:{port}")
+        assert not await election.refuses_connections(f"[127.0.0.1]:{port}")
+    assert await election.refuses_connections(closed)
 
 
 @pytest.mark.parametrize("address", ["", ":", "a", "127.0.0.1:", ":1", "127.0.0.1:x", "a..b:1", "127.0.0.1:99999"])
 async def test_invalid_address_refuses_nothing(address: str) -> None:
-    assert not await holders.refuses(address)
+    assert not await election.refuses_connections(address)

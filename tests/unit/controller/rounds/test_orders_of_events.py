@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kubemend.common.coordination import StepPhase
 from kubemend.controller.model.rounds import RoundEvent, StepTold
-from kubemend.controller.rounds import outcome, transitions
+from kubemend.controller.rounds import outcome, round_builder
 from kubemend.controller.rounds.states import MemberPhase, Phase
 from tests.unit.controller import builders
 from tests.unit.controller.rounds.test_machine import Play, uid
@@ -43,12 +43,12 @@ def test_any_order_of_events_has_same_end(
 
 
 def test_final_phases_have_no_transitions() -> None:
-    assert transitions.PHASES.keys() == set(Phase)
-    assert {phase for phase, after in transitions.PHASES.items() if not after} == {
+    assert round_builder.PHASE_TRANSITIONS.keys() == set(Phase)
+    assert {phase for phase, after in round_builder.PHASE_TRANSITIONS.items() if not after} == {
         phase for phase in Phase if phase.is_final
     }
-    assert transitions.STANDS.keys() == set(MemberPhase)
-    ends = {stand for stand, after in transitions.STANDS.items() if not after}
+    assert round_builder.MEMBER_TRANSITIONS.keys() == set(MemberPhase)
+    ends = {stand for stand, after in round_builder.MEMBER_TRANSITIONS.items() if not after}
     assert ends == {MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED}
 
 
@@ -58,8 +58,11 @@ def test_phases_never_repeat() -> None:
         reached: set[MemberPhase] = set()
         waiting = [stand]
         while waiting:
-            for after in transitions.STANDS[waiting.pop()] - reached:
+            for after in round_builder.MEMBER_TRANSITIONS[waiting.pop()] - reached:
                 reached.add(after)
                 waiting.append(after)
         assert stand not in reached
-        assert not transitions.STANDS[stand] or {MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED} <= reached
+        assert (
+            not round_builder.MEMBER_TRANSITIONS[stand]
+            or {MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED} <= reached
+        )

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubemend.agent.health.gpu.windows import PARTS, Window
+from kubemend.agent.health.gpu.record import PARTS, Window
 
 LENGTH = 600.0
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubemend.agent.sources.network import uevents
-from kubemend.agent.sources.network.uevents import Uevent
+from kubemend.agent.sources.network import sockets
+from kubemend.agent.sources.network.sockets import Uevent
 from tests.fakes.netlink import uevent_message
 
 UNBIND = (
@@ -15,17 +15,17 @@ UNBIND = (
 
 
 def test_uevent_has_action_and_device() -> None:
-    assert uevents.parse(UNBIND) == Uevent("unbind", "/devices/pci0000:15/0000:15:01.0/0000:18:00.0", "pci")
+    assert sockets.parse_uevent(UNBIND) == Uevent("unbind", "/devices/pci0000:15/0000:15:01.0/0000:18:00.0", "pci")
     stood_in = uevent_message("remove", "/devices/pci0000:15/0000:15:01.0/0000:18:00.0/infiniband/mlx5_0", "infiniband")
-    parsed = uevents.parse(stood_in)
+    parsed = sockets.parse_uevent(stood_in)
     assert parsed is not None
     assert (parsed.action, parsed.subsystem) == ("remove", "infiniband")
 
 
 def test_messages_of_udevd_are_ignored() -> None:
-    assert uevents.parse(b"libudev\0\xfe\xed\xca\xfe\0\0\0(\0\0\0(\0\0\0\x9c") is None
+    assert sockets.parse_uevent(b"libudev\0\xfe\xed\xca\xfe\0\0\0(\0\0\0(\0\0\0\x9c") is None
 
 
 @given(st.binary(max_size=200))
 def test_noise_is_tolerated(noise: bytes) -> None:
-    uevents.parse(noise)
+    sockets.parse_uevent(noise)

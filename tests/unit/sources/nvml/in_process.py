@@ -11,8 +11,7 @@ import pytest
 
 from kubemend.agent.health.gpu.readings import Vitals
 from kubemend.agent.sources.nvml import reader
-from kubemend.agent.sources.nvml.calls import Calls
-from kubemend.agent.sources.nvml.outcomes import Value
+from kubemend.agent.sources.nvml.calls import Calls, Value
 from kubemend.agent.sources.nvml.protocol import Slot, Snapshot
 
 

@@ -8,8 +8,8 @@ import pytest
 from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml
 from kubemend.agent.sources.nvml import events, poller, protocol, reader
+from kubemend.agent.sources.nvml.calls import Failure, Lost, ReadError, Value
 from kubemend.agent.sources.nvml.events import EventPump
-from kubemend.agent.sources.nvml.outcomes import Failure, Lost, ReadError, Value
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE
 from tests.unit.sources.nvml.in_process import Nvml
 
