@@ -226,6 +226,14 @@ WRITTEN_BY_US: Final = (
         "The last restart: strategy, cause, duration, whether verified; or why there was none.",
     ),
     Name(
+        conditions.WARM_SPARE,
+        Kind.CONDITION,
+        "Pod",
+        "True, False, Unknown",
+        "Whether the launcher's spare is ready for the next restart, with its memory; or why not. "
+        "Absent if no container runs the launcher.",
+    ),
+    Name(
         conditions.DEVICES_HEALTHY,
         Kind.CONDITION,
         "Node",

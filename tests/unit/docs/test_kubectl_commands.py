@@ -161,7 +161,8 @@ def test_label_has_a_valid_value(said: Said) -> None:
 def test_awaited_condition_exists(said: Said) -> None:
     kind, _, name = said.flags["for"].partition("=")
     assert kind == "condition"
-    assert name in {*api_names.RESTART_CONDITIONS, "Ready", "Available", "Complete"}
+    ours = {each.name for each in api_names.WRITTEN_BY_US if each.kind is api_names.Kind.CONDITION}
+    assert name in {*api_names.RESTART_CONDITIONS, *ours, "Ready", "Available", "Complete"}
 
 
 @pytest.mark.parametrize(
