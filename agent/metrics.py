@@ -74,6 +74,12 @@ class Metrics:
             ["namespace", "pod", "container", "state"],
             registry=registry,
         )
+        self.launcher_spare_memory = Gauge(
+            "kubemend_launcher_spare_memory_bytes",
+            "Resident memory of the spare of a container's launcher when its state last changed; 0: none, or unknown.",
+            ["namespace", "pod", "container"],
+            registry=registry,
+        )
         self.caches = Counter(
             "kubemend_cache_emptyings",
             "Compile caches to empty because their containers died young twice in a row, by result.",
@@ -174,15 +180,18 @@ class Metrics:
         """Show the state of a component of the agent (``common.components.ComponentRegistry``)."""
         self.part_ready.labels(name).set(state is ComponentState.READY)
 
-    def show_spare(self, namespace: str, pod: str, container: str, *, state: str | None) -> None:
-        """Show the state of the spare of a container's launcher; None: it has none, or does not answer."""
+    def show_spare(self, namespace: str, pod: str, container: str, *, launcher: process.Launcher | None) -> None:
+        """Show the spare of a container's launcher; None: the container has no launcher, or it does not answer."""
         labels = namespace, pod, container
-        for each in process.Spare:
-            if state is None:
-                with contextlib.suppress(KeyError):
+        if launcher is None:
+            with contextlib.suppress(KeyError):  # the container has no launcher: nothing was shown
+                self.launcher_spare_memory.remove(*labels)
+                for each in process.Spare:
                     self.launcher_spare.remove(*labels, each.value)
-            else:
-                self.launcher_spare.labels(*labels, each.value).set(each.value == state)
+            return
+        for each in process.Spare:
+            self.launcher_spare.labels(*labels, each.value).set(each is launcher.spare_state)
+        self.launcher_spare_memory.labels(*labels).set(launcher.spare_memory)
 
     def watch(self, collector: Collector) -> None:
         """Serve a collector that computes its metrics on each scrape."""

@@ -39,8 +39,8 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """Describe one member. ``devices`` and ``restart`` are its conditions DevicesHealthy and InPlaceRestart, if
-    present.
+    """Describe one member. ``devices``, ``restart`` and ``spare`` are its conditions DevicesHealthy, InPlaceRestart and
+    WarmSpare, if present; the last one only while the pod runs.
 
     ``restarts`` sums the restarts of its main containers as kubelet counts them. ``kubelet`` is the health of its
     devices as their plugins and drivers report it to kubelet; none if kubelet publishes none (KEP-4680).
@@ -56,6 +56,7 @@ class MemberView:
     devices: Condition | None
     restart: Condition | None
     kubelet: tuple[ResourceHealth, ...] = ()
+    spare: Condition | None = None
 
     @property
     def stands(self) -> bool:
@@ -223,6 +224,7 @@ def _member(slot: str, member: Member, pod: Json) -> MemberView:
         devices=ours.get(conditions.DEVICES_HEALTHY),
         restart=ours.get(conditions.IN_PLACE_RESTART),
         kubelet=_kubelets(told),
+        spare=ours.get(conditions.WARM_SPARE) if member.phase is PodPhase.RUNNING else None,
     )
 
 

@@ -22,6 +22,7 @@ _NOTHING: Final = "-"
 _REFUSED: Final = "Refused"
 _GANG_HEADERS: Final = ("NAMESPACE", "GANG", "MEMBERS", "NODES", "DEVICES", "BUDGET", "LAST ROUND", "AGE")
 _MEMBER_HEADERS: Final = ("MEMBER", "NODE", "STATE", "RESTARTS", "DEVICES", "LAST RESTART")
+_SPARE: Final = "WARM SPARE"
 _KUBELET: Final = "KUBELET'S DEVICES"
 _ROUND_HEADERS: Final = ("ATTEMPT", "RESTART", "PHASE", "CAUSE", "MEMBER", "NODE", "DECISION", "TOOK", "AGE")
 _STATE_COLOURS: Final = {State.WELL: "green", State.UNKNOWN: "magenta", State.ILL: "red"}
@@ -123,12 +124,27 @@ def _brief(last: RoundView, *, style: Style) -> str:
 
 
 def _members(members: Sequence[MemberView], *, style: Style) -> str:
-    """Return the table of members, with kubelet's own view of their devices where it publishes one."""
-    rows = [_member_row(member, style=style) for member in members]
-    if not any(member.kubelet for member in members):
-        return _table(_MEMBER_HEADERS, rows)
-    wider = [[*row, _kubelets(member, style=style)] for row, member in zip(rows, members, strict=True)]
-    return _table((*_MEMBER_HEADERS, _KUBELET), wider)
+    """Return the table of members.
+
+    It has their spares where a launcher runs, and kubelet's own view of their devices where it publishes one.
+    """
+    headers, rows = list(_MEMBER_HEADERS), [_member_row(member, style=style) for member in members]
+    if any(member.spare for member in members):
+        headers.append(_SPARE)
+        rows = [[*row, _spare(member.spare, style=style)] for row, member in zip(rows, members, strict=True)]
+    if any(member.kubelet for member in members):
+        headers.append(_KUBELET)
+        rows = [[*row, _kubelets(member, style=style)] for row, member in zip(rows, members, strict=True)]
+    return _table(headers, rows)
+
+
+def _spare(spare: Condition | None, *, style: Style) -> str:
+    """Return the condition: a restart without a spare that is ready is slower, but no fault."""
+    if spare is None:
+        return ""
+    if spare.status is ConditionStatus.TRUE:
+        return style.paint(spare.message, "green")
+    return f"{style.paint(spare.reason, 'yellow')}: {spare.message}"
 
 
 def _kubelets(member: MemberView, *, style: Style) -> str:
@@ -239,6 +255,7 @@ def _member_object(member: MemberView) -> dict[str, Any]:
         "restarts": member.restarts,
         "devicesHealthy": _condition(member.devices),
         "inPlaceRestart": _condition(member.restart),
+        "warmSpare": _condition(member.spare),
         "allocatedResources": [
             {"resource": each.resource, "id": each.id, "health": each.health.value, "message": each.message}
             for each in member.kubelet

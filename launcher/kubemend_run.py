@@ -640,6 +640,11 @@ def memory_limit(asked: int, cgroup_limit: int | None) -> int | None:
 
 # Pure: the agent's requests.
 
+DEVICE_OPENED, TOO_MUCH_MEMORY, TOO_SLOW, KILLED = "DeviceOpened", "TooMuchMemory", "TooSlow", "Killed"
+ENDED, NOT_IMPORTABLE, MODULE_CHANGED = "Ended", "NotImportable", "ModuleChanged"
+DISABLED, NOT_PYTHON, UNSUPPORTED = "Disabled", "NotPython", "Unsupported"
+"""Why there is no spare, for programs: as in the agent (``agent.restart.process.NoSpare``)."""
+
 RUNNING, STOPPING, HELD, FAILED, RESTARTING, ENDING = "running", "stopping", "held", "failed", "restarting", "ending"
 """The states of the launcher. ``held``: the trainer is dead, and the agent decides when the next one begins.
 
@@ -1159,10 +1164,19 @@ class Control:
             peer[0].close()
 
 
+class Missing(NamedTuple):
+    """Why there is no spare, for programs and for people; empty if none is due yet."""
+
+    reason: str = ""
+    why: str = ""
+
+
 class Spare:
     """The launcher's view of a spare. ``ready``: its imports are done. ``released``: its program runs.
 
-    ``why`` is the reason to drop it, empty if there is none. ``guilty``: the reason is the import of ``module``.
+    ``why`` is the reason to drop it, empty if there is none, and ``reason`` the same for programs. ``guilty``: it is
+    the import of ``module``. ``memory`` are the resident bytes at the last check, children included where it counted
+    them.
     ``hopeless``: the next spare would fail in the same way. ``was_ready``: it has been ready before. ``todo`` are the
     records of what it imports.
     """
@@ -1171,7 +1185,7 @@ class Spare:
         """Follow the process ``pid``, which writes to ``status`` and reads from ``release``, ``log`` and ``names``."""
         self.pid, self.status, self.release, self.log, self._names = pid, status, release, log, names
         self.todo, self.learn_at = list(todo), 0.0
-        self.module, self.why = "", ""
+        self.module, self.why, self.reason, self.memory = "", "", "", 0
         self.guilty = self.hopeless = False
         self.ready = self.was_ready = self.released = self.examined = self.closed = False
         self.ended: int | None = None
@@ -1205,13 +1219,13 @@ class Spare:
         elif word == "go":
             self.released = True
         elif word == "changed":
-            self.fail(f"{value} has changed")
+            self.fail(MODULE_CHANGED, f"{value} has changed")
         elif word == "device":
-            self.fail(f"it holds {value} open", guilty=True)
+            self.fail(DEVICE_OPENED, f"it holds {value} open", guilty=True)
         elif word == "path":
-            self.fail("the module changes sys.path other than at its end", guilty=True)
+            self.fail(NOT_IMPORTABLE, "the module changes sys.path other than at its end", guilty=True)
         elif word == "main":
-            self.fail("the module imports the program itself", guilty=True)
+            self.fail(NOT_IMPORTABLE, "the module imports the program itself", guilty=True)
 
     def end(self, status: int) -> None:
         """Record its end with this status of wait."""
@@ -1219,14 +1233,16 @@ class Spare:
         self.ended = status
         if os.WIFSIGNALED(status):  # SIGKILL may come from the kernel's OOM killer: no import is the cause
             number = os.WTERMSIG(status)
-            self.fail(f"signal {number} killed it", guilty=number != signal.SIGKILL, hopeless=number == signal.SIGKILL)
+            killed = number == signal.SIGKILL
+            self.fail(KILLED if killed else ENDED, f"signal {number} killed it", guilty=not killed, hopeless=killed)
         else:
-            self.fail(f"it ended with exit code {exit_code(status)}", guilty=True)
+            self.fail(ENDED, f"it ended with exit code {exit_code(status)}", guilty=True)
 
-    def fail(self, why: str, *, guilty: bool = False, hopeless: bool = False) -> None:
+    def fail(self, reason: str, why: str, *, guilty: bool = False, hopeless: bool = False) -> None:
         """Record why it must be dropped; the first reason counts."""
         if not self.why:
-            self.why, self.guilty, self.hopeless = why, guilty and not self.ready and self.module != "", hopeless
+            self.reason, self.why = reason, why
+            self.guilty, self.hopeless = guilty and not self.ready and self.module != "", hopeless
 
     def send(self, number: int) -> None:
         """Send a signal to it and the processes in its group."""
@@ -1293,7 +1309,7 @@ class Launcher:
         self._stopping = 0
         self._trainer, self._status, self._began = 0, None, 0.0  # type: int, int | None, float
         self._spare: Spare | None = None
-        self._tries, self._spare_at, self._no_spare = 0, 0.0, ""
+        self._tries, self._spare_at, self._no_spare = 0, 0.0, Missing()
         self._log = -1
         self._ignored: list[int] = []
         self._trainers = 0
@@ -1461,7 +1477,8 @@ class Launcher:
     def _state(self) -> dict[str, object]:
         """Return the state for the agent. ``spare`` is the spare's start (``Process.started``), 0 if there is none.
 
-        ``no_spare`` is why there is none, or why the last one was dropped; empty if none is due yet.
+        ``no_spare`` is why there is none, or why the last one was dropped, and ``spare_reason`` the same for programs;
+        empty if none is due yet. ``spare_memory``: bytes, 0 if they have not been checked yet.
         """
         spare = process_of(self._spare.pid) if self._spare else None
         return {
@@ -1475,7 +1492,9 @@ class Launcher:
             "restarts": self._restarts,
             "spare": spare.started if spare else 0,
             "ready": bool(self._spare and self._spare.ready),
-            "no_spare": _why(self._no_spare),
+            "spare_memory": self._spare.memory if self._spare else 0,
+            "spare_reason": self._no_spare.reason,
+            "no_spare": _why(self._no_spare.why),
         }
 
     # Preparation.
@@ -1516,8 +1535,11 @@ class Launcher:
     def _prepare_spares(self) -> Program | None:
         """Prepare for spares; return the program that they run, or None if spares are not possible."""
         program = program_of(self._command)
-        if program is None or self._options.no_spare or not (self._policy.limit or self._control):
-            self._no_spare = "the command is not python" if program is None else "--no-spare"
+        if program is None:
+            self._no_spare = Missing(NOT_PYTHON, "the command is not python")
+            return None
+        if self._options.no_spare or not (self._policy.limit or self._control):
+            self._no_spare = Missing(DISABLED, "--no-spare")
             return None
         if program.cold:
             self._give_up(program.cold)
@@ -1615,7 +1637,7 @@ class Launcher:
     def _begin(self, pid: int, status: int | None) -> None:
         self._trainer, self._status, self._began = pid, status, time.monotonic()
         self._tries, self._spare_at = 0, self._began + self._options.spare_after
-        self._no_spare = "" if self._program else self._no_spare
+        self._no_spare = Missing() if self._program else self._no_spare
         self._trainers += 1
         self._released = False
 
@@ -1647,7 +1669,7 @@ class Launcher:
             self._turn(until)
         if not spare.released:
             if self._spare is spare:
-                spare.fail(f"it did not start the program within {limit:g} s", guilty=not self._stopping)
+                spare.fail(TOO_SLOW, f"it did not start the program within {limit:g} s", guilty=not self._stopping)
                 self._drop()
             self._clear()
             return False
@@ -1735,12 +1757,13 @@ class Launcher:
         try:
             spare.extend(todo)
         except OSError as error:
-            spare.fail(f"its list of modules cannot be written: {error}")
+            spare.fail(UNSUPPORTED, f"its list of modules cannot be written: {error}")
 
     def _watch(self, spare: Spare) -> None:
         """Check the time and the memory of a spare that is importing."""
         if spare.ran > self._options.spare_timeout:
-            spare.fail(f"the import has not ended within {self._options.spare_timeout:g} s", guilty=True)
+            why = f"the import has not ended within {self._options.spare_timeout:g} s"
+            spare.fail(TOO_SLOW, why, guilty=True)
         counts_children = spare.periods % _COUNT_CHILDREN_EVERY == 0
         self._check_memory(spare, descendants(processes(), spare.pid) if counts_children else ())
 
@@ -1752,14 +1775,14 @@ class Launcher:
         for pid in (spare.pid, *(each.pid for each in below)):
             device = device_of(pid, prefixes)
             if device:
-                spare.fail(f"it uses {device}", hopeless=True)
+                spare.fail(DEVICE_OPENED, f"it uses {device}", hopeless=True)
         self._check_memory(spare, below)
 
     def _check_memory(self, spare: Spare, below: Sequence[Process]) -> None:
-        used = resident(spare.pid) + sum(resident(each.pid) for each in below)
+        used = spare.memory = resident(spare.pid) + sum(resident(each.pid) for each in below)
         if self._memory is not None and used > self._memory:
             why = f"it has {used >> 20} MiB, more than the {self._memory >> 20} MiB of --spare-memory"
-            spare.fail(why, hopeless=True)
+            spare.fail(TOO_MUCH_MEMORY, why, hopeless=True)
 
     def _start_spare(self) -> None:
         records = self._records()
@@ -1773,7 +1796,7 @@ class Launcher:
         self._tries += 1
         self._learn(self._store.known.names)
         try:
-            self._spare, self._no_spare = self._spawn_spare(records), ""
+            self._spare, self._no_spare = self._spawn_spare(records), Missing()
         except (LauncherError, OSError) as error:
             self._give_up(str(error))
 
@@ -1826,7 +1849,7 @@ class Launcher:
 
     def _give_up(self, why: str) -> None:
         """Log why, and start no further spare for this trainer."""
-        self._tries, self._no_spare = _TRIES, why
+        self._tries, self._no_spare = _TRIES, Missing(UNSUPPORTED, why)
         say(f"no spare: {why}")
 
     def _drop(self) -> None:
@@ -1844,8 +1867,8 @@ class Launcher:
             known = self._store.known
             self._store.keep(known._replace(left_out=(*known.left_out, spare.module)))
         after = f", after the import of {spare.module}" if spare.module and not spare.ready else ""
-        self._no_spare = spare.why + after
-        say(f"the spare is dropped: {self._no_spare}")
+        self._no_spare = Missing(spare.reason, spare.why + after)
+        say(f"the spare is dropped: {self._no_spare.why}")
 
 
 # The command line.

@@ -32,6 +32,7 @@ from kubemend.agent.clients.journal.store import HistoryError
 from kubemend.agent.clients.launcher.client import LauncherClient
 from kubemend.agent.faults.exits import Ended, Exits, why_not_its_own
 from kubemend.agent.model.workloads import ContainerRef, PodView
+from kubemend.agent.reporters.spare_conditions import SpareConditions
 from kubemend.agent.restart import process
 from kubemend.agent.restart.exits import Exit
 from kubemend.agent.restarts.dependencies import Actuators, Dependencies
@@ -80,6 +81,7 @@ class RuntimeServices:
         self._boot_id = shared.boot_id
         self._reporter = node.reporting.pods
         self._announcements = node.reporting.events
+        self._spares = SpareConditions(pods=node.pods.pods, publish=node.reporting.pods.set)
         self._processes = processes = shared.processes
         self._prover = node.prover
         self._now = now
@@ -210,9 +212,10 @@ class RuntimeServices:
         """Return whether a pod's failures are reported to the hub, which decides about them."""
         return self._hub is not None and pod.gang is not None and not self._settings.dry_run
 
-    def _show_spare(self, container: ContainerRef, launcher: process.Launcher | None) -> None:
-        pod, state = container.pod, launcher.spare_state.value if launcher is not None else None
-        self._metrics.show_spare(pod.namespace, pod.name, container.name, state=state)
+    def _show_spare(self, container: ContainerRef, launcher: process.Launcher | process.Silent | None) -> None:
+        pod, answer = container.pod, launcher if isinstance(launcher, process.Launcher) else None
+        self._metrics.show_spare(pod.namespace, pod.name, container.name, launcher=answer)
+        self._spares.show(container, launcher)
 
     def _exits(
         self,

@@ -13,6 +13,7 @@ PREFIX: Final = "kubemend.io/"
 DEVICES_HEALTHY: Final = PREFIX + "DevicesHealthy"
 DEVICE_FAILURE: Final = conditions.DEVICE_FAILURE
 IN_PLACE_RESTART: Final = PREFIX + "InPlaceRestart"
+WARM_SPARE: Final = PREFIX + "WarmSpare"
 
 
 class ConditionStatus(enum.Enum):

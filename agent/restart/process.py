@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.counts import Begun
@@ -60,6 +61,27 @@ class Spare(enum.Enum):
     READY = "ready"
 
 
+class NoSpare(enum.Enum):
+    """Why there is no spare; values as in the launcher, except for the last two.
+
+    ``NOT_DUE``: the launcher reports no reason, because none is due yet. ``REASON_UNKNOWN``: it reports one that is not
+    among these.
+    """
+
+    DEVICE_OPENED = "DeviceOpened"
+    TOO_MUCH_MEMORY = "TooMuchMemory"
+    TOO_SLOW = "TooSlow"
+    KILLED = "Killed"
+    ENDED = "Ended"
+    NOT_IMPORTABLE = "NotImportable"
+    MODULE_CHANGED = "ModuleChanged"
+    DISABLED = "Disabled"
+    NOT_PYTHON = "NotPython"
+    UNSUPPORTED = "Unsupported"
+    NOT_DUE = "NotDue"
+    REASON_UNKNOWN = "ReasonUnknown"
+
+
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """A launcher's answer.
@@ -70,7 +92,9 @@ class Launcher:
     - ``restarts``: the program's KUBEMEND_RESTART_COUNT
     - ``spare``: the start of the spare interpreter in clock ticks since boot; 0: there is none
     - ``why``: why an order was not carried out
-    - ``no_spare``: why there is no spare; empty if none is due yet
+    - ``spare_memory``: the spare's resident bytes at its last check; 0: unknown, as from older launchers
+    - ``spare_reason``, ``no_spare``: why there is no spare, for programs and for people; the text is empty if none is
+      due yet
     - ``code``: the exit code of the program that has ended last, while none runs
     """
 
@@ -84,6 +108,8 @@ class Launcher:
     why: str = ""
     no_spare: str = ""
     code: int = 0
+    spare_memory: int = 0
+    spare_reason: NoSpare = NoSpare.NOT_DUE
 
     @property
     def spare_state(self) -> Spare:
@@ -149,6 +175,8 @@ def answer(line: bytes) -> Launcher:
         why=_text(raw, "why"),
         no_spare=_text(raw, "no_spare"),
         code=_number(raw, "code"),
+        spare_memory=_memory(raw.get("spare_memory")),
+        spare_reason=_no_spare(raw.get("spare_reason"), why=raw.get("no_spare")),
     )
 
 
@@ -185,7 +213,7 @@ def is_news(found: Launcher, known: Launcher | None) -> bool:
 
 
 def _shown(launcher: Launcher) -> tuple[object, ...]:
-    return launcher.state, launcher.trainer, launcher.spare_state, launcher.no_spare
+    return launcher.state, launcher.trainer, launcher.spare_state, launcher.spare_reason, launcher.no_spare
 
 
 STATUS_REQUEST = b'{"do": "status"}\n'
@@ -255,6 +283,20 @@ def _seconds(raw: Mapping[str, object], name: str) -> float:
     if type(value) not in (int, float) or not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
         raise ValueError(f"{name} is not a duration")
     return float(value)
+
+
+def _memory(value: object) -> int:
+    """Return a number of bytes; 0 if it is none: only people read it, so no order may fail because of it."""
+    return value if type(value) is int and 0 <= value <= _MOST else 0
+
+
+def _no_spare(value: object, *, why: object) -> NoSpare:
+    if not value and not why:
+        return NoSpare.NOT_DUE
+    return _REPORTED.get(value, NoSpare.REASON_UNKNOWN) if isinstance(value, str) else NoSpare.REASON_UNKNOWN
+
+
+_REPORTED: Final = {each.value: each for each in NoSpare if each not in (NoSpare.NOT_DUE, NoSpare.REASON_UNKNOWN)}
 
 
 def _text(raw: Mapping[str, object], name: str) -> str:

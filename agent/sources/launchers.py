@@ -64,8 +64,8 @@ class Launchers(Protocol):
     async def follow(self, container: ContainerStatus, *, known: Launcher | None, hold: float) -> Launcher | Silent: ...
 
 
-Changed = Callable[[ContainerRef, Launcher | None], None]
-"""A launcher's state has changed; None: it is no longer followed, or does not answer."""
+Changed = Callable[[ContainerRef, Launcher | Silent | None], None]
+"""A launcher's state has changed; None: its container is no longer followed, whether it had a launcher or not."""
 Failed = Callable[[ContainerSummary, ContainerStatus, Launcher], None]
 """A program has failed, and its launcher waits for a decision. Called once for each program."""
 
@@ -157,6 +157,7 @@ class LauncherWatch:
     async def _follow_launcher(self, view: ContainerSummary, status: ContainerStatus) -> None:
         backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
         known: Launcher | None = None
+        silent: Silent | None = None
         failed = 0
         failures: deque[float] = deque(maxlen=MOST_FAILURES.limit)
         while True:
@@ -166,14 +167,15 @@ class LauncherWatch:
             if isinstance(found, Silent):
                 if known is not None:
                     log.info("launcher.silent", container=str(view.ref), why=found.why)
-                    self._changed(view.ref, None)
-                known = None
+                if found != silent:
+                    self._changed(view.ref, found)
+                known, silent = None, found
                 await backoff.wait()
                 continue
             backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
             if process.is_news(found, known):
                 self._changed(view.ref, found)
-            known = found
+            known, silent = found, None
             if found.state is State.FAILED and found.trainer > failed:
                 failed = found.trainer
                 if self._may_fail(view, failures):

@@ -30,7 +30,7 @@ from typing import Any, Final, Literal
 import click
 
 from bench import all as bench_all
-from bench.steps import alone, arms, records, recovery
+from bench.steps import alone, arms, records
 from hack.devnode import kubernetes, node, realgpus
 from hack.devnode.observer import Observer
 from kubemend.common import logs
@@ -98,7 +98,6 @@ WAYS: Final = (
 _HAS_TORCH: Final = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 _LONGEST_WAY: Final = 180.0
 """Seconds for one way, of which the compiler takes up to two minutes on an empty cache."""
-_LOOK_AGAIN: Final = 0.5
 _LONGEST: Final = 500
 
 
@@ -136,7 +135,7 @@ class _Bench:
                 try:
                     limit = min(_LONGEST_WAY, until - time.monotonic())
                     async with asyncio.timeout(limit), asyncio.TaskGroup() as tasks:
-                        watching = tasks.create_task(_watch(run), name="watch")
+                        watching = tasks.create_task(records.until_unexpected_end(run.records), name="watch")
                         await self._follow(run, way, observer)
                         watching.cancel()
                 finally:
@@ -183,13 +182,6 @@ class _Bench:
         for path in (*logs_of_pod, run.records, self.dev.layout.log_file("agent")):
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(shutil.copy, path, kept)
-
-
-async def _watch(run: alone.Run) -> None:
-    """Raise RuntimeError if the trainer cannot run. That one has two successors is possible, and no failure."""
-    while recovery.deaths_without_fault(records.read(run.records)) <= 1:  # noqa: ASYNC110 - the trainer writes a file
-        await asyncio.sleep(_LOOK_AGAIN)
-    raise RuntimeError("the trainer ends by itself; its log has the reason (--logs)")
 
 
 async def measure(

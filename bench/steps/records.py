@@ -31,6 +31,13 @@ async def until_recovered(file: Path, *, count: int) -> None:
         await asyncio.sleep(_LOOK_AGAIN)
 
 
+async def until_unexpected_end(file: Path) -> None:
+    """Raise RuntimeError once the trainer ends by itself. That one has two successors is possible, and no failure."""
+    while recovery.deaths_without_fault(read(file)) <= 1:  # noqa: ASYNC110 - the trainer writes a file
+        await asyncio.sleep(_LOOK_AGAIN)
+    raise RuntimeError("the trainer ends by itself; its log has the reason")
+
+
 def _has_recovered(found: list[recovery.Record], *, count: int) -> bool:
     return len(recovery.recoveries(found)) >= count and any(each.stage == "step" for each in found)
 

@@ -86,6 +86,8 @@ async def fill(made: Cluster) -> None:
         await api.create(objects.pods("default"), objects.pod("trainer-0", node="node-a"))
         condition = {"status": {"conditions": [objects.condition("kubemend.io/DevicesHealthy", reason="Healthy")]}}
         await api.patch_status(paths.pod("default", "trainer-0"), condition)
+        spare = {"status": {"conditions": [objects.condition("kubemend.io/WarmSpare", reason="Ready")]}}
+        await api.patch_status(paths.pod("default", "trainer-0"), spare)
         await api.patch_status(f"{paths.NODES}/node-a", condition)
         taint = {"key": "kubemend.io/device-failure", "value": "Xid79", "effect": "NoSchedule"}
         await api.patch(f"{paths.NODES}/node-a", {"spec": {"taints": [taint]}})

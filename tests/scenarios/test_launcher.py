@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -66,6 +67,7 @@ async def test_a_fault_of_the_program_makes_no_container_and_the_next_one_does(
     name = "launched"
     async with dev.agent(own_state) as agent, training.made(observer, launched(dev, name)) as before:
         await training.until_ready(agent)
+        await spare_is_ready(observer, name)
         await training.xid(dev, observer, name, 31)
         after = await restarted(observer, name, before, by="process", because="Xid 31")
         assert is_unchanged(before, after)
@@ -78,6 +80,19 @@ async def test_a_fault_of_the_program_makes_no_container_and_the_next_one_does(
         await training.xid(dev, observer, name, 31)
         again = await restarted(observer, name, after, by="swap", because="Xid 31")
         assert again.running["trainer"] != after.running["trainer"]
+
+
+async def spare_is_ready(observer: Observer, name: str) -> None:
+    """Wait until the pod's condition has the memory of a spare that is ready."""
+
+    def is_ready(seen: Seen) -> bool:
+        spare = seen.condition("WarmSpare")
+        return spare.get("status") == "True" and re.fullmatch(SPARE, spare["message"]) is not None
+
+    await observer.until(name, is_ready, timeout=training.DEADLINE, what=f"a warm spare of {name}")
+
+
+SPARE: Final = r"trainer: ready, [0-9]+\.[0-9] MiB"
 
 
 AGENT: Final[dict[str, Any]] = {

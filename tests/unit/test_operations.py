@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kubemend.agent.restart import spares
 from kubemend.agent.restart.reasons import Reason
 from kubemend.controller.decisions import facts
 
@@ -25,6 +26,7 @@ def table(after: str) -> set[str]:
     [
         ("## Reasons\n", {reason.value for reason in Reason}),
         ("Decisions about gangs", {reason.value for reason in facts.Reason}),
+        ("Reasons of `WarmSpare`", set(spares.REASONS)),
     ],
 )
 def test_reasons(after: str, reasons: set[str]) -> None:

@@ -114,6 +114,38 @@ def test_kubelets_view_of_another_form_is_not_shown() -> None:
     assert only(report).members[0].kubelet == ()
 
 
+def spare(status: str, reason: str, message: str, **fields: Any) -> dict[str, Any]:
+    """Return a pod whose launcher keeps a spare."""
+    return pod("train-0", conditions={**HEALTHY, "WarmSpare": (status, reason, message)}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "message", "shown"),
+    [
+        ("True", "Ready", "trainer: ready, 1.2 GiB", "trainer: ready, 1.2 GiB"),
+        ("False", "DeviceOpened", "trainer: it holds a\x1b[2J", "DeviceOpened: trainer: it holds a [2J"),
+        ("Unknown", "LauncherSilent", "trainer: no answer", "LauncherSilent: trainer: no answer"),
+    ],
+)
+def test_spares_are_shown_and_are_no_fault(status: str, reason: str, message: str, shown: str) -> None:
+    report = gangs_view.report([spare(status, reason, message), THREE[1]], [], now=NOW)
+    head, first, second = status_text.details(only(report), report, style=PLAIN).splitlines()[2:5]
+    assert head.endswith("WARM SPARE")
+    assert first.endswith(f"  {shown}")
+    assert second.endswith("-")
+    told, none = (member["warmSpare"] for member in status_text.as_json(report)["gangs"][0]["members"])
+    assert (told["status"], told["reason"]) == (status, reason)
+    assert none is None
+    assert report.state is State.WELL
+
+
+def test_a_pod_that_does_not_run_has_no_spare() -> None:
+    over = spare("True", "Ready", "trainer: ready", phase="Succeeded", ready=False)
+    report = gangs_view.report([over], [], now=NOW)
+    assert only(report).members[0].spare is None
+    assert "SPARE" not in status_text.details(only(report), report, style=PLAIN)
+
+
 def test_the_strictest_annotation_limits_the_budget() -> None:
     pods = [pod("a", annotations={"kubemend.io/max-restarts": "3"}), pod("b")]
     assert only(gangs_view.report(pods, [restart()], now=NOW)).budget == gangs_view.BudgetView(2, 3, 3600.0)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kubemend import cli
+from kubemend.agent.model import conditions
 from tests.unit.daemonset import kubectl, manifests
 from tests.unit.docs import kubectl_words, pages
 from tests.unit.docs.api_tables import RESTART_CONDITIONS, WRITTEN_BY_PEOPLE
@@ -161,7 +162,7 @@ def test_label_has_a_valid_value(said: Said) -> None:
 def test_awaited_condition_exists(said: Said) -> None:
     kind, _, name = said.flags["for"].partition("=")
     assert kind == "condition"
-    assert name in {*RESTART_CONDITIONS, "Ready", "Available", "Complete"}
+    assert name in {*RESTART_CONDITIONS, conditions.WARM_SPARE, "Ready", "Available", "Complete"}
 
 
 @pytest.mark.parametrize(

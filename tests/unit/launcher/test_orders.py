@@ -5,6 +5,7 @@ import functools
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from kubemend.agent.clients.launcher import exchange
 from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid, SandboxId
 from kubemend.agent.restart import intents, process
-from kubemend.agent.restart.process import Launcher, State
+from kubemend.agent.restart.process import Launcher, NoSpare, State
 from launcher import kubemend_run
 from tests import eventually
 from tests.unit.launcher.running import DAEMONIZE, Running, alive
@@ -109,18 +110,69 @@ async def test_the_answer_has_the_state_of_the_spare(agent: Agent) -> None:
     await launcher.nth(1, "begin")
     await launcher.said("the spare is ready")
     ready = await agent.ask()
-    assert (ready.spare_state, ready.no_spare) == (process.Spare.READY, "")
+    assert (ready.spare_state, ready.spare_reason, ready.no_spare) == (process.Spare.READY, NoSpare.NOT_DUE, "")
+    spare = next(each for each in below(agent) if each.started == ready.spare)
+    assert ready.spare_memory == pytest.approx(kubemend_run.resident(spare.pid), rel=0.5)
     launcher.order(f"__import__({name!r})")
     await launcher.said("it ended with exit code 9")
-    reasons = {(await agent.ask()).no_spare}  # none any more when the next spare has begun
-    assert reasons <= {"", "it ended with exit code 9, after the import of tr?p"}
-
-
-async def test_a_launcher_without_spares_reports_why(agent: Agent) -> None:
-    agent.launcher.start("--no-spare", under=NAMESPACE)
-    await agent.launcher.nth(1, "begin")
     found = await agent.ask()
-    assert (found.spare_state, found.no_spare) == (process.Spare.NONE, "--no-spare")
+    assert (found.spare_reason, found.no_spare) in (
+        (NoSpare.ENDED, "it ended with exit code 9, after the import of tr?p"),
+        (NoSpare.NOT_DUE, ""),  # the next spare has begun
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "reason"),
+    [
+        (["--no-spare"], [sys.executable, "train.py"], NoSpare.DISABLED),
+        ([], [sys.executable, "-S", "train.py"], NoSpare.UNSUPPORTED),
+        ([], ["sleep", "600"], NoSpare.NOT_PYTHON),
+    ],
+)
+async def test_a_launcher_without_spares_reports_why(
+    agent: Agent, options: list[str], command: list[str], reason: NoSpare
+) -> None:
+    agent.launcher.start(*options, command=command, under=NAMESPACE)
+    found = await agent.ask()
+    assert (found.spare_state, found.spare_reason, found.spare_memory) == (process.Spare.NONE, reason, 0)
+    assert found.no_spare
+
+
+async def test_a_spare_that_is_killed_is_reported_with_the_reason(agent: Agent) -> None:
+    launcher = agent.launcher
+    launcher.start(under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    await launcher.said("the spare is ready")
+    ready = await agent.ask()
+    os.kill(next(each.pid for each in below(agent) if each.started == ready.spare), signal.SIGKILL)
+    await launcher.said("the spare is dropped")
+    found = await agent.ask()
+    assert (found.spare_state, found.spare_reason) == (process.Spare.NONE, NoSpare.KILLED)
+
+
+@pytest.mark.parametrize(
+    ("trap", "options", "reason"),
+    [
+        ("huge = bytearray(b'1') * (64 << 20)", ["--spare-memory", "50Mi"], NoSpare.TOO_MUCH_MEMORY),
+        (
+            "import subprocess; subprocess.Popen(['sleep', '600'], stdout=open('nvidia0', 'w'))",
+            [],
+            NoSpare.DEVICE_OPENED,
+        ),
+    ],
+)
+async def test_a_spare_that_takes_too_much_is_dropped_and_reported(
+    agent: Agent, trap: str, options: list[str], reason: NoSpare
+) -> None:
+    launcher = agent.launcher
+    launcher.write("trap.py", f"if 'begin' in open('events').read():\n    {trap}\n")
+    launcher.trainer("import trap")
+    launcher.start("--spare-devices", f"{launcher.folder}/nvidia", *options, under=NAMESPACE)
+    await launcher.nth(1, "begin")
+    await launcher.said("the spare is dropped")
+    found = await agent.ask()
+    assert (found.spare_state, found.spare_reason) == (process.Spare.NONE, reason)
 
 
 async def test_nothing_that_the_program_has_started_is_left(agent: Agent) -> None:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubemend.agent.model.workloads import ContainerId
-from kubemend.agent.restart import counts, intents, process, steps
-from kubemend.agent.restart.process import Launcher, Seen, Silent, State
+from kubemend.agent.restart import counts, intents, process, spares, steps
+from kubemend.agent.restart.process import Launcher, NoSpare, Seen, Silent, State
 from kubemend.agent.restart.steps import Resolution
 from launcher import kubemend_run
 from tests.unit.restart import builders
@@ -147,6 +147,66 @@ def test_any_order_of_events_ends_with_one_program_and_at_most_one_kill(events: 
 def test_a_valid_answer_is_read() -> None:
     found = process.answer(json.dumps(VALID).encode())
     assert found == Launcher(State.RUNNING, 4, "r1", age=1.5, restarts=3, spare=77, ready=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "memory", "reason"),
+    [
+        ({}, 0, NoSpare.NOT_DUE),
+        ({"spare_memory": 2**53}, 2**53, NoSpare.NOT_DUE),
+        ({"spare_memory": 2**53 + 1}, 0, NoSpare.NOT_DUE),
+        ({"spare_memory": -1}, 0, NoSpare.NOT_DUE),
+        ({"spare_memory": True}, 0, NoSpare.NOT_DUE),
+        ({"spare_memory": [1]}, 0, NoSpare.NOT_DUE),
+        ({"no_spare": "it uses /dev/nvidia0", "spare_reason": "DeviceOpened"}, 0, NoSpare.DEVICE_OPENED),
+        ({"no_spare": "of an older launcher"}, 0, NoSpare.REASON_UNKNOWN),
+        ({"no_spare": "of a newer one", "spare_reason": "Melted"}, 0, NoSpare.REASON_UNKNOWN),
+        ({"spare_reason": "NotDue"}, 0, NoSpare.REASON_UNKNOWN),
+        ({"spare_reason": {}, "no_spare": "x"}, 0, NoSpare.REASON_UNKNOWN),
+    ],
+)
+def test_what_only_people_read_of_a_spare_makes_no_answer_invalid(
+    change: dict[str, object], memory: int, reason: NoSpare
+) -> None:
+    found = process.answer(json.dumps(VALID | change).encode())
+    assert (found.spare_memory, found.spare_reason) == (memory, reason)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted({*VALID, "spare_memory", "spare_reason"} - {"kubemend-run"})), JSON))
+def test_any_answer_is_an_error_or_gives_a_bounded_condition(change: dict[str, object]) -> None:
+    try:
+        found = process.answer(json.dumps(VALID | change).encode())
+    except ValueError:
+        return
+    assert 0 <= found.spare_memory <= 2**53
+    condition = spares.condition({"trainer": found})
+    assert condition.reason in spares.REASONS
+    assert condition.message.isprintable()
+    assert len(condition.message) <= spares.LONGEST_WHY + len("trainer: ")
+
+
+def test_the_launcher_has_the_agents_reasons() -> None:
+    launchers = {
+        kubemend_run.DEVICE_OPENED,
+        kubemend_run.TOO_MUCH_MEMORY,
+        kubemend_run.TOO_SLOW,
+        kubemend_run.KILLED,
+        kubemend_run.ENDED,
+        kubemend_run.NOT_IMPORTABLE,
+        kubemend_run.MODULE_CHANGED,
+        kubemend_run.DISABLED,
+        kubemend_run.NOT_PYTHON,
+        kubemend_run.UNSUPPORTED,
+    }
+    assert launchers == {each.value for each in NoSpare} - {"NotDue", "ReasonUnknown"}
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,10 @@ class World:
     rig: Rig
     pods: outside.Pods
     launchers: Launchers
-    states: list[Launcher | None] = field(default_factory=list)
+    states: list[Launcher | Silent | None] = field(default_factory=list)
     failed: list[tuple[ContainerSummary, str, Launcher]] = field(default_factory=list)
 
-    def changed(self, container: ContainerRef, launcher: Launcher | None) -> None:
+    def changed(self, container: ContainerRef, launcher: Launcher | Silent | None) -> None:
         assert container.name == "trainer"
         self.states.append(launcher)
 
@@ -111,10 +111,11 @@ async def test_a_failure_outside_gangs_does_not_wait_for_the_agent(world: World)
 
 async def test_a_launcher_that_does_not_answer_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "_FIRST_RETRY", 0.0)
-    world.launchers.answers += [Silent("not yet"), RUNS, Silent("gone"), Silent("gone"), RUNS]
+    gone = Silent("gone")
+    world.launchers.answers += [Silent("not yet"), RUNS, gone, gone, RUNS]
     async with world.watched():
         await eventually.true(lambda: len(world.launchers.asked) == 6)
-    assert world.states == [RUNS, None, RUNS]
+    assert world.states == [Silent("not yet"), RUNS, gone, RUNS]
 
 
 async def test_a_launcher_is_not_followed_after_its_container(world: World) -> None:
