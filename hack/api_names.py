@@ -177,6 +177,14 @@ WRITTEN_BY_PEOPLE: Final = (
         "none",
     ),
     Name(
+        options.OVERLAP,
+        Kind.ANNOTATION,
+        "Pod",
+        "`imports`",
+        "The successor in a swap imports while the old program dies, up to its first opening of the GPU driver.",
+        "it executes nothing until the old program is dead",
+    ),
+    Name(
         options.RESTART,
         Kind.LABEL,
         "Namespace",
