@@ -15,7 +15,7 @@ from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, Hook, PodUid, SandboxId
-from kubemend.agent.restart import cache, clone, host_files, intents, likeness, process, shm
+from kubemend.agent.restart import cache, clone, host_files, intents, likeness, overlap, process, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 TIME_LIMIT = 150.0
@@ -32,6 +32,9 @@ class Standbys(Protocol):
 
     async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
         """Freeze the old container and prepare the start of its successor. Raises HoldError."""
+
+    async def overlap(self, standby: Standby) -> overlap.Obstacle | None:
+        """Have a held successor run up to its first opening of the GPU driver; return why it stays held instead."""
 
     def freeze(self, pid: int | None) -> None:
         """Freeze the old container. Raises HoldError."""
@@ -103,8 +106,9 @@ class SuccessorSpec:
 
     ``shared_memory`` is the container's /dev/shm, ``compile_cache`` its part of the cache volume; ``sweep`` and
     ``emptying`` are their cleanups before its start. ``mount_points`` are the old container's, ``keeping`` is what
-    the successor keeps of it. ``original`` is the container that the successor must be like, because its config was
-    rebuilt; None if the runtime returned the config.
+    the successor keeps of it. ``overlap_request``: the pod allows it to import while its predecessor dies.
+    ``original`` is the container that the successor must be like, because its config was rebuilt; None if the runtime
+    returned the config.
     """
 
     successor: clone.Successor
@@ -118,7 +122,13 @@ class SuccessorSpec:
     emptying: CacheCleanup | None = None
     mount_points: tuple[str, ...] | None = None
     keeping: LayerKeeping | None = None
+    overlap_request: overlap.Request | None = None
     original: likeness.Original | None = None
+
+    @property
+    def cleans(self) -> bool:
+        """Return whether something is moved or removed before its start, when no container of its name may run."""
+        return self.keeping is not None or self.sweep is not None or self.emptying is not None
 
     @property
     def log_file(self) -> Path:

@@ -102,4 +102,5 @@ def together(outcomes: Iterable[Outcome]) -> Outcome:
         survivors=MappingProxyType(survivors),
         phases=MappingProxyType(phases),
         detail="; ".join(dict.fromkeys(outcome.detail for outcome in outcomes if outcome.detail)),
+        notes=tuple(note for outcome in outcomes for note in outcome.notes),
     )

@@ -17,8 +17,8 @@ from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.plan_runner import RELIST_SECONDS, PlanRunner, next_change
 from kubemend.agent.clients.cri.errors import CallFailed, CriError, NameReserved, NotFound
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
-from kubemend.agent.restart import clone, intents, likeness, steps, swap
-from kubemend.common import aio
+from kubemend.agent.restart import clone, intents, likeness, overlap, steps, swap
+from kubemend.common import aio, contained
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
@@ -102,6 +102,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
     alike: set[ContainerId] = field(default_factory=set)
     unlike: str | None = None
     refused: str | None = None
+    not_overlapped: overlap.Obstacle | None = overlap.Obstacle.NOT_BESIDE
 
     def next_steps(self) -> Sequence[steps.Step]:
         can_clone = self.made_from is not None
@@ -333,7 +334,41 @@ class _SwapRun(PlanRunner[intents.Intent]):
     async def started(self, container_id: ContainerId) -> None:
         if self.standby is not None:
             await self.standby.engaged()
+            await self._overlap(container_id)
         await super(_SwapRun, self).started(container_id)
+
+    async def _overlap(self, successor: ContainerId) -> None:
+        """Have the successor import while the old container dies, if the pod allows it and nothing forbids it."""
+        assert self.standby is not None
+        assert self.tools.standbys is not None
+        if self._overlap_requested is None or self.standby.driver is not None or self._overlap_forbidden is not None:
+            return
+        with contained.within(contained.Part.CONTAINER, successor) as work:
+            self.not_overlapped = await self.tools.standbys.overlap(self.standby)
+        if work.error is not None:
+            self.not_overlapped = overlap.Obstacle.INTERNAL_ERROR
+
+    def outcome(self, result: Result, *, detail: str = "") -> Outcome:
+        """Return the outcome, which says whether the successor imported early if the pod allows that.
+
+        Nothing can overlap the end of a container that has ended by itself.
+        """
+        found = super(_SwapRun, self).outcome(result, detail=detail)
+        if self._overlap_requested is None or not self.stopped_old:
+            return found
+        note = overlap.note(self.intent.target.name, self._overlap_forbidden or self.not_overlapped)
+        return replace(found, notes=(*found.notes, note))
+
+    @property
+    def _overlap_requested(self) -> overlap.Request | None:
+        return self.made_from.overlap_request if self.made_from is not None else None
+
+    @property
+    def _overlap_forbidden(self) -> overlap.Obstacle | None:
+        request = self._overlap_requested
+        if request is None or self.made_from is None:
+            return None
+        return overlap.obstacle(request, in_round=self.holding is not None, cleans=self.made_from.cleans)
 
     async def stop(self, container_id: ContainerId) -> None:
         """Stop a container; the frozen old one of a round by the kernel, and only then by the runtime.
@@ -424,7 +459,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
         if self.tools.standbys is None:
             raise HoldError("this node cannot hold containers")
         if self.standby is not None:
-            self.standby.hold.release()  # of a start that failed
+            self.standby.release()  # of a start that failed
         pid = self.frozen
         if pid is None:
             pid = (await self.tools.runtime.container_status(self.intent.old)).pid
@@ -440,7 +475,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
         if ContainerState.RUNNING in ours:
             standby.release_successor(old_is_dead=not self._old_runs)
         elif self.unanswered or ContainerState.UNKNOWN in ours:
-            standby.hold.release()  # the old one stays frozen until the containers are listed again
+            standby.release()  # the old one stays frozen until the containers are listed again
         else:
             standby.give_up()
 

@@ -12,6 +12,10 @@ HELD_SUCCESSOR_BYTES: Final = 16 << 20
 """Memory allowed for a held successor. Well above the measured amount, because runtimes that copy their own program
 into memory (runc's protection against CVE-2019-5736) take some 10 MB more."""
 
+IMPORTING_SUCCESSOR_BYTES: Final = 2 << 30
+"""Memory allowed for the imports of a successor (``agent.restart.overlap``). A Python process that has imported PyTorch
+or JAX with what belongs to them takes 0.4 to 1.5 GiB, before it uses a device."""
+
 _MEBI: Final = 1 << 20
 
 
@@ -24,17 +28,23 @@ class PodMemory:
     page_cache: int = 0
 
 
+def has_room(memory: PodMemory | None, *, needed: int) -> bool:
+    """Return whether a successor may take that many bytes next to the old container. ``memory``: ``why_no_room``."""
+    return memory is None or _free(memory) >= needed
+
+
 def why_no_room(memory: PodMemory | None) -> str:
     """Return why a successor cannot be held next to the old container; empty if it can.
 
     ``memory`` None: the pod has no limit, or the limit cannot be read. Then the successor may be held.
     """
-    if memory is None:
-        return ""
-    free = memory.limit - (memory.used - min(memory.page_cache, memory.used))
-    if free >= HELD_SUCCESSOR_BYTES:
+    if memory is None or has_room(memory, needed=HELD_SUCCESSOR_BYTES):
         return ""
     return (
-        f"the pod is {max(free, 0) // _MEBI} MiB below its memory limit of {memory.limit // _MEBI} MiB, and a "
+        f"the pod is {max(_free(memory), 0) // _MEBI} MiB below its memory limit of {memory.limit // _MEBI} MiB, and a "
         f"successor held next to the old container may take {HELD_SUCCESSOR_BYTES // _MEBI} MiB; raise the limit"
     )
+
+
+def _free(memory: PodMemory) -> int:
+    return memory.limit - (memory.used - min(memory.page_cache, memory.used))

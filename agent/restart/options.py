@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kubemend.agent.restart import intents, keep
 from kubemend.agent.restart.budget import Budget
+from kubemend.agent.restart.overlap import Overlap
 from kubemend.common import durations, exit_codes, targets
 
 PREFIX = "kubemend.io/"
@@ -26,6 +27,7 @@ LAUNCHER = PREFIX + "launcher"
 LAUNCHER_OPTIONS = PREFIX + "launcher-options"
 KEEP_CACHE = PREFIX + "keep-cache"
 KEEP = PREFIX + "keep"
+OVERLAP = PREFIX + "overlap"
 FATAL_EXIT_CODES = exit_codes.FATAL
 RESTARTS = PREFIX + "restarts"
 """Written, not read: how often the containers were restarted (``agent.reporters.restart_counts``)."""
@@ -49,6 +51,7 @@ _ALL = (
     CLEAN,
     KEEP_CACHE,
     KEEP,
+    OVERLAP,
     FATAL_EXIT_CODES,
     OWNER_COUNTS,
 )
@@ -85,7 +88,8 @@ class Options:
     one of the pod's targets (``agent.restart.members.targets``). ``fatal_exit_codes``: a container that exits with one
     of them is left to kubelet. ``owner_counts`` False: the pod's owner, of an unknown kind, does not count restarts.
     ``keep_cache``: the compile cache is never emptied (``agent.restart.cache``). ``keep`` are paths of the writable
-    layer that a successor keeps (``agent.restart.keep``).
+    layer that a successor keeps (``agent.restart.keep``). ``overlap``: what a successor may do while its predecessor
+    dies (``agent.restart.overlap``); None: nothing.
     """
 
     opted_in: bool = False
@@ -99,6 +103,7 @@ class Options:
     owner_counts: bool = True
     keep_cache: bool = False
     keep: tuple[str, ...] = ()
+    overlap: Overlap | None = None
 
     def budget(self) -> Budget:
         """Return the budget of each of the pod's containers."""
@@ -123,6 +128,7 @@ def parse(annotations: Mapping[str, str]) -> Options:
         owner_counts=_flag(OWNER_COUNTS, annotations.get(OWNER_COUNTS, "true")),
         keep_cache=_flag(KEEP_CACHE, annotations.get(KEEP_CACHE, "false")) or annotations.get(CACHE) == "Off",
         keep=kept_paths(annotations),
+        overlap=_overlap(annotations.get(OVERLAP)),
     )
 
 
@@ -159,6 +165,16 @@ def _strategy(text: str) -> intents.Strategy:
     except ValueError:
         known = ", ".join(strategy.value for strategy in intents.Strategy)
         raise BadAnnotationError(f"annotation {STRATEGY} is {text!r}; use one of {known}") from None
+
+
+def _overlap(text: str | None) -> Overlap | None:
+    if text is None:
+        return None
+    try:
+        return Overlap(text)
+    except ValueError:
+        known = ", ".join(each.value for each in Overlap)
+        raise BadAnnotationError(f"annotation {OVERLAP} is {text!r}; the only value is {known!r}") from None
 
 
 def _seconds(name: str, text: str, *, least: float = 0.0, most: float) -> float:

@@ -13,7 +13,7 @@ from kubemend.agent.actuator.layer_keeping import LayerKeeping, Request
 from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.actuator.shm_cleanup import ShmCleanup
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission, cache, clone, intents, keep, members, options, process, rules
+from kubemend.agent.restart import admission, cache, clone, intents, keep, members, options, overlap, process, rules
 from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.agent.restarts import restart_plan, runtime_state
 from kubemend.agent.restarts.dependencies import Dependencies
@@ -233,6 +233,7 @@ async def _prepare_swap(
                 old=intent.old,
                 refused=_obstacle_of_swap(intent, material),
             ),
+            overlap_request=_overlap(pod, several=len(decision.orders) > 1),
         )
         made.append((intent, material, found.siblings))
         if found is target:
@@ -290,6 +291,12 @@ def _emptying(outside: Dependencies, material: SuccessorSpec, *, after: int) -> 
     if not after or isinstance(material.compile_cache, cache.NotOurs):
         return None
     return CacheCleanup(outside.actuators.caches, material.compile_cache, young_deaths=after)
+
+
+def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:
+    """Return the pod's wish that a successor imports early; None if it has none. Raises BadAnnotationError."""
+    wanted = options.parse(pod.annotations).overlap
+    return overlap.Request(several) if wanted is overlap.Overlap.IMPORTS else None
 
 
 def _keeping(

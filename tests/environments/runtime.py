@@ -162,6 +162,7 @@ async def rig_in(tmp_path: Path) -> AsyncIterator[Rig]:
         server.calls.clear()
         yield rig
         assert not rig.standbys.held, "a successor stays held"
+        assert not rig.standbys.imports, "a successor stays held at its driver"
         assert not (rig.standbys.frozen and rig.standbys.old_runs()), "the old container stays frozen"
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.standby import EndedError, Standby
 from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart.overlap import Obstacle
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_runtime import Runtime
 
@@ -14,6 +15,7 @@ class Standbys:
     """``story`` is the list of events, in order. ``refusal`` makes ``prepare`` and ``freeze`` fail.
 
     ``dying``: the old one is about to end by itself, and does not freeze any more; ``gone``: its process has ended.
+    ``not_overlapped``: why no successor imports early; ``imports``: one is held at its driver.
     ``slow_to_die``: a kill by the kernel does not end it in time.
     """
 
@@ -26,6 +28,8 @@ class Standbys:
     gone: bool = False
     slow_to_die: bool = False
     held: set[ContainerId] = field(default_factory=set)
+    not_overlapped: Obstacle | None = None
+    imports: bool = False
 
     async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
         """Freeze the old one and hold the successor."""
@@ -34,6 +38,15 @@ class Standbys:
         self.held.add(successor)
         self.story.append("prepared")
         return Standby(hold=_Hold(self, successor), old=_Cgroup(self, self._old_of(successor)))
+
+    async def overlap(self, standby: Standby) -> Obstacle | None:
+        """Release the successor up to its driver, unless ``not_overlapped`` is why not."""
+        if self.not_overlapped is None:
+            standby.driver = _Driver(self)
+            self.imports = True
+            self.story.append("imports")
+            standby.hold.release()
+        return self.not_overlapped
 
     def freeze(self, pid: int | None) -> None:
         """Freeze the old one."""
@@ -96,6 +109,16 @@ class _Hold:
         if self.successor in self.standbys.held:
             self.standbys.held.discard(self.successor)
             self.standbys.story.append("released")
+
+
+@dataclass
+class _Driver:
+    standbys: Standbys
+
+    def release(self) -> None:
+        if self.standbys.imports:
+            self.standbys.imports = False
+            self.standbys.story.append("driver released")
 
 
 @dataclass

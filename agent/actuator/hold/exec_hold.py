@@ -78,10 +78,15 @@ class ExecHolds:
         self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="hold")
         self._roots: RootfsMountWatcher | None = None
 
+    @property
+    def at_most(self) -> float:
+        """Return the number of seconds after which every hold ends."""
+        return self._patience.at_most
+
     async def check(self) -> None:
         """Raise HoldError if no container can be held on this node."""
         os.close(_new_group())
-        runtime = await self._runtime_process()
+        runtime = await self.runtime_process()
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._threads, RootfsMountWatcher(runtime).kinds)
         except OSError as error:
@@ -91,11 +96,11 @@ class ExecHolds:
 
     async def could_have_held(self, container_id: ContainerId) -> bool:
         """Return whether a running container could have been held, and so its successor can be. Raises HoldError."""
-        return await self._has_overlay(container_id, await self._runtime_process(), await self._root(container_id))
+        return await self._has_overlay(container_id, await self.runtime_process(), await self._root(container_id))
 
     async def arm(self, container_id: ContainerId) -> "Hold":
         """Return the hold of a container that is about to be started. Always release it. Raises HoldError."""
-        runtime = await self._runtime_process()
+        runtime = await self.runtime_process()
         root = await self._root(container_id)
         if root is not None and not await self._has_overlay(container_id, runtime, root):
             raise HoldError(f"the container's root is not an overlay; {NEEDS_OVERLAYS}")
@@ -124,7 +129,8 @@ class ExecHolds:
         except OSError as error:
             raise HoldError(f"cannot read the runtime's mounts: {error.strerror}") from error
 
-    async def _runtime_process(self) -> Path:
+    async def runtime_process(self) -> Path:
+        """Return the runtime's directory in /proc, whose mounts are those of the host. Raises HoldError."""
         loop = asyncio.get_running_loop()
         try:
             pid = await loop.run_in_executor(self._threads, unix_sockets.listener, self._socket_path)

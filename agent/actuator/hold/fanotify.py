@@ -1,4 +1,4 @@
-"""The fanotify calls that holds need (fanotify(7)): permission events before a file is executed."""
+"""The fanotify calls that holds need (fanotify(7)): permission events before a file is executed or opened."""
 
 import ctypes
 import os
@@ -9,6 +9,8 @@ from pathlib import Path
 
 _CLASS_NOTIF, _CLASS_CONTENT, _CLOEXEC = 0x0, 0x4, 0x1  # linux/fanotify.h
 _MARK_ADD, _MARK_FLUSH, _MARK_FILESYSTEM = 0x1, 0x80, 0x100
+_MARK_MOUNT = 0x10
+_OPEN_PERM = 0x10000
 _OPEN_EXEC, _OPEN_EXEC_PERM = 0x1000, 0x40000
 _ALLOW = 0x1
 _AT_FDCWD = -100
@@ -62,9 +64,22 @@ def report_file(group: int, file: Path) -> None:
     _mark_file(group, file, _OPEN_EXEC)
 
 
-def _mark_file(group: int, file: Path, events: int) -> None:
+def hold_mount(group: int, file: int) -> None:
+    """Request a permission event for every opening on the mount on which an open file lies. Raises OSError.
+
+    The same file on another mount of the file system is not held. O_PATH is enough for ``file``.
+    """
+    _mark_file(group, Path(f"/proc/self/fd/{file}"), _OPEN_PERM, how=_MARK_MOUNT)
+
+
+def hold_file(group: int, file: int) -> None:
+    """Request a permission event for every opening of a file, given as it is open. Raises OSError."""
+    _mark_file(group, Path(f"/proc/self/fd/{file}"), _OPEN_PERM)
+
+
+def _mark_file(group: int, file: Path, events: int, *, how: int = 0) -> None:
     path = os.fsencode(file)
-    if _libc.fanotify_mark(group, _MARK_ADD, ctypes.c_uint64(events), ctypes.c_int(_AT_FDCWD), path) < 0:
+    if _libc.fanotify_mark(group, _MARK_ADD | how, ctypes.c_uint64(events), ctypes.c_int(_AT_FDCWD), path) < 0:
         raise _error(str(file))
 
 

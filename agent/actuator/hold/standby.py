@@ -12,10 +12,12 @@ import structlog
 
 from kubemend.agent.actuator.hold import cgroups, pod_memory
 from kubemend.agent.actuator.hold.cgroups import Cgroup, Mark
+from kubemend.agent.actuator.hold.driver_hold import DriverHolds, NotHeldError
 from kubemend.agent.actuator.hold.exec_hold import NEEDS_OVERLAYS, ExecHolds, HoldError
 from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import headroom
+from kubemend.agent.restart.overlap import Obstacle
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +36,12 @@ class Held(Protocol):
     def release(self) -> None: ...
 
 
+class Released(Protocol):
+    """What holds the openings of the successor's driver libraries (``driver_hold.DriverHold``)."""
+
+    def release(self) -> None: ...
+
+
 class Frozen(Protocol):
     """The old container (``cgroups.Cgroup``). Each call raises OSError."""
 
@@ -48,10 +56,14 @@ class EndedError(HoldError):
 
 @dataclass(slots=True)
 class Standby:
-    """One successor on standby. Either ``release_successor`` or ``give_up`` ends it; both may be called again."""
+    """One successor on standby. Either ``release_successor`` or ``give_up`` ends it; both may be called again.
+
+    ``driver`` holds it at the GPU driver's libraries once it may import (``Standbys.overlap``).
+    """
 
     hold: Held
     old: Frozen
+    driver: Released | None = None
 
     async def engaged(self) -> None:
         """Verify the hold. Call when the runtime has started the successor."""
@@ -62,11 +74,17 @@ class Standby:
         """Release the successor; kill the old one first if it is not dead."""
         if not old_is_dead:
             _try(self.old.kill)
+        self.release()
+
+    def release(self) -> None:
+        """Release the successor, whatever the old one does."""
         self.hold.release()
+        if self.driver is not None:
+            self.driver.release()
 
     def give_up(self) -> None:
         """Thaw the old one; the successor must be gone."""
-        self.hold.release()
+        self.release()
         _try(self.old.thaw)
 
 
@@ -115,6 +133,7 @@ class Standbys:
         self._cgroup_root = cgroup_root
         self._owner = owner
         self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="standby")
+        self._drivers = DriverHolds(at_most=holds.at_most, threads=self._threads)
 
     async def check(self) -> None:
         """Raise HoldError if this node cannot do it."""
@@ -150,6 +169,30 @@ class Standbys:
             hold.release()
             raise
         return Standby(hold=hold, old=old)
+
+    async def overlap(self, standby: Standby) -> Obstacle | None:
+        """Have a held successor run up to its first opening of the GPU driver; return why it does not, and stays held.
+
+        Call it when the runtime has started the successor: OCI hooks may open the libraries, too.
+        """
+        pid = standby.hold.asker
+        if pid is None:
+            return Obstacle.NOT_HELD
+        memory = pod_memory.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root)
+        if not headroom.has_room(memory, needed=headroom.IMPORTING_SUCCESSOR_BYTES):
+            return Obstacle.NO_ROOM
+        try:
+            driver = await self._drivers.arm(self._proc / str(pid), runtime=await self._holds.runtime_process())
+        except (NotHeldError, HoldError) as error:
+            obstacle = error.obstacle if isinstance(error, NotHeldError) else Obstacle.NOT_MARKED
+            log.info("standby.no_driver", reason=obstacle.value, error=str(error))
+            return obstacle
+        if standby.hold.asker != pid:  # its hold has ended in the meantime
+            driver.release()
+            return Obstacle.NOT_HELD
+        standby.driver = driver
+        standby.hold.release()
+        return None
 
     async def kill(self, standby: Standby, *, timeout: float) -> bool:
         """Kill the old container of a standby; return whether all of its processes have ended within ``timeout``."""

@@ -6,6 +6,8 @@ from typing import Any, Final
 import pytest
 
 from hack.devnode import images
+from kubemend.agent.model import conditions
+from kubemend.agent.restart import overlap
 from kubemend.agent.restart.intents import Strategy
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
@@ -124,3 +126,25 @@ async def test_mount_at_the_termination_path_is_never_written(board: Board, tmp_
             assert precious.read_text() == "precious " * 1000, strategy
     after = precious.stat()
     assert (after.st_mtime_ns, after.st_mode, after.st_ino) == (before.st_mtime_ns, before.st_mode, before.st_ino)
+
+
+@pytest.mark.long
+async def test_successor_imports_while_the_old_program_dies_and_kubelet_keeps_it(board: Board, tmp_path: Path) -> None:
+    library = tmp_path / "libcuda.so.550.1"
+    library.write_text("stands in for the driver's")
+    place = f"/usr/lib/{library.name}"
+    volume = {"name": "driver", "hostPath": {"path": str(library), "type": "File"}}
+    mount: dict[str, Any] = {"name": "driver", "mountPath": place, "readOnly": True}
+    script, annotations = f"cat {place} > /tmp/loaded; {LOOP}", {"kubemend.io/overlap": "imports"}
+    spec = {"volumes": [volume]}
+    async with board.pod("overlap", script, annotations=annotations, spec=spec, volumeMounts=[mount]) as first:
+        after = await board.restarted("overlap", Strategy.SWAP, first)
+        note = overlap.note("main", None)
+        await board.until("overlap", lambda seen: note in restart_message(seen), what="a condition that reports it")
+        await board.run(after.running[0], "sh", "-c", "until [ -s /tmp/loaded ]; do sleep 0.05; done")
+
+
+def restart_message(seen: Seen) -> str:
+    """Return the message of the pod's condition InPlaceRestart; empty if it has none."""
+    found = (each for each in seen.status["conditions"] if each["type"] == conditions.IN_PLACE_RESTART)
+    return next((str(each["message"]) for each in found), "")

@@ -10,6 +10,8 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
+from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
+from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
@@ -23,7 +25,8 @@ from kubemend.agent.model.workloads import (
     SleepHook,
     UnsupportedHook,
 )
-from kubemend.agent.restart import intents, likeness, steps, swap
+from kubemend.agent.restart import intents, likeness, overlap, steps, swap
+from kubemend.common import contained
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
 from tests.environments.runtime import LAST_WORDS, TARGET, Rig
@@ -603,3 +606,163 @@ async def test_stop_timeout_of_hanging_runtime_undoes_nothing(
     assert outcome.result is Result.SWAPPED
     assert "RemoveContainer" not in changes(rig)
     assert len(await rig.running()) == 1
+
+
+IMPORTED = overlap.note("trainer", None)
+
+
+@STARTS_FIRST
+async def test_successor_imports_while_the_old_container_is_stopped(rig: Rig, order: intents.SwapOrder) -> None:
+    intent = rig.intent(order=order)
+    outcome = await rig.actuator().carry_out(
+        intent, material=await rig.material(intent, overlap_request=overlap.Request())
+    )
+    assert (outcome.result, outcome.notes) == (Result.SWAPPED, (IMPORTED,))
+    assert standbys(rig).story == ["frozen", "prepared", "imports", "released", "driver released"]
+    assert changes(rig) == ["CreateContainer", "StartContainer", "StopContainer"]
+
+
+async def test_importing_successor_waits_for_the_devices_of_the_dead_one(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    gates = ShutGates()
+    actuator = SwapActuator(replace(rig.tools(), gates=gates))
+    work = asyncio.create_task(
+        actuator.carry_out(intent, material=await rig.material(intent, overlap_request=overlap.Request()))
+    )
+    await gates.reached.wait()
+    assert standbys(rig).story == ["frozen", "prepared", "imports", "released"]
+    assert not standbys(rig).old_runs()
+    gates.open = True
+    assert (await work).result is Result.SWAPPED
+    assert standbys(rig).story[-1] == "driver released"
+
+
+class ShutGates(ReleaseGates):
+    """Gates that stay shut until they are opened."""
+
+    def __init__(self) -> None:
+        super().__init__(driver=NoDriver(), processes=NoProcesses())
+        self.reached = asyncio.Event()
+        self.open = False
+
+    async def opens(self, restart: str, *, timeout: float | None = None) -> bool:
+        self.reached.set()
+        await asyncio.sleep(0)
+        return self.open
+
+
+async def test_pod_without_the_wish_imports_nothing_early(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    assert outcome.notes == ()
+    assert "imports" not in standbys(rig).story
+
+
+@pytest.mark.parametrize("obstacle", [overlap.Obstacle.NO_DRIVER, overlap.Obstacle.NO_ROOM])
+async def test_successor_that_cannot_be_held_at_its_driver_stays_held(rig: Rig, obstacle: overlap.Obstacle) -> None:
+    standbys(rig).not_overlapped = obstacle
+    intent = rig.intent(order=START_FIRST)
+    outcome = await rig.actuator().carry_out(
+        intent, material=await rig.material(intent, overlap_request=overlap.Request())
+    )
+    assert (outcome.result, outcome.notes) == (Result.SWAPPED, (overlap.note("trainer", obstacle),))
+    assert standbys(rig).story == ["frozen", "prepared", "released"]
+
+
+async def test_successor_of_a_round_imports_nothing_early(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    holding = HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"})
+    material = await rig.material(intent, overlap_request=overlap.Request())
+    outcome = await rig.actuator().carry_out(intent, material=material, holding=holding)
+    assert outcome.notes == (overlap.note("trainer", overlap.Obstacle.IN_ROUND),)
+    assert "imports" not in standbys(rig).story
+    holding.release()
+
+
+async def test_successor_that_is_not_started_beside_the_old_one_imports_nothing_early(rig: Rig) -> None:
+    intent = rig.intent(order=intents.SwapOrder.STOP_FIRST)
+    outcome = await rig.actuator().carry_out(
+        intent, material=await rig.material(intent, overlap_request=overlap.Request())
+    )
+    assert outcome.notes == (overlap.note("trainer", overlap.Obstacle.NOT_BESIDE),)
+
+
+async def test_internal_error_of_an_overlap_keeps_the_successor_held(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: object) -> None:
+        raise RuntimeError("internal")
+
+    monkeypatch.setattr(standbys(rig), "overlap", fail)
+    intent = rig.intent(order=START_FIRST)
+    counted = contained.count()
+    outcome = await rig.actuator().carry_out(
+        intent, material=await rig.material(intent, overlap_request=overlap.Request())
+    )
+    assert outcome.notes == (overlap.note("trainer", overlap.Obstacle.INTERNAL_ERROR),)
+    assert standbys(rig).story == ["frozen", "prepared", "released"]
+    assert contained.count() == counted + 1
+
+
+async def test_end_of_a_container_that_has_ended_is_overlapped_by_nothing(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    material = await rig.material(intent, overlap_request=overlap.Request())
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert (outcome.result, outcome.notes) == (Result.SWAPPED, ())
+
+
+async def test_importing_successor_of_an_unkillable_container_is_removed(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    material = await rig.material(intent, overlap_request=overlap.Request())
+    rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert outcome.result is Result.STUCK
+    assert [view.id for view in await rig.running()] == [rig.old]
+
+
+async def test_failing_stop_of_an_overlapped_container_kills_it_before_the_driver_is_released(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    material = await rig.material(intent, overlap_request=overlap.Request())
+    rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
+    outcome = await rig.actuator(time_limit=0.5).carry_out(intent, material=material)
+    assert outcome.result is Result.UNFINISHED
+    assert standbys(rig).story[-2:] == ["killed", "driver released"]
+
+
+async def test_successor_that_dies_of_its_imports_is_left_to_kubelet(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    gates = ShutGates()
+    actuator = SwapActuator(replace(rig.tools(), gates=gates))
+    work = asyncio.create_task(
+        actuator.carry_out(intent, material=await rig.material(intent, overlap_request=overlap.Request()))
+    )
+    await gates.reached.wait()
+    (importing,) = await rig.running()
+    rig.server.runtime.exit(importing.id, exit_code=1)
+    gates.open = True
+    assert (await work).result is Result.SUCCESSOR_EXITED
+    assert await rig.running() == []
+
+
+async def test_lost_start_answer_overlaps_once(rig: Rig) -> None:
+    intent = rig.intent(order=START_FIRST)
+    material = await rig.material(intent, overlap_request=overlap.Request())
+    rig.server.fail("StartContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True)
+    outcome = await rig.actuator().carry_out(intent, material=material)
+    assert (outcome.result, outcome.notes) == (Result.SWAPPED, (IMPORTED,))
+    assert standbys(rig).story.count("imports") == 1
+
+
+@STARTS_FIRST
+@pytest.mark.parametrize("calls", range(4))
+@pytest.mark.parametrize("resolution", steps.Resolution)
+async def test_interrupted_overlap_is_completed_or_undone(
+    rig: Rig, order: intents.SwapOrder, calls: int, resolution: steps.Resolution
+) -> None:
+    """The kernel has released what the dead agent held; the successor may be anywhere in its program."""
+    intent = rig.intent(order=order)
+    material = await rig.material(intent, overlap_request=overlap.Request())
+    await crash_after(rig, intent, material=material, calls=calls)
+    outcome = await rig.actuator().carry_out(intent, material=material, resolution=resolution)
+    assert outcome.result in (Result.SWAPPED, Result.UNDONE)
+    assert len(await rig.running()) == 1
+    assert not [view for view in await rig.containers() if view.state is ContainerState.CREATED]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubemend.agent.restart.headroom import HELD_SUCCESSOR_BYTES, PodMemory, why_no_room
+from kubemend.agent.restart.headroom import HELD_SUCCESSOR_BYTES, PodMemory, has_room, why_no_room
 
 MIB = 1 << 20
 BYTES = st.integers(0, 1 << 50)
@@ -31,6 +31,19 @@ def test_why_no_room_says_how_near_and_what_to_do() -> None:
         "the pod is 5 MiB below its memory limit of 64 MiB, and a successor held next to the old container may "
         "take 16 MiB; raise the limit"
     )
+
+
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        (None, True),
+        (PodMemory(limit=100, used=60), True),
+        (PodMemory(limit=100, used=61), False),
+        (PodMemory(limit=100, used=61, page_cache=1), True),
+    ],
+)
+def test_has_room_counts_page_cache_as_free(memory: PodMemory | None, expected: bool) -> None:
+    assert has_room(memory, needed=40) is expected
 
 
 @given(limit=BYTES, used=BYTES, cache=BYTES, more=BYTES)

@@ -4,6 +4,7 @@ import pytest
 
 from kubemend.agent.restart import options
 from kubemend.agent.restart.options import BadAnnotationError, Clean, Heartbeat
+from kubemend.agent.restart.overlap import Overlap
 
 FILE, TIMEOUT, CLEAN = options.HEARTBEAT_FILE, options.HEARTBEAT_TIMEOUT, options.CLEAN
 
@@ -49,6 +50,17 @@ def test_heartbeat_timeout_ranges_from_a_second_to_a_day(text: str, seconds: flo
 @pytest.mark.parametrize("text", ["shm", " shm ", "shm,shm", "shm,"])
 def test_clean_accepts_shm(text: str) -> None:
     assert options.parse({CLEAN: text}).clean == {Clean.SHM}
+
+
+def test_nothing_overlaps_by_default() -> None:
+    assert options.parse({}).overlap is None
+    assert options.parse({options.OVERLAP: "imports"}).overlap is Overlap.IMPORTS
+
+
+@pytest.mark.parametrize("text", ["", "true", "Imports", "imports,", "device"])
+def test_overlap_refuses_other_values(text: str) -> None:
+    with pytest.raises(BadAnnotationError, match=f"{options.OVERLAP} .* the only value is 'imports'"):
+        options.parse({options.OVERLAP: text})
 
 
 @pytest.mark.parametrize("text", ["tmp", "shm,tmp", "SHM", "true"])

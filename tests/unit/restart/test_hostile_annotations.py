@@ -26,12 +26,13 @@ TARGET: Final = builders.TARGET
 OTHER: Final = ContainerRef(replace(builders.POD, name="other", uid=PodUid("uid-2")), "trainer")
 CAUSE: Final = admission.Cause(code="Xid31", message="Xid 31", happened_at=100.0)
 NAMES: Final = ("restart", "strategy", "containers", "grace-period", "max-restarts", "heartbeat-file")
-MORE_NAMES: Final = ("heartbeat-timeout", "clean", "fatal-exit-codes", "hold", "gang", "restart-id")
+MORE_NAMES: Final = ("heartbeat-timeout", "clean", "fatal-exit-codes", "hold", "gang", "restart-id", "overlap")
 
 words = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
 telling = st.sampled_from(
     [
-        "InPlace", "swap", "rerun", "reset", "rules", "auto", "trainer", "trainer,", ",,,", "shm", "shm,shm", "1", "0",
+        "InPlace", "swap", "rerun", "reset", "rules", "auto", "trainer", "trainer,", ",,,", "shm", "shm,shm", "imports",
+        "1", "0",
         "-0", "1e308", "1e999", "nan", "inf", "-1", "9" * 9, "9" * 5000, "٣", "1_0", "0x1", "1s", "1h", "1ms", "h",
         "/", "//", "/a", "/a/../b", "/a\0b", "a" * 100_000, "\r\n", "\x1b[31m", "\u202e", "{}", "[" * 1000, "%s%n", " ",
     ]

@@ -1,0 +1,46 @@
+"""What becomes of a pod's wish that its successor imports while the old program dies."""
+
+import pytest
+
+from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.restart import overlap
+from kubemend.agent.restart.overlap import Obstacle
+from kubemend.agent.restarts import planning, restart_plan
+from tests.environments.restarts import NOW, RestartEnv
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({}, Obstacle.NOT_BESIDE),
+        ({"keep": "/a"}, Obstacle.CLEANS),
+        ({"clean": "shm"}, Obstacle.CLEANS),
+        ({"containers": "trainer,logger"}, Obstacle.SEVERAL_CONTAINERS),
+    ],
+    ids=["alone", "keeps", "cleans", "several"],
+)
+async def test_condition_has_the_reason_why_nothing_overlaps(
+    env: RestartEnv, annotations: dict[str, str], expected: Obstacle
+) -> None:
+    condition = await env.ask(strategy="swap", overlap="imports", **annotations)
+    assert condition.status is ConditionStatus.TRUE
+    assert overlap.note("trainer", expected) in condition.message
+
+
+async def test_condition_of_a_pod_without_the_wish_says_nothing(env: RestartEnv) -> None:
+    condition = await env.ask(strategy="swap")
+    assert "import" not in condition.message
+
+
+async def test_other_value_refuses_the_restart(env: RestartEnv) -> None:
+    condition = await env.ask(strategy="swap", overlap="everything")
+    assert condition.status is ConditionStatus.FALSE
+    assert "kubemend.io/overlap" in condition.message
+
+
+async def test_resumed_swap_overlaps_nothing(env: RestartEnv) -> None:
+    act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW))
+    assert isinstance(act, restart_plan.SwapPlan)
+    (swap,) = act.swaps
+    assert swap.material is not None
+    assert swap.material.overlap_request is None
