@@ -14,7 +14,7 @@ import yaml
 from hack import api_schema, generated
 from kubemend.agent.restart import budget, cache, clone, intents, keep, options
 from kubemend.controller.jobset import conditions
-from kubemend.controller.jobset.placement import device_taints, marks
+from kubemend.controller.jobset.placement import device_taints, exclusive
 from kubemend.controller.jobset.spec import model
 from kubemend.controller.restarts import objects
 from kubemend.controller.rounds import states, status
@@ -46,8 +46,8 @@ def render(definition: Mapping[str, Any]) -> str:
         clone=clone,
         conditions=conditions,
         device_taints=device_taints,
+        exclusive=exclusive,
         keep=keep,
-        marks=marks,
         model=model,
         objects=objects,
         options=options,

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from hack.devnode.containerd import Containerd
-from hack.devnode.pods import Pods, RunningPod, container
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
 from kubemend.agent.actuator.device_release import ReleaseGates
@@ -37,6 +36,7 @@ from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import unix_sockets
 from tests import eventually
+from tests.devnode.pods import Pods, RunningPod, container
 
 pytestmark = pytest.mark.containerd
 
