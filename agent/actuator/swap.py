@@ -396,7 +396,11 @@ class _SwapRun(PlanRunner[intents.Intent]):
         return await self.tools.standbys.kill(self.standby, timeout=_ENDED_SECONDS)
 
     async def stopped(self, container_id: ContainerId) -> None:
-        """Release the successor: the old one is dead. Wait until it has left its devices before."""
+        """Release the successor: the old one is dead. Wait until it has left its devices before.
+
+        In a terminating pod it stays held, until it is removed: kubelet may not have seen it, and CRI-O gives such a
+        container up to two minutes after SIGTERM.
+        """
         self.stopped_old |= container_id == self.intent.old
         if self.standby is None or container_id != self.intent.old:
             return
@@ -411,6 +415,8 @@ class _SwapRun(PlanRunner[intents.Intent]):
                     self.extend_time()
         finally:
             self.waited_at_gate(since=begun, within=steps.StepKind.STOP)
+        if self.is_ending():
+            return
         await self.clean_before_start(container_id)
         self._end_standby()
         for view in self.seen:

@@ -50,6 +50,13 @@ async def test_a_successor_on_standby_is_removed_and_the_old_one_runs_on(rig: Ri
     assert "StopContainer" not in rig.server.called()
 
 
+@pytest.mark.parametrize("order", [SwapOrder.START_FIRST, SwapOrder.START_ELSE_STOP_FIRST])
+async def test_a_successor_on_standby_is_removed_when_the_old_one_is_dead(rig: Rig, order: SwapOrder) -> None:
+    await swapped(rig, order, ends="StopContainer")
+    assert await rig.running() == []
+    assert {view.id for view in await rig.containers()} == {rig.old}
+
+
 async def test_no_successor_is_created_for_a_container_that_has_been_stopped(rig: Rig) -> None:
     await swapped(rig, SwapOrder.STOP_FIRST, ends="StopContainer")
     assert await rig.running() == []

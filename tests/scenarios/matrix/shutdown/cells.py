@@ -73,19 +73,24 @@ class Cell:
         return "-".join(filter(None, parts)).lower().replace("_", "-")
 
 
-def every() -> Iterator[Cell]:
-    """Yield every valid cell. An error of its own is not asked for by a strategy: there is one of each kind."""
+def every(*, on_crio: bool = False) -> Iterator[Cell]:
+    """Yield every valid cell. An error of its own is not asked for by a strategy: there is one of each kind.
+
+    On CRI-O a rerun is refused, and so is a swap with a grace period.
+    """
     for strategy, moment, end, critical in itertools.product(STRATEGIES, Moment, End, (False, True)):
         if moment in METHODS and moment not in _CALLS[strategy]:
+            continue
+        if on_crio and (strategy is Strategy.RERUN or (strategy is Strategy.SWAP and moment is Moment.IN_GRACE)):
             continue
         if moment is Moment.CRASHED and (strategy is not STRATEGIES[0] or end is not End.FAILS):
             continue
         yield Cell(strategy, moment, end, critical)
 
 
-def selection() -> list[Cell]:
+def selection(*, on_crio: bool = False) -> list[Cell]:
     """Return one cell of each strategy and moment, with all ends and both priorities."""
     found: dict[tuple[Strategy, Moment], list[Cell]] = {}
-    for cell in every():
+    for cell in every(on_crio=on_crio):
         found.setdefault((cell.strategy, cell.moment), []).append(cell)
     return [some[number % len(some)] for number, some in enumerate(found.values())]

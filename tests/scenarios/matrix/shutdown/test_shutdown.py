@@ -6,6 +6,7 @@ from typing import Final
 import pytest
 
 from bench.journal import Journal
+from hack.devnode.runtime_config import CRIO, RuntimeOptions
 from kubemend.agent.restart.intents import Strategy
 from tests import eventually
 from tests.scenarios.matrix.shutdown import cells
@@ -20,7 +21,8 @@ SIDE_BY_SIDE: Final = 8
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "batch" in metafunc.fixturenames:
         full = metafunc.config.getoption("--matrix", "selection") == "full"
-        every = list(cells.every()) if full else cells.selection()
+        on_crio = RuntimeOptions().program == CRIO
+        every = list(cells.every(on_crio=on_crio)) if full else cells.selection(on_crio=on_crio)
         batches = [every[first : first + SIDE_BY_SIDE] for first in range(0, len(every), SIDE_BY_SIDE)]
         metafunc.parametrize("batch", batches, ids=[str(number) for number in range(1, len(batches) + 1)])
 
