@@ -4,10 +4,13 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
+from typing import Final
 
 import hypothesis
 import pytest
 import structlog
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from hack.devnode import processes
 
@@ -16,6 +19,16 @@ pytest_plugins = ["tests.control_plane"]
 # Python's own helper of multiprocessing: once started, it lives as long as the program by design.
 _RESOURCE_TRACKER = "multiprocessing.resource_tracker"
 _TASK_SECONDS = 10.0  # for a task that is just ending; only a test that leaves one waits for so long
+
+_TOGETHER: Final = (
+    "tests/contract/kubelet/",
+    "tests/crio/",
+    "tests/scenarios/endings/",
+    "tests/scenarios/gang/",
+    "tests/scenarios/matrix/shutdown/",
+    "tests/scenarios/placed/",
+)
+"""Packages that start a cluster for all their tests: one worker process runs all of each, so it starts once."""
 
 # The duration of an example depends on the machine, not on the code.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -39,6 +52,20 @@ class _WiderFixtures:
             return (yield)
         finally:
             _of_wider_fixtures.update(_children() - before)
+
+
+class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Distribute modules over the worker processes, and some packages as a whole."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        packages = [name for name in _TOGETHER if nodeid.startswith(name)]
+        return packages[0] if packages else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    """Distribute the tests of ``--dist loadscope``; return None for other ways."""
+    return _Scheduling(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
