@@ -36,7 +36,7 @@ crio: venv  ## build CRI-O from its Go module, once, as the dev cluster's second
 	python -m hack.devnode crio
 
 platforms: venv  ## build other projects' controllers of training pods from their Go modules, once (half an hour on two cores)
-	python -m hack.devnode platforms
+	python -m tests.platforms
 
 image: venv  ## build the image with buildah on a base of Debian's packages, and list its content (Debian, root)
 	python -m hack.image

@@ -11,8 +11,8 @@ from bench.faults.scale import Scale
 from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
 from bench.faults.trainers import Trainer
+from bench.faults.wallclock import WallClock
 from hack.devnode.gangs import Gang
-from hack.devnode.wallclock import WallClock
 
 PROMISE: Final = (
     "A wall clock that jumps by an hour, forward or back, loses no verdict, restarts nothing by itself, blocks "
@@ -30,7 +30,7 @@ _JUMPS: Final = (
 
 
 async def tried(stage: Stage, scale: Scale, told: Told) -> None:
-    """Set the clock of agent and controller only (``hack.devnode.wallclock``)."""
+    """Set the clock of agent and controller only (``bench.faults.wallclock``)."""
     del scale  # cannot be shortened
     with WallClock.made(stage.directory / "clock") as clock:
         async with (

@@ -6,11 +6,10 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from bench.faults import looking
+from bench.faults import disks, looking
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
 from bench.faults.telling import Kind, Told
-from hack.devnode import disks
 from hack.devnode.observer import Seen
 
 PROMISE: Final = (

@@ -24,7 +24,6 @@ from hack.devnode import (
     leftovers,
     node,
     packages,
-    platforms,
     processes,
     ready,
     runtime_config,
@@ -93,14 +92,6 @@ def build_kubernetes() -> None:
     click.echo(kubernetes.ensure())
 
 
-@main.command("platforms")
-def build_platforms() -> None:
-    """Build the controllers of other projects that own training pods, once."""
-    logs.configure(log_format="console")
-    for each in platforms.ALL:
-        click.echo(each.build())
-
-
 @main.command("crio")
 def build_crio() -> None:
     """Build CRI-O from its Go module, once."""
@@ -110,11 +101,10 @@ def build_crio() -> None:
 
 @main.command()
 def versions() -> None:
-    """Print the version that each real part of a dev cluster reports, and those of the controllers that are built."""
+    """Print the version that each real part of a dev cluster reports."""
     answers = {"containerd": ".".join(str(number) for number in packages.ensure_packages().version)}
     answers |= {"cri-o": crio.reported()} if not crio.missing() else {}
     answers |= kubernetes.reported(where) if (where := kubernetes.assets()) else {}
-    answers |= {each.name: each.module.version for each in platforms.ALL if not each.missing()}
     for name, version in answers.items():
         click.echo(f"{name:<26}{version}")
 

@@ -9,12 +9,13 @@ from typing import Any, Self
 import pytest
 
 from hack.devnode import cluster as clusters
-from hack.devnode import controlplane, platforms
+from hack.devnode import controlplane
 from hack.devnode.cluster import Cluster
 from hack.devnode.node import DevNode
-from hack.devnode.platforms import Platform
 from hack.devnode.rounds import Rounds
 from kubemend.common.kube import client as kube
+from tests.platforms import controllers
+from tests.platforms.controllers import Platform
 from tests.platforms.owned import Kind, Owned
 from tests.scenarios.gang.product import PATIENT, Product
 
@@ -65,7 +66,7 @@ class Story:
             api = await stack.enter_async_context(kube.connect(kubeconfig=cluster.first.kubeconfig))
             product = await stack.enter_async_context(Product.on(cluster, state=state))
             await stack.enter_async_context(upon(cluster.first, api))
-            await stack.enter_async_context(platforms.run(platform, cluster.first, api))
+            await stack.enter_async_context(controllers.run(platform, cluster.first, api))
             control_plane = cluster.first.layout.root / "control-plane"
             await stack.enter_async_context(controlplane.on(cluster.first.kubeconfig, control_plane))
             await product.start(*PATIENT, nodes=len(cluster.nodes))

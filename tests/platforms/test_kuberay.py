@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import platforms
 from hack.devnode.cluster import Cluster
 from kubemend.common import gangs
 from tests.devnode.workload import SHARED
+from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 
@@ -56,7 +56,7 @@ def spec(training: Owned) -> Json:
 async def test_a_group_of_workers_is_restarted_as_one_and_the_head_is_not(
     cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
-    async with Story.beside(platforms.KUBERAY, cluster, KIND, size=2, state=tmp_path, tell=tell) as story:
+    async with Story.beside(controllers.KUBERAY, cluster, KIND, size=2, state=tmp_path, tell=tell) as story:
         training = story.training
         await training.begin(spec(training))
         (head,) = await training.others("ray.io/node-type=head")

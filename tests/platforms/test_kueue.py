@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import images, jobsets, platforms
+from hack.devnode import images, jobsets
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import NAMESPACE
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
+from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 
@@ -88,7 +89,7 @@ class Urgent:
 async def test_a_queued_job_is_restarted_as_one_and_a_preemption_ends_its_round(
     cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
-    async with Story.beside(platforms.KUEUE, cluster, KIND, size=MEMBERS, state=tmp_path, tell=tell) as story:
+    async with Story.beside(controllers.KUEUE, cluster, KIND, size=MEMBERS, state=tmp_path, tell=tell) as story:
         training, urgent = story.training, Urgent(story.training.api)
         await make_queue(training.api)
         await training.begin(spec(training), labels=QUEUE)

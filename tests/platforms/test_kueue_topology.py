@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import jobsets, node, platforms
+from hack.devnode import jobsets, node
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import NAMESPACE
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 from tests import clusters
+from tests.platforms import controllers
 from tests.platforms import test_kueue as kueue
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
@@ -84,7 +85,7 @@ async def chosen(training: Owned) -> set[str]:
 async def test_a_spare_node_takes_a_failed_ones_place_in_a_round(
     block: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
-    async with Story.beside(platforms.KUEUE, block, KIND, size=MEMBERS, state=tmp_path, tell=tell) as story:
+    async with Story.beside(controllers.KUEUE, block, KIND, size=MEMBERS, state=tmp_path, tell=tell) as story:
         training = story.training
         await make_queue(training.api, block)
         await training.begin(spec(training), labels=kueue.QUEUE)

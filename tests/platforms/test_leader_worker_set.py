@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import platforms
 from hack.devnode.cluster import Cluster
+from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 
@@ -42,7 +42,7 @@ def spec(training: Owned, *, policy: str) -> Json:
 async def test_a_group_is_restarted_as_one_and_never_recreated(
     cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
-    platform = platforms.LEADER_WORKER_SET
+    platform = controllers.LEADER_WORKER_SET
     async with Story.beside(platform, cluster, KIND, size=3, state=tmp_path, tell=tell) as story:
         await story.training.begin(spec(story.training, policy="None"))
         other = await story.training.others(OTHER_GROUP)
@@ -56,7 +56,7 @@ async def test_a_group_is_restarted_as_one_and_never_recreated(
 async def test_a_group_that_it_recreates_by_itself_is_left_to_it(
     cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
-    platform = platforms.LEADER_WORKER_SET
+    platform = controllers.LEADER_WORKER_SET
     async with Story.beside(platform, cluster, KIND, size=3, state=tmp_path, tell=tell) as story:
         training = story.training
         await training.begin(spec(training, policy="RecreateGroupOnPodRestart"))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import platforms
 from hack.devnode.cluster import Cluster
 from kubemend.common.kube import client as kube
+from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 
@@ -64,7 +64,7 @@ def has(condition: str) -> Callable[[Json], bool]:
 async def test_a_job_is_restarted_as_one_with_its_launcher_and_succeeds(
     cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
-    platform, size = platforms.MPI_OPERATOR, LAUNCHER_AND_WORKERS
+    platform, size = controllers.MPI_OPERATOR, LAUNCHER_AND_WORKERS
     async with Story.beside(platform, cluster, KIND, size=size, state=tmp_path, tell=tell) as story:
         training = story.training
         # Four rounds add up to eight to the launcher's count, where kubelet is faster each time.
@@ -80,7 +80,7 @@ async def test_a_job_is_restarted_as_one_with_its_launcher_and_succeeds(
 async def test_a_job_whose_launcher_one_more_round_would_fail_is_left_to_kubelet(
     cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
-    platform, size = platforms.MPI_OPERATOR, LAUNCHER_AND_WORKERS
+    platform, size = controllers.MPI_OPERATOR, LAUNCHER_AND_WORKERS
     async with Story.beside(platform, cluster, KIND, size=size, state=tmp_path, tell=tell) as story:
         training = story.training
         await training.begin(spec(training, backoff_limit=3))

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from bench.peers import upstream
-from hack.devnode import jobsets, platforms
+from hack.devnode import jobsets
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import NAMESPACE
 from hack.devnode.node import DevNode
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
+from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 
@@ -79,7 +80,7 @@ def suspended(training: Owned, value: bool) -> Callable[[], Awaitable[None]]:
 async def test_a_train_job_is_restarted_as_one_without_a_restart_of_its_jobset(
     cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
-    platform = platforms.TRAINER
+    platform = controllers.TRAINER
     async with Story.beside(
         platform, cluster, KIND, size=SIZE, state=tmp_path, tell=tell, upon=jobset_controller
     ) as story:

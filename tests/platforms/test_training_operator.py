@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import platforms
 from hack.devnode.cluster import Cluster
+from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 
@@ -54,7 +54,7 @@ def has(condition: str) -> Callable[[Json], bool]:
 async def test_a_job_is_restarted_as_one_and_succeeds(
     cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
-    platform = platforms.TRAINING_OPERATOR
+    platform = controllers.TRAINING_OPERATOR
     async with Story.beside(platform, cluster, KIND, size=3, state=tmp_path, tell=tell) as story:
         training = story.training
         await training.begin(spec(training))
@@ -68,7 +68,7 @@ async def test_a_job_is_restarted_as_one_and_succeeds(
 async def test_a_job_that_one_more_round_would_fail_is_left_to_kubelet(
     cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
-    platform = platforms.TRAINING_OPERATOR
+    platform = controllers.TRAINING_OPERATOR
     async with Story.beside(platform, cluster, KIND, size=3, state=tmp_path, tell=tell) as story:
         training = story.training
         await training.begin(spec(training, backoffLimit=8))

@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from hack.devnode import disks, leftovers, node
+from bench.faults import disks
+from hack.devnode import leftovers, node
 from hack.devnode.criproxy import CriProxy, Fault, Gate, Slow, When
 from hack.devnode.layout import NodeLayout
 from hack.devnode.observer import Observer, Seen

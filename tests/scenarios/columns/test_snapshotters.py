@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hack.devnode import disks, node, trainer
+from bench.faults import disks
+from hack.devnode import node, trainer
 from hack.devnode.runtime_config import RuntimeOptions
 from kubemend.agent.restart.intents import Strategy
 from tests.scenarios import dev_nodes

@@ -13,7 +13,7 @@ import pytest
 from bench.faults import crowd
 from bench.faults.looking import Log
 from bench.faults.relay import Accent
-from hack.devnode.wallclock import WallClock
+from bench.faults.wallclock import WallClock
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 HOUR = 3600.0

@@ -1,7 +1,7 @@
 """Build other projects' controllers that own training pods from their Go modules, and run them on a dev node's cluster.
 
 ``hack/platforms/*/go.mod`` requires each as a tool: its project's own main package, unchanged. Its definitions of
-custom resources and its webhooks come out of the same module. ``python -m hack.devnode platforms`` builds all.
+custom resources and its webhooks come out of the same module. ``python -m tests.platforms`` builds all.
 """
 
 import asyncio
