@@ -237,9 +237,9 @@ class Gate:
             return True
         if now - max(self._due_at, self._moved_at) < self._patience.leave:
             return False
-        still = stuck.Still(threads, self._moved_at)
-        may_be_stuck = stuck.is_stuck(still, now=now, window=0.0)
-        return not may_be_stuck or stuck.is_stuck(still, now=now, window=self._patience.stuck)
+        still = stuck.Still(threads, self._moved_at, now)
+        may_be_stuck = stuck.is_stuck(still, window=0.0)
+        return not may_be_stuck or stuck.is_stuck(still, window=self._patience.stuck)
 
     async def _until_worth_asking(self) -> None:
         """Wait until the old processes have ended, or until the successor waits regardless of them."""

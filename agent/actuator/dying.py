@@ -50,8 +50,7 @@ class Death:
     @property
     def is_stuck(self) -> bool:
         """Return whether it is proven that the container no longer ends."""
-        now = asyncio.get_running_loop().time()
-        return stuck.is_stuck(self._still, now=now, window=self._rhythm.window)
+        return stuck.is_stuck(self._still, window=self._rhythm.window)
 
     @property
     def where(self) -> str:
@@ -80,7 +79,6 @@ class Death:
         return await asyncio.to_thread(self._processes.threads, self._pids)
 
     def _take(self, threads: tuple[Thread, ...], *, on_progress: Callable[[], None]) -> None:
-        still = stuck.follow(self._still, threads, now=asyncio.get_running_loop().time())
-        if still is not self._still:
-            self._still = still
+        before, self._still = self._still, stuck.follow(self._still, threads, now=asyncio.get_running_loop().time())
+        if before is None or before.since != self._still.since:
             on_progress()

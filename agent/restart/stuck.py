@@ -5,7 +5,7 @@ is slow. A thread that waits inside the kernel (state D), at the same place, whi
 used any CPU time for a while, is stuck.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kubemend.agent.model.hangs import Thread
@@ -19,22 +19,23 @@ _RUNS: Final = "R"
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """The last known state of a killed container's threads, and since when that is unchanged."""
+    """The state of a killed container's threads that was read from ``since`` to ``until`` without a change."""
 
     threads: tuple[Thread, ...]
     since: float
+    until: float
 
 
 def follow(before: Still | None, threads: tuple[Thread, ...], *, now: float) -> Still:
     """Record one more reading; ``now`` is of a monotonic clock, in seconds."""
     if before is not None and before.threads == threads:
-        return before
-    return Still(threads, now)
+        return replace(before, until=now)
+    return Still(threads, now, now)
 
 
-def is_stuck(still: Still | None, *, now: float, window: float = WINDOW) -> bool:
-    """Return whether it no longer ends. A running container, or one that was not read, is not stuck."""
-    if still is None or now - still.since < window:
+def is_stuck(still: Still | None, *, window: float = WINDOW) -> bool:
+    """Return whether it no longer ends. A running container, or one that was not read for that long, is not stuck."""
+    if still is None or still.until - still.since < window:
         return False
     states = {thread.state for thread in still.threads}
     return _UNINTERRUPTIBLE in states and _RUNS not in states

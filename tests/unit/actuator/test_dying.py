@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -22,6 +23,8 @@ from tests.fakes.gpu_host import GpuHost
 
 QUICK = Rhythm(first=0.0, each=0.01, window=0.3)
 MANY = 1000
+LONG = 3000.0
+"""Seconds that no call takes: its deadline comes first."""
 GPU = DeviceId("GPU-0")
 PID = 11
 GIB = 1 << 30
@@ -55,13 +58,13 @@ def sleeps(_: int) -> Thread:
 
 
 async def swapped(
-    rig: Rig, processes: Processes, *, unanswered: int, time_limit: float = 30.0, unanswered_seconds: float = 0.05
+    rig: Rig, processes: Processes, *, unanswered: int = 0, takes: float = 0.15, time_limit: float = 30.0
 ) -> Outcome:
-    """Swap a container whose kill times out repeatedly."""
+    """Swap a container whose kill times out repeatedly. ``takes`` are the seconds of each call."""
     intent = rig.intent()
     material = await rig.material(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=unanswered)
-    rig.server.delay("StopContainer", unanswered_seconds)
+    rig.server.delay("StopContainer", takes)
     tools = replace(rig.tools(time_limit=time_limit), processes=processes, rhythm=QUICK)
     return await SwapActuator(tools).carry_out(intent, material=material)
 
@@ -78,7 +81,15 @@ async def test_process_stuck_in_kernel_is_reported_with_its_place(rig: Rig) -> N
 
 
 async def test_death_in_progress_extends_the_time_limit(rig: Rig) -> None:
-    outcome = await swapped(rig, Processes(frees), unanswered=5, unanswered_seconds=0.7, time_limit=3.0)
+    limit = 1.5
+    ends_at = time.monotonic() + limit + 0.5
+
+    def frees_until_then(look: int) -> Thread:
+        if time.monotonic() > ends_at:
+            rig.server.delay("StopContainer", 0.0)
+        return frees(look)
+
+    outcome = await swapped(rig, Processes(frees_until_then), takes=LONG, time_limit=limit)
     assert outcome.result is Result.SWAPPED
 
 

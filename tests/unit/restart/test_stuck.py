@@ -32,12 +32,18 @@ def after(*looks: tuple[float, tuple[Thread, ...]]) -> bool:
     for seconds, threads in looks:
         now += seconds
         still = stuck.follow(still, threads, now=now)
-    return stuck.is_stuck(still, now=now)
+    return stuck.is_stuck(still)
 
 
 def test_thread_waiting_in_kernel_without_cpu_time_is_stuck() -> None:
     assert after((0.0, waits()), (WINDOW, waits()))
     assert not after((0.0, waits()), (WINDOW - 1, waits()))
+
+
+def test_threads_that_could_not_be_read_for_a_window_are_not_stuck() -> None:
+    assert not after((0.0, waits()))
+    assert not stuck.is_stuck(stuck.Still(waits(), since=0.0, until=WINDOW - 1))
+    assert stuck.is_stuck(stuck.Still(waits(), since=0.0, until=WINDOW))
 
 
 def test_changing_threads_are_not_stuck_at_any_duration() -> None:
