@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,23 @@ async def test_lone_never_trainer_finds_it_clean(dev: node.DevNode, observer: Ob
         assert "/dev/shm: 3 files removed" in message
 
 
+async def rerun(dev: node.DevNode, observer: Observer, name: str) -> tuple[int, Seen]:
+    """Rerun a pod; return the number of the restart, and the pod after it. Once more where kubelet was faster."""
+
+    def is_verified(seen: Seen, *, number: int) -> bool:
+        message = seen.condition("InPlaceRestart").get("message", "")
+        return f"trainer restart {number} by rerun" in message and message.endswith("; verified")
+
+    for number in range(1, _TRIES + 1):
+        await training.xid(dev, observer, name, 31)
+        after = await observer.until(
+            name, partial(is_verified, number=number), timeout=training.DEADLINE, what="the verified rerun"
+        )
+        if "kubelet's container has run already" not in after.condition("InPlaceRestart")["message"]:
+            return number, after
+    pytest.fail(f"kubelet was faster {_TRIES} times")
+
+
 async def test_a_rerun_cleans_before_the_init_containers_run(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
@@ -109,15 +127,9 @@ async def test_a_rerun_cleans_before_the_init_containers_run(
     prepare["command"][-1] = "ls -A /dev/shm; touch /dev/shm/made-by-init\n" + prepare["command"][-1]
     async with dev.agent(own_state) as agent, training.made(observer, manifest):
         await training.until_ready(agent)
-        await training.xid(dev, observer, "messy-rerun", 31)
-        after = await observer.until(
-            "messy-rerun",
-            lambda s: s.condition("InPlaceRestart").get("message", "").endswith("; verified"),
-            timeout=training.DEADLINE,
-            what="the verified rerun",
-        )
+        number, after = await rerun(dev, observer, "messy-rerun")
         assert "/dev/shm: 6 files removed" in after.condition("InPlaceRestart")["message"]
-        there = found(observer, "messy-rerun", after, restart=1)
+        there = found(observer, "messy-rerun", after, restart=number)
         assert there == {"made-by-init", "open-elsewhere", "closed-elsewhere"}
 
 
