@@ -75,8 +75,9 @@ async def test_relist_between_stop_and_start_with_a_created_successor(
     inits = [container("side", LOOP, restartPolicy="Always")] if sidecar else []
     pod = await cluster.running(container("main", LOOP), inits=inits, policy=policy)
     swap = Swapper(cluster, pod)
-    await swap.create_next()
-    await swap.stop()
+    async with cluster.between_looks():  # a sync before the stop that knows of the successor starts one more container
+        await swap.create_next()
+        await swap.stop()
     if phase == "Failed":
         await cluster.wait(pod, lambda now: now["status"]["phase"] == "Failed")
         return
@@ -100,7 +101,8 @@ async def test_created_successor_makes_kubelet_start_a_duplicate(cluster: Cluste
 async def test_a_duplicate_of_an_older_attempt_is_never_killed(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="OnFailure")
     swap = Swapper(cluster, pod)
-    await swap.start(await swap.create_next())
+    async with cluster.between_looks():
+        await swap.start(await swap.create_next())
     await cluster.wait(pod, runs_again(1))
     await cluster.condition(pod, FOREIGN, "True")
     await cluster.looks.hold()
