@@ -9,7 +9,7 @@ from kubemend.agent.actuator import device_processes
 from kubemend.agent.actuator.context import Launchers, PreStopHook, SuccessorSpec
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.model.workloads import ContainerRef, ContainerState, ContainerSummary, PodView
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
 from kubemend.agent.restart import admission, cache, clone, intents, likeness, process, rebuild, runtimes, shm
 from kubemend.common import root_mounts
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -55,18 +55,27 @@ class RuntimeState:
 
 
 async def find(
-    runtime: ports.Runtime, ref: ContainerRef, *, known: Iterable[ContainerSummary] = ()
+    runtime: ports.Runtime,
+    ref: ContainerRef,
+    *,
+    known: Iterable[ContainerSummary] = (),
+    ended: ContainerId | None = None,
 ) -> RuntimeState | None:
     """Return the target as the runtime reports it, or None if the runtime has no such container. Raises CriError.
 
     The newest container of a name is the current one, as for kubelet (pkg/kubelet/container/helpers.go). ``known`` are
     containers as last seen. The newest one of the name is queried at the same time as the listings are made, with its
-    sandbox's config, which a swap needs.
+    sandbox's config, which a swap needs. If its end has just been reported (``ended``), its name is not listed again:
+    the listing would take longer than all other facts. A container that another client has created since then holds
+    the successor's name, so it is found when the successor is created.
     """
+    of_name = tuple(view for view in known if view.ref == ref)
+    latest = max(of_name, key=_age, default=None)
+    is_listed = latest is not None and latest.id == ended and latest.state is ContainerState.EXITED
     siblings, sandboxes, early = await asyncio.gather(
-        runtime.list_containers(pod_uid=ref.pod.uid, name=ref.name),
+        _answer(of_name) if is_listed else runtime.list_containers(pod_uid=ref.pod.uid, name=ref.name),
         runtime.list_sandboxes(pod_uid=ref.pod.uid),
-        _query_early(runtime, max((view for view in known if view.ref == ref), key=_age, default=None)),
+        _query_early(runtime, latest),
     )
     if not siblings:
         return None
@@ -81,6 +90,10 @@ async def find(
         sandbox_ready=mine is not None and mine.ready,
         runtime_handler=mine.runtime_handler if mine is not None else "",
     )
+
+
+async def _answer(views: tuple[ContainerSummary, ...]) -> tuple[ContainerSummary, ...]:
+    return views
 
 
 def as_known(

@@ -306,10 +306,13 @@ class RestartScheduler:
         cause = request.cause()
         pod = self._outside.pods.pods().get(request.target.pod.uid)
         try:
-            target = await runtime_state.find(
-                self._outside.runtime, request.target, known=self._outside.events.containers()
-            )
             by_round = request.part is not None
+            target = await runtime_state.find(
+                self._outside.runtime,
+                request.target,
+                known=self._outside.events.containers(),
+                ended=cause.container if request.kind is FaultKind.EXIT and not by_round else None,
+            )
             async with turns.waiting(after=turns.SLOW):  # the API server may be away
                 owner = await self._outside.owners.facts(pod, at_once=by_round) if pod is not None else None
             await self._budgets.load()

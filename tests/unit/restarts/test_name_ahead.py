@@ -1,6 +1,7 @@
 """The name after the successor's is reserved while it is decided whether an ended container is restarted."""
 
 import asyncio
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from kubemend.common.coordination import FaultKind
 from tests import eventually
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
 from tests.environments.runtime import POD, TARGET, Rig
+from tests.fakes.cri_server import Call
 
 
 async def exited(env: RestartEnv, *, known: bool = True, **annotations: str) -> Request:
@@ -44,6 +46,11 @@ def creations(env: RestartEnv) -> list[tuple[str, int]]:
     """Return the pod UID and attempt of each creation, in order."""
     made = [call.request.config for call in env.pod.rig.server.calls if call.method == "CreateContainer"]  # type: ignore[attr-defined]
     return [(config.labels["io.kubernetes.pod.uid"], config.metadata.attempt) for config in made]
+
+
+def is_successor(call: Call) -> bool:
+    """Return whether a call creates n+1."""
+    return call.method == "CreateContainer" and call.request.config.metadata.attempt == 1  # type: ignore[attr-defined]
 
 
 RESERVED = f"{POD.uid}.reserved"
@@ -95,6 +102,25 @@ async def test_successor_is_created_only_after_the_reservation(
         may_end.set()
         await work
     assert creations(env) == [(RESERVED, 2), (POD.uid, 1)]
+
+
+async def test_end_that_was_reported_is_restarted_without_listing_the_containers(env: RestartEnv) -> None:
+    request = await exited(env)
+    async with env.kubelet():
+        await env.restarts.handle(request)
+    before = itertools.takewhile(lambda call: not is_successor(call), env.pod.rig.server.calls)
+    assert "ListContainers" not in {call.method for call in before}
+    assert condition(env) is ConditionStatus.TRUE
+
+
+async def test_container_that_came_after_the_end_is_found_by_a_listing(env: RestartEnv) -> None:
+    request = await exited(env)
+    await env.pod.kubelet_starts(TARGET.name, attempt=1)
+    await eventually.true(lambda: any(each.attempt == 1 for each in env.pod.rig.watch.containers()))
+    env.pod.rig.server.calls.clear()
+    await env.restarts.handle(request)
+    assert "ListContainers" in env.pod.rig.server.called()
+    assert creations(env) == []
 
 
 async def test_withdrawn_restart_releases_the_name(env: RestartEnv) -> None:
