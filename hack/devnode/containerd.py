@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 _PID_FILE = "containerd"  # of either runtime
 _LOG_LINES = 15
 _STOP_SECONDS = 5.0
-_CALL_SECONDS = 5.0
+_CALL_SECONDS = 30.0
 _POLL_SECONDS = 0.01
 
 
@@ -103,7 +103,7 @@ class Containerd(Part):
         """SIGKILL containerd and leave it dead. Containers and their shims run on."""
         if self._child is not None:
             self._child.signal(signal.SIGKILL)
-            await self._child.wait(timeout=_STOP_SECONDS)
+            await self._child.wait(timeout=_CALL_SECONDS)
 
     def pause(self) -> None:
         """SIGSTOP containerd: its socket still accepts connections, but they are not answered."""

@@ -28,7 +28,7 @@ SOCKET = "kubemend-gpus.sock"
 KUBELET_SOCKET = "kubelet.sock"
 
 _LOOK_SECONDS = 0.2
-_CALL_SECONDS = 10.0
+_CALL_SECONDS = 30.0
 
 _messages: Any
 _services: Any

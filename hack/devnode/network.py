@@ -5,7 +5,7 @@ import subprocess
 
 from hack.devnode import layout
 
-_SECONDS = 10.0
+_SECONDS = 30.0
 
 
 class NetworkError(RuntimeError):

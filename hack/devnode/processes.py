@@ -19,7 +19,7 @@ from dataclasses import dataclass
 _PROC = pathlib.Path("/proc")
 _SOURCES = pathlib.Path(__file__).resolve().parents[2]
 _ENDED = "ZX"  # the states of a process that has ended, in /proc/<pid>/stat (proc(5))
-_KILL_SECONDS = 5.0  # the time that the kernel may need to end a process after SIGKILL
+_KILL_SECONDS = 30.0  # the time that the kernel may need to end a process after SIGKILL
 
 
 class ProcessError(RuntimeError):

@@ -19,7 +19,7 @@ Cri: TypeAlias = "api_pb2_grpc.RuntimeServiceAsyncStub"
 pytestmark = pytest.mark.containerd
 
 SLEEP = "exec sleep 1000"
-SECONDS = 20
+SECONDS = 60
 
 
 async def test_a_container_runs_and_writes_its_log(containerd: Containerd, pods: Pods, cri: Cri) -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.containerd
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 VOLUME = [{"name": "data", "mountPath": "/data"}]
-DEADLINE = 30.0
+DEADLINE = 60.0
 SCRIPT = "echo $RUN >> /data/runs; trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
 

@@ -19,7 +19,7 @@ from kubemend.common.pb.runtime.v1 import api_pb2 as cri
 from tests.devnode.looks import Looks
 
 Json = dict[str, Any]
-DEADLINE = 40.0
+DEADLINE = 100.0
 NAMESPACE = "default"
 
 LOOP = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
@@ -193,6 +193,16 @@ def conditions(pod: Json) -> dict[str, str]:
 def runs_again(count: int, name: str = "main") -> Callable[[Json], bool]:
     """Return whether the container runs and has been restarted that often."""
     return lambda pod: restarts(pod, name) == count and "running" in status_of(pod, name).get("state", {})
+
+
+def runs_again_at_once(count: int) -> Callable[[Json], bool]:
+    """Return whether the container runs and has been restarted that often; fail if kubelet's backoff delays it."""
+
+    def holds(pod: Json) -> bool:
+        assert status_of(pod).get("state", {}).get("waiting", {}).get("reason") != "CrashLoopBackOff"
+        return runs_again(count)(pod)
+
+    return holds
 
 
 def newest(views: Sequence[ContainerSummary]) -> ContainerSummary:

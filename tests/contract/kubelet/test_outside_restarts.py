@@ -13,6 +13,7 @@ from tests.contract.kubelet.cluster import (
     newest,
     restarts,
     runs_again,
+    runs_again_at_once,
     states,
     status_of,
 )
@@ -46,7 +47,7 @@ async def test_swaps_in_a_row_meet_no_backoff(cluster: Cluster) -> None:
         async with cluster.between_looks():
             await swap.stop()
             await swap.start(await swap.create_next())
-        await cluster.wait(pod, runs_again(count), timeout=9)
+        await cluster.wait(pod, runs_again_at_once(count))
 
 
 async def test_create_before_stop_keeps_a_never_pod_alive(cluster: Cluster) -> None:
@@ -115,7 +116,7 @@ async def test_a_removed_container_is_started_again_without_backoff(cluster: Clu
     pod = await cluster.running(container("main", LOOP), policy="OnFailure")
     for count in (1, 2, 3):
         await Swapper(cluster, pod).remove()
-        after = await cluster.wait(pod, runs_again(count), timeout=8)
+        after = await cluster.wait(pod, runs_again_at_once(count))
         last = status_of(after)["lastState"]["terminated"]
         assert last["reason"] in ("ContainerStatusUnknown", "Error")  # whether kubelet saw its exit before it was gone
         assert last["exitCode"] == 137

@@ -18,7 +18,7 @@ from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import aio
 
 ID = "0123456789abcdef" * 4
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.mark.parametrize(

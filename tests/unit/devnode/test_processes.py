@@ -12,7 +12,7 @@ import pytest
 from hack.devnode import processes
 
 Start = Callable[..., processes.Child]
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 @pytest.fixture

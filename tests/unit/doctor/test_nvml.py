@@ -13,7 +13,7 @@ from kubemend.agent.doctor.checks import Check, Result
 from kubemend.agent.doctor.nvml_probe import Answer, Device
 from kubemend.agent.sources.nvml import reader
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from tests.fakes import outside
 REF = PodRef("team", "solo", PodUid("u"))
 TRAINER = ContainerRef(REF, "trainer")
 C = ContainerId("c")
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def pod(**changes: Any) -> PodView:

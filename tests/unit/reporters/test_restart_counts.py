@@ -15,7 +15,7 @@ from kubemend.common import aio
 from kubemend.common.kube import errors
 
 REF = PodRef("team", "solo", PodUid("u"))
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def pod(*restarts: int, **changes: Any) -> PodView:

@@ -33,7 +33,7 @@ from tests.fakes import outside
 
 REF = PodRef("team", "solo", PodUid("u"))
 SANDBOX = SandboxId("s")
-SECONDS = 20.0
+SECONDS = 60.0
 ERROR = Exit("trainer", 1)
 
 

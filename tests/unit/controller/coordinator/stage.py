@@ -25,7 +25,7 @@ from kubemend.controller.watches.members import MemberChange, MemberChangeKind
 from kubemend.controller.watches.nodes import NodeChange
 from tests.unit.controller import builders
 
-WAIT = 30.0
+WAIT = 60.0
 
 
 class Synced:
