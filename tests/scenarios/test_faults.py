@@ -28,11 +28,14 @@ async def test_an_xid_restarts_the_container_of_its_process_under_any_restart_po
         await training.xid(dev, observer, name, 31)
         after = await training.restarted(observer, name, before)
         assert "Xid 31" in after.condition("InPlaceRestart")["message"]
-        log = training.log_of(observer, name, after)
+        log = await training.log_of(observer, name, after)
         assert "restart 1 Xid31" in log or not training.is_ours(after)
         assert "resumed from step 0," not in log
         healthy = await observer.until(
-            name, lambda s: s.condition("DevicesHealthy").get("status") == "True", timeout=30, what="healthy again"
+            name,
+            lambda s: s.condition("DevicesHealthy").get("status") == "True",
+            timeout=training.DEADLINE,
+            what="healthy again",
         )
         assert healthy.condition("DeviceFailure")["status"] == "False"
 
@@ -57,7 +60,7 @@ async def test_pod_without_opt_in_gets_a_condition_but_no_restart(
         told = await observer.until(
             "observed",
             lambda s: s.condition("DevicesHealthy").get("reason") == "Xid31",
-            timeout=30,
+            timeout=training.DEADLINE,
             what="the condition",
         )
         later = await training.trains_on(observer, "observed", told)
@@ -72,7 +75,10 @@ async def test_gpu_off_the_bus_moves_the_pod_without_a_restart(
         await training.until_ready(agent)
         await training.xid(dev, observer, "off-bus", 79)
         told = await observer.until(
-            "off-bus", lambda s: s.condition("DeviceFailure").get("status") == "True", timeout=30, what="DeviceFailure"
+            "off-bus",
+            lambda s: s.condition("DeviceFailure").get("status") == "True",
+            timeout=training.DEADLINE,
+            what="DeviceFailure",
         )
         assert told.condition("DevicesHealthy")["reason"] == "Xid79"
         await training.trains_on(observer, "off-bus", told)
@@ -80,7 +86,7 @@ async def test_gpu_off_the_bus_moves_the_pod_without_a_restart(
         refused = await observer.until(
             "off-bus",
             lambda s: s.condition("InPlaceRestart").get("reason") == "DeviceNotUsable",
-            timeout=30,
+            timeout=training.DEADLINE,
             what="the refusal",
         )
         later = await training.trains_on(observer, "off-bus", refused)
@@ -126,7 +132,10 @@ async def test_verdicts_outlive_the_agent(dev: node.DevNode, observer: Observer,
             await training.until_ready(agent)
             await training.xid(dev, observer, "outlive", 95)
             await observer.until(
-                "outlive", lambda s: s.condition("DeviceFailure").get("reason") == "Xid95", timeout=30, what="Xid95"
+                "outlive",
+                lambda s: s.condition("DeviceFailure").get("reason") == "Xid95",
+                timeout=training.DEADLINE,
+                what="Xid95",
             )
         async with dev.agent(own_state) as agent:
             await training.until_ready(agent)

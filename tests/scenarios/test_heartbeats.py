@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import os
 import signal
 import time
@@ -14,7 +13,6 @@ import pytest
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
 from kubemend.agent.actuator.hold.cgroups import Cgroup
-from tests import eventually
 from tests.scenarios import training
 
 pytestmark = pytest.mark.devnode
@@ -36,11 +34,11 @@ def own_state(tmp_path: Path) -> str:
 async def beating(
     dev: node.DevNode, observer: Observer, name: str, *, file: str = "/beat", strategy: str = "auto"
 ) -> AsyncIterator[Seen]:
-    """Run a pod whose trainer beats with every step; a second without is too long."""
+    """Run a pod whose trainer beats with every step; two seconds without are too long."""
     annotations = {
         "kubemend.io/restart": "InPlace",
         "kubemend.io/heartbeat-file": file,
-        "kubemend.io/heartbeat-timeout": "1s",
+        "kubemend.io/heartbeat-timeout": "2s",
         "kubemend.io/strategy": strategy,
     }
     script = f"BEAT={file}\n{BEATING}"
@@ -65,13 +63,6 @@ async def watched(agent: node.Agent, name: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def log_once_begun(observer: Observer, name: str, seen: Seen) -> str:
-    """Return the log of the trainer's latest run, once that has written to it."""
-    read = functools.partial(observer.log, name, seen.uid, container="trainer", restart=seen.restart_counts["trainer"])
-    await eventually.true(lambda: read() != "")
-    return read()
-
-
 @pytest.mark.parametrize("file", ["/beat", f"{trainer.CHECKPOINTS}/beat"], ids=["in-its-root", "on-a-volume"])
 async def test_a_trainer_that_stops_beating_is_restarted_and_watched_again(
     dev: node.DevNode, observer: Observer, own_state: str, file: str
@@ -87,7 +78,7 @@ async def test_a_trainer_that_stops_beating_is_restarted_and_watched_again(
             assert f"no heartbeat in {file} for " in condition["message"]
             assert "threads: " in condition["message"]
             restart = seen.restart_counts["trainer"]
-            log = await log_once_begun(observer, name, seen)
+            log = await training.log_of(observer, name, seen)
             assert (f"restart {restart} Hung" in log) is (condition["reason"] == "Swapped"), "kubelet's has no reason"
         counted = await training.metric(
             agent, "kubemend_findings_total", source="heartbeat", kind="Heartbeat", code="Hung"
@@ -133,7 +124,7 @@ async def test_a_trainer_that_has_never_beaten_is_left_alone(
     ):
         await training.until_ready(agent)
         await watched(agent, "hangs-beside")
-        after = await hung(observer, "hangs-beside", other)  # the beating one has hung for longer than a second
+        after = await hung(observer, "hangs-beside", other)  # the beating one has hung for longer than the timeout
         assert after.restart_counts["trainer"] >= 1
         later = await training.trains_on(observer, "never-beats", before)
         assert later.condition("InPlaceRestart") == {}
@@ -168,7 +159,7 @@ async def test_a_trainer_that_is_frozen_or_stopped_does_not_hang(
             await watched(agent, other)
             again = await hung(observer, other, beside)
             await watched(agent, other)
-            await hung(observer, other, again)  # so far the paused one has been silent for two seconds and more
+            await hung(observer, other, again)  # so far the paused one has been silent for twice the timeout and more
         finally:
             resume()
         seen = await observer.see(name)

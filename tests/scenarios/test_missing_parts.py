@@ -127,7 +127,10 @@ async def test_fault_without_a_runtime_is_handled_once_it_appears(
         await degraded(agent, "container-runtime", mentions=str(link))
         await training.xid(dev, observer, "late-runtime", 31)
         await observer.until(
-            "late-runtime", lambda s: s.condition("DevicesHealthy").get("reason") == "Xid31", timeout=30, what="told"
+            "late-runtime",
+            lambda s: s.condition("DevicesHealthy").get("reason") == "Xid31",
+            timeout=training.DEADLINE,
+            what="told",
         )
         link.symlink_to(dev.layout.containerd_socket)
         await training.restarted(observer, "late-runtime", before)
@@ -153,7 +156,7 @@ async def test_impossible_settings_are_refused_in_one_line(
         pid_file=tmp_path / "agent.pid",
         environment=dict(os.environ),
     )
-    assert await child.wait(timeout=20) in (2, 3)
+    assert await child.wait(timeout=training.DEADLINE) in (2, 3)
     last = (tmp_path / "agent.log").read_text().strip().splitlines()[-1]
     assert named in last
     assert "Traceback" not in (tmp_path / "agent.log").read_text()

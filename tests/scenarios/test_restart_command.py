@@ -111,7 +111,7 @@ async def test_a_pod_is_restarted_by_name_and_its_progress_shown(
         assert done.stderr == ""
         after = await training.restarted(observer, "by-name", before)
         assert "request of uid 0 (new data)" in after.condition("InPlaceRestart")["message"]
-        first_line = training.log_of(observer, "by-name", after).splitlines()[0]
+        first_line = (await training.log_of(observer, "by-name", after)).splitlines()[0]
         assert "Requested" in first_line or not training.is_ours(after)
 
 

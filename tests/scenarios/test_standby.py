@@ -26,7 +26,7 @@ async def test_a_lone_never_trainer_is_restarted_and_its_pod_is_never_failed(
         for _ in range(3):
             await training.xid(dev, observer, name, 31)
             seen = await training.restarted(observer, name, seen)
-            assert " Xid31" in training.log_of(observer, name, seen) or not training.is_ours(seen)
+            assert " Xid31" in await training.log_of(observer, name, seen) or not training.is_ours(seen)
 
 
 async def test_a_lone_never_trainer_with_a_grace_period_is_refused_beforehand(

@@ -72,9 +72,10 @@ async def test_the_whole_pod_is_restarted_init_containers_first(
         await training.until_ready(agent)
         await training.xid(dev, observer, name, 31)
         after = await whole_pod_restarted(observer, name, before, by=strategy)
-        assert after.init_runs == before.init_runs + 1
+        # Kubelet runs an init container of its own if it relists between the creation and the start of kubemend's.
+        assert after.init_runs - before.init_runs in ((1,) if strategy == "reset" else (1, 2))
         await in_order(observer, after)
-        await observer.until(name, lambda s: s.step > after.step, timeout=30, what="further steps")
+        await observer.until(name, lambda s: s.step > after.step, timeout=training.DEADLINE, what="further steps")
 
 
 async def in_order(observer: Observer, seen: Seen) -> None:
@@ -117,11 +118,11 @@ async def test_a_reset_brings_fresh_values_where_a_swap_keeps_the_old_ones(
         await training.xid(dev, observer, "fresh", 31)
         swapped = await training.restarted(observer, "fresh", before)
         # Where kubelet was faster its own container is adopted, and that one has fresh values, too.
-        assert said(observer, "fresh", swapped) == ("rate old" if training.is_ours(swapped) else "rate new")
+        assert await said(observer, "fresh", swapped) == ("rate old" if training.is_ours(swapped) else "rate new")
         await annotate(dev, "fresh", {"kubemend.io/strategy": "reset"})
         await training.xid(dev, observer, "fresh", 31)
         after = await whole_pod_restarted(observer, "fresh", swapped, by="reset")
-        assert said(observer, "fresh", after) == "rate new"
+        assert await said(observer, "fresh", after) == "rate new"
 
 
 async def test_a_reset_picks_up_a_changed_config_map(dev: node.DevNode, observer: Observer, own_state: str) -> None:
@@ -133,11 +134,11 @@ async def test_a_reset_picks_up_a_changed_config_map(dev: node.DevNode, observer
         await api.create(maps, {"metadata": {"name": "rates"}, "data": {"rate": "old"}})
         async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
             await training.until_ready(agent)
-            assert said(observer, "configured", before) == "rate old"
+            assert await said(observer, "configured", before) == "rate old"
             await api.patch(f"{maps}/rates", {"data": {"rate": "new"}}, content_type=kube.Patch.MERGE)
             await training.xid(dev, observer, "configured", 31)
             after = await whole_pod_restarted(observer, "configured", before, by="reset")
-            assert said(observer, "configured", after) == "rate new"
+            assert await said(observer, "configured", after) == "rate new"
         await api.delete(f"{maps}/rates")
 
 
@@ -155,9 +156,9 @@ async def annotate(dev: node.DevNode, name: str, annotations: Mapping[str, str])
         await api.patch(paths.pod("default", name), body, content_type=kube.Patch.MERGE)
 
 
-def said(observer: Observer, name: str, seen: Seen) -> str:
+async def said(observer: Observer, name: str, seen: Seen) -> str:
     """Return the first line of the running trainer's log."""
-    log = observer.log(name, seen.uid, container="trainer", restart=seen.restart_counts["trainer"])
+    log = await training.log_of(observer, name, seen)
     return log.splitlines()[0].split(" ", 3)[3]
 
 
@@ -219,7 +220,7 @@ async def test_restart_that_would_fail_a_never_pod_is_refused(
         told = await observer.until(
             "refused",
             lambda s: s.condition("InPlaceRestart").get("reason") == "RestartPolicyNever",
-            timeout=30,
+            timeout=training.DEADLINE,
             what="the refusal",
         )
         later = await training.trains_on(observer, "refused", told)
@@ -235,7 +236,10 @@ async def test_pod_recovers_after_an_agent_is_killed_in_mid_rerun(
             await training.until_ready(agent)
             await training.xid(dev, observer, "cut-short", 31)
             await observer.until(
-                "cut-short", lambda s: s.running != before.running, timeout=30, what="the beginning of the rerun"
+                "cut-short",
+                lambda s: s.running != before.running,
+                timeout=training.DEADLINE,
+                what="the beginning of the rerun",
             )
             agent.child.signal(signal.SIGKILL)
         async with dev.agent(own_state) as agent:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -12,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
 from hack.fakenvml import control
+from tests import eventually
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 @contextlib.asynccontextmanager
@@ -83,9 +85,11 @@ def is_ours(after: Seen) -> bool:
     return after.condition("InPlaceRestart")["reason"] == "Swapped"
 
 
-def log_of(observer: Observer, name: str, after: Seen) -> str:
-    """Return the log of the running trainer."""
-    return observer.log(name, after.uid, container="trainer", restart=after.restart_counts["trainer"])
+async def log_of(observer: Observer, name: str, seen: Seen) -> str:
+    """Return the log of the trainer's latest run, once that has written to it."""
+    read = functools.partial(observer.log, name, seen.uid, container="trainer", restart=seen.restart_counts["trainer"])
+    await eventually.true(lambda: read() != "")
+    return read()
 
 
 async def fixed(observer: Observer, name: str, before: Seen, *, because: str) -> Seen:
