@@ -28,7 +28,7 @@ with grpc.insecure_channel(f"unix://{sys.argv[1]}") as channel:
     stub = nvhcd_pb2_grpc.HealthCheckServiceStub(channel)
     request = nvhcd_pb2.HealthCheckRequest(args=["--no-slurm"])
     try:
-        answer = stub.RunHealthCheck(request, timeout=training.DEADLINE)
+        answer = stub.RunHealthCheck(request, timeout=60)
         print(json.dumps({"success": answer.success, **json.loads(answer.output)}))
     except grpc.RpcError as error:
         print(json.dumps({"code": error.code().name, "details": error.details()}))
