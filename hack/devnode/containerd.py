@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ _LOG_LINES = 15
 _STOP_SECONDS = 5.0
 _CALL_SECONDS = 30.0
 _POLL_SECONDS = 0.01
+_NOT_INITIALIZED = "server is not initialized yet"  # pkg/cri/server/instrumented_service.go
 
 
 class ContainerdError(RuntimeError):
@@ -162,11 +164,21 @@ class Containerd(Part):
                 for task in (ready, ended):
                     task.cancel()
                 await asyncio.gather(ready, ended, return_exceptions=True)
+        await self._answers_cri()
+
+    async def _answers_cri(self) -> None:
+        """Wait for CRI's answer. containerd 1.6 is ready before its CRI service is. Raises ContainerdError."""
         async with self.runtime() as cri:
-            try:
-                await cri.Version(api_pb2.VersionRequest(), timeout=_CALL_SECONDS, wait_for_ready=True)
-            except grpc.aio.AioRpcError as error:
-                raise ContainerdError(self._with_log(f"does not answer CRI ({error.details()})")) from error
+            give_up_at = time.monotonic() + self._deadline
+            while True:
+                try:
+                    await cri.Version(api_pb2.VersionRequest(), timeout=_CALL_SECONDS, wait_for_ready=True)
+                except grpc.aio.AioRpcError as error:
+                    if error.details() != _NOT_INITIALIZED or time.monotonic() > give_up_at:
+                        raise ContainerdError(self._with_log(f"does not answer CRI ({error.details()})")) from error
+                    await asyncio.sleep(_POLL_SECONDS)
+                else:
+                    return
 
     def _why_not(self) -> str:
         status = self._child.returncode if self._child is not None else None
