@@ -44,7 +44,7 @@ async def prepare(
             outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
         )
     if spec.scope is Scope.PROGRAM:
-        return _prepare_process(outside, decision, target=target, reason=reason, now=now)
+        return _prepare_process(decision, target=target, reason=reason, now=now)
     ref = target.view.ref
     plan = await runtime_state.plan(outside.runtime, pod)
     intent = intents.PodIntent(
@@ -75,9 +75,7 @@ async def prepare(
             )
             for name, material in materials.items()
         }
-    return restart_plan.PodRestartPlan(
-        outside=outside, target=ref, restart_count=count, intent=intent, pod=pod, materials=materials, sweep=sweep
-    )
+    return restart_plan.PodRestartPlan(ref, count, intent, pod, materials, sweep=sweep)
 
 
 def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> NameAhead | None:
@@ -97,29 +95,34 @@ def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> Na
 
 
 async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
-    """Build the plan of a restart that a previous agent started. Raises CriError, or CloneRefusedError."""
+    """Build the plan of a restart that a previous agent started. Raises CriError."""
     pod = outside.pods.pods().get(intent.target.pod.uid)
     if isinstance(intent, intents.PodIntent):
-        return restart_plan.PodRestartPlan(
-            outside=outside, target=intent.target, restart_count=0, intent=intent, pod=pod
-        )
+        return restart_plan.PodRestartPlan(intent.target, 0, intent, pod)
     if isinstance(intent, intents.ProcessIntent):
-        return restart_plan.ProcessPlan(outside, intent.target, 0, intent)
+        return bare(intent)
+    try:
+        material = await _material_again(outside, intent, pod=pod)
+    except clone.CloneRefusedError as error:
+        log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
+        return bare(intent)
+    return restart_plan.SwapPlan(intent.target, 0, (restart_plan.Swap(intent, material),))
+
+
+async def _material_again(
+    outside: Dependencies, intent: intents.Intent, *, pod: PodView | None
+) -> SuccessorSpec | None:
+    """Return the inputs of a swap that a previous agent started; None if the old container is gone."""
     views = await outside.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
-    material = None
-    if any(view.id == intent.old for view in views):  # it still has its config, unless kubelet's GC removed it
-        info = await outside.runtime.container_status(intent.old)
-        material = await runtime_state.material(
-            outside.runtime, info, intent=intent, pod=pod, processes=outside.processes
-        )
-        material = replace(
-            material,
-            sweep=_sweep_again(outside, material, pod=pod),
-            emptying=_emptying(outside, material, after=intent.empty_cache_after),
-            keeping=_keeping_again(outside, material, intent=intent, pod=pod),
-        )
-    return restart_plan.SwapPlan(
-        outside=outside, target=intent.target, restart_count=0, swaps=(restart_plan.Swap(intent, material),)
+    if all(view.id != intent.old for view in views):  # kubelet's GC removed it, and its config
+        return None
+    info = await outside.runtime.container_status(intent.old)
+    material = await runtime_state.material(outside.runtime, info, intent=intent, pod=pod, processes=outside.processes)
+    return replace(
+        material,
+        sweep=_sweep_again(outside, material, pod=pod),
+        emptying=_emptying(outside, material, after=intent.empty_cache_after),
+        keeping=_keeping_again(outside, material, intent=intent, pod=pod),
     )
 
 
@@ -128,45 +131,26 @@ async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyI
 
     Raises CriError.
     """
-    made = []
-    for intent in opened:
-        try:
-            made.append(await resume(outside, intent))
-        except clone.CloneRefusedError as error:
-            assert isinstance(intent, intents.Intent), "resuming a whole pod's restart clones nothing"
-            log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
-            made.append(without_material(outside, intent))
+    made = [await resume(outside, intent) for intent in opened]
     first = made[0]
     if not isinstance(first, restart_plan.SwapPlan):
         return first
     return replace(
-        first, swaps=tuple(swap for act in made if isinstance(act, restart_plan.SwapPlan) for swap in act.swaps)
+        first, swaps=tuple(swap for plan in made if isinstance(plan, restart_plan.SwapPlan) for swap in plan.swaps)
     )
 
 
-def without_material(outside: Dependencies, intent: intents.Intent) -> restart_plan.RestartPlan:
-    """Build the plan of a swap whose old config cannot be cloned."""
-    return restart_plan.SwapPlan(
-        outside=outside, target=intent.target, restart_count=0, swaps=(restart_plan.Swap(intent, None),)
-    )
-
-
-def bare(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
-    """Build a plan from the intent alone, without a call to the runtime."""
+def bare(intent: intents.AnyIntent) -> restart_plan.RestartPlan:
+    """Build a plan from the intent alone, without a call to the runtime: it creates nothing."""
     if isinstance(intent, intents.PodIntent):
-        return restart_plan.PodRestartPlan(outside=outside, target=intent.target, restart_count=0, intent=intent)
+        return restart_plan.PodRestartPlan(intent.target, 0, intent)
     if isinstance(intent, intents.ProcessIntent):
-        return restart_plan.ProcessPlan(outside, intent.target, 0, intent)
-    return without_material(outside, intent)
+        return restart_plan.ProcessPlan(intent.target, 0, intent)
+    return restart_plan.SwapPlan(intent.target, 0, (restart_plan.Swap(intent, None),))
 
 
 def _prepare_process(
-    outside: Dependencies,
-    decision: admission.Decision,
-    *,
-    target: runtime_state.RuntimeState,
-    reason: str,
-    now: float,
+    decision: admission.Decision, *, target: runtime_state.RuntimeState, reason: str, now: float
 ) -> restart_plan.RestartPlan:
     launcher = target.launcher
     assert isinstance(launcher, process.Launcher), "admission has found one"
@@ -180,7 +164,7 @@ def _prepare_process(
         created_at=now,
         grace_seconds=decision.grace_seconds,
     )
-    return restart_plan.ProcessPlan(outside, target.view.ref, launcher.restarts + 1, intent)
+    return restart_plan.ProcessPlan(target.view.ref, launcher.restarts + 1, intent)
 
 
 async def _prepare_swap(
@@ -247,7 +231,7 @@ async def _prepare_swap(
     swaps = tuple(
         restart_plan.Swap(intent, replace(material, sweep=sweep), siblings) for intent, material, siblings in made
     )
-    return restart_plan.SwapPlan(outside=outside, target=target.view.ref, restart_count=count, swaps=swaps, sweep=sweep)
+    return restart_plan.SwapPlan(target.view.ref, count, swaps, sweep=sweep)
 
 
 def _sweep(
