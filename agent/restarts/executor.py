@@ -167,7 +167,7 @@ class RestartExecutor:
         """
         holding = part.take_on(plan, pid=old_pid) if part is not None else None
         execution = execution_of(self._outside, plan, followed=followed, holding=holding)
-        gates = self._outside.actuators.gates
+        gates = self._outside.actuators.tools.gates
         record = part.record() if part is not None else None
         attempt = record.order.attempt if record is not None else 0
         proof = restart_proof.prepare(self._outside, plan, devices=devices, device=cause.device, attempt=attempt)
@@ -195,7 +195,7 @@ class RestartExecutor:
         """Finish a plan that a previous agent started for a round. It is in the journal already."""
         execution = execution_of(self._outside, plan, holding=holding)
         found = await restart_proof.of_resumed(self._outside, plan, attempt=part.record().order.attempt)
-        gates, devices = self._outside.actuators.gates, found.devices or frozenset()
+        gates, devices = self._outside.actuators.tools.gates, found.devices or frozenset()
         async with gates.around(plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             with self._act_noted(in_round=True):
                 outcome = await self._to_the_end(execution, remembered=visit.remembered)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from kubemend.agent.actuator import outcomes, progress, turns
+from kubemend.agent.actuator.context import NO_PREPARATION, StartPreparation
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.errors import CriError
@@ -40,6 +41,7 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
         self.plan = plan
         self.followed = followed
         self._outside = outside
+        self._preparation = StartPreparation.of(outside.actuators.tools, plan.specs, sweep=plan.sweep)
         self._holding = holding
 
     @abc.abstractmethod
@@ -76,12 +78,8 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
         """Return the outcome with notes about the cleanups before the start."""
         if not outcome.result.restarted:
             return outcome
-        plan = self.plan
-        notes = [plan.stepped_down] if plan.stepped_down else []
-        notes += [plan.sweep.note] if plan.sweep is not None else []
-        notes += [emptying.note for emptying in plan.emptyings if emptying.note]
-        notes += plan.kept
-        return replace(outcome, notes=(*outcome.notes, *notes))
+        notes = [self.plan.stepped_down, *self._preparation.notes, self.plan.not_kept]
+        return replace(outcome, notes=(*outcome.notes, *filter(None, notes)))
 
 
 class _Swaps(PlanExecution[SwapPlan]):
@@ -99,6 +97,7 @@ class _Swaps(PlanExecution[SwapPlan]):
                         resolution=resolution,
                         followed=self.followed,
                         seen=None if is_again else swap.seen,
+                        preparation=self._preparation,
                         holding=self._holding,
                     )
                     for swap in self.plan.swaps
@@ -162,12 +161,13 @@ class _WholePod(PlanExecution[PodRestartPlan]):
             pre_stop_hooks=runtime_state.pre_stop_hooks(self.plan.pod),
             resolution=resolution,
             followed=self.followed,
+            preparation=self._preparation if starts else NO_PREPARATION,
             holding=self._holding,
         )
 
     async def resolve(self, outcome: Outcome) -> Outcome:
-        finished = outcome.result is Result.RERUN  # otherwise kubelet starts the containers
-        again = await self._carry_out(resolution=steps.Resolution.FINISH, starts=finished)
+        starts = outcome.result is Result.RERUN  # otherwise kubelet starts the containers
+        again = await self._carry_out(resolution=steps.Resolution.FINISH, starts=starts)
         if again.result is Result.UNFINISHED:
             return outcome
         return replace(outcome, survivors=again.survivors)

@@ -7,13 +7,22 @@ from dataclasses import replace
 import structlog
 
 from kubemend.agent import ports
-from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
-from kubemend.agent.actuator.layer_keeping import LayerKeeping, Request
 from kubemend.agent.actuator.next_names import NameAhead
-from kubemend.agent.actuator.shm_cleanup import ShmCleanup
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission, cache, clone, intents, keep, members, options, overlap, process, rules
+from kubemend.agent.restart import (
+    admission,
+    cache,
+    clone,
+    intents,
+    keep,
+    members,
+    options,
+    overlap,
+    process,
+    rules,
+    shm,
+)
 from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.agent.restarts import restart_plan, runtime_state
 from kubemend.agent.restarts.dependencies import Dependencies
@@ -61,7 +70,7 @@ async def prepare(
     materials: Mapping[str, SuccessorSpec] | None = None
     if spec.starts_containers:
         materials = await runtime_state.materials(outside.runtime, intent, pod=pod, processes=outside.processes)
-    sweep = _sweep(outside, pod.annotations, materials=(materials or {}).values())
+    sweep = _sweep(pod.annotations, materials=(materials or {}).values())
     of_target = pod.container(ref.name)
     count = of_target.restart_count + 1 if of_target is not None else 1
     if materials is not None:
@@ -69,9 +78,8 @@ async def prepare(
         materials = {
             name: replace(
                 material,
-                sweep=sweep,
-                emptying=_emptying(outside, material, after=_young_deaths(crashes, material, pod=pod, container=name)),
-                keeping=_keeping_in_rerun(outside, material, pod=pod, intent=intent, container=name),
+                emptying=_emptying(material, after=_young_deaths(crashes, material, pod=pod, container=name)),
+                keeping=_keeping_in_rerun(material, pod=pod, intent=intent, container=name),
             )
             for name, material in materials.items()
         }
@@ -106,7 +114,8 @@ async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_pl
     except clone.CloneRefusedError as error:
         log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
         return bare(intent)
-    return restart_plan.SwapPlan(intent.target, 0, (restart_plan.Swap(intent, material),))
+    sweep = _sweep_again(material, pod=pod) if material is not None else None
+    return restart_plan.SwapPlan(intent.target, 0, (restart_plan.Swap(intent, material),), sweep=sweep)
 
 
 async def _material_again(
@@ -120,9 +129,8 @@ async def _material_again(
     material = await runtime_state.material(outside.runtime, info, intent=intent, pod=pod, processes=outside.processes)
     return replace(
         material,
-        sweep=_sweep_again(outside, material, pod=pod),
-        emptying=_emptying(outside, material, after=intent.empty_cache_after),
-        keeping=_keeping_again(outside, material, intent=intent, pod=pod),
+        emptying=_emptying(material, after=intent.empty_cache_after),
+        keeping=_keeping_again(material, intent=intent, pod=pod),
     )
 
 
@@ -132,12 +140,13 @@ async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyI
     Raises CriError.
     """
     made = [await resume(outside, intent) for intent in opened]
-    first = made[0]
+    first, parts = made[0], [plan for plan in made if isinstance(plan, restart_plan.SwapPlan)]
     if not isinstance(first, restart_plan.SwapPlan):
         return first
-    return replace(
-        first, swaps=tuple(swap for plan in made if isinstance(plan, restart_plan.SwapPlan) for swap in plan.swaps)
-    )
+    swaps = tuple(swap for part in parts for swap in part.swaps)
+    places = tuple(place for part in parts if part.sweep is not None for place in part.sweep.places)
+    sweep = shm.Request(places, tuple(swap.intent.target.name for swap in swaps)) if places else None
+    return replace(first, swaps=swaps, sweep=sweep)
 
 
 def bare(intent: intents.AnyIntent) -> restart_plan.RestartPlan:
@@ -208,9 +217,8 @@ async def _prepare_swap(
         intent = replace(intent, empty_cache_after=after)
         material = replace(
             material,
-            emptying=_emptying(outside, material, after=after),
+            emptying=_emptying(material, after=after),
             keeping=_keeping(
-                outside,
                 material,
                 pod.annotations,
                 container=name,
@@ -223,33 +231,24 @@ async def _prepare_swap(
         if found is target:
             count = material.successor.restart_count
     sweep = _sweep(
-        outside,
         pod.annotations,
         materials=[material for _, material, _ in made],
         waits_for=[intent.target.name for intent, _, _ in made],
     )
-    swaps = tuple(
-        restart_plan.Swap(intent, replace(material, sweep=sweep), siblings) for intent, material, siblings in made
-    )
+    swaps = tuple(restart_plan.Swap(intent, material, siblings) for intent, material, siblings in made)
     return restart_plan.SwapPlan(target.view.ref, count, swaps, sweep=sweep)
 
 
 def _sweep(
-    outside: Dependencies,
-    annotations: Mapping[str, str],
-    *,
-    materials: Iterable[SuccessorSpec],
-    waits_for: Iterable[str] = (),
-) -> ShmCleanup | None:
+    annotations: Mapping[str, str], *, materials: Iterable[SuccessorSpec], waits_for: Iterable[str] = ()
+) -> shm.Request | None:
     """Return the cleanup before the start; None if the pod's annotations do not request one."""
     if options.Clean.SHM not in options.clean(annotations):
         return None
-    return ShmCleanup(
-        outside.actuators.broom, places=[material.shared_memory for material in materials], waits_for=waits_for
-    )
+    return shm.Request(tuple(material.shared_memory for material in materials), tuple(waits_for))
 
 
-def _sweep_again(outside: Dependencies, material: SuccessorSpec, *, pod: PodView | None) -> ShmCleanup | None:
+def _sweep_again(material: SuccessorSpec, *, pod: PodView | None) -> shm.Request | None:
     """Return the cleanup of a restart that a previous agent started.
 
     None if the restart may include several containers, because the state of the others is unknown.
@@ -259,7 +258,7 @@ def _sweep_again(outside: Dependencies, material: SuccessorSpec, *, pod: PodView
         several = len(options.parse(annotations).containers) > 1
     except options.BadAnnotationError:
         return None  # the annotations have changed since the start
-    return None if several else _sweep(outside, annotations, materials=[material])
+    return None if several else _sweep(annotations, materials=[material])
 
 
 def _young_deaths(crashes: cache.Crashes, material: SuccessorSpec, *, pod: PodView, container: str) -> int:
@@ -271,10 +270,10 @@ def _young_deaths(crashes: cache.Crashes, material: SuccessorSpec, *, pod: PodVi
     return decision.young_deaths if decision.empties else 0
 
 
-def _emptying(outside: Dependencies, material: SuccessorSpec, *, after: int) -> CacheCleanup | None:
+def _emptying(material: SuccessorSpec, *, after: int) -> cache.Request | None:
     if not after or isinstance(material.compile_cache, cache.NotOurs):
         return None
-    return CacheCleanup(outside.actuators.caches, material.compile_cache, young_deaths=after)
+    return cache.Request(material.compile_cache, young_deaths=after)
 
 
 def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:
@@ -284,20 +283,11 @@ def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:
 
 
 def _keeping(
-    outside: Dependencies,
-    material: SuccessorSpec,
-    annotations: Mapping[str, str],
-    *,
-    container: str,
-    old: ContainerId,
-    refused: str,
-) -> LayerKeeping | None:
+    material: SuccessorSpec, annotations: Mapping[str, str], *, container: str, old: ContainerId, refused: str
+) -> keep.Request | None:
     """Return what a successor keeps; None if the pod's annotations do not request it. Raises BadAnnotationError."""
     paths = options.kept_paths(annotations)
-    if not paths:
-        return None
-    request = Request(container, paths, old, material.mount_points, refused=refused)
-    return LayerKeeping(outside.actuators.layers, request)
+    return keep.Request(container, paths, old, material.mount_points, refused=refused) if paths else None
 
 
 def _obstacle_of_swap(intent: intents.Intent, material: SuccessorSpec) -> str:
@@ -305,25 +295,22 @@ def _obstacle_of_swap(intent: intents.Intent, material: SuccessorSpec) -> str:
 
 
 def _keeping_in_rerun(
-    outside: Dependencies, material: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
-) -> LayerKeeping | None:
+    material: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
+) -> keep.Request | None:
     """Return what a container's successor keeps in a rerun."""
     planned = next(each for each in intent.plan if each.name == container)
     spec = pod.container(container)
     order = intents.SwapOrder.of(policy=pod.policy_of(container), grace_seconds=intent.grace_seconds)
     is_restarted = order.exit_is_restarted and spec is not None and not spec.restart_rules
     refused = keep.obstacle_of_rerun(role=planned.role, exit_is_restarted=is_restarted)
-    return _keeping(outside, material, pod.annotations, container=container, old=planned.old[-1], refused=refused)
+    return _keeping(material, pod.annotations, container=container, old=planned.old[-1], refused=refused)
 
 
-def _keeping_again(
-    outside: Dependencies, material: SuccessorSpec, *, intent: intents.Intent, pod: PodView | None
-) -> LayerKeeping | None:
+def _keeping_again(material: SuccessorSpec, *, intent: intents.Intent, pod: PodView | None) -> keep.Request | None:
     """Return what the successor of a swap keeps that a previous agent started."""
     annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
     try:
         return _keeping(
-            outside,
             material,
             annotations,
             container=intent.target.name,

@@ -161,7 +161,7 @@ class Recovery:
     async def _finished(self, resumed: AnyExecution) -> tuple[Outcome, Mapping[str, str]]:
         """Finish a restart behind its gates and a proof; return also each GPU's result, or why there is none."""
         found = await restart_proof.of_resumed(self._outside, resumed.plan)
-        gates, devices = self._outside.actuators.gates, found.devices or frozenset()
+        gates, devices = self._outside.actuators.tools.gates, found.devices or frozenset()
         async with gates.around(resumed.plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             await visit.remembered()
             return await resumed.carry_out(), found.told(visit.proving)

@@ -1,13 +1,11 @@
 """Describe one restart of any strategy as data: what to restart, with which inputs. ``plan_execution`` runs it."""
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.outcomes import Outcome
-from kubemend.agent.actuator.shm_cleanup import ShmCleanup
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -16,7 +14,7 @@ from kubemend.agent.model.workloads import (
     ContainerSummary,
     PodView,
 )
-from kubemend.agent.restart import intents, keep, options
+from kubemend.agent.restart import intents, keep, options, shm
 from kubemend.agent.restart.intents import Strategy
 
 
@@ -24,13 +22,13 @@ from kubemend.agent.restart.intents import Strategy
 class RestartPlan(abc.ABC):
     """A restart that was admitted.
 
-    ``restart_count`` is the target's count after it. ``stepped_down`` is why a better strategy was not used, if its
-    container could not be copied exactly.
+    ``restart_count`` is the target's count after it, ``sweep`` the shared memory to empty. ``stepped_down`` is why a
+    better strategy was not used, if its container could not be copied exactly.
     """
 
     target: ContainerRef
     restart_count: int
-    sweep: ShmCleanup | None = field(default=None, kw_only=True)
+    sweep: shm.Request | None = field(default=None, kw_only=True)
     stepped_down: str = field(default="", kw_only=True)
 
     @property
@@ -59,14 +57,14 @@ class RestartPlan(abc.ABC):
         return frozenset()
 
     @property
-    def emptyings(self) -> tuple[CacheCleanup, ...]:
-        """Return the compile caches to empty."""
-        return ()
+    def specs(self) -> Mapping[str, SuccessorSpec]:
+        """Return the inputs of the successors that kubemend creates, by container name."""
+        return {}
 
     @property
-    def kept(self) -> list[str]:
-        """Return what the successors keep of the writable layers and what not, for people."""
-        return []
+    def not_kept(self) -> str:
+        """Return why kubelet's containers keep nothing of the writable layers, for people; empty if that is no loss."""
+        return ""
 
     def bare(self) -> "RestartPlan":
         """Return the plan without its gathered inputs: it can be undone, but creates nothing."""
@@ -128,13 +126,8 @@ class SwapPlan(RestartPlan):
         return seen - {swap.intent.old for swap in self.swaps}
 
     @property
-    def emptyings(self) -> tuple[CacheCleanup, ...]:
-        materials = (swap.material for swap in self.swaps)
-        return tuple(each.emptying for each in materials if each is not None and each.emptying is not None)
-
-    @property
-    def kept(self) -> list[str]:
-        return _notes(swap.material for swap in self.swaps)
+    def specs(self) -> Mapping[str, SuccessorSpec]:
+        return {swap.intent.target.name: swap.material for swap in self.swaps if swap.material is not None}
 
     def bare(self) -> RestartPlan:
         return replace(self, swaps=tuple(Swap(swap.intent, None) for swap in self.swaps), sweep=None)
@@ -184,18 +177,18 @@ class PodRestartPlan(RestartPlan):
         return self.intent.old_ids
 
     @property
-    def emptyings(self) -> tuple[CacheCleanup, ...]:
-        return tuple(each.emptying for each in (self.materials or {}).values() if each.emptying is not None)
+    def specs(self) -> Mapping[str, SuccessorSpec]:
+        return self.materials or {}
 
     @property
-    def kept(self) -> list[str]:
+    def not_kept(self) -> str:
         if self.materials is not None or self.pod is None:
-            return _notes((self.materials or {}).values())
+            return ""
         try:
             paths = options.kept_paths(self.pod.annotations)
         except options.BadAnnotationError:
-            return []  # the annotations have changed since the start
-        return [f"{', '.join(paths)} not kept: {keep.KUBELET}"] if paths else []
+            return ""  # the annotations have changed since the start
+        return f"{', '.join(paths)} not kept: {keep.KUBELET}" if paths else ""
 
     def bare(self) -> RestartPlan:
         return replace(self, materials=None, pod=None, sweep=None)
@@ -203,7 +196,3 @@ class PodRestartPlan(RestartPlan):
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
         lasting = {planned.name for planned in self.intent.plan if planned.role is not ContainerRole.INIT}
         return {name: container for name, container in outcome.survivors.items() if name in lasting}
-
-
-def _notes(materials: Iterable[SuccessorSpec | None]) -> list[str]:
-    return [each.keeping.note for each in materials if each is not None and each.keeping is not None]

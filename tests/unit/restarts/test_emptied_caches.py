@@ -40,7 +40,7 @@ def cleaner(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeCleaner:
         mount = api_pb2.Mount(container_path=cache.INSIDE, host_path=f"/var/lib/kubelet/pods/{PATH}")
         env.pod.rig.server.runtime.containers[container].config.mounts.append(mount)
     fake = FakeCleaner()
-    monkeypatch.setattr(env.outside.actuators.caches, "empty", fake.empty)
+    monkeypatch.setattr(env.outside.actuators.tools.caches, "empty", fake.empty)
     return fake
 
 
@@ -105,9 +105,10 @@ async def test_resumed_swap_empties_as_it_was_decided(env: RestartEnv, cleaner: 
     """Whatever the annotations and the counts are by now."""
     del cleaner
     act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, empty_cache_after=after))
-    assert len(act.emptyings) == after // 2
+    emptyings = [spec.emptying for spec in act.specs.values() if spec.emptying is not None]
+    assert [emptying.young_deaths for emptying in emptyings] == ([after] if after else [])
     assert isinstance(act, restart_plan.SwapPlan)
-    assert act.bare().emptyings == ()
+    assert act.bare().specs == {}
 
 
 async def test_decision_is_in_the_journal(env: RestartEnv, cleaner: FakeCleaner) -> None:
