@@ -1,5 +1,6 @@
 """Build restart plans: gather the strategy's inputs for a new restart, or for one of a previous agent."""
 
+import contextlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -109,29 +110,27 @@ async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_pl
         return restart_plan.PodRestartPlan(intent.target, 0, intent, pod)
     if isinstance(intent, intents.ProcessIntent):
         return bare(intent)
+    views = await outside.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
+    if all(view.id != intent.old for view in views):  # kubelet's GC removed it, and its config
+        return bare(intent)
+    info = await outside.runtime.container_status(intent.old)
     try:
-        material = await _material_again(outside, intent, pod=pod)
+        material = await runtime_state.material(
+            outside.runtime, info, intent=intent, pod=pod, processes=outside.processes
+        )
     except clone.CloneRefusedError as error:
         log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
         return bare(intent)
-    sweep = _sweep_again(material, pod=pod) if material is not None else None
-    return restart_plan.SwapPlan(intent.target, 0, (restart_plan.Swap(intent, material),), sweep=sweep)
-
-
-async def _material_again(
-    outside: Dependencies, intent: intents.Intent, *, pod: PodView | None
-) -> SuccessorSpec | None:
-    """Return the inputs of a swap that a previous agent started; None if the old container is gone."""
-    views = await outside.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
-    if all(view.id != intent.old for view in views):  # kubelet's GC removed it, and its config
-        return None
-    info = await outside.runtime.container_status(intent.old)
-    material = await runtime_state.material(outside.runtime, info, intent=intent, pod=pod, processes=outside.processes)
-    return replace(
-        material,
-        emptying=_emptying(material, after=intent.empty_cache_after),
-        keeping=_keeping_again(material, intent=intent, pod=pod),
-    )
+    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
+    sweep = keeping = None
+    with contextlib.suppress(options.BadAnnotationError):  # the annotations have changed since the start
+        keeping = _keeping_in_swap(material, annotations, intent=intent)
+    with contextlib.suppress(options.BadAnnotationError):
+        if len(options.parse(annotations).containers) <= 1:  # the state of others is unknown
+            sweep = _sweep(annotations, materials=[material])
+    emptying = _emptying(material, after=intent.empty_cache_after)
+    swap = restart_plan.Swap(intent, replace(material, emptying=emptying, keeping=keeping))
+    return restart_plan.SwapPlan(intent.target, 0, (swap,), sweep=sweep)
 
 
 async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyIntent]) -> restart_plan.RestartPlan:
@@ -218,13 +217,7 @@ async def _prepare_swap(
         material = replace(
             material,
             emptying=_emptying(material, after=after),
-            keeping=_keeping(
-                material,
-                pod.annotations,
-                container=name,
-                old=intent.old,
-                refused=_obstacle_of_swap(intent, material),
-            ),
+            keeping=_keeping_in_swap(material, pod.annotations, intent=intent),
             overlap_request=_overlap(pod, several=len(decision.orders) > 1),
         )
         made.append((intent, material, found.siblings))
@@ -246,19 +239,6 @@ def _sweep(
     if options.Clean.SHM not in options.clean(annotations):
         return None
     return shm.Request(tuple(material.shared_memory for material in materials), tuple(waits_for))
-
-
-def _sweep_again(material: SuccessorSpec, *, pod: PodView | None) -> shm.Request | None:
-    """Return the cleanup of a restart that a previous agent started.
-
-    None if the restart may include several containers, because the state of the others is unknown.
-    """
-    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
-    try:
-        several = len(options.parse(annotations).containers) > 1
-    except options.BadAnnotationError:
-        return None  # the annotations have changed since the start
-    return None if several else _sweep(annotations, materials=[material])
 
 
 def _young_deaths(crashes: cache.Crashes, material: SuccessorSpec, *, pod: PodView, container: str) -> int:
@@ -290,8 +270,12 @@ def _keeping(
     return keep.Request(container, paths, old, material.mount_points, refused=refused) if paths else None
 
 
-def _obstacle_of_swap(intent: intents.Intent, material: SuccessorSpec) -> str:
-    return keep.obstacle_of_swap(intent.order, has_snapshots=material.original is None)
+def _keeping_in_swap(
+    material: SuccessorSpec, annotations: Mapping[str, str], *, intent: intents.Intent
+) -> keep.Request | None:
+    """Return what a container's successor keeps in a swap."""
+    refused = keep.obstacle_of_swap(intent.order, has_snapshots=material.original is None)
+    return _keeping(material, annotations, container=intent.target.name, old=intent.old, refused=refused)
 
 
 def _keeping_in_rerun(
@@ -304,21 +288,6 @@ def _keeping_in_rerun(
     is_restarted = order.exit_is_restarted and spec is not None and not spec.restart_rules
     refused = keep.obstacle_of_rerun(role=planned.role, exit_is_restarted=is_restarted)
     return _keeping(material, pod.annotations, container=container, old=planned.old[-1], refused=refused)
-
-
-def _keeping_again(material: SuccessorSpec, *, intent: intents.Intent, pod: PodView | None) -> keep.Request | None:
-    """Return what the successor of a swap keeps that a previous agent started."""
-    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
-    try:
-        return _keeping(
-            material,
-            annotations,
-            container=intent.target.name,
-            old=intent.old,
-            refused=_obstacle_of_swap(intent, material),
-        )
-    except options.BadAnnotationError:
-        return None  # the annotations have changed since the start
 
 
 def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:

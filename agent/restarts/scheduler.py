@@ -28,11 +28,10 @@ from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
-from kubemend.agent.restarts.pod_locks import PodLocks
 from kubemend.agent.restarts.progress_fanout import ProgressFanout
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.restart_plan import RestartPlan
-from kubemend.agent.restarts.slots import Slots
+from kubemend.agent.restarts.slots import PodLocks, Slots
 from kubemend.common import budgets, contained
 from kubemend.common.coordination import FaultAnswer, FaultKind
 

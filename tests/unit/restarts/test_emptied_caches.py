@@ -10,7 +10,7 @@ from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.restart import admission, cache
 from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.overrides import RestartOverrides
-from kubemend.agent.restarts import planning, restart_plan
+from kubemend.agent.restarts import planning
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments.restarts import NOW, RestartEnv
@@ -104,11 +104,10 @@ async def test_container_that_is_swapped_along_keeps_its_cache(env: RestartEnv, 
 async def test_resumed_swap_empties_as_it_was_decided(env: RestartEnv, cleaner: FakeCleaner, after: int) -> None:
     """Whatever the annotations and the counts are by now."""
     del cleaner
-    act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, empty_cache_after=after))
-    emptyings = [spec.emptying for spec in act.specs.values() if spec.emptying is not None]
+    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, empty_cache_after=after))
+    emptyings = [spec.emptying for spec in plan.specs.values() if spec.emptying is not None]
     assert [emptying.young_deaths for emptying in emptyings] == ([after] if after else [])
-    assert isinstance(act, restart_plan.SwapPlan)
-    assert act.bare().specs == {}
+    assert plan.bare().specs == {}
 
 
 async def test_decision_is_in_the_journal(env: RestartEnv, cleaner: FakeCleaner) -> None:

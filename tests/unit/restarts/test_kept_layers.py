@@ -12,7 +12,7 @@ from kubemend.agent.clients.containerd.snapshots import SnapshotError
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRole
 from kubemend.agent.restart import intents, keep
-from kubemend.agent.restarts import planning, restart_plan
+from kubemend.agent.restarts import planning
 from kubemend.common import contained
 from tests.environments.restarts import NOW, RestartEnv
 
@@ -181,13 +181,12 @@ async def test_resumed_swap_keeps_what_its_order_allows(
 ) -> None:
     view = next(iter(env.pod.pods.pods().values()))
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/keep": "/a"}))
-    act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, order=order))
-    assert isinstance(act, restart_plan.SwapPlan)
-    (spec,) = act.specs.values()
+    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, order=order))
+    (spec,) = plan.specs.values()
     assert spec.keeping is not None
     assert (spec.keeping.refused == keep.START_FIRST) is order.starts_first
     assert keeper.used == []
-    assert act.bare().specs == {}
+    assert plan.bare().specs == {}
 
 
 async def test_swap_reports_what_it_keeps(env: RestartEnv, keeper: FakeKeeper) -> None:
