@@ -200,15 +200,12 @@ class CacheCleaner:
 
 
 class CacheCleanup:
-    """The emptying of one container's cache in one restart, done once.
+    """The emptying of one container's cache in one restart, done once."""
 
-    ``young_deaths`` have led to it.
-    """
-
-    def __init__(self, cleaner: CacheCleaner, place: cache.Place, *, young_deaths: int) -> None:
+    def __init__(self, cleaner: CacheCleaner, request: cache.Request) -> None:
         self._cleaner = cleaner
-        self._place = place
-        self._after = f"after {young_deaths} young deaths"
+        self._place = request.place
+        self._after = f"after {request.young_deaths} young deaths"
         self._once = asyncio.Lock()
         self._emptying: Emptying | None = None
 

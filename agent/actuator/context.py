@@ -1,9 +1,9 @@
-"""Define the services that carry out restarts (runtime, events, host files), and the specs of successors."""
+"""Define what restarts are carried out with: the services, the specs of successors, the work before their start."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import dying
@@ -15,7 +15,7 @@ from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, Hook, PodUid, SandboxId
-from kubemend.agent.restart import cache, clone, host_files, intents, likeness, overlap, process, shm
+from kubemend.agent.restart import cache, clone, host_files, intents, keep, likeness, overlap, process, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 TIME_LIMIT = 150.0
@@ -104,9 +104,9 @@ class PreStopHook:
 class SuccessorSpec:
     """The inputs for creating one successor, and for ending its predecessor as the pod specifies.
 
-    ``shared_memory`` is the container's /dev/shm, ``compile_cache`` its part of the cache volume; ``sweep`` and
-    ``emptying`` are their cleanups before its start. ``mount_points`` are the old container's, ``keeping`` is what
-    the successor keeps of it. ``overlap_request``: the pod allows it to import while its predecessor dies.
+    ``shared_memory`` is the container's /dev/shm, ``compile_cache`` its part of the cache volume, ``emptying`` whether
+    that is emptied before the start. ``mount_points`` are the old container's, ``keeping`` is what the successor keeps
+    of it. ``overlap_request``: the pod allows it to import while its predecessor dies.
     ``original`` is the container that the successor must be like, because its config was rebuilt; None if the runtime
     returned the config.
     """
@@ -117,20 +117,59 @@ class SuccessorSpec:
     pre_stop_hook: PreStopHook | None = None
     pod_ip: str | None = None
     shared_memory: shm.Place | shm.NotOurs = shm.NotOurs("it was not examined")  # noqa: RUF009 - frozen
-    sweep: ShmCleanup | None = None
     compile_cache: cache.Place | cache.NotOurs = cache.NotOurs("it was not examined")  # noqa: RUF009 - frozen
-    emptying: CacheCleanup | None = None
+    emptying: cache.Request | None = None
     mount_points: tuple[str, ...] | None = None
-    keeping: LayerKeeping | None = None
+    keeping: keep.Request | None = None
     overlap_request: overlap.Request | None = None
     original: likeness.Original | None = None
-
-    @property
-    def cleans(self) -> bool:
-        """Return whether something is moved or removed before its start, when no container of its name may run."""
-        return self.keeping is not None or self.sweep is not None or self.emptying is not None
 
     @property
     def log_file(self) -> Path:
         """The successor's log on the host."""
         return Path(host_files.log_file(self.sandbox_config.log_directory, self.successor.log_path))
+
+
+@dataclass(frozen=True, slots=True)
+class StartPreparation:
+    """The work of one restart before its starts, and what became of it. All tries of the restart share it.
+
+    ``emptyings`` and ``kept`` are by container name.
+    """
+
+    sweep: ShmCleanup | None = None
+    emptyings: Mapping[str, CacheCleanup] = field(default_factory=dict)
+    kept: Mapping[str, LayerKeeping] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, tools: ActuatorContext, specs: Mapping[str, SuccessorSpec], *, sweep: shm.Request | None = None
+    ) -> Self:
+        """Prepare what the plan requests; ``specs`` are by container name."""
+        return cls(
+            ShmCleanup(tools.broom, sweep) if sweep is not None else None,
+            {name: CacheCleanup(tools.caches, spec.emptying) for name, spec in specs.items() if spec.emptying},
+            {name: LayerKeeping(tools.layers, spec.keeping) for name, spec in specs.items() if spec.keeping},
+        )
+
+    def cleans(self, container: str) -> bool:
+        """Return whether something is removed before a container's start."""
+        return self.sweep is not None or container in self.emptyings
+
+    async def clean(self, container: str, *, is_first: bool) -> None:
+        """Remove it. ``is_first`` is False if a new container has run already, whose files they may be."""
+        if self.sweep is not None:
+            await self.sweep.before_start(container, is_first=is_first)
+        if container in self.emptyings:
+            await self.emptyings[container].before_start()
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what was cleaned and kept and what not, for people."""
+        notes = [self.sweep.note] if self.sweep is not None else []
+        notes += [emptying.note for emptying in self.emptyings.values() if emptying.note]
+        return notes + [keeping.note for keeping in self.kept.values()]
+
+
+NO_PREPARATION = StartPreparation()
+"""For a restart that neither cleans nor keeps anything."""

@@ -21,9 +21,8 @@ import structlog
 from kubemend.agent import ports
 from kubemend.agent.actuator import device_health, device_processes
 from kubemend.agent.actuator.device_health import DeviceHealth
-from kubemend.agent.actuator.device_processes import Driver, Host, NoDriver, NoProcesses
+from kubemend.agent.actuator.device_processes import DeviceUsers, Driver, Host, NoDriver, NoProcesses
 from kubemend.agent.actuator.device_proof import PreparedProof, Proving
-from kubemend.agent.actuator.old_processes import DeviceUsers
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread

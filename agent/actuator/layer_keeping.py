@@ -7,7 +7,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -108,24 +108,10 @@ class LayerKeeper:
         return await self._calls.call(work, who=f"layer {new}", timeout=self._seconds + _SLACK)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the successor of the container ``old`` keeps: ``paths`` of its root.
-
-    ``mount_points`` are the old container's; None: unknown. ``refused`` is why this restart keeps nothing.
-    """
-
-    container: str
-    paths: tuple[str, ...]
-    old: ContainerId
-    mount_points: tuple[str, ...] | None
-    refused: str = ""
-
-
 class LayerKeeping:
     """What one container's successor keeps in one restart, and what became of it."""
 
-    def __init__(self, keeper: LayerKeeper, request: Request) -> None:
+    def __init__(self, keeper: LayerKeeper, request: keep.Request) -> None:
         self._keeper = keeper
         self._request = request
         self._left: dict[str, str] | None = None

@@ -23,7 +23,7 @@ from kubemend.agent.actuator.runtime_ops import RuntimeOps
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
-from kubemend.agent.restart import abandoning, intents, steps
+from kubemend.agent.restart import intents, steps
 from kubemend.common import aio
 
 log = structlog.get_logger(__name__)
@@ -170,7 +170,7 @@ class PlanRunner(RuntimeOps[_Intent]):
         if not self.is_ending():
             return ()
         waiting = [view.id for view in self.seen if self.is_held(view.id)]
-        return abandoning.next_steps(self.intent.id, self.seen, waiting=waiting)
+        return steps.abandon(self.intent.id, self.seen, waiting=waiting)
 
     async def _really_failed(
         self, errors: Sequence[tuple[steps.Step, cri_errors.CriError]]

@@ -6,7 +6,13 @@ from typing import Final
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import progress
-from kubemend.agent.actuator.context import ActuatorContext, PreStopHook, SuccessorSpec
+from kubemend.agent.actuator.context import (
+    NO_PREPARATION,
+    ActuatorContext,
+    PreStopHook,
+    StartPreparation,
+    SuccessorSpec,
+)
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.actuator.rerun import RerunRunner
@@ -56,6 +62,7 @@ class PodActuator:
         pre_stop_hooks: Mapping[str, PreStopHook] = _NO_HOOKS,
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NO_FOLLOWER,
+        preparation: StartPreparation = NO_PREPARATION,
         holding: HoldSet | None = None,
     ) -> Outcome:
         """Carry out the intent by its strategy; ``materials`` and ``pre_stop_hooks`` are by container name.
@@ -71,6 +78,7 @@ class PodActuator:
             pods=self._pods,
             resolution=resolution,
             followed=followed,
+            preparation=preparation,
             holding=holding,
         )
         return await run.run_to_end()

@@ -70,8 +70,7 @@ class RerunRunner(KubeletAwarePlanRunner):
 
     async def remove(self, container_id: ContainerId) -> None:
         """Remove a container; before, move what its successor keeps of it into the reservation of its name."""
-        material = self.material(self.name_of(container_id))
-        keeping = material.keeping if material is not None else None
+        keeping = self.preparation.kept.get(self.name_of(container_id))
         if keeping is not None and keeping.old == container_id and not keeping.is_refused:
             place = reservations.outlasting(self.intent, self.seen, name=self.name_of(container_id))
             if place is None:
@@ -111,13 +110,7 @@ class RerunRunner(KubeletAwarePlanRunner):
             taken=self.taken,
             afterwards=steps.StepKind.START.value not in self.phases,
             overdue=time.time() - self.intent.created_at > RESERVED_AT_MOST,
-            keeps=self._keeps(),
-        )
-
-    def _keeps(self) -> frozenset[str]:
-        materials = self.materials or {}
-        return frozenset(
-            name for name, made in materials.items() if made.keeping is not None and not made.keeping.is_refused
+            keeps=frozenset(name for name, keeping in self.preparation.kept.items() if not keeping.is_refused),
         )
 
 

@@ -12,7 +12,13 @@ from typing import Generic, TypeVar
 import structlog
 
 from kubemend.agent.actuator import hooks, turns
-from kubemend.agent.actuator.context import ActuatorContext, PreStopHook, SuccessorSpec
+from kubemend.agent.actuator.context import (
+    NO_PREPARATION,
+    ActuatorContext,
+    PreStopHook,
+    StartPreparation,
+    SuccessorSpec,
+)
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
@@ -29,12 +35,13 @@ _Intent = TypeVar("_Intent", intents.Intent, intents.PodIntent)
 class RuntimeOps(abc.ABC, Generic[_Intent]):
     """The runtime, as one restart uses it. ``seen`` is the last listing, updated by the restart's own calls.
 
-    ``fresh``: no call has changed anything since the listing; only a fresh listing proves the end. ``holding`` holds
-    the containers that are started.
+    ``fresh``: no call has changed anything since the listing; only a fresh listing proves the end. ``preparation`` is
+    done before starts, ``holding`` holds the containers that are started.
     """
 
     tools: ActuatorContext
     intent: _Intent
+    preparation: StartPreparation = NO_PREPARATION
     holding: HoldSet | None = None
     seen: tuple[ContainerSummary, ...] = ()
     fresh: bool = True
@@ -86,21 +93,16 @@ class RuntimeOps(abc.ABC, Generic[_Intent]):
         No old container may run any more, and this one not yet, or it is held.
         """
         name = self.name_of(container_id)
-        material = self.material(name)
-        if material is None:
+        if self.material(name) is None:
             return
         begun = asyncio.get_running_loop().time()
-        if material.keeping is not None:
-            await material.keeping.before_start(container_id)
+        if (keeping := self.preparation.kept.get(name)) is not None:
+            await keeping.before_start(container_id)
             self.add_phase_time(_KEEP_PHASE, since=begun)
-        if material.sweep is None and material.emptying is None:
-            return
-        begun = asyncio.get_running_loop().time()
-        if material.sweep is not None:
-            await material.sweep.before_start(name, is_first=self.is_first)
-        if material.emptying is not None:
-            await material.emptying.before_start()
-        self.add_phase_time(_CLEAN_PHASE, since=begun)
+        if self.preparation.cleans(name):
+            begun = asyncio.get_running_loop().time()
+            await self.preparation.clean(name, is_first=self.is_first)
+            self.add_phase_time(_CLEAN_PHASE, since=begun)
 
     @property
     def is_first(self) -> bool:

@@ -6,7 +6,6 @@ Cleanup is time-boxed. Failures are reported and do not block the start.
 import asyncio
 import functools
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,13 +69,10 @@ class ShmCleaner:
 class ShmCleanup:
     """The cleanup of one restart, done once: when all old containers are dead, and before anything new runs."""
 
-    def __init__(
-        self, broom: ShmCleaner, *, places: Iterable[shm.Place | shm.NotOurs] = (), waits_for: Iterable[str] = ()
-    ) -> None:
-        """``waits_for`` are the containers that are replaced concurrently, if there are several."""
+    def __init__(self, broom: ShmCleaner, request: shm.Request) -> None:
         self._broom = broom
-        self._places = tuple(dict.fromkeys(places))
-        self._alive = set(waits_for)
+        self._places = tuple(dict.fromkeys(request.places))
+        self._alive = set(request.waits_for)
         self._all_dead = asyncio.Event()
         self._once = asyncio.Lock()
         self._result = ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from kubemend.agent.actuator import progress, turns
-from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
+from kubemend.agent.actuator.context import NO_PREPARATION, ActuatorContext, StartPreparation, SuccessorSpec
 from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
 from kubemend.agent.actuator.hold.standby import EndedError, Standby
@@ -46,6 +46,7 @@ class SwapActuator:
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NO_FOLLOWER,
         seen: Sequence[ContainerSummary] | None = None,
+        preparation: StartPreparation = NO_PREPARATION,
         holding: HoldSet | None = None,
     ) -> Outcome:
         """Carry out the intent and return its outcome; with ``holding`` the successor is held at the end.
@@ -62,6 +63,7 @@ class SwapActuator:
             resolution=resolution,
             followed=followed,
             seen=tuple(seen or ()),
+            preparation=preparation,
             holding=holding,
         )
         return await run.run_to_end(list_first=seen is None)
@@ -366,9 +368,11 @@ class _SwapRun(PlanRunner[intents.Intent]):
     @property
     def _overlap_forbidden(self) -> overlap.Obstacle | None:
         request = self._overlap_requested
-        if request is None or self.made_from is None:
+        if request is None:
             return None
-        return overlap.obstacle(request, in_round=self.holding is not None, cleans=self.made_from.cleans)
+        name = self.intent.target.name
+        cleans = self.preparation.cleans(name) or name in self.preparation.kept
+        return overlap.obstacle(request, in_round=self.holding is not None, cleans=cleans)
 
     async def stop(self, container_id: ContainerId) -> None:
         """Stop a container; the frozen old one of a round by the kernel, and only then by the runtime.

@@ -44,6 +44,14 @@ class NotOurs:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The cache that a restart empties before its container's start; ``young_deaths`` have led to it."""
+
+    place: Place
+    young_deaths: int
+
+
 def place(source: str | None, *, container: ContainerRef) -> Place | NotOurs:
     """Classify the mount at the container's ``INSIDE``: ``source`` is its host path as reported by the runtime.
 

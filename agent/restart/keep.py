@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubemend.agent.model.workloads import ContainerRole
+from kubemend.agent.model.workloads import ContainerId, ContainerRole
 from kubemend.agent.restart import intents
 
 MOST_PATHS: Final = 16
@@ -64,6 +64,20 @@ class NotKept:
     """Why nothing is kept."""
 
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the successor of the container ``old`` keeps: ``paths`` of its root.
+
+    ``mount_points`` are the old container's; None: unknown. ``refused`` is why this restart keeps nothing.
+    """
+
+    container: str
+    paths: tuple[str, ...]
+    old: ContainerId
+    mount_points: tuple[str, ...] | None
+    refused: str = ""
 
 
 def parse(text: str) -> tuple[str, ...]:

@@ -27,6 +27,17 @@ class NotOurs:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The places that a restart empties before its first start.
+
+    ``waits_for`` are the containers that are replaced concurrently, if there are several.
+    """
+
+    places: tuple[Place | NotOurs, ...] = ()
+    waits_for: tuple[str, ...] = ()
+
+
 def place(
     source: str | None, *, pod_uid: PodUid, sandbox_id: SandboxId, cgroup_parent: str, shares_node_ipc: bool
 ) -> Place | NotOurs:

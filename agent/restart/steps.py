@@ -1,9 +1,10 @@
 """Define the steps of restart rules. A rule maps the runtime's listing to the next step, or to concurrent steps."""
 
 import enum
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from kubemend.agent.model.workloads import ContainerId, ContainerState
+from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 
 
 class StepKind(enum.Enum):
@@ -83,3 +84,23 @@ class Resolution(enum.Enum):
 
 LIVE = (ContainerState.CREATED, ContainerState.RUNNING, ContainerState.UNKNOWN)
 """States of a container that may run, now or later."""
+
+
+def abandon(
+    restart_id: str, seen: Iterable[ContainerSummary], *, waiting: Collection[ContainerId] = ()
+) -> tuple[Step, ...]:
+    """Return the steps of a restart whose pod is terminating: remove its unstarted containers, then be done.
+
+    They are the same for every strategy, and may be taken concurrently. Nothing is started any more: kubelet ends the
+    containers that it saw when it began, and would leave later ones alone. Nothing is ended early either: running
+    containers have a grace period, which kubelet controls. ``waiting`` are containers that have been started, but are
+    held before their first instruction.
+    """
+    removals = tuple(
+        Step(StepKind.REMOVE, StepReason.POD_ENDS, view.id, view.ref.name)
+        for view in seen
+        if view.restart_id == restart_id
+        and view.state in LIVE
+        and (view.state is not ContainerState.RUNNING or view.id in waiting)
+    )
+    return removals or (Step(StepKind.DONE, StepReason.POD_ENDS),)

@@ -8,13 +8,9 @@ from typing import Self
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import context
-from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.device_proof import Prover
-from kubemend.agent.actuator.device_release import ReleaseGates
-from kubemend.agent.actuator.layer_keeping import LayerKeeper
 from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.actuator.process import ProcessActuator
-from kubemend.agent.actuator.shm_cleanup import ShmCleaner
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
@@ -60,28 +56,17 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Actuators:
-    """Hold the actuators, the device release gates that all share, and what is done before a start."""
+    """Hold the actuators, and the services that all of them share."""
 
+    tools: context.ActuatorContext
     process: ProcessActuator
     swap: SwapActuator
     pods: PodActuator
-    gates: ReleaseGates
-    broom: ShmCleaner
-    caches: CacheCleaner
-    layers: LayerKeeper
 
     @classmethod
     def of(cls, using: context.ActuatorContext, *, pods: ports.Pods) -> Self:
         """Create all actuators."""
-        return cls(
-            process=ProcessActuator(using),
-            swap=SwapActuator(using),
-            pods=PodActuator(using, pods=pods),
-            gates=using.gates,
-            broom=using.broom,
-            caches=using.caches,
-            layers=using.layers,
-        )
+        return cls(using, ProcessActuator(using), SwapActuator(using), PodActuator(using, pods=pods))
 
 
 @dataclass(frozen=True, slots=True)

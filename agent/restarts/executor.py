@@ -12,6 +12,7 @@ import structlog
 
 from kubemend.agent.actuator import device_health, progress, turns
 from kubemend.agent.actuator.device_release import GateSession
+from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
@@ -27,8 +28,8 @@ from kubemend.agent.restarts import restart_proof, verifier
 from kubemend.agent.restarts.budgets import Counted
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
+from kubemend.agent.restarts.plan_execution import STALE_AFTER, AnyExecution, execution_of
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
-from kubemend.agent.restarts.recovery import STALE_AFTER, taken_back
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.common import contained
 from kubemend.common.contained import Part as Kind
@@ -44,10 +45,15 @@ async def _nothing() -> None:
 class _Done:
     """A restart that was executed. ``in_round``: its round has reported already that it runs."""
 
-    act: RestartPlan
+    execution: AnyExecution
     cause: admission.Cause
     outcome: Outcome
     in_round: bool = False
+
+    @property
+    def plan(self) -> RestartPlan:
+        """Return the plan that was executed."""
+        return self.execution.plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +69,13 @@ class _Verified:
 class RoundHooks(Protocol):
     """Connect a restart to its gang's round (``agent.rounds.session.MemberSession``)."""
 
-    def take_on(self, act: RestartPlan, *, pid: int | None) -> RestartPlan:
-        """Return the plan as the round runs it: started containers are held. ``pid`` is the process that must end."""
+    def take_on(self, plan: RestartPlan, *, pid: int | None) -> HoldSet:
+        """Begin to follow a plan; return what holds the containers that it starts. ``pid`` is the process to end."""
 
     def record(self) -> rounds.Record:
         """Return the round's record to journal with the intents."""
 
-    async def hold(self, act: RestartPlan, outcome: Outcome) -> Outcome:
+    async def hold(self, execution: AnyExecution, outcome: Outcome) -> Outcome:
         """Hold the started containers until the round releases them; return the outcome after that."""
 
 
@@ -137,14 +143,16 @@ class RestartExecutor:
 
     async def perform(
         self,
-        act: RestartPlan,
+        plan: RestartPlan,
         *,
         cause: admission.Cause,
         counted: Counted,
         devices: frozenset[DeviceId] | None,
         announce: Callable[[], None],
         judge: device_health.Judge,
+        followed: progress.Progress = progress.NO_FOLLOWER,
         part: RoundHooks | None = None,
+        old_pid: int | None = None,
     ) -> Outcome:
         """Execute a plan through its verified end; return its outcome. Raises HistoryError before anything is done.
 
@@ -154,42 +162,47 @@ class RestartExecutor:
         - ``announce`` is called once it is in the journal.
         - ``devices`` must be free of the old processes before anything new starts, and answer afterwards.
         - ``judge`` decides again, before anything new starts on them, whether their health allows it.
-        - ``part`` is set for a restart of a round.
+        - ``followed`` is notified of each step.
+        - ``part`` is set for a restart of a round, and follows it with ``old_pid``, the process to end.
         """
-        gates = self._outside.actuators.gates
+        holding = part.take_on(plan, pid=old_pid) if part is not None else None
+        execution = execution_of(self._outside, plan, followed=followed, holding=holding)
+        gates = self._outside.actuators.tools.gates
         record = part.record() if part is not None else None
         attempt = record.order.attempt if record is not None else 0
-        proof = restart_proof.prepare(self._outside, act, devices=devices, device=cause.device, attempt=attempt)
+        proof = restart_proof.prepare(self._outside, plan, devices=devices, device=cause.device, attempt=attempt)
         if not devices and cause.device is None:
             judge = device_health.no_obstacle
-        async with gates.around(act.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
-            await self._store.begin(*act.entries, counted=counted.restart, record=record)
+        async with gates.around(plan.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
+            await self._store.begin(*plan.entries, counted=counted.restart, record=record)
             counted.has_begun()
             announce()
-            containers = sorted(act.names)
-            act.followed.notify(progress.Begun(self._now(), act.id, act.strategy, containers, act.restart_count))
+            containers = sorted(plan.names)
+            followed.notify(progress.Begun(self._now(), plan.id, plan.strategy, containers, plan.restart_count))
             with self._act_noted(in_round=part is not None):
-                outcome = await self._to_the_end(act, remembered=visit.remembered)
+                outcome = await self._to_the_end(execution, remembered=visit.remembered)
             outcome = restart_proof.noted(outcome, visit.proving)
-            done = _Done(act=act, cause=cause, outcome=outcome, in_round=part is not None)
+            done = _Done(execution, cause, outcome, in_round=part is not None)
             if outcome.result is Result.NOT_ALIKE:
                 counted.taken_back()
                 self._count(done)
                 await self._close(done)
-                await act.give_back()
+                await execution.give_back()
                 return outcome
             return await self._finish(done, part=part, devices=devices, visit=visit)
 
-    async def resume(self, act: RestartPlan, *, cause: admission.Cause, part: RoundHooks) -> None:
+    async def resume(self, plan: RestartPlan, *, cause: admission.Cause, part: RoundHooks, holding: HoldSet) -> None:
         """Finish a plan that a previous agent started for a round. It is in the journal already."""
-        found = await restart_proof.of_resumed(self._outside, act, attempt=part.record().order.attempt)
-        gates, devices = self._outside.actuators.gates, found.devices or frozenset()
-        async with gates.around(act.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
+        execution = execution_of(self._outside, plan, holding=holding)
+        found = await restart_proof.of_resumed(self._outside, plan, attempt=part.record().order.attempt)
+        gates, devices = self._outside.actuators.tools.gates, found.devices or frozenset()
+        async with gates.around(plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             with self._act_noted(in_round=True):
-                outcome = await self._to_the_end(act, remembered=visit.remembered)
-            restart_proof.log_resumed(act, outcome, found.told(visit.proving))
+                outcome = await self._to_the_end(execution, remembered=visit.remembered)
+            restart_proof.log_resumed(plan, outcome, found.told(visit.proving))
             outcome = restart_proof.noted(outcome, visit.proving, unproved=found.unproved)
-            await self._finish(_Done(act, cause, outcome, in_round=True), part=part, devices=found.devices, visit=visit)
+            done = _Done(execution, cause, outcome, in_round=True)
+            await self._finish(done, part=part, devices=found.devices, visit=visit)
 
     @contextlib.contextmanager
     def expedite(self, pod: PodUid) -> Iterator[None]:
@@ -227,35 +240,35 @@ class RestartExecutor:
         """Hold it until the round's release, then conclude it. An internal error still closes its intents."""
         try:
             if part is not None and done.outcome.result is not Result.STEPPED_DOWN:  # another strategy takes part
-                done = replace(done, outcome=await part.hold(done.act, done.outcome))
+                done = replace(done, outcome=await part.hold(done.execution, done.outcome))
             await self._conclude(done, devices=devices, visit=visit)
         except Exception:
             if done.outcome.result is not Result.UNFINISHED:
                 await self._close(done)
             raise
         finally:
-            await done.act.give_back()
+            await done.execution.give_back()
         return done.outcome
 
-    async def _to_the_end(self, act: RestartPlan, *, remembered: Callable[[], Awaitable[None]] = _nothing) -> Outcome:
+    async def _to_the_end(
+        self, execution: AnyExecution, *, remembered: Callable[[], Awaitable[None]] = _nothing
+    ) -> Outcome:
         """Execute the plan after ``remembered``; undo it after an internal error."""
-        with contained.within(Kind.RESTART, act.target) as work:
+        with contained.within(Kind.RESTART, execution.plan.target) as work:
             await remembered()
-            return await self._carried_out(act)
+            return await self._carried_out(execution)
         assert work.error is not None
-        return await taken_back(act, why=contained.why(work.error))
+        return await execution.take_back(why=contained.why(work.error))
 
-    async def _carried_out(self, act: RestartPlan) -> Outcome:
+    async def _carried_out(self, execution: AnyExecution) -> Outcome:
         """Execute the plan; retry while the runtime is away, and undo after STALE_AFTER seconds if that is safe."""
         clock = asyncio.get_running_loop().time
         begun = clock()
-        outcome = await act.carry_out()
+        outcome = await execution.carry_out()
         while outcome.result is Result.UNFINISHED and clock() - begun < self._held:
-            log.warning("restart.unfinished", restart=act.id, detail=outcome.detail)
+            log.warning("restart.unfinished", restart=execution.plan.id, detail=outcome.detail)
             stale = clock() - begun > STALE_AFTER
-            outcome = await act.again().carry_out(
-                resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH
-            )
+            outcome = await execution.carry_out(resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH)
         return outcome
 
     async def _conclude(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> None:
@@ -266,7 +279,7 @@ class RestartExecutor:
         """
         self._count(done)
         if done.outcome.result is Result.STEPPED_DOWN:
-            log.warning("restart.stepped_down", restart=done.act.id, detail=done.outcome.detail)
+            log.warning("restart.stepped_down", restart=done.plan.id, detail=done.outcome.detail)
             await self._close(done)
             return
         if done.outcome.result is Result.RESTARTED:
@@ -281,11 +294,11 @@ class RestartExecutor:
             self._expect(done, devices=devices, visit=visit)
             self._expect_step(done)
             verified = None
-            with contained.within(Kind.VERIFICATION, done.act.target):
+            with contained.within(Kind.VERIFICATION, done.plan.target):
                 async with turns.waiting():
                     verified = await self._verified_unless_hurried(done, devices=devices, visit=visit)
             if verified is None:
-                log.info("restart.not_verified", restart=done.act.id, container=str(done.act.target))
+                log.info("restart.not_verified", restart=done.plan.id, container=str(done.plan.target))
                 if done.in_round:
                     self._report(done, checks=(), settled=False)
                 await self._close(done)
@@ -293,7 +306,7 @@ class RestartExecutor:
             outcome, free = verified.outcome, verified.free
             if free.reason == ReleaseState.STUCK.value:
                 self._suspect(done, visit=visit)
-            if done.act.awaited(done.outcome):  # kubelet's work is a phase of this restart
+            if done.plan.awaited(done.outcome):  # kubelet's work is a phase of this restart
                 kubelets = asyncio.get_running_loop().time() - begun
                 outcome = replace(outcome, phases=MappingProxyType({**outcome.phases, "kubelet": kubelets}))
             done = replace(done, outcome=outcome)
@@ -305,9 +318,9 @@ class RestartExecutor:
         self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession
     ) -> _Verified | None:
         """Return the verified outcome; None if a round waits for the pod."""
-        expedite = self._hurried.setdefault(done.act.target.pod.uid, asyncio.Event())
-        verifying = asyncio.create_task(self._verify(done, devices=devices, visit=visit), name=f"verify {done.act.id}")
-        waiting = asyncio.create_task(expedite.wait(), name=f"hurried {done.act.id}")
+        expedite = self._hurried.setdefault(done.plan.target.pod.uid, asyncio.Event())
+        verifying = asyncio.create_task(self._verify(done, devices=devices, visit=visit), name=f"verify {done.plan.id}")
+        waiting = asyncio.create_task(expedite.wait(), name=f"hurried {done.plan.id}")
         try:
             await asyncio.wait({verifying, waiting}, return_when=asyncio.FIRST_COMPLETED)
             return verifying.result() if verifying.done() else None
@@ -315,12 +328,12 @@ class RestartExecutor:
             verifying.cancel()
             waiting.cancel()
             await asyncio.wait({verifying, waiting})
-            if done.act.target.pod.uid not in self._in_a_hurry:
-                self._hurried.pop(done.act.target.pod.uid, None)
+            if done.plan.target.pod.uid not in self._in_a_hurry:
+                self._hurried.pop(done.plan.target.pod.uid, None)
 
     async def _verify(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> _Verified:
         (outcome, settled), answer, free = await asyncio.gather(
-            self._aftermath.settle(done.act, done.outcome),
+            self._aftermath.settle(done.execution, done.outcome),
             self._aftermath.devices_answer(devices),
             self._aftermath.devices_free(devices, visit=visit),
         )
@@ -330,8 +343,8 @@ class RestartExecutor:
         """Start timing until a new process uses the devices that the old ones used."""
         if self._newcomers is not None and done.outcome.result.restarted and visit.was_occupied:
             self._newcomers.expect(
-                done.act.id,
-                strategy=done.act.strategy,
+                done.plan.id,
+                strategy=done.plan.strategy,
                 devices=devices or frozenset(),
                 containers=done.outcome.survivors.values(),
             )
@@ -340,14 +353,14 @@ class RestartExecutor:
         """Start timing until the new containers touch their heartbeat files."""
         if self._next_steps is None:
             return
-        act = done.act
-        new = {name: container for name, container in done.outcome.survivors.items() if container not in act.old}
+        plan = done.plan
+        new = {name: container for name, container in done.outcome.survivors.items() if container not in plan.old}
         self._next_steps.expect(
-            act.id,
-            strategy=act.strategy,
-            pod=self._outside.pods.pods().get(act.target.pod.uid),
-            old=act.old,
-            successors={name: new.get(name) for name in act.names},
+            plan.id,
+            strategy=plan.strategy,
+            pod=self._outside.pods.pods().get(plan.target.pod.uid),
+            old=plan.old,
+            successors={name: new.get(name) for name in plan.names},
             fault_age=self._now() - done.cause.happened_at,
         )
 
@@ -357,47 +370,47 @@ class RestartExecutor:
             return
         for device, pids in visit.stuck().items():
             text = (
-                f"pid {', '.join(map(str, sorted(pids)))} of {done.act.target} uses it and cannot be killed (state D)"
+                f"pid {', '.join(map(str, sorted(pids)))} of {done.plan.target} uses it and cannot be killed (state D)"
             )
             self._suspects.suspect(FindingKind.PROCESS_STUCK, device=device, text=text)
 
     async def _close(self, done: _Done) -> None:
-        for intent in done.act.entries:
+        for intent in done.plan.entries:
             try:
                 await self._store.finish(intent.id, outcome=done.outcome.result.value, now=self._now())
             except HistoryError as error:
                 log.error("restart.not_closed", restart=intent.id, error=str(error))  # a replay finds it done
 
     def _count(self, done: _Done) -> None:
-        strategy = done.act.strategy.value
+        strategy = done.plan.strategy.value
         self._metrics.restarts.labels(strategy, done.cause.code, done.outcome.result.value).inc()
         for phase, seconds in done.outcome.phases.items():
             self._metrics.restart_phase.labels(strategy, phase).observe(seconds)
-        if done.outcome.result.restarted and not done.act.awaited(done.outcome):
+        if done.outcome.result.restarted and not done.plan.awaited(done.outcome):
             since_fault = self._now() - done.cause.happened_at
             self._metrics.restart_phase.labels(strategy, "fault_to_running").observe(since_fault)
 
     def _report(self, done: _Done, *, checks: Sequence[verification.Check], settled: bool) -> None:
-        act, outcome = done.act, done.outcome
-        act.followed.notify(progress.Reported(outcome, checks, settled))
+        plan, outcome = done.plan, done.outcome
+        done.execution.followed.notify(progress.Reported(outcome, checks, settled))
         condition = pod_conditions.for_restart(
-            container=act.target.name,
-            strategy=act.strategy,
-            restart_count=act.restart_count,
+            container=plan.target.name,
+            strategy=plan.strategy,
+            restart_count=plan.restart_count,
             cause=done.cause,
             outcome=outcome,
             checks=checks,
             settled=settled,
         )
-        self._outside.reporter.set(act.target.pod, condition)
+        self._outside.reporter.set(plan.target.pod, condition)
         if settled:
-            self._outside.announcements.record(event_messages.of_restart(act.target, condition, now=self._now()))
+            self._outside.announcements.record(event_messages.of_restart(plan.target, condition, now=self._now()))
         log.info(
             "restart.finished" if settled else "restart.acted",
-            restart=act.id,
-            container=str(act.target),
-            containers=sorted(act.names),
-            strategy=act.strategy.value,
+            restart=plan.id,
+            container=str(plan.target),
+            containers=sorted(plan.names),
+            strategy=plan.strategy.value,
             cause=done.cause.code,
             result=outcome.result.value,
             detail=outcome.detail,

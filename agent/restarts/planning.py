@@ -1,5 +1,6 @@
 """Build restart plans: gather the strategy's inputs for a new restart, or for one of a previous agent."""
 
+import contextlib
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -7,13 +8,22 @@ from dataclasses import replace
 import structlog
 
 from kubemend.agent import ports
-from kubemend.agent.actuator.cache_cleanup import CacheCleanup
 from kubemend.agent.actuator.context import SuccessorSpec
-from kubemend.agent.actuator.layer_keeping import LayerKeeping, Request
 from kubemend.agent.actuator.next_names import NameAhead
-from kubemend.agent.actuator.shm_cleanup import ShmCleanup
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
-from kubemend.agent.restart import admission, cache, clone, intents, keep, members, options, overlap, process, rules
+from kubemend.agent.restart import (
+    admission,
+    cache,
+    clone,
+    intents,
+    keep,
+    members,
+    options,
+    overlap,
+    process,
+    rules,
+    shm,
+)
 from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.agent.restarts import restart_plan, runtime_state
 from kubemend.agent.restarts.dependencies import Dependencies
@@ -44,7 +54,7 @@ async def prepare(
             outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
         )
     if spec.scope is Scope.PROGRAM:
-        return _prepare_process(outside, decision, target=target, reason=reason, now=now)
+        return _prepare_process(decision, target=target, reason=reason, now=now)
     ref = target.view.ref
     plan = await runtime_state.plan(outside.runtime, pod)
     intent = intents.PodIntent(
@@ -61,7 +71,7 @@ async def prepare(
     materials: Mapping[str, SuccessorSpec] | None = None
     if spec.starts_containers:
         materials = await runtime_state.materials(outside.runtime, intent, pod=pod, processes=outside.processes)
-    sweep = _sweep(outside, pod.annotations, materials=(materials or {}).values())
+    sweep = _sweep(pod.annotations, materials=(materials or {}).values())
     of_target = pod.container(ref.name)
     count = of_target.restart_count + 1 if of_target is not None else 1
     if materials is not None:
@@ -69,15 +79,12 @@ async def prepare(
         materials = {
             name: replace(
                 material,
-                sweep=sweep,
-                emptying=_emptying(outside, material, after=_young_deaths(crashes, material, pod=pod, container=name)),
-                keeping=_keeping_in_rerun(outside, material, pod=pod, intent=intent, container=name),
+                emptying=_emptying(material, after=_young_deaths(crashes, material, pod=pod, container=name)),
+                keeping=_keeping_in_rerun(material, pod=pod, intent=intent, container=name),
             )
             for name, material in materials.items()
         }
-    return restart_plan.PodRestartPlan(
-        outside=outside, target=ref, restart_count=count, intent=intent, pod=pod, materials=materials, sweep=sweep
-    )
+    return restart_plan.PodRestartPlan(ref, count, intent, pod, materials, sweep=sweep)
 
 
 def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> NameAhead | None:
@@ -97,30 +104,33 @@ def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> Na
 
 
 async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
-    """Build the plan of a restart that a previous agent started. Raises CriError, or CloneRefusedError."""
+    """Build the plan of a restart that a previous agent started. Raises CriError."""
     pod = outside.pods.pods().get(intent.target.pod.uid)
     if isinstance(intent, intents.PodIntent):
-        return restart_plan.PodRestartPlan(
-            outside=outside, target=intent.target, restart_count=0, intent=intent, pod=pod
-        )
+        return restart_plan.PodRestartPlan(intent.target, 0, intent, pod)
     if isinstance(intent, intents.ProcessIntent):
-        return restart_plan.ProcessPlan(outside, intent.target, 0, intent)
+        return bare(intent)
     views = await outside.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
-    material = None
-    if any(view.id == intent.old for view in views):  # it still has its config, unless kubelet's GC removed it
-        info = await outside.runtime.container_status(intent.old)
+    if all(view.id != intent.old for view in views):  # kubelet's GC removed it, and its config
+        return bare(intent)
+    info = await outside.runtime.container_status(intent.old)
+    try:
         material = await runtime_state.material(
             outside.runtime, info, intent=intent, pod=pod, processes=outside.processes
         )
-        material = replace(
-            material,
-            sweep=_sweep_again(outside, material, pod=pod),
-            emptying=_emptying(outside, material, after=intent.empty_cache_after),
-            keeping=_keeping_again(outside, material, intent=intent, pod=pod),
-        )
-    return restart_plan.SwapPlan(
-        outside=outside, target=intent.target, restart_count=0, swaps=(restart_plan.Swap(intent, material),)
-    )
+    except clone.CloneRefusedError as error:
+        log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
+        return bare(intent)
+    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
+    sweep = keeping = None
+    with contextlib.suppress(options.BadAnnotationError):  # the annotations have changed since the start
+        keeping = _keeping_in_swap(material, annotations, intent=intent)
+    with contextlib.suppress(options.BadAnnotationError):
+        if len(options.parse(annotations).containers) <= 1:  # the state of others is unknown
+            sweep = _sweep(annotations, materials=[material])
+    emptying = _emptying(material, after=intent.empty_cache_after)
+    swap = restart_plan.Swap(intent, replace(material, emptying=emptying, keeping=keeping))
+    return restart_plan.SwapPlan(intent.target, 0, (swap,), sweep=sweep)
 
 
 async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyIntent]) -> restart_plan.RestartPlan:
@@ -128,45 +138,27 @@ async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyI
 
     Raises CriError.
     """
-    made = []
-    for intent in opened:
-        try:
-            made.append(await resume(outside, intent))
-        except clone.CloneRefusedError as error:
-            assert isinstance(intent, intents.Intent), "resuming a whole pod's restart clones nothing"
-            log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
-            made.append(without_material(outside, intent))
-    first = made[0]
+    made = [await resume(outside, intent) for intent in opened]
+    first, parts = made[0], [plan for plan in made if isinstance(plan, restart_plan.SwapPlan)]
     if not isinstance(first, restart_plan.SwapPlan):
         return first
-    return replace(
-        first, swaps=tuple(swap for act in made if isinstance(act, restart_plan.SwapPlan) for swap in act.swaps)
-    )
+    swaps = tuple(swap for part in parts for swap in part.swaps)
+    places = tuple(place for part in parts if part.sweep is not None for place in part.sweep.places)
+    sweep = shm.Request(places, tuple(swap.intent.target.name for swap in swaps)) if places else None
+    return replace(first, swaps=swaps, sweep=sweep)
 
 
-def without_material(outside: Dependencies, intent: intents.Intent) -> restart_plan.RestartPlan:
-    """Build the plan of a swap whose old config cannot be cloned."""
-    return restart_plan.SwapPlan(
-        outside=outside, target=intent.target, restart_count=0, swaps=(restart_plan.Swap(intent, None),)
-    )
-
-
-def bare(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
-    """Build a plan from the intent alone, without a call to the runtime."""
+def bare(intent: intents.AnyIntent) -> restart_plan.RestartPlan:
+    """Build a plan from the intent alone, without a call to the runtime: it creates nothing."""
     if isinstance(intent, intents.PodIntent):
-        return restart_plan.PodRestartPlan(outside=outside, target=intent.target, restart_count=0, intent=intent)
+        return restart_plan.PodRestartPlan(intent.target, 0, intent)
     if isinstance(intent, intents.ProcessIntent):
-        return restart_plan.ProcessPlan(outside, intent.target, 0, intent)
-    return without_material(outside, intent)
+        return restart_plan.ProcessPlan(intent.target, 0, intent)
+    return restart_plan.SwapPlan(intent.target, 0, (restart_plan.Swap(intent, None),))
 
 
 def _prepare_process(
-    outside: Dependencies,
-    decision: admission.Decision,
-    *,
-    target: runtime_state.RuntimeState,
-    reason: str,
-    now: float,
+    decision: admission.Decision, *, target: runtime_state.RuntimeState, reason: str, now: float
 ) -> restart_plan.RestartPlan:
     launcher = target.launcher
     assert isinstance(launcher, process.Launcher), "admission has found one"
@@ -180,7 +172,7 @@ def _prepare_process(
         created_at=now,
         grace_seconds=decision.grace_seconds,
     )
-    return restart_plan.ProcessPlan(outside, target.view.ref, launcher.restarts + 1, intent)
+    return restart_plan.ProcessPlan(target.view.ref, launcher.restarts + 1, intent)
 
 
 async def _prepare_swap(
@@ -224,58 +216,29 @@ async def _prepare_swap(
         intent = replace(intent, empty_cache_after=after)
         material = replace(
             material,
-            emptying=_emptying(outside, material, after=after),
-            keeping=_keeping(
-                outside,
-                material,
-                pod.annotations,
-                container=name,
-                old=intent.old,
-                refused=_obstacle_of_swap(intent, material),
-            ),
+            emptying=_emptying(material, after=after),
+            keeping=_keeping_in_swap(material, pod.annotations, intent=intent),
             overlap_request=_overlap(pod, several=len(decision.orders) > 1),
         )
         made.append((intent, material, found.siblings))
         if found is target:
             count = material.successor.restart_count
     sweep = _sweep(
-        outside,
         pod.annotations,
         materials=[material for _, material, _ in made],
         waits_for=[intent.target.name for intent, _, _ in made],
     )
-    swaps = tuple(
-        restart_plan.Swap(intent, replace(material, sweep=sweep), siblings) for intent, material, siblings in made
-    )
-    return restart_plan.SwapPlan(outside=outside, target=target.view.ref, restart_count=count, swaps=swaps, sweep=sweep)
+    swaps = tuple(restart_plan.Swap(intent, material, siblings) for intent, material, siblings in made)
+    return restart_plan.SwapPlan(target.view.ref, count, swaps, sweep=sweep)
 
 
 def _sweep(
-    outside: Dependencies,
-    annotations: Mapping[str, str],
-    *,
-    materials: Iterable[SuccessorSpec],
-    waits_for: Iterable[str] = (),
-) -> ShmCleanup | None:
+    annotations: Mapping[str, str], *, materials: Iterable[SuccessorSpec], waits_for: Iterable[str] = ()
+) -> shm.Request | None:
     """Return the cleanup before the start; None if the pod's annotations do not request one."""
     if options.Clean.SHM not in options.clean(annotations):
         return None
-    return ShmCleanup(
-        outside.actuators.broom, places=[material.shared_memory for material in materials], waits_for=waits_for
-    )
-
-
-def _sweep_again(outside: Dependencies, material: SuccessorSpec, *, pod: PodView | None) -> ShmCleanup | None:
-    """Return the cleanup of a restart that a previous agent started.
-
-    None if the restart may include several containers, because the state of the others is unknown.
-    """
-    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
-    try:
-        several = len(options.parse(annotations).containers) > 1
-    except options.BadAnnotationError:
-        return None  # the annotations have changed since the start
-    return None if several else _sweep(outside, annotations, materials=[material])
+    return shm.Request(tuple(material.shared_memory for material in materials), tuple(waits_for))
 
 
 def _young_deaths(crashes: cache.Crashes, material: SuccessorSpec, *, pod: PodView, container: str) -> int:
@@ -287,10 +250,10 @@ def _young_deaths(crashes: cache.Crashes, material: SuccessorSpec, *, pod: PodVi
     return decision.young_deaths if decision.empties else 0
 
 
-def _emptying(outside: Dependencies, material: SuccessorSpec, *, after: int) -> CacheCleanup | None:
+def _emptying(material: SuccessorSpec, *, after: int) -> cache.Request | None:
     if not after or isinstance(material.compile_cache, cache.NotOurs):
         return None
-    return CacheCleanup(outside.actuators.caches, material.compile_cache, young_deaths=after)
+    return cache.Request(material.compile_cache, young_deaths=after)
 
 
 def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:
@@ -300,54 +263,31 @@ def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:
 
 
 def _keeping(
-    outside: Dependencies,
-    material: SuccessorSpec,
-    annotations: Mapping[str, str],
-    *,
-    container: str,
-    old: ContainerId,
-    refused: str,
-) -> LayerKeeping | None:
+    material: SuccessorSpec, annotations: Mapping[str, str], *, container: str, old: ContainerId, refused: str
+) -> keep.Request | None:
     """Return what a successor keeps; None if the pod's annotations do not request it. Raises BadAnnotationError."""
     paths = options.kept_paths(annotations)
-    if not paths:
-        return None
-    request = Request(container, paths, old, material.mount_points, refused=refused)
-    return LayerKeeping(outside.actuators.layers, request)
+    return keep.Request(container, paths, old, material.mount_points, refused=refused) if paths else None
 
 
-def _obstacle_of_swap(intent: intents.Intent, material: SuccessorSpec) -> str:
-    return keep.obstacle_of_swap(intent.order, has_snapshots=material.original is None)
+def _keeping_in_swap(
+    material: SuccessorSpec, annotations: Mapping[str, str], *, intent: intents.Intent
+) -> keep.Request | None:
+    """Return what a container's successor keeps in a swap."""
+    refused = keep.obstacle_of_swap(intent.order, has_snapshots=material.original is None)
+    return _keeping(material, annotations, container=intent.target.name, old=intent.old, refused=refused)
 
 
 def _keeping_in_rerun(
-    outside: Dependencies, material: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
-) -> LayerKeeping | None:
+    material: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
+) -> keep.Request | None:
     """Return what a container's successor keeps in a rerun."""
     planned = next(each for each in intent.plan if each.name == container)
     spec = pod.container(container)
     order = intents.SwapOrder.of(policy=pod.policy_of(container), grace_seconds=intent.grace_seconds)
     is_restarted = order.exit_is_restarted and spec is not None and not spec.restart_rules
     refused = keep.obstacle_of_rerun(role=planned.role, exit_is_restarted=is_restarted)
-    return _keeping(outside, material, pod.annotations, container=container, old=planned.old[-1], refused=refused)
-
-
-def _keeping_again(
-    outside: Dependencies, material: SuccessorSpec, *, intent: intents.Intent, pod: PodView | None
-) -> LayerKeeping | None:
-    """Return what the successor of a swap keeps that a previous agent started."""
-    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
-    try:
-        return _keeping(
-            outside,
-            material,
-            annotations,
-            container=intent.target.name,
-            old=intent.old,
-            refused=_obstacle_of_swap(intent, material),
-        )
-    except options.BadAnnotationError:
-        return None  # the annotations have changed since the start
+    return _keeping(material, pod.annotations, container=container, old=planned.old[-1], refused=refused)
 
 
 def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -12,22 +12,18 @@ from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.model.workloads import PodUid
-from kubemend.agent.restart import admission, clone, intents, steps, swap
+from kubemend.agent.restart import admission, intents, steps, swap
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts import planning, restart_plan, restart_proof, verifier
+from kubemend.agent.restarts import planning, restart_proof, verifier
 from kubemend.agent.restarts.dependencies import Dependencies
+from kubemend.agent.restarts.plan_execution import STALE_AFTER, AnyExecution, execution_of
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 
 log = structlog.get_logger(__name__)
 
-STALE_AFTER = 60.0
-"""Seconds after which an unfinished intent is undone, as far as that is safe, rather than finished."""
-
 _PATIENCE = verifier.Patience(kubelet=5.0, pod=5.0)
 """Shorter than after a restart of this agent, because nothing new starts during the replay."""
-
-_TRIES_TO_TAKE_BACK = 2
 
 _API_PATIENCE = 5.0
 """Seconds to wait for the API server's list of this node's pods before an orphan is taken for one of them."""
@@ -42,7 +38,7 @@ class _Resumed:
     """An intent that was resumed, and its outcome."""
 
     intent: intents.AnyIntent
-    act: restart_plan.RestartPlan
+    execution: AnyExecution
     outcome: Outcome
 
 
@@ -88,8 +84,7 @@ class Recovery:
         return len(unfinished) + len(lost)
 
     async def _take_back_orphan(self, orphan: intents.Intent) -> None:
-        act = planning.without_material(self._outside, orphan)
-        outcome = await act.carry_out(resolution=steps.Resolution.UNDO)
+        outcome = await execution_of(self._outside, planning.bare(orphan)).carry_out(resolution=steps.Resolution.UNDO)
         log.warning("restart.orphan", restart=orphan.id, container=str(orphan.target), result=outcome.result.value)
 
     async def _mine(self, lost: Sequence[intents.Intent]) -> Sequence[intents.Intent]:
@@ -126,7 +121,7 @@ class Recovery:
             await self._store.replay_ended(intent.id, failed=False)
             return resumed
         why = contained.why(work.error)
-        outcome = await taken_back(planning.bare(self._outside, intent), why=why)
+        outcome = await execution_of(self._outside, planning.bare(intent)).take_back(why=why)
         if outcome.result is not Result.UNFINISHED:
             await self._close(intent, outcome)
         elif await self._store.replay_ended(intent.id, failed=True):
@@ -155,33 +150,24 @@ class Recovery:
 
     async def _replay(self, intent: intents.AnyIntent) -> _Resumed:
         stale = self._now() - intent.created_at > STALE_AFTER
-        act = await self._act(intent)
-        outcome, proofs = await self._undone(act) if stale else await self._finished(act)
-        restart_proof.log_resumed(act, outcome, proofs, stale=stale)
-        return _Resumed(intent, act, outcome)
+        resumed = execution_of(self._outside, await planning.resume(self._outside, intent))
+        outcome, proofs = await self._undone(resumed) if stale else await self._finished(resumed)
+        restart_proof.log_resumed(resumed.plan, outcome, proofs, stale=stale)
+        return _Resumed(intent, resumed, outcome)
 
-    async def _undone(self, act: restart_plan.RestartPlan) -> tuple[Outcome, Mapping[str, str]]:
-        return await act.carry_out(resolution=steps.Resolution.UNDO), {}
+    async def _undone(self, resumed: AnyExecution) -> tuple[Outcome, Mapping[str, str]]:
+        return await resumed.carry_out(resolution=steps.Resolution.UNDO), {}
 
-    async def _finished(self, act: restart_plan.RestartPlan) -> tuple[Outcome, Mapping[str, str]]:
+    async def _finished(self, resumed: AnyExecution) -> tuple[Outcome, Mapping[str, str]]:
         """Finish a restart behind its gates and a proof; return also each GPU's result, or why there is none."""
-        found = await restart_proof.of_resumed(self._outside, act)
-        gates, devices = self._outside.actuators.gates, found.devices or frozenset()
-        async with gates.around(act.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
+        found = await restart_proof.of_resumed(self._outside, resumed.plan)
+        gates, devices = self._outside.actuators.tools.gates, found.devices or frozenset()
+        async with gates.around(resumed.plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             await visit.remembered()
-            outcome = await act.carry_out(resolution=steps.Resolution.FINISH)
-            return outcome, found.told(visit.proving)
-
-    async def _act(self, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
-        try:
-            return await planning.resume(self._outside, intent)
-        except clone.CloneRefusedError as error:
-            log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
-            assert isinstance(intent, intents.Intent), "resuming a whole pod's restart clones nothing"
-            return planning.without_material(self._outside, intent)
+            return await resumed.carry_out(), found.told(visit.proving)
 
     async def _verified(self, resumed: _Resumed) -> Outcome:
-        outcome, checks = await self._aftermath.settle(resumed.act, resumed.outcome)
+        outcome, checks = await self._aftermath.settle(resumed.execution, resumed.outcome)
         log.info(
             "restart.verified",
             restart=resumed.intent.id,
@@ -199,24 +185,9 @@ class Recovery:
         if outcome.result.restarted:
             with contained.within(Part.VERIFICATION, resumed.intent.target, passing=_TRY_LATER):
                 outcome = await self._verified(resumed)
-        await resumed.act.give_back()
+        await resumed.execution.give_back()
         if outcome.result is not Result.UNFINISHED:
             await self._store.finish(resumed.intent.id, outcome=outcome.result.value, now=self._now())
-
-
-async def taken_back(act: restart_plan.RestartPlan, *, why: str) -> Outcome:
-    """Undo a restart after an internal error, as far as that is safe.
-
-    Nothing is created or cleaned, because that may be what fails; kubelet starts containers that have ended. The
-    outcome is UNFINISHED if the undo does not finish either; otherwise its detail is ``why``.
-    """
-    for _ in range(_TRIES_TO_TAKE_BACK):
-        with contained.within(Part.RESTART, act.target):
-            outcome = await act.bare().carry_out(resolution=steps.Resolution.UNDO)
-            if outcome.result is not Result.UNFINISHED:
-                result = Result.FAILED if outcome.result is Result.UNDONE else outcome.result
-                return replace(outcome, result=result, detail=why)
-    return Outcome(Result.UNFINISHED, detail=why)
 
 
 def _is_dangerous(intent: intents.AnyIntent) -> bool:

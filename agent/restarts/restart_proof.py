@@ -21,7 +21,7 @@ RESUMED_SECONDS = 2.0
 
 
 def prepare(
-    outside: Dependencies, act: RestartPlan, *, devices: frozenset[DeviceId] | None, device: str | None, attempt: int
+    outside: Dependencies, plan: RestartPlan, *, devices: frozenset[DeviceId] | None, device: str | None, attempt: int
 ) -> proofs.PreparedProof | None:
     """Return the proof of a plan's GPUs, ready to begin; None if nothing is proved, or on an internal error.
 
@@ -30,15 +30,15 @@ def prepare(
     if outside.prover is None or not devices:
         return None
     subject = proofs.Subject(
-        restart=act.id,
-        strategy=act.strategy,
-        pod=act.target.pod,
-        names=act.names,
+        restart=plan.id,
+        strategy=plan.strategy,
+        pod=plan.target.pod,
+        names=plan.names,
         devices=devices,
         device=device,
         attempt=attempt,
     )
-    with contained.within(contained.Part.VERIFICATION, act.target):
+    with contained.within(contained.Part.VERIFICATION, plan.target):
         return outside.prover.prepare(subject)
     return None
 
@@ -60,7 +60,7 @@ class ResumedDevices:
         return device_proof.by_device(proving.results) or ({"all": self.unproved} if self.unproved else {})
 
 
-async def of_resumed(outside: Dependencies, act: RestartPlan, *, attempt: int = 0) -> ResumedDevices:
+async def of_resumed(outside: Dependencies, plan: RestartPlan, *, attempt: int = 0) -> ResumedDevices:
     """Find the devices of a restart that a previous agent has begun, and prepare their proof.
 
     The journal has no device: the faults in the saved verdicts tell which GPUs are to be proved.
@@ -68,7 +68,7 @@ async def of_resumed(outside: Dependencies, act: RestartPlan, *, attempt: int = 
     facts = outside.device_facts
     if facts is None:
         return ResumedDevices(None, None, device_health.no_obstacle)
-    devices = await facts.held(act.target.pod, sorted(act.names), timeout=RESUMED_SECONDS)
+    devices = await facts.held(plan.target.pod, sorted(plan.names), timeout=RESUMED_SECONDS)
     if devices is None:
         why = device_proof.DEVICES_UNKNOWN if outside.prover is not None else ""
         return ResumedDevices(None, None, device_health.no_obstacle, why)
@@ -78,18 +78,18 @@ async def of_resumed(outside: Dependencies, act: RestartPlan, *, attempt: int = 
     cause = admission.Cause("Resumed", "a restart that a previous agent has begun", happened_at=0.0)
     return ResumedDevices(
         devices,
-        prepare(outside, act, devices=devices, device=None, attempt=attempt),
+        prepare(outside, plan, devices=devices, device=None, attempt=attempt),
         lambda: admission.by_device(replace(cause, action=facts.action(devices))),
     )
 
 
-def log_resumed(act: RestartPlan, outcome: Outcome, proofs: Mapping[str, str], *, stale: bool = False) -> None:
+def log_resumed(plan: RestartPlan, outcome: Outcome, proofs: Mapping[str, str], *, stale: bool = False) -> None:
     """Log a restart that a previous agent has begun. ``proofs`` is as ``ResumedDevices.told`` returns it."""
     log.warning(
         "restart.resumed",
-        restart=act.id,
-        container=str(act.target),
-        strategy=act.strategy.value,
+        restart=plan.id,
+        container=str(plan.target),
+        strategy=plan.strategy.value,
         stale=stale,
         result=outcome.result.value,
         proofs=proofs,

@@ -10,6 +10,7 @@ import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import progress, turns
+from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import CriError
@@ -27,11 +28,10 @@ from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
-from kubemend.agent.restarts.pod_locks import PodLocks
 from kubemend.agent.restarts.progress_fanout import ProgressFanout
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.restart_plan import RestartPlan
-from kubemend.agent.restarts.slots import Slots
+from kubemend.agent.restarts.slots import PodLocks, Slots
 from kubemend.common import budgets, contained
 from kubemend.common.coordination import FaultAnswer, FaultKind
 
@@ -190,11 +190,11 @@ class RestartScheduler:
         refusal = admission.Decision(admission.Verb.REFUSE, Reason.INTERNAL, contained.why(error))
         self._announce(replace(request, cause=lambda: cause), refusal)
 
-    async def resume(self, act: RestartPlan, *, cause: admission.Cause, part: RoundHooks) -> None:
+    async def resume(self, plan: RestartPlan, *, cause: admission.Cause, part: RoundHooks, holding: HoldSet) -> None:
         """Finish a restart that a previous agent started for a round."""
-        uid = act.target.pod.uid
+        uid = plan.target.pod.uid
         async with self._locks.turn(uid, waiting=self._performer.expedite(uid)):
-            await self._performer.resume(act, cause=cause, part=part)
+            await self._performer.resume(plan, cause=cause, part=part, holding=holding)
 
     async def _is_handled_by_hub(self, request: Request) -> bool:
         """Return whether the hub handles the fault, or has decided against a restart."""
@@ -391,7 +391,7 @@ class RestartScheduler:
     ) -> admission.Decision:
         assert facts.pod is not None
         try:
-            act = await planning.prepare(
+            plan = await planning.prepare(
                 self._outside,
                 decision,
                 target=target,
@@ -418,16 +418,17 @@ class RestartScheduler:
                 self._announce(request, obstacle)
             return obstacle
         not_copied = facts.runtime is not None and facts.runtime.not_cloneable is not None
-        act = replace(act, followed=request.followed, stepped_down=decision.detail if not_copied else "")
         try:
             outcome = await self._performer.perform(
-                request.part.take_on(act, pid=target.info.pid) if request.part is not None else act,
+                replace(plan, stepped_down=decision.detail if not_copied else ""),
                 cause=facts.cause,
                 counted=counted,
                 devices=request.devices,
-                announce=lambda: self._announce(request, decision, restart=act.id),
+                announce=lambda: self._announce(request, decision, restart=plan.id),
                 judge=lambda: admission.by_device(request.cause()),
+                followed=request.followed,
                 part=request.part,
+                old_pid=target.info.pid,
             )
         except HistoryError as error:
             return admission.Decision(admission.Verb.HOLD, Reason.JOURNAL_UNAVAILABLE, str(error))

@@ -17,6 +17,7 @@ from kubemend.agent.model.workloads import PodView
 from kubemend.agent.restart import device_release, strategies, verification
 from kubemend.agent.restart.verification import Check, CheckState
 from kubemend.agent.restarts.dependencies import Dependencies
+from kubemend.agent.restarts.plan_execution import AnyExecution
 from kubemend.agent.restarts.restart_plan import RestartPlan
 
 
@@ -55,63 +56,64 @@ class RestartVerifier:
             return device_release.unknown_devices()
         return device_release.check(await visit.judgement())
 
-    async def settle(self, act: RestartPlan, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
+    async def settle(self, execution: AnyExecution, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
         """Wait until kubelet shows the survivors, and resolve any duplicate that it starts; then check once more.
 
         Kubelet never shows a successor as running that has exited already. In that case nothing is awaited, so that the
         container's next restart is not delayed.
         """
-        uid = act.target.pod.uid
+        plan = execution.plan
+        uid = plan.target.pod.uid
         loop = asyncio.get_running_loop()
-        whole_pod = strategies.SPECS[act.strategy].whole_pod
+        whole_pod = strategies.SPECS[plan.strategy].whole_pod
         deadline = loop.time() + (self._patience.pod if whole_pod else self._patience.kubelet)
         async with self._outside.events.subscribe(uid) as changes:
-            outcome = await act.resolve(outcome)
+            outcome = await execution.resolve(outcome)
             while outcome.result is not Result.SUCCESSOR_EXITED and (left := deadline - loop.time()) > 0:
-                if await self._kubelet_agrees_first(act, outcome, changes=changes, timeout=left):
+                if await self._kubelet_agrees_first(plan, outcome, changes=changes, timeout=left):
                     break
-                outcome = await act.resolve(outcome)
-        outcome = await act.resolve(outcome)
-        awaited = act.awaited(outcome)
-        agrees = await self._kubelet_agrees(act, outcome, awaited=awaited)
-        return outcome, (agrees, await self._one_running(act, outcome, awaited=awaited))
+                outcome = await execution.resolve(outcome)
+        outcome = await execution.resolve(outcome)
+        awaited = plan.awaited(outcome)
+        agrees = await self._kubelet_agrees(plan, outcome, awaited=awaited)
+        return outcome, (agrees, await self._one_running(plan, outcome, awaited=awaited))
 
-    async def _kubelet_agrees(self, act: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
+    async def _kubelet_agrees(self, plan: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
         """Query the API server before this check fails: the last update from one that hangs proves nothing."""
 
         def check(pod: PodView | None) -> Check:
             return verification.kubelet_agrees(pod, expected=outcome.survivors, awaited=awaited)
 
-        cached = check(self._outside.pods.pods().get(act.target.pod.uid))
+        cached = check(self._outside.pods.pods().get(plan.target.pod.uid))
         if cached.state is not CheckState.FAILED:
             return cached
-        return check(await self._outside.pods.ask(act.target.pod, timeout=self._patience.api))
+        return check(await self._outside.pods.ask(plan.target.pod, timeout=self._patience.api))
 
-    async def _one_running(self, act: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
+    async def _one_running(self, plan: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
         try:
-            seen = await self._outside.runtime.list_containers(pod_uid=act.target.pod.uid)
+            seen = await self._outside.runtime.list_containers(pod_uid=plan.target.pod.uid)
         except CriError as error:
             return Check("one-running", CheckState.UNKNOWN, str(error))
-        return verification.one_running(seen, expected=act.must_run(outcome), awaited=awaited)
+        return verification.one_running(seen, expected=plan.must_run(outcome), awaited=awaited)
 
     async def _kubelet_agrees_first(
-        self, act: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]", timeout: float
+        self, plan: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]", timeout: float
     ) -> bool:
         """Wait for kubelet's status to show the survivors, or for another container event.
 
         Return True when it shows them or the time is up, False when a survivor ends or another container appears.
         """
-        complete = not act.awaited(outcome)
+        complete = not plan.awaited(outcome)
 
         def shows_survivors(pod: PodView) -> bool:
             check = verification.kubelet_agrees(pod, expected=outcome.survivors)
             return complete and check.state is CheckState.PASSED
 
         agreed = asyncio.create_task(
-            self._outside.pods.wait_for(act.target.pod.uid, shows_survivors, timeout=timeout),
-            name=f"kubelet-agrees {act.id}",
+            self._outside.pods.wait_for(plan.target.pod.uid, shows_survivors, timeout=timeout),
+            name=f"kubelet-agrees {plan.id}",
         )
-        another = asyncio.create_task(_another(act, outcome, changes=changes), name=f"another {act.id}")
+        another = asyncio.create_task(_another(plan, outcome, changes=changes), name=f"another {plan.id}")
         try:
             done, _ = await asyncio.wait({agreed, another}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -121,7 +123,7 @@ class RestartVerifier:
         return agreed in done
 
 
-async def _another(act: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]") -> None:
+async def _another(plan: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]") -> None:
     """Return when a survivor ends, or a container of the plan's names that is no survivor is created or started."""
     known = set(outcome.survivors.values())
     while True:
@@ -129,5 +131,5 @@ async def _another(act: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queu
         if event.container.id in known:
             if event.kind is EventKind.STOPPED:
                 return
-        elif event.container.ref.name in act.names and event.kind in (EventKind.CREATED, EventKind.STARTED):
+        elif event.container.ref.name in plan.names and event.kind in (EventKind.CREATED, EventKind.STARTED):
             return

@@ -300,18 +300,18 @@ class RoundParticipant:
         while True:
             try:
                 opened = [each for each in await self._store.unfinished() if each.target.pod.uid == member.pod.uid]
-                act = await planning.plan_from_journal(self._outside, opened) if opened else None
+                plan = await planning.plan_from_journal(self._outside, opened) if opened else None
                 break
             except (CriError, HistoryError) as error:
                 log.warning("round.not_resumed", pod=str(member.pod), error=str(error))
                 await backoff.wait()
-        if act is None:
+        if plan is None:
             await member.hold_only()
             return
-        act = member.take_on(act, pid=None)
-        if not act.stays:  # its program may not be dead yet; if it was, the previous agent may have frozen it
+        holding = member.take_on(plan, pid=None)
+        if not plan.stays:  # its program may not be dead yet; if it was, the previous agent may have frozen it
             await member.hold_running()
-        await self._restarts.resume(act, cause=self._orders.cause(member, None), part=member)
+        await self._restarts.resume(plan, cause=self._orders.cause(member, None), part=member, holding=holding)
         pod = self._outside.pods.pods().get(member.pod.uid)
         if member.tried_again and pod is not None:
             await self._restart_unless_refused(member, pod)

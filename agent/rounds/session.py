@@ -21,6 +21,7 @@ from kubemend.agent.restart import admission, probes
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import restart_plan
 from kubemend.agent.restarts.dependencies import Dependencies
+from kubemend.agent.restarts.plan_execution import AnyExecution
 from kubemend.agent.rounds.pod_hold import PodHolder, is_ending, wait_terminated
 from kubemend.common.coordination import OrderKind, StepPhase
 
@@ -269,20 +270,19 @@ class MemberSession:
         """Return the containers that the round ended."""
         return self.holding.spared | (self.holding.ever_held - self._runs)
 
-    def take_on(self, act: restart_plan.RestartPlan, *, pid: int | None) -> restart_plan.RestartPlan:
-        """Return the plan as the round runs it: started containers are held, those that it ends are not."""
+    def take_on(self, plan: restart_plan.RestartPlan, *, pid: int | None) -> HoldSet:
+        """Begin to follow a plan; return what holds the containers that it starts, but not those that it ends."""
         self._seconds["prepare"] = self._loop.time() - self._since
         self.begins_anew = False
-        self._alive = {each.id for each in act.entries} | set(act.duplicates)  # a duplicate is ended later
+        self._alive = {each.id for each in plan.entries} | set(plan.duplicates)  # a duplicate is ended later
         self._all_started = True
         self.holding.on_dead = self._old_is_dead
-        self.holding.spare(act.old, near=pid)
-        if isinstance(
-            act, restart_plan.PodRestartPlan
-        ):  # holding an init container or a sidecar would block all containers after it
-            plan = act.intent.plan
-            self.holding.names = frozenset(each.name for each in plan if each.role is ContainerRole.MAIN)
-        return replace(act, holding=self.holding)
+        self.holding.spare(plan.old, near=pid)
+        if isinstance(plan, restart_plan.PodRestartPlan):
+            # holding an init container or a sidecar would block all containers after it
+            planned = plan.intent.plan
+            self.holding.names = frozenset(each.name for each in planned if each.role is ContainerRole.MAIN)
+        return self.holding
 
     def _old_is_dead(self, dead: OldDead) -> None:
         """Report STOPPED at the death of the last old container: the gang waits for deaths, not for starts.
@@ -300,8 +300,9 @@ class MemberSession:
             self._held_since = self._loop.time() if self._all_started else None
             self.stand(StepPhase.STOPPED, reason="" if self._all_started else NOT_STARTED)
 
-    async def hold(self, act: restart_plan.RestartPlan, outcome: Outcome) -> Outcome:
+    async def hold(self, execution: AnyExecution, outcome: Outcome) -> Outcome:
         """Hold the started containers until the round releases them; return the outcome after that."""
+        plan = execution.plan
         self._seconds.update(outcome.phases)
         if outcome.result is Result.SUCCESSOR_EXITED and not self.tried_again and self._end_reason is None:
             self.tried_again, self._is_told = True, False  # the caller restarts it; it is still held
@@ -313,8 +314,8 @@ class MemberSession:
                 self.stand(phase, reason=outcome.result.value, detail=outcome.detail)
             await self._over.wait()  # what kubelet starts in the meantime is held, too
             return outcome
-        await self._hold_survivors(act, outcome)
-        if not all(await asyncio.gather(*(self._catcher.end(container_id) for container_id in act.duplicates))):
+        await self._hold_survivors(plan, outcome)
+        if not all(await asyncio.gather(*(self._catcher.end(container_id) for container_id in plan.duplicates))):
             self.stand(
                 StepPhase.STUCK,
                 reason=Result.STUCK.value,
@@ -323,7 +324,7 @@ class MemberSession:
             await self._over.wait()
             return outcome
         if outcome.result is Result.TRIGGERED:
-            await self._catcher.until_ended(act.old, over=self._over)  # kubelet restarts it
+            await self._catcher.until_ended(plan.old, over=self._over)  # kubelet restarts it
         if self.holding.failed:
             self.stand(StepPhase.FAILED, reason=Reason.CANNOT_HOLD.value, detail=self.holding.failed)
             await self._over.wait()
@@ -332,7 +333,7 @@ class MemberSession:
             self._stopped()
         elif self._end_reason is EndReason.RELEASED:  # at the deaths, before the successors had been checked
             self._observe_stop()
-        outcome = await self._undisputed(act, outcome, until=self._loop.time() + self._longest_hold())
+        outcome = await self._undisputed(execution, outcome, until=self._loop.time() + self._longest_hold())
         if self._end_reason is None:
             self.begins_anew, self._is_told = True, False
             return replace(
@@ -344,9 +345,9 @@ class MemberSession:
             return outcome
         expected = frozenset(outcome.survivors.values()) & (self.holding.ever_held | self.holding.started_free)
         await self._report_after_release(
-            expected=expected if not act.awaited(outcome) else frozenset(), timeout=_STARTED
+            expected=expected if not plan.awaited(outcome) else frozenset(), timeout=_STARTED
         )
-        await act.released()
+        await execution.released()
         return outcome
 
     async def hold_only(self) -> None:
@@ -428,10 +429,10 @@ class MemberSession:
             others = others | self._catcher.created
         return not others - self.holding.spared <= self._known
 
-    async def _hold_survivors(self, act: restart_plan.RestartPlan, outcome: Outcome) -> None:
+    async def _hold_survivors(self, plan: restart_plan.RestartPlan, outcome: Outcome) -> None:
         """Hold all survivors, including kubelet's adopted containers whose event is late."""
         mine = (container_id for name, container_id in outcome.survivors.items() if self.holding.takes(name))
-        await asyncio.gather(*(self.holding.hold(each, stays=each in act.stays) for each in mine))
+        await asyncio.gather(*(self.holding.hold(each, stays=each in plan.stays) for each in mine))
         await self.holding.settled()
 
     def _longest_hold(self) -> float:
@@ -439,15 +440,15 @@ class MemberSession:
         pod = self._outside.pods.pods().get(self.pod.uid)
         return probes.longest_hold(spec for spec in (pod.containers if pod else ()) if spec.name in self.holding.names)
 
-    async def _undisputed(self, act: restart_plan.RestartPlan, outcome: Outcome, *, until: float) -> Outcome:
+    async def _undisputed(self, execution: AnyExecution, outcome: Outcome, *, until: float) -> Outcome:
         """Wait for the end of the hold, at most ``until`` (loop time); resolve duplicates while both are held."""
         while True:
             self._known = frozenset(outcome.survivors.values())
             if self._is_disputed:
                 await self.holding.settled()
                 before = frozenset(self._catcher.strangers | self._catcher.created)
-                outcome = await act.resolve(outcome)
-                await self._hold_survivors(act, outcome)
+                outcome = await execution.resolve(outcome)
+                await self._hold_survivors(execution.plan, outcome)
                 self._catcher.strangers -= before
                 self._catcher.created -= before
                 continue

@@ -4,21 +4,20 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hack.devnode.containerd import Containerd
-from kubemend.agent.actuator.context import ActuatorContext
+from kubemend.agent.actuator.context import ActuatorContext, StartPreparation
 from kubemend.agent.actuator.host_files import HostFiles
-from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping, Request
+from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.containerd.snapshots import SnapshotClient
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid
-from kubemend.agent.restart import intents
+from kubemend.agent.restart import intents, keep
 from kubemend.agent.restarts import runtime_state
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
@@ -55,9 +54,10 @@ class Rig:
             created_at=time.time(),
         )
         made = await runtime_state.material(self.cri, target.info, intent=intent, pod=None, processes=ProcFs())
-        keeping = LayerKeeping(self._keeper, Request("main", paths, intent.old, made.mount_points))
+        keeping = LayerKeeping(self._keeper, keep.Request("main", paths, intent.old, made.mount_points))
         tools = ActuatorContext(runtime=self.cri, events=self._watch, files=HostFiles(symlink_dir=None))
-        outcome = await SwapActuator(tools).carry_out(intent, material=replace(made, keeping=keeping))
+        preparation = StartPreparation(kept={"main": keeping})
+        outcome = await SwapActuator(tools).carry_out(intent, material=made, preparation=preparation)
         assert outcome.result is Result.SWAPPED, outcome
         return outcome.survivors["main"], keeping.note
 

@@ -18,7 +18,7 @@ class GpuHost:
     """Fake driver and /proc. ``answers`` False: the driver does not answer (``hangs``: not even in time).
 
     With ``busy`` a query is answered once that is set. ``files`` are the processes with device files open, as
-    ``agent.actuator.old_processes`` reads them. Of the ``unreadable`` processes /proc shows nothing; ``used`` is the
+    ``agent.actuator.device_processes`` reads them. Of the ``unreadable`` processes /proc shows nothing; ``used`` is the
     processes' CPU time. ``asked`` is set with every query; ``memory`` is the memory in use in addition to the listed
     processes.
     """

@@ -17,6 +17,7 @@ from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning, runtime_state
 from kubemend.agent.restarts.dependencies import Dependencies
+from kubemend.agent.restarts.plan_execution import AnyExecution, execution_of
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.agent.restarts.verifier import RestartVerifier
 from kubemend.agent.sources.containers import ContainerWatch
@@ -34,23 +35,24 @@ class Parts:
 
     outside: Dependencies
 
-    async def prepared(self, uid: str, strategy: Strategy) -> RestartPlan:
-        """Return a restart plan of the pod's trainer."""
+    async def prepared(self, uid: str, strategy: Strategy) -> AnyExecution:
+        """Return a planned restart of the pod's trainer."""
         pod = await self.outside.pods.wait_for(PodUid(uid), lambda _: True, timeout=_SECONDS)
         assert pod is not None
         target = await runtime_state.find(self.outside.runtime, ContainerRef(pod.ref, "trainer"))
         assert target is not None
         decision = admission.Decision(admission.Verb.ACT, Reason.ADMITTED, strategy=strategy)
-        return await planning.prepare(self.outside, decision, target=target, pod=pod, reason="Test", now=time.time())
+        plan = await planning.prepare(self.outside, decision, target=target, pod=pod, reason="Test", now=time.time())
+        return execution_of(self.outside, plan)
 
-    async def is_ours(self, container: ContainerId, act: RestartPlan) -> bool:
+    async def is_ours(self, container: ContainerId, plan: RestartPlan) -> bool:
         """Return whether kubemend, not kubelet, has created a container in this restart."""
         info = await self.outside.runtime.container_status(container)
-        return info.annotations.get(clone.RESTART_ID_ANNOTATION) == act.id
+        return info.annotations.get(clone.RESTART_ID_ANNOTATION) == plan.id
 
-    async def settled(self, act: RestartPlan, outcome: Outcome) -> tuple[Outcome, tuple[verification.Check, ...]]:
+    async def settled(self, restart: AnyExecution, outcome: Outcome) -> tuple[Outcome, tuple[verification.Check, ...]]:
         """Verify it."""
-        outcome, checks = await RestartVerifier(outside=self.outside).settle(act, outcome)
+        outcome, checks = await RestartVerifier(outside=self.outside).settle(restart, outcome)
         return outcome, tuple(checks)
 
 

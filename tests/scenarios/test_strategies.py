@@ -90,15 +90,15 @@ async def test_many_reruns_with_free_kubelet_relists(dev: node.DevNode, observer
     async with training.pod(dev, observer, "rounds", gpus=0) as first, parts.on(dev) as made:
         seen = first
         for number in range(1, ROUNDS + 1):
-            act = await made.prepared(seen.uid, Strategy.RERUN)
-            outcome = await act.carry_out()
+            restart = await made.prepared(seen.uid, Strategy.RERUN)
+            outcome = await restart.carry_out()
             assert outcome.result is Result.RERUN, outcome
-            outcome, checks = await made.settled(act, outcome)
+            outcome, checks = await made.settled(restart, outcome)
             assert {check.state.value for check in checks} == {"passed"}, (number, checks)
             before, seen = seen, await observer.see("rounds")
             check_whole(before, seen)
             await in_order(observer, seen)
-            ours = {name for name, each in outcome.survivors.items() if await made.is_ours(each, act)}
+            ours = {name for name, each in outcome.survivors.items() if await made.is_ours(each, restart.plan)}
             if {"shipper", "trainer"} <= ours:  # kubelet may have replaced the sidecar by one of its own
                 shipping, training_since = [await observer.times(outcome.survivors[n]) for n in ("shipper", "trainer")]
                 assert shipping[0] <= training_since[0]

@@ -21,6 +21,7 @@ from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.workloads import ContainerId, SandboxId
 from kubemend.agent.restart import reservations
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restarts.plan_execution import AnyExecution
 from kubemend.agent.restarts.restart_plan import PodRestartPlan, RestartPlan
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.devnode.looks import Looks
@@ -42,19 +43,18 @@ class Rounds:
     made: parts.Parts
     seen: Seen
 
-    async def rerun(self, carry_out: Callable[[PodRestartPlan], Awaitable[Outcome]]) -> tuple[RestartPlan, Outcome]:
+    async def rerun(self, carry_out: Callable[[AnyExecution], Awaitable[Outcome]]) -> tuple[RestartPlan, Outcome]:
         """Rerun the pod in this way, and check the result."""
         async with self.made.outside.events.subscribe() as events:
-            act = await self.made.prepared(self.seen.uid, Strategy.RERUN)
-            assert isinstance(act, PodRestartPlan)
-            outcome, checks = await self.made.settled(act, await carry_out(act))
+            restart = await self.made.prepared(self.seen.uid, Strategy.RERUN)
+            outcome, checks = await self.made.settled(restart, await carry_out(restart))
             happened = [events.get_nowait() for _ in range(events.qsize())]
         assert outcome.result is Result.RERUN, outcome
         assert outcome.notes == ()
         assert {check.state.value for check in checks} == {"passed"}, checks
         before, self.seen = self.seen, await self.observer.see(self.name)
         await self._check(before, happened)
-        return act, outcome
+        return restart.plan, outcome
 
     async def _has_said_something(self, name: str, after: Seen) -> None:
         async with asyncio.timeout(training.DEADLINE):
@@ -93,7 +93,7 @@ async def test_rerun_at_random_moments_of_kubelets_relist(rounds: Rounds) -> Non
     chance = random.Random(20)
     for _ in range(ROUNDS):
         await asyncio.sleep(chance.random())
-        await rounds.rerun(lambda act: act.carry_out())
+        await rounds.rerun(lambda restart: restart.carry_out())
 
 
 class Looking(CriClient):
@@ -147,8 +147,9 @@ async def test_relist_before_each_change_of_a_rerun(
     assert changes == CHANGES
 
 
-async def _let_look_after(act: PodRestartPlan, *, actuator: PodActuator, looks: Looks) -> Outcome:
+async def _let_look_after(restart: AnyExecution, *, actuator: PodActuator, looks: Looks) -> Outcome:
+    assert isinstance(restart.plan, PodRestartPlan)
     try:
-        return await actuator.carry_out(act.intent, materials=act.materials)
+        return await actuator.carry_out(restart.plan.intent, materials=restart.plan.materials)
     finally:
         await looks.release()

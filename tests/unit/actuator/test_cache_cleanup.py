@@ -16,10 +16,11 @@ import pytest
 from kubemend.agent.actuator import outcomes
 from kubemend.agent.actuator.cache_cleanup import DOCUMENT, CacheCleaner, CacheCleanup, Emptying, Patience, Result
 from kubemend.agent.actuator.cache_removal import Removed
+from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.journal.store import HistoryError
 from kubemend.agent.restart import intents
-from kubemend.agent.restart.cache import Place, Volume
+from kubemend.agent.restart.cache import Place, Request, Volume
 from kubemend.common.pb.runtime.v1 import api_pb2
 from kubemend.common.side_process import Calls, SideProcess
 from tests import eventually
@@ -56,8 +57,12 @@ class FakeCleaner:
         return self.emptying
 
 
+def preparation(cleaner: FakeCleaner) -> StartPreparation:
+    return StartPreparation(emptyings={PLACE.container: cleanup(cleaner)})
+
+
 def cleanup(cleaner: FakeCleaner | CacheCleaner) -> CacheCleanup:
-    return CacheCleanup(cleaner, PLACE, young_deaths=2)  # type: ignore[arg-type]
+    return CacheCleanup(cleaner, Request(PLACE, young_deaths=2))  # type: ignore[arg-type]
 
 
 # ---- in the course of a restart ----
@@ -103,7 +108,9 @@ async def test_swap_empties_between_old_death_and_successor_run(
 ) -> None:
     cleaner = FakeCleaner(rig)
     intent = rig.intent(order=order)
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent, emptying=cleanup(cleaner)))
+    outcome = await rig.actuator().carry_out(
+        intent, material=await rig.material(intent), preparation=preparation(cleaner)
+    )
     assert outcome.result is outcomes.Result.SWAPPED
     assert cleaner.calls == [before]
     assert cleaner.held == [order.starts_first], "a successor that was started is held until then"
@@ -113,7 +120,9 @@ async def test_swap_empties_between_old_death_and_successor_run(
 async def test_failure_does_not_stop_the_restart(rig: Rig) -> None:
     cleaner = FakeCleaner(rig, emptying=Emptying(Result.NOT_EMPTIED, "it is away"))
     intent = rig.intent()
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent, emptying=cleanup(cleaner)))
+    outcome = await rig.actuator().carry_out(
+        intent, material=await rig.material(intent), preparation=preparation(cleaner)
+    )
     assert outcome.result is outcomes.Result.SWAPPED
 
 
@@ -121,9 +130,9 @@ async def test_nothing_is_emptied_under_kubelets_container(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent = rig.intent()
     cleaner = FakeCleaner(rig)
-    material = await rig.material(intent, emptying=cleanup(cleaner))
+    material = await rig.material(intent)
     await rig.kubelet_creates(attempt=1)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, material=material, preparation=preparation(cleaner))
     assert outcome.result is outcomes.Result.ADOPTED
     assert cleaner.used == []
 
@@ -132,10 +141,9 @@ async def test_rerun_empties_before_the_container_itself_runs(rig: Rig) -> None:
     async with pod_rig.made(rig) as pod:
         cleaner = FakeCleaner(rig)
         intent = pod.intent()
-        materials = await pod.materials(intent, emptying=None)
-        materials[TARGET.name] = (await pod.materials(intent, emptying=cleanup(cleaner)))[TARGET.name]
+        materials = await pod.materials(intent)
         rig.server.calls.clear()
-        outcome = await pod.actuator().carry_out(intent, materials=materials)
+        outcome = await pod.actuator().carry_out(intent, materials=materials, preparation=preparation(cleaner))
         assert outcome.result is outcomes.Result.RERUN
         (running,) = cleaner.running
         assert TARGET.name not in running, "the old one has gone, and the new one does not run yet"
@@ -181,12 +189,12 @@ async def test_replay_empties_unless_the_successor_has_run(
     """The cache is emptied at least once in all, and never when a successor may have written to it."""
     intent = rig.intent(order=order, empty_cache_after=2)
     cleaner = FakeCleaner(rig)
-    material, again = [await rig.material(intent, emptying=cleanup(cleaner)) for _ in range(2)]
+    material = await rig.material(intent)
     rig.server.calls.clear()
     dying = SwapActuator(replace(rig.tools(), runtime=Mortal(rig, calls, after)))
     with pytest.raises(AgentDiesError):
-        await dying.carry_out(intent, material=material)
-    outcome = await rig.actuator().carry_out(intent, material=again)
+        await dying.carry_out(intent, material=material, preparation=preparation(cleaner))
+    outcome = await rig.actuator().carry_out(intent, material=material, preparation=preparation(cleaner))
     assert outcome.result is outcomes.Result.SWAPPED
     assert cleaner.calls
     assert not [before for before in cleaner.calls if "StartContainer" in before]

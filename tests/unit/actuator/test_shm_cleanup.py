@@ -6,15 +6,15 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.shm_cleanup import Patience, ShmCleaner, ShmCleanup
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
-from kubemend.agent.restart.shm import NotOurs, Place
+from kubemend.agent.restart.shm import NotOurs, Place, Request
 from kubemend.common.side_process import SideProcess
 from tests.environments import pod_rig
 from tests.environments.runtime import Rig
@@ -45,13 +45,13 @@ class FakeBroom:
         return "7 files removed"
 
 
-def sweep(broom: FakeBroom, **wishes: Any) -> ShmCleanup:
-    return ShmCleanup(broom, **{"places": [PLACE]} | wishes)  # type: ignore[arg-type]
+def sweep(broom: FakeBroom, *places: Place | NotOurs, waits_for: tuple[str, ...] = ()) -> ShmCleanup:
+    return ShmCleanup(broom, Request(places or (PLACE,), waits_for))  # type: ignore[arg-type]
 
 
 async def test_repeated_start_cleans_once() -> None:
     broom = FakeBroom()
-    made = sweep(broom, places=[PLACE, PLACE])
+    made = sweep(broom, PLACE, PLACE)
     for _ in range(3):
         await made.before_start("trainer", is_first=True)
     assert broom.used == [PLACE]
@@ -60,7 +60,7 @@ async def test_repeated_start_cleans_once() -> None:
 
 async def test_cleanup_waits_for_the_last_old_container() -> None:
     broom = FakeBroom()
-    made = sweep(broom, waits_for=["a", "b"])
+    made = sweep(broom, waits_for=("a", "b"))
     first = asyncio.create_task(made.before_start("a", is_first=True))
     await asyncio.sleep(0)
     assert not first.done()
@@ -71,7 +71,7 @@ async def test_cleanup_waits_for_the_last_old_container() -> None:
 
 async def test_cleanup_wait_times_out_and_cleans_nothing() -> None:
     broom = FakeBroom(patience=Patience(others=0.01))
-    made = sweep(broom, waits_for=["a", "b"])
+    made = sweep(broom, waits_for=("a", "b"))
     await made.before_start("a", is_first=True)
     await made.before_start("b", is_first=True)
     assert broom.used == []
@@ -88,7 +88,7 @@ async def test_files_of_kubelets_container_are_left() -> None:
 
 async def test_directory_of_another_owner_is_left_with_a_reason() -> None:
     broom = FakeBroom()
-    made = sweep(broom, places=[NotOurs("it is the node's (hostIPC)"), PLACE])
+    made = sweep(broom, NotOurs("it is the node's (hostIPC)"), PLACE)
     await made.before_start("trainer", is_first=True)
     assert made.note == "/dev/shm: not emptied: it is the node's (hostIPC); 7 files removed"
 
@@ -111,7 +111,9 @@ async def test_swap_cleans_between_old_death_and_successor_run(
 ) -> None:
     broom = FakeBroom(rig)
     intent = rig.intent(order=order)
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent, sweep=sweep(broom)))
+    outcome = await rig.actuator().carry_out(
+        intent, material=await rig.material(intent), preparation=StartPreparation(sweep(broom))
+    )
     assert outcome.result is Result.SWAPPED
     assert broom.calls == [before]
     assert broom.held == [order.starts_first], "a successor that was started is held until then"
@@ -122,7 +124,9 @@ async def test_container_that_ended_by_itself_is_cleaned_up(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     broom = FakeBroom(rig)
     intent = rig.intent()
-    await rig.actuator().carry_out(intent, material=await rig.material(intent, sweep=sweep(broom)))
+    await rig.actuator().carry_out(
+        intent, material=await rig.material(intent), preparation=StartPreparation(sweep(broom))
+    )
     assert broom.calls == [["CreateContainer"] * 2], "one of them only takes the next name"
 
 
@@ -130,9 +134,9 @@ async def test_nothing_is_cleaned_under_kubelets_container(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent = rig.intent()
     broom = FakeBroom(rig)
-    material = await rig.material(intent, sweep=sweep(broom))
+    material = await rig.material(intent)
     await rig.kubelet_creates(attempt=1)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, material=material, preparation=StartPreparation(sweep(broom)))
     assert outcome.result is Result.ADOPTED
     assert broom.used == []
 
@@ -141,9 +145,10 @@ async def test_rerun_cleans_before_the_first_init_container(rig: Rig) -> None:
     async with pod_rig.made(rig) as pod:
         broom = FakeBroom(rig)
         intent = pod.intent()
-        materials = await pod.materials(intent, sweep=sweep(broom))
+        materials = await pod.materials(intent)
         rig.server.calls.clear()
-        outcome = await pod.actuator().carry_out(intent, materials=materials)
+        preparation = StartPreparation(sweep(broom))
+        outcome = await pod.actuator().carry_out(intent, materials=materials, preparation=preparation)
         assert outcome.result is Result.RERUN
         (before,) = broom.calls
         assert before.count("RemoveContainer") == len(pod_rig.ROLES), "all of the old have gone"
@@ -155,12 +160,12 @@ async def test_rerun_begun_by_kubelet_cleans_nothing(rig: Rig) -> None:
         broom = FakeBroom(rig)
         intent = pod.intent()
         made = sweep(broom)
-        materials = await pod.materials(intent, sweep=made)
+        materials = await pod.materials(intent)
         for container in pod.old.values():
             await rig.cri.remove_container(container)
         init = await pod.kubelet_starts("prepare", attempt=1)
         rig.server.runtime.exit(init, exit_code=0)
-        outcome = await pod.actuator().carry_out(intent, materials=materials)
+        outcome = await pod.actuator().carry_out(intent, materials=materials, preparation=StartPreparation(made))
         assert outcome.result is Result.RERUN
         assert [view.ref.name for view in await pod.containers() if view.state is ContainerState.RUNNING]
         assert broom.used == []

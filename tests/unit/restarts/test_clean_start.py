@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.restart import intents
 from kubemend.agent.restarts import planning, restart_plan
 from tests.environments.restarts import NOW, RestartEnv
-from tests.environments.runtime import POD
+from tests.environments.runtime import POD, TARGET
 
 _UNKNOWN_PLACE = "/dev/shm: not emptied: the runtime does not report its path"
 _KUBELET_FIRST = "/dev/shm: not emptied: kubelet's container has run already"
@@ -38,16 +37,12 @@ async def test_cleanup_not_requested_leaves_no_note(env: RestartEnv) -> None:
     assert "/dev/shm" not in (await env.ask(strategy="swap")).message
 
 
-async def resumed(env: RestartEnv, **annotations: str) -> SuccessorSpec:
+async def resumed(env: RestartEnv, **annotations: str) -> restart_plan.RestartPlan:
     """Return the plan of an open swap that a previous agent left."""
     wishes = {f"kubemend.io/{key}": text for key, text in annotations.items()}
     await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations=wishes))
     intent = env.pod.rig.intent(created_at=NOW, order=intents.SwapOrder.CREATE_FIRST)
-    act = await planning.resume(env.outside, intent)
-    assert isinstance(act, restart_plan.SwapPlan)
-    (swap,) = act.swaps
-    assert swap.material is not None
-    return swap.material
+    return await planning.resume(env.outside, intent)
 
 
 async def test_cleanup_of_resumed_restart_runs(env: RestartEnv) -> None:
@@ -66,8 +61,17 @@ async def test_cleanup_of_unlisted_pod_uses_sandbox_annotations(env: RestartEnv)
     sandboxes = env.pod.rig.server.runtime.sandboxes
     sandboxes[env.pod.rig.sandbox_id].config.annotations["kubemend.io/clean"] = "shm"
     env.pod.pods._pods.clear()
-    act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW))
-    assert isinstance(act, restart_plan.SwapPlan)
-    material = act.swaps[0].material
-    assert material is not None
-    assert material.sweep is not None
+    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW))
+    assert plan.sweep is not None
+
+
+async def test_cleanup_of_resumed_swaps_waits_for_all_of_them(env: RestartEnv) -> None:
+    """One may be finished already: its successor's files are in the same directory."""
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations={"kubemend.io/clean": "shm"}))
+    opened = [
+        env.pod.rig.intent(created_at=NOW, id=name, target=replace(TARGET, name=name), old=env.pod.old[name])
+        for name in ("trainer", "logger")
+    ]
+    plan = await planning.plan_from_journal(env.outside, opened)
+    assert plan.sweep is not None
+    assert plan.sweep.waits_for == ("trainer", "logger")

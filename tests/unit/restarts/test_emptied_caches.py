@@ -10,7 +10,7 @@ from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.restart import admission, cache
 from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.overrides import RestartOverrides
-from kubemend.agent.restarts import planning, restart_plan
+from kubemend.agent.restarts import planning
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments.restarts import NOW, RestartEnv
@@ -40,7 +40,7 @@ def cleaner(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeCleaner:
         mount = api_pb2.Mount(container_path=cache.INSIDE, host_path=f"/var/lib/kubelet/pods/{PATH}")
         env.pod.rig.server.runtime.containers[container].config.mounts.append(mount)
     fake = FakeCleaner()
-    monkeypatch.setattr(env.outside.actuators.caches, "empty", fake.empty)
+    monkeypatch.setattr(env.outside.actuators.tools.caches, "empty", fake.empty)
     return fake
 
 
@@ -104,10 +104,10 @@ async def test_container_that_is_swapped_along_keeps_its_cache(env: RestartEnv, 
 async def test_resumed_swap_empties_as_it_was_decided(env: RestartEnv, cleaner: FakeCleaner, after: int) -> None:
     """Whatever the annotations and the counts are by now."""
     del cleaner
-    act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, empty_cache_after=after))
-    assert len(act.emptyings) == after // 2
-    assert isinstance(act, restart_plan.SwapPlan)
-    assert act.bare().emptyings == ()
+    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, empty_cache_after=after))
+    emptyings = [spec.emptying for spec in plan.specs.values() if spec.emptying is not None]
+    assert [emptying.young_deaths for emptying in emptyings] == ([after] if after else [])
+    assert plan.bare().specs == {}
 
 
 async def test_decision_is_in_the_journal(env: RestartEnv, cleaner: FakeCleaner) -> None:

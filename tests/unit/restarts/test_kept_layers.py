@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping, Request
+from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.layer_moves import ABSENT, KEPT
 from kubemend.agent.clients.containerd.snapshots import SnapshotError
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRole
 from kubemend.agent.restart import intents, keep
-from kubemend.agent.restarts import planning, restart_plan
+from kubemend.agent.restarts import planning
 from kubemend.common import contained
 from tests.environments.restarts import NOW, RestartEnv
 
@@ -35,7 +35,7 @@ class FakeKeeper:
 
 
 def keeping(keeper: FakeKeeper, *paths: str, mount_points: tuple[str, ...] | None = (), **named: Any) -> LayerKeeping:
-    request = Request("main", paths, OLD, mount_points, **named)
+    request = keep.Request("main", paths, OLD, mount_points, **named)
     return LayerKeeping(keeper, request)  # type: ignore[arg-type]
 
 
@@ -125,7 +125,7 @@ async def test_error_that_concerns_the_whole_agent_is_not_contained() -> None:
 @pytest.fixture
 def keeper(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeKeeper:
     fake = FakeKeeper({"/a": KEPT})
-    monkeypatch.setattr(env.outside.actuators.layers, "move", fake.move)
+    monkeypatch.setattr(env.outside.actuators.tools.layers, "move", fake.move)
     return fake
 
 
@@ -181,12 +181,12 @@ async def test_resumed_swap_keeps_what_its_order_allows(
 ) -> None:
     view = next(iter(env.pod.pods.pods().values()))
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/keep": "/a"}))
-    act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, order=order))
-    assert isinstance(act, restart_plan.SwapPlan)
-    (note,) = act.kept
-    assert (keep.START_FIRST in note) is order.starts_first
+    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, order=order))
+    (spec,) = plan.specs.values()
+    assert spec.keeping is not None
+    assert (spec.keeping.refused == keep.START_FIRST) is order.starts_first
     assert keeper.used == []
-    assert act.bare().kept == []
+    assert plan.bare().specs == {}
 
 
 async def test_swap_reports_what_it_keeps(env: RestartEnv, keeper: FakeKeeper) -> None:

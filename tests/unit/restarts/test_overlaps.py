@@ -5,7 +5,7 @@ import pytest
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.restart import overlap
 from kubemend.agent.restart.overlap import Obstacle
-from kubemend.agent.restarts import planning, restart_plan
+from kubemend.agent.restarts import planning
 from tests.environments.restarts import NOW, RestartEnv
 
 
@@ -39,8 +39,6 @@ async def test_other_value_refuses_the_restart(env: RestartEnv) -> None:
 
 
 async def test_resumed_swap_overlaps_nothing(env: RestartEnv) -> None:
-    act = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW))
-    assert isinstance(act, restart_plan.SwapPlan)
-    (swap,) = act.swaps
-    assert swap.material is not None
-    assert swap.material.overlap_request is None
+    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW))
+    (spec,) = plan.specs.values()
+    assert spec.overlap_request is None

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
-from kubemend.agent.restart import abandoning
-from kubemend.agent.restart.steps import StepKind, StepReason
+from kubemend.agent.restart.steps import StepKind, StepReason, abandon
 from tests.unit.restart import builders
 
 OURS = "r1"
@@ -22,17 +21,17 @@ views = st.builds(
 def test_waiting_container_is_removed_and_running_one_is_left() -> None:
     waits = builders.view("new", state=ContainerState.CREATED, attempt=1, restart_id=OURS)
     old = builders.view("old")
-    (step,) = abandoning.next_steps(OURS, [old, waits])
+    (step,) = abandon(OURS, [old, waits])
     assert (step.kind, step.why, step.container) == (StepKind.REMOVE, StepReason.POD_ENDS, waits.id)
-    (step,) = abandoning.next_steps(OURS, [old])
+    (step,) = abandon(OURS, [old])
     assert (step.kind, step.why) == (StepKind.DONE, StepReason.POD_ENDS)
 
 
 def test_started_but_held_container_is_removed() -> None:
     held = builders.view("new", attempt=1, restart_id=OURS)
-    (step,) = abandoning.next_steps(OURS, [held], waiting={held.id})
+    (step,) = abandon(OURS, [held], waiting={held.id})
     assert (step.kind, step.container) == (StepKind.REMOVE, held.id)
-    (step,) = abandoning.next_steps(OURS, [held])
+    (step,) = abandon(OURS, [held])
     assert step.kind is StepKind.DONE
 
 
@@ -40,7 +39,7 @@ def test_started_but_held_container_is_removed() -> None:
 def test_nothing_is_started_or_stopped_until_done(seen: list[ContainerSummary], waiting: set[ContainerId]) -> None:
     left = list(seen)
     for _ in range(len(seen) + 1):
-        steps = abandoning.next_steps(OURS, left, waiting=waiting)
+        steps = abandon(OURS, left, waiting=waiting)
         assert {step.kind for step in steps} in ({StepKind.REMOVE}, {StepKind.DONE})
         gone = {step.container for step in steps if step.kind is StepKind.REMOVE}
         assert all(view.restart_id == OURS for view in left if view.id in gone)

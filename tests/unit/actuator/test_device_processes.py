@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from kubemend.agent.actuator.old_processes import OldProcesses
+from kubemend.agent.actuator.device_processes import OldProcesses
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart.device_release import Process
