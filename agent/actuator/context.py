@@ -163,6 +163,15 @@ class StartPreparation:
         if container in self.emptyings:
             await self.emptyings[container].before_start()
 
+    def adopted(self) -> dict[str, str]:
+        """Note that kubelet's containers run in place of the successors; return what each note of before is now."""
+        changed = {}
+        for keeping in self.kept.values():
+            before = keeping.note
+            keeping.adopted()
+            changed[before] = keeping.note
+        return changed
+
     @property
     def notes(self) -> list[str]:
         """Return what was cleaned and kept and what not, for people."""

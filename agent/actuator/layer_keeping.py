@@ -161,6 +161,11 @@ class LayerKeeping:
         moved = await self._keeper.move(old, new, paths) if paths else {}
         return dict.fromkeys(paths, moved.why) if isinstance(moved, keep.NotKept) else moved
 
+    def adopted(self) -> None:
+        """Note that kubelet's container runs in place of the successor, which had the paths."""
+        if self._left is not None:
+            self._left = {path: keep.KUBELET if why == KEPT else why for path, why in self._left.items()}
+
     @property
     def note(self) -> str:
         """Return what was kept and what was not, for people."""

@@ -241,6 +241,16 @@ class _SwapRun(PlanRunner[intents.Intent]):
         if not self._is_rebuilt:
             await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
 
+    async def _reserve_to_keep(self) -> None:
+        """Reserve the next name if the successor keeps paths of the old container, which a copy would not have.
+
+        Such a successor waits in CREATED for longer, until the paths are moved.
+        """
+        keeping = self.preparation.kept.get(self.intent.target.name)
+        if keeping is not None and not keeping.is_refused and self.made_from is not None:
+            made = self.made_from
+            await self._reserve_next(made.successor.config, sandbox_config=made.sandbox_config)
+
     async def _make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
         try:
             await self._create(config, sandbox_config=sandbox_config)
@@ -380,6 +390,8 @@ class _SwapRun(PlanRunner[intents.Intent]):
         The gang waits for the old processes to end, not for the runtime, which starts a program for its kill and
         another one to clean up. If they do not end in time, the runtime's stop is followed as any other.
         """
+        if container_id == self.intent.old:
+            await self._reserve_to_keep()
         begun = asyncio.get_running_loop().time()
         by_round = self.holding is not None and self.standby is not None and container_id == self.intent.old
         if not by_round or not await self._is_killed():

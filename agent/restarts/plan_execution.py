@@ -78,6 +78,8 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
         """Return the outcome with notes about the cleanups before the start."""
         if not outcome.result.restarted:
             return outcome
+        if outcome.result is Result.ADOPTED:
+            self._preparation.adopted()
         notes = [self.plan.stepped_down, *self._preparation.notes, self.plan.not_kept]
         return replace(outcome, notes=(*outcome.notes, *filter(None, notes)))
 
@@ -116,7 +118,11 @@ class _Swaps(PlanExecution[SwapPlan]):
                 )
             )
         )
-        return replace(outcome, result=again.result, survivors={**outcome.survivors, **again.survivors})
+        notes = outcome.notes
+        if again.result is Result.ADOPTED:
+            changed = self._preparation.adopted()
+            notes = tuple(changed.get(note, note) for note in notes)
+        return replace(outcome, result=again.result, survivors={**outcome.survivors, **again.survivors}, notes=notes)
 
     async def released(self) -> None:
         assert self._holding is not None

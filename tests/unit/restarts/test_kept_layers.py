@@ -8,11 +8,12 @@ import pytest
 
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.layer_moves import ABSENT, KEPT
+from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.containerd.snapshots import SnapshotError
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRole
 from kubemend.agent.restart import intents, keep
-from kubemend.agent.restarts import planning
+from kubemend.agent.restarts import plan_execution, planning
 from kubemend.common import contained
 from tests.environments.restarts import NOW, RestartEnv
 
@@ -193,6 +194,31 @@ async def test_swap_reports_what_it_keeps(env: RestartEnv, keeper: FakeKeeper) -
     condition = await env.ask(strategy="swap", keep="/a")
     assert condition.status is ConditionStatus.TRUE
     assert "trainer keeps /a" in condition.message, condition.message
+    assert keeper.used == [("/a",)]
+
+
+async def test_swap_that_keeps_paths_reserves_the_next_name_before_the_stop(
+    env: RestartEnv, keeper: FakeKeeper
+) -> None:
+    """Kubelet's copy of a successor that waits in CREATED would not have them."""
+    await env.ask(strategy="swap", keep="/a")
+    assert keeper.used == [("/a",)]
+    changes = [call.method for call in env.pod.rig.server.calls if call.method in ("CreateContainer", "StopContainer")]
+    assert changes[:3] == ["CreateContainer", "StopContainer", "CreateContainer"]
+    assert await env.pod.reserved() == set()
+
+
+async def test_swap_whose_successor_kubelet_replaces_keeps_nothing(env: RestartEnv, keeper: FakeKeeper) -> None:
+    view = next(iter(env.pod.pods.pods().values()))
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/keep": "/a"}))
+    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW))
+    execution = plan_execution.execution_of(env.outside, plan)
+    outcome = await execution.carry_out()
+    assert outcome.notes == ("trainer keeps /a",)
+    await env.pod.kubelet_starts("trainer", attempt=3)
+    again = await execution.resolve(outcome)
+    assert again.result is Result.ADOPTED
+    assert again.notes == (f"trainer does not keep /a: {keep.KUBELET}",)
     assert keeper.used == [("/a",)]
 
 
