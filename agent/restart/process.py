@@ -9,7 +9,6 @@ container: it is restarted by another strategy, or stays as it is.
 
 import enum
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -280,7 +279,7 @@ def _number(raw: Mapping[str, object], name: str) -> int:
 
 def _seconds(raw: Mapping[str, object], name: str) -> float:
     value = raw.get(name)
-    if type(value) not in (int, float) or not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
+    if type(value) not in (int, float) or not isinstance(value, (int, float)) or not 0.0 <= value <= _MOST:
         raise ValueError(f"{name} is not a duration")
     return float(value)
 
