@@ -141,6 +141,10 @@ class Rig:
     async def marked(self, running: RunningPod) -> int:
         return mark_libraries(PROC / str(await self.pid(running)), self.runtime)
 
+    async def held(self, running: RunningPod) -> DriverHold:
+        holds = driver_hold.DriverHolds(at_most=60.0, threads=ThreadPoolExecutor(1))
+        return await holds.arm(PROC / str(await self.pid(running)), runtime=self.runtime)
+
     async def sh(self, running: RunningPod, command: str) -> str:
         done = await self.cri.exec_sync(ContainerId(running.containers["main"]), ("sh", "-c", command), timeout=20.0)
         assert done.exit_code == 0, done
@@ -252,8 +256,51 @@ async def test_compatible_library_of_the_image_is_held_as_well(pods: Pods, rig: 
     assert await reading == "own\n"
 
 
+async def test_program_of_the_host_does_not_wait_in_the_containers_root(pods: Pods, rig: Rig) -> None:
+    running = await pods.run(name="seen", **rig.pod())
+    hold = await rig.held(running)
+    reading = asyncio.create_task(rig.sh(running, f"cat {LIBRARY}"))
+    await eventually.true(lambda: hold.is_waited_for)
+    seen = await asyncio.create_subprocess_exec(
+        "cat", f"{PROC}/{await rig.pid(running)}/root{LIBRARY}", stdout=asyncio.subprocess.PIPE
+    )
+    assert (await seen.communicate())[0] == b"driver"
+    assert not reading.done()
+    hold.release()
+    assert await reading == "driver"
+
+
+async def test_hold_ends_when_too_many_processes_wait(pods: Pods, rig: Rig) -> None:
+    running = await pods.run(name="many", **rig.pod())
+    hold = await rig.held(running)
+    many = f"for i in $(seq {driver_hold.MOST_WAITING + 1}); do cat {LIBRARY} & done; wait"
+    assert await rig.sh(running, many) == "driver" * (driver_hold.MOST_WAITING + 1)
+    assert not hold.is_waited_for
+    await eventually.true(lambda: groups() == 0)
+
+
+async def test_killed_processes_do_not_end_the_hold(pods: Pods, rig: Rig) -> None:
+    running = await pods.run(name="killed", **rig.pod())
+    hold = await rig.held(running)
+    before = descriptors()
+    one = f"cat {LIBRARY} & until grep -q ') D' /proc/$!/stat; do :; done; kill -9 $!; wait $!"
+    await rig.sh(running, f"for i in $(seq {driver_hold.MOST_WAITING + 8}); do {one}; done; true")
+    assert len(descriptors() - before) < driver_hold.MOST_WAITING
+    assert groups() == 1, "the hold has not ended"
+    hold.release()
+
+
 def descriptors() -> set[str]:
     return {each.name for each in Path("/proc/self/fd").iterdir()}
+
+
+def groups() -> int:
+    """Return how many fanotify groups this process has."""
+    found = 0
+    for each in descriptors():
+        with contextlib.suppress(FileNotFoundError):
+            found += "fanotify" in str(Path(f"/proc/self/fd/{each}").readlink())
+    return found
 
 
 async def waited_for(group: int) -> None:
