@@ -240,6 +240,7 @@ CHANGES: tuple[dict[str, object], ...] = (
     {"why": "two\nlines"},
     {"no_spare": None},
     {"code": -1},
+    {"code": 256},
 )
 
 
