@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from hack.devnode.containerd import Containerd
-from kubemend.agent.actuator.hold import driver_hold
+from kubemend.agent.actuator.hold import driver_hold, fanotify
 from kubemend.agent.actuator.hold.driver_hold import NotHeldError, mark_libraries
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState
@@ -151,6 +153,17 @@ async def test_killed_processes_do_not_end_the_hold(pods: Pods, rig: Rig) -> Non
     assert len(descriptors() - before) < driver_hold.MOST_WAITING
     assert groups() == 1, "the hold has not ended"
     hold.release()
+
+
+async def test_hold_ends_when_its_events_cannot_be_read(pods: Pods, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    running = await pods.run(name="unread", **rig.pod())
+    await rig.held(running)
+    monkeypatch.setattr(fanotify, "asked", fails)
+    assert await rig.sh(running, f"cat {LIBRARY}") == "driver"
+    await eventually.true(lambda: groups() == 0)
 
 
 def descriptors() -> set[str]:
