@@ -163,10 +163,11 @@ class LauncherWatch:
             pod = pods.get(view.ref.pod.uid)
             if pod is None or view.state is not ContainerState.RUNNING:
                 continue
-            refused = admission.why_no_fault(
-                pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
-            )
-            if refused is None:
+            with contained.within(contained.Part.CONTAINER, view.ref) as work:
+                refused = admission.why_no_fault(
+                    pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
+                )
+            if not work.failed and refused is None:
                 yield view
 
     async def _follow(self, view: ContainerSummary) -> None:

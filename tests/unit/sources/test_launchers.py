@@ -10,7 +10,7 @@ import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary
-from kubemend.agent.restart import process
+from kubemend.agent.restart import admission, process
 from kubemend.agent.restart.process import FAILED_HOLD, Launcher, Silent, State
 from kubemend.agent.sources import launchers
 from kubemend.agent.sources.launchers import LauncherWatch
@@ -199,6 +199,18 @@ async def test_an_error_about_one_state_is_contained(world: World) -> None:
         world.fails = False
         world.launchers.go_on(RUNS)
         await eventually.true(lambda: world.states == [RUNS])
+
+
+async def test_an_error_about_one_pod_is_contained(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = contained.count([contained.Part.CONTAINER])
+    with monkeypatch.context() as patch:
+        patch.setattr(admission, "why_no_fault", lambda *_, **__: 1 / 0)
+        async with world.watched():
+            await eventually.true(lambda: contained.count([contained.Part.CONTAINER]) > before)
+            patch.undo()
+            (pod,) = world.pods.pods().values()
+            await world.pods.put(pod)
+            await eventually.true(lambda: len(world.launchers.asked) == 1)
 
 
 async def test_the_newer_of_two_containers_of_a_name_counts(world: World) -> None:
