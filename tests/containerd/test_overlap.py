@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import pickle
 import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from hack.devnode.containerd import Containerd
 from kubemend.agent.actuator.hold import driver_hold, fanotify
 from kubemend.agent.actuator.hold.driver_hold import NotHeldError, mark_libraries
 from kubemend.agent.actuator.outcomes import Result
-from kubemend.agent.model.workloads import ContainerId, ContainerState
+from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
 from kubemend.agent.restart import headroom, overlap
 from kubemend.agent.restart.overlap import Obstacle
 from tests import eventually
@@ -223,6 +224,36 @@ async def test_death_of_the_agent_releases_the_driver(pods: Pods, rig: Rig) -> N
     agent.kill()
     await agent.wait()
     assert await reading == "driver"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("waits", ["before-stop", ""])
+async def test_agent_that_is_killed_leaves_the_successor_alone(
+    containerd: Containerd, pods: Pods, rig: Rig, tmp_path: Path, waits: str
+) -> None:
+    running = await pods.run(name="mortal", **rig.pod())
+    await rig.has_run(running, "imports-0", "driver-0")
+    pod, state = tmp_path / "pod", tmp_path / "state"
+    pod.write_bytes(pickle.dumps(running))
+    state.mkdir()
+    agent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.containerd.mortal_overlap"),
+        *(containerd.node.name, str(state), str(pod), waits),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert agent.stdout is not None
+    while await agent.stdout.readline() != b"waits\n":
+        assert agent.returncode is None
+    assert rig.runs(running) == ["imports-0", "driver-0", "imports-1"]
+    agent.kill()
+    await agent.wait()
+    await rig.has_run(running, "imports-0", "driver-0", "imports-1", "driver-1")
+
+    async def is_alone() -> bool:
+        views = await rig.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
+        return {view.attempt for view in views if view.state is ContainerState.RUNNING} == {1}
+
+    await eventually.true(is_alone)
 
 
 async def test_every_hold_of_a_driver_ends(pods: Pods, rig: Rig) -> None:

@@ -71,7 +71,10 @@ class Rig:
         self.cri = swaps.cri
         self.gates = Gates()
         self.standbys = ObservedStandbys(
-            holds=ExecHolds(socket_path=socket, proc=PROC, tells=swaps.cri), proc=PROC, cgroup_root=CGROUPS
+            owner=node.name,
+            holds=ExecHolds(socket_path=socket, proc=PROC, tells=swaps.cri),
+            proc=PROC,
+            cgroup_root=CGROUPS,
         )
         self.library = library
         self.runtime = PROC / str(unix_sockets.listener(socket))
