@@ -194,7 +194,11 @@ class PlanRunner(RuntimeOps[_Intent]):
             return False
         match step.kind:
             case steps.StepKind.STOP if found is None or found.state is ContainerState.EXITED:
-                await self.stopped(step.container)
+                begun = asyncio.get_running_loop().time()
+                try:
+                    await self.stopped(step.container)
+                finally:
+                    self.add_phase_time(step.kind.value, since=begun)  # less the wait for the devices
             case steps.StepKind.START if found is not None and found.state is ContainerState.RUNNING:
                 await self.after_start(step.container)
             case steps.StepKind.REMOVE if found is None:

@@ -203,6 +203,7 @@ class RuntimeServices:
             changed=self._show_spare,
             failed=failed,
             hold=lambda pod: process.FAILED_HOLD if self._is_reported(pod) else 0.0,
+            began=self._spares.adopt,
             opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
             own_pod_uid=self._settings.pod_uid,
         )

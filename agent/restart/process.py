@@ -9,7 +9,6 @@ container: it is restarted by another strategy, or stays as it is.
 
 import enum
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -36,6 +35,7 @@ _NAMES = ("kubemend_run", "kubemend-run")
 _LONGEST_FOLDER = 1000
 _LONGEST_REASON = 128  # as in the launcher
 _MOST = 2**53
+_MOST_CODE = 255
 
 
 class State(enum.Enum):
@@ -174,7 +174,7 @@ def answer(line: bytes) -> Launcher:
         ready=raw.get("ready") is True,
         why=_text(raw, "why"),
         no_spare=_text(raw, "no_spare"),
-        code=_number(raw, "code"),
+        code=_number(raw, "code", most=_MOST_CODE),
         spare_memory=_memory(raw.get("spare_memory")),
         spare_reason=_no_spare(raw.get("spare_reason"), why=raw.get("no_spare")),
     )
@@ -271,16 +271,16 @@ def _request(**fields: object) -> bytes:
     return json.dumps(fields).encode() + b"\n"
 
 
-def _number(raw: Mapping[str, object], name: str) -> int:
+def _number(raw: Mapping[str, object], name: str, *, most: int = _MOST) -> int:
     value = raw.get(name)
-    if type(value) is not int or not 0 <= value <= _MOST:  # bool is an int, too
+    if type(value) is not int or not 0 <= value <= most:  # bool is an int, too
         raise ValueError(f"{name} is not a number")
     return value
 
 
 def _seconds(raw: Mapping[str, object], name: str) -> float:
     value = raw.get(name)
-    if type(value) not in (int, float) or not isinstance(value, (int, float)) or not 0.0 <= value < math.inf:
+    if type(value) not in (int, float) or not isinstance(value, (int, float)) or not 0.0 <= value <= _MOST:
         raise ValueError(f"{name} is not a duration")
     return float(value)
 

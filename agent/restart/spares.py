@@ -23,13 +23,13 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def condition(launchers: Mapping[str, Launcher | Silent]) -> Condition:
-    """Return the condition of a pod with these launchers, by container name; none: no such container runs.
+    """Return the condition of a pod with these launchers, by container name; none: no launcher is followed.
 
     True only if the next restart of each program begins with a spare that is ready. The reason is that of the worst
     container, the message names all.
     """
     if not launchers:
-        text = "no container with the launcher runs"
+        text = "no container with the launcher runs that may be restarted"
         return Condition(conditions.WARM_SPARE, ConditionStatus.UNKNOWN, NOT_RUNNING, text)
     found = {name: _of(launchers[name]) for name in sorted(launchers)}
     status, reason, _ = min(found.values(), key=lambda each: _WORST_FIRST.index(each[0]))

@@ -1,9 +1,10 @@
 """Follow the launchers of the containers on this node: the state of their programs and spares, as it changes."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -28,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 MOST: Final = 256
 """Limit of launchers that are followed; others act by themselves, as without an agent."""
+MOST_OF_POD: Final = 16
+"""Of them those of one pod, which would otherwise leave none for the others."""
 MOST_FAILURES: Final = budgets.Window(limit=10, seconds=600.0)
 """Failures of one container's programs that are passed on. A program in place of the launcher could invent any."""
 _LEAST_INTERVAL = 0.1
@@ -65,9 +68,20 @@ class Launchers(Protocol):
 
 
 Changed = Callable[[ContainerRef, Launcher | Silent | None], None]
-"""A launcher's state has changed; None: its container is no longer followed, whether it had a launcher or not."""
+"""A launcher's state has changed; None: its container is no longer followed, whether it had a launcher or not. While a
+container is replaced there are two of its name: the newer one counts as soon as its launcher has a state.
+"""
 Failed = Callable[[ContainerSummary, ContainerStatus, Launcher], None]
 """A program has failed, and its launcher waits for a decision. Called once for each program."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A container that has a launcher, or may have one. ``shown`` is the state that was passed on last."""
+
+    view: ContainerSummary
+    task: asyncio.Task[None]
+    shown: Launcher | Silent | None = None
 
 
 class LauncherWatch:
@@ -83,10 +97,15 @@ class LauncherWatch:
         changed: Changed,
         failed: Failed,
         hold: Callable[[PodView], float],
+        began: Callable[[], None] = lambda: None,
         opted_in_namespaces: frozenset[str] = frozenset(),
         own_pod_uid: str | None = None,
     ) -> None:
-        """``hold``: seconds for which a failure of a pod's program waits for a decision; 0: it does not."""
+        """Create the watch.
+
+        ``hold``: seconds for which a failure of a pod's program waits for a decision; 0: it does not. ``began`` is
+        called once, when the containers that run at the start are followed.
+        """
         self._runtime = runtime
         self._events = events
         self._pods = pods
@@ -94,9 +113,10 @@ class LauncherWatch:
         self._changed = changed
         self._failed = failed
         self._hold = hold
+        self._began = began
         self._namespaces = opted_in_namespaces
         self._own_pod_uid = own_pod_uid
-        self._followed: dict[ContainerId, tuple[ContainerRef, asyncio.Task[None]]] = {}
+        self._followed: dict[ContainerId, _Followed] = {}
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -107,10 +127,12 @@ class LauncherWatch:
                 tasks.create_task(self._wake_on(changes), name="container changes for launchers")
                 await self._pods.until_synced()
                 await self._events.until_listed()
+                self._adjust(tasks)
+                self._began()
                 while True:
+                    await self._wake.wait()
                     self._wake.clear()
                     self._adjust(tasks)
-                    await self._wake.wait()
         finally:
             unsubscribe()
 
@@ -122,15 +144,18 @@ class LauncherWatch:
     def _adjust(self, tasks: asyncio.TaskGroup) -> None:
         """Follow the launchers of new containers, and no longer those of containers that have ended."""
         wanted = {view.id: view for view in self._wanted()}
-        for container, (ref, task) in list(self._followed.items()):
+        for container, followed in list(self._followed.items()):
             if container not in wanted:
-                task.cancel()
+                followed.task.cancel()
                 del self._followed[container]
-                self._changed(ref, None)
+                self._show(followed.view.ref)
+        of_pods = Counter(each.view.ref.pod.uid for each in self._followed.values() if not each.task.done())
         for container, view in wanted.items():
-            if container not in self._followed and len(self._followed) < MOST:
+            uid = view.ref.pod.uid
+            if container not in self._followed and of_pods.total() < MOST and of_pods[uid] < MOST_OF_POD:
                 task = tasks.create_task(self._follow(view), name=f"launcher of {view.ref}")
-                self._followed[container] = view.ref, task
+                self._followed[container] = _Followed(view, task)
+                of_pods[uid] += 1
 
     def _wanted(self) -> Iterator[ContainerSummary]:
         pods = self._pods.pods()
@@ -138,21 +163,42 @@ class LauncherWatch:
             pod = pods.get(view.ref.pod.uid)
             if pod is None or view.state is not ContainerState.RUNNING:
                 continue
-            refused = admission.why_no_fault(
-                pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
-            )
-            if refused is None:
+            with contained.within(contained.Part.CONTAINER, view.ref) as work:
+                refused = admission.why_no_fault(
+                    pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
+                )
+            if not work.failed and refused is None:
                 yield view
 
     async def _follow(self, view: ContainerSummary) -> None:
-        with contained.within(contained.Part.CONTAINER, view.ref):
-            try:
-                status = await self._runtime.container_status(view.id)
-            except CriError as error:
-                log.debug("launcher.unknown", container=str(view.ref), error=str(error))
-                return
+        """Follow a container's launcher until cancelled; return if it has none, or after an internal error."""
+        with contained.within(contained.Part.CONTAINER, view.ref) as work:
+            status = await self._status(view)
             if process.runs_launcher(status.runtime_args):
                 await self._follow_launcher(view, status)
+        if work.failed:
+            self._pass_on(view, Silent("internal error of the agent, see its log"))
+        self._wake.set()  # another one may be followed instead
+
+    async def _status(self, view: ContainerSummary) -> ContainerStatus:
+        backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
+        while True:
+            try:
+                return await self._runtime.container_status(view.id)
+            except CriError as error:
+                log.debug("launcher.unknown", container=str(view.ref), error=str(error))
+            await backoff.wait()
+
+    def _pass_on(self, view: ContainerSummary, found: Launcher | Silent) -> None:
+        if (followed := self._followed.get(view.id)) is not None:
+            followed.shown = found
+            self._show(view.ref)
+
+    def _show(self, ref: ContainerRef) -> None:
+        known = [each for each in self._followed.values() if each.view.ref == ref and each.shown is not None]
+        newest = max(known, key=lambda each: each.view.attempt, default=None)
+        with contained.within(contained.Part.CONTAINER, ref):
+            self._changed(ref, newest.shown if newest is not None else None)
 
     async def _follow_launcher(self, view: ContainerSummary, status: ContainerStatus) -> None:
         backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
@@ -168,13 +214,13 @@ class LauncherWatch:
                 if known is not None:
                     log.info("launcher.silent", container=str(view.ref), why=found.why)
                 if found != silent:
-                    self._changed(view.ref, found)
+                    self._pass_on(view, found)
                 known, silent = None, found
                 await backoff.wait()
                 continue
             backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
             if process.is_news(found, known):
-                self._changed(view.ref, found)
+                self._pass_on(view, found)
             known, silent = found, None
             if found.state is State.FAILED and found.trainer > failed:
                 failed = found.trainer

@@ -1,29 +1,22 @@
 """A swap keeps the paths of the writable layer that the pod names, on the real containerd, and nothing of the node."""
 
-import asyncio
-import contextlib
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from hack.devnode.containerd import Containerd
-from kubemend.agent.actuator.context import ActuatorContext, StartPreparation
-from kubemend.agent.actuator.host_files import HostFiles
+from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.containerd.snapshots import SnapshotClient
-from kubemend.agent.clients.cri.client import CriClient
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid
+from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, keep
-from kubemend.agent.restarts import runtime_state
-from kubemend.agent.sources.containers import ContainerWatch
-from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.side_process import SideProcess
 from tests import eventually
 from tests.devnode.pods import Pods, RunningPod, container
+from tests.environments.swaps import Swaps
 
 pytestmark = pytest.mark.containerd
 
@@ -33,31 +26,17 @@ LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 class Rig:
     """Swap the container ``main`` of pods; its successor keeps paths."""
 
-    def __init__(self, cri: CriClient, watch: ContainerWatch, keeper: LayerKeeper) -> None:
-        self.cri = cri
-        self._watch = watch
+    def __init__(self, swaps: Swaps, keeper: LayerKeeper) -> None:
+        self.cri = swaps.cri
+        self._swaps = swaps
         self._keeper = keeper
 
     async def swap(self, running: RunningPod, *paths: str, order: intents.SwapOrder) -> tuple[ContainerId, str]:
         """Return the successor, and the note for people."""
-        ref = ContainerRef(PodRef("default", running.pod.name, PodUid(running.pod.uid)), "main")
-        target = await runtime_state.find(self.cri, ref)
-        assert target is not None
-        intent = intents.Intent(
-            id=f"swap-{running.pod.name}",
-            target=ref,
-            sandbox_id=target.view.sandbox_id,
-            old=target.view.id,
-            old_attempt=target.view.attempt,
-            order=order,
-            reason="Test",
-            created_at=time.time(),
-        )
-        made = await runtime_state.material(self.cri, target.info, intent=intent, pod=None, processes=ProcFs())
+        intent, made = await self._swaps.prepared(running, order=order)
         keeping = LayerKeeping(self._keeper, keep.Request("main", paths, intent.old, made.mount_points))
-        tools = ActuatorContext(runtime=self.cri, events=self._watch, files=HostFiles(symlink_dir=None))
-        preparation = StartPreparation(kept={"main": keeping})
-        outcome = await SwapActuator(tools).carry_out(intent, material=made, preparation=preparation)
+        actuator, preparation = SwapActuator(self._swaps.tools()), StartPreparation(kept={"main": keeping})
+        outcome = await actuator.carry_out(intent, material=made, preparation=preparation)
         assert outcome.result is Result.SWAPPED, outcome
         return outcome.survivors["main"], keeping.note
 
@@ -83,14 +62,8 @@ class Rig:
 async def rig(containerd: Containerd) -> AsyncIterator[Rig]:
     socket = str(containerd.node.containerd_socket)
     calls = SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))
-    async with CriClient(socket) as cri:
-        watch = ContainerWatch(cri, report=lambda _: None)
-        watching = asyncio.create_task(watch.run(), name="watch")
-        await watch.until_listed()
-        yield Rig(cri, watch, LayerKeeper(socket, calls=calls, snapshots=SnapshotClient(socket), statuses=cri))
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+    async with Swaps.on(socket) as swaps:
+        yield Rig(swaps, LayerKeeper(socket, calls=calls, snapshots=SnapshotClient(socket), statuses=swaps.cri))
     await calls.close()
 
 

@@ -1,164 +1,38 @@
-"""A successor imports while its predecessor dies, and waits at the GPU driver's libraries, on the real containerd.
-
-A file of the host stands in for ``libcuda.so``, mounted as the NVIDIA container toolkit does it.
-"""
+"""A successor imports while its predecessor dies, and waits at the GPU driver's libraries, on the real containerd."""
 
 import asyncio
 import contextlib
+import errno
 import os
+import pickle
 import sys
-import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import pytest
 
 from hack.devnode.containerd import Containerd
-from kubemend.agent.actuator.context import ActuatorContext
-from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
-from kubemend.agent.actuator.device_release import ReleaseGates
-from kubemend.agent.actuator.hold import driver_hold
-from kubemend.agent.actuator.hold.driver_hold import DriverHold, NotHeldError, mark_libraries
-from kubemend.agent.actuator.hold.exec_hold import ExecHolds
-from kubemend.agent.actuator.hold.standby import Standby, Standbys
-from kubemend.agent.actuator.host_files import HostFiles
-from kubemend.agent.actuator.outcomes import Outcome, Result
-from kubemend.agent.actuator.swap import SwapActuator
-from kubemend.agent.clients.cri.client import CriClient
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodRef, PodUid
-from kubemend.agent.restart import headroom, intents, overlap
+from kubemend.agent.actuator.hold import driver_hold, fanotify
+from kubemend.agent.actuator.hold.driver_hold import NotHeldError, mark_libraries
+from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
+from kubemend.agent.restart import headroom, overlap
 from kubemend.agent.restart.overlap import Obstacle
-from kubemend.agent.restarts import runtime_state
-from kubemend.agent.sources.containers import ContainerWatch
-from kubemend.agent.sources.processes import ProcFs
-from kubemend.common import unix_sockets
 from tests import eventually
-from tests.devnode.pods import Pods, RunningPod, container
+from tests.devnode.pods import Pods
+from tests.environments.overlaps import CGROUPS, LIBRARY, PROC, Rig
 
 pytestmark = pytest.mark.containerd
 
-PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-LIBRARY = "/usr/lib/libcuda.so.550.1"
 COMPATIBLE = "/usr/local/cuda-12/compat/libcuda.so.560.1"
-RUN = "${KUBEMEND_RESTART_COUNT:-0}"
-PROGRAM = (
-    f"echo imports-{RUN} >> /data/runs; cat {LIBRARY} > /dev/null; echo driver-{RUN} >> /data/runs; "
-    "trap 'exit 0' TERM; while :; do sleep 0.05; done"
-)
-
-
-class Gates(ReleaseGates):
-    """Gates that stay shut until ``freed`` is set."""
-
-    def __init__(self) -> None:
-        super().__init__(driver=NoDriver(), processes=NoProcesses())
-        self.reached = asyncio.Event()
-        self.freed = asyncio.Event()
-
-    async def opens(self, restart: str, *, timeout: float | None = None) -> bool:
-        self.reached.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self.freed.wait()
-        return self.freed.is_set()
-
-
-class ObservedStandbys(Standbys):
-    """Standbys that show the last one."""
-
-    last: Standby | None = None
-
-    async def overlap(self, standby: Standby) -> Obstacle | None:
-        self.last = standby
-        return await super().overlap(standby)
-
-
-class Rig:
-    """Swap the container ``main`` of pods that have the driver's library."""
-
-    def __init__(self, containerd: Containerd, *, cri: CriClient, watch: ContainerWatch, library: Path) -> None:
-        self.cri = cri
-        self.gates = Gates()
-        self.standbys = ObservedStandbys(
-            holds=ExecHolds(socket_path=str(containerd.node.containerd_socket), proc=PROC),
-            proc=PROC,
-            cgroup_root=CGROUPS,
-        )
-        self.library = library
-        self.runtime = PROC / str(unix_sockets.listener(str(containerd.node.containerd_socket)))
-        self._node = containerd.node
-        self._watch = watch
-
-    def pod(self, *, mounts: dict[str, Path] | None = None) -> dict[str, Any]:
-        """Return a pod's containers and volumes; ``mounts`` are places and files or directories of the host."""
-        places = {LIBRARY: self.library} if mounts is None else mounts
-        named = {f"host-{number}": place for number, place in enumerate(places)}
-        on = [{"name": name, "mountPath": place} for name, place in named.items()]
-        volumes = [{"name": name, "hostPath": {"path": str(places[place])}} for name, place in named.items()]
-        main = container("main", PROGRAM, volumeMounts=[{"name": "data", "mountPath": "/data"}, *on])
-        return {"containers": [main], "volumes": [{"name": "data", "emptyDir": {}}, *volumes]}
-
-    def runs(self, running: RunningPod) -> list[str]:
-        data = self._node.pod_dir(running.pod.uid) / "volumes" / "kubernetes.io~empty-dir" / "data" / "runs"
-        return data.read_text().split() if data.exists() else []
-
-    async def has_run(self, running: RunningPod, *names: str) -> None:
-        await eventually.true(lambda: self.runs(running) == list(names))
-
-    async def swap(self, running: RunningPod) -> Outcome:
-        ref = ContainerRef(PodRef("default", running.pod.name, PodUid(running.pod.uid)), "main")
-        target = await runtime_state.find(self.cri, ref)
-        assert target is not None
-        intent = intents.Intent(
-            id=f"swap-{running.pod.name}",
-            target=ref,
-            sandbox_id=target.view.sandbox_id,
-            old=target.view.id,
-            old_attempt=target.view.attempt,
-            order=intents.SwapOrder.START_ELSE_STOP_FIRST,
-            reason="Test",
-            created_at=time.time(),
-        )
-        made = await runtime_state.material(self.cri, target.info, intent=intent, pod=None, processes=ProcFs())
-        tools = ActuatorContext(
-            runtime=self.cri,
-            events=self._watch,
-            files=HostFiles(symlink_dir=None),
-            standbys=self.standbys,
-            gates=self.gates,
-        )
-        material = replace(made, overlap_request=overlap.Request())
-        return await SwapActuator(tools).carry_out(intent, material=material)
-
-    async def pid(self, running: RunningPod) -> int:
-        pid = (await self.cri.container_status(ContainerId(running.containers["main"]))).pid
-        assert pid
-        return pid
-
-    async def marked(self, running: RunningPod) -> int:
-        return mark_libraries(PROC / str(await self.pid(running)), self.runtime)
-
-    async def sh(self, running: RunningPod, command: str) -> str:
-        done = await self.cri.exec_sync(ContainerId(running.containers["main"]), ("sh", "-c", command), timeout=20.0)
-        assert done.exit_code == 0, done
-        return done.stdout.decode()
 
 
 @pytest.fixture
 async def rig(containerd: Containerd, tmp_path: Path) -> AsyncIterator[Rig]:
-    library = tmp_path / "libcuda.so.550.1"
-    library.write_text("driver")
-    async with CriClient(str(containerd.node.containerd_socket)) as cri:
-        watch = ContainerWatch(cri, report=lambda _: None)
-        watching = asyncio.create_task(watch.run(), name="watch")
-        await watch.until_listed()
-        yield Rig(containerd, cri=cri, watch=watch, library=library)
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+    async with Rig.on(containerd.node, directory=tmp_path) as made:
+        yield made
 
 
 async def test_successor_imports_and_waits_at_the_driver_until_the_devices_are_free(pods: Pods, rig: Rig) -> None:
@@ -168,11 +42,7 @@ async def test_successor_imports_and_waits_at_the_driver_until_the_devices_are_f
     swapping = asyncio.create_task(rig.swap(running))
     await rig.gates.reached.wait()
     await rig.has_run(running, "imports-0", "driver-0", "imports-1")
-    standby = rig.standbys.last
-    assert standby is not None
-    assert isinstance(standby.driver, DriverHold)
-    driver = standby.driver
-    await eventually.true(lambda: driver.is_waited_for)
+    await rig.waits_at_driver()
     old = await rig.cri.container_status(ContainerId(running.containers["main"]))
     assert old.state is ContainerState.EXITED
     assert rig.library.read_text() == "driver", "a program of the host does not wait"
@@ -252,8 +122,62 @@ async def test_compatible_library_of_the_image_is_held_as_well(pods: Pods, rig: 
     assert await reading == "own\n"
 
 
+async def test_program_of_the_host_does_not_wait_in_the_containers_root(pods: Pods, rig: Rig) -> None:
+    running = await pods.run(name="seen", **rig.pod())
+    hold = await rig.held(running)
+    reading = asyncio.create_task(rig.sh(running, f"cat {LIBRARY}"))
+    await eventually.true(lambda: hold.is_waited_for)
+    seen = await asyncio.create_subprocess_exec(
+        "cat", f"{PROC}/{await rig.pid(running)}/root{LIBRARY}", stdout=asyncio.subprocess.PIPE
+    )
+    assert (await seen.communicate())[0] == b"driver"
+    assert not reading.done()
+    hold.release()
+    assert await reading == "driver"
+
+
+async def test_hold_ends_when_too_many_processes_wait(pods: Pods, rig: Rig) -> None:
+    running = await pods.run(name="many", **rig.pod())
+    hold = await rig.held(running)
+    many = f"for i in $(seq {driver_hold.MOST_WAITING + 1}); do cat {LIBRARY} & done; wait"
+    assert await rig.sh(running, many) == "driver" * (driver_hold.MOST_WAITING + 1)
+    assert not hold.is_waited_for
+    await eventually.true(lambda: groups() == 0)
+
+
+async def test_killed_processes_do_not_end_the_hold(pods: Pods, rig: Rig) -> None:
+    running = await pods.run(name="killed", **rig.pod())
+    hold = await rig.held(running)
+    before = descriptors()
+    one = f"cat {LIBRARY} & until grep -q ') D' /proc/$!/stat; do :; done; kill -9 $!; wait $!"
+    await rig.sh(running, f"for i in $(seq {driver_hold.MOST_WAITING + 8}); do {one}; done; true")
+    assert len(descriptors() - before) < driver_hold.MOST_WAITING
+    assert groups() == 1, "the hold has not ended"
+    hold.release()
+
+
+async def test_hold_ends_when_its_events_cannot_be_read(pods: Pods, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: int) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    running = await pods.run(name="unread", **rig.pod())
+    await rig.held(running)
+    monkeypatch.setattr(fanotify, "asked", fails)
+    assert await rig.sh(running, f"cat {LIBRARY}") == "driver"
+    await eventually.true(lambda: groups() == 0)
+
+
 def descriptors() -> set[str]:
     return {each.name for each in Path("/proc/self/fd").iterdir()}
+
+
+def groups() -> int:
+    """Return how many fanotify groups this process has."""
+    found = 0
+    for each in descriptors():
+        with contextlib.suppress(FileNotFoundError):
+            found += "fanotify" in str(Path(f"/proc/self/fd/{each}").readlink())
+    return found
 
 
 async def waited_for(group: int) -> None:
@@ -300,6 +224,36 @@ async def test_death_of_the_agent_releases_the_driver(pods: Pods, rig: Rig) -> N
     agent.kill()
     await agent.wait()
     assert await reading == "driver"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("waits", ["before-stop", ""])
+async def test_agent_that_is_killed_leaves_the_successor_alone(
+    containerd: Containerd, pods: Pods, rig: Rig, tmp_path: Path, waits: str
+) -> None:
+    running = await pods.run(name="mortal", **rig.pod())
+    await rig.has_run(running, "imports-0", "driver-0")
+    pod, state = tmp_path / "pod", tmp_path / "state"
+    pod.write_bytes(pickle.dumps(running))
+    state.mkdir()
+    agent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.containerd.mortal_overlap"),
+        *(containerd.node.name, str(state), str(pod), waits),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert agent.stdout is not None
+    while await agent.stdout.readline() != b"waits\n":
+        assert agent.returncode is None
+    assert rig.runs(running) == ["imports-0", "driver-0", "imports-1"]
+    agent.kill()
+    await agent.wait()
+    await rig.has_run(running, "imports-0", "driver-0", "imports-1", "driver-1")
+
+    async def is_alone() -> bool:
+        views = await rig.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
+        return {view.attempt for view in views if view.state is ContainerState.RUNNING} == {1}
+
+    await eventually.true(is_alone)
 
 
 async def test_every_hold_of_a_driver_ends(pods: Pods, rig: Rig) -> None:

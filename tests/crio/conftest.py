@@ -1,35 +1,28 @@
 """Provide a real CRI-O, shared by all tests. Without one (`make crio` builds it) they are skipped."""
 
 import asyncio
-import contextlib
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
 
 from hack.devnode import crio, leftovers, packages
 from hack.devnode.layout import NodeLayout
-from kubemend.agent.actuator.context import ActuatorContext
-from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.actuator.swap import SwapActuator
-from kubemend.agent.clients.cri.client import CriClient
-from kubemend.agent.model.workloads import ContainerRef, ContainerSummary, PodRef, PodUid
+from kubemend.agent.model.workloads import ContainerRef, ContainerSummary, PodUid
 from kubemend.agent.restart import intents
-from kubemend.agent.restarts import runtime_state
-from kubemend.agent.sources.containers import ContainerWatch
-from kubemend.agent.sources.processes import ProcFs
 from tests import machine
 from tests.devnode.pods import Pods, RunningPod
+from tests.environments.swaps import Swaps
 
 
 class Swapper:
     """Swap the container ``main`` of pods, as the agent does without a hold."""
 
-    def __init__(self, cri: CriClient, watch: ContainerWatch) -> None:
-        self.cri = cri
-        self._watch = watch
+    def __init__(self, swaps: Swaps) -> None:
+        self.cri = swaps.cri
+        self._swaps = swaps
 
     async def swap(
         self,
@@ -39,31 +32,12 @@ class Swapper:
         kubelet_creates: Callable[[ContainerRef], bool] = lambda _: False,
     ) -> Outcome:
         """Return the outcome. ``seen`` is the listing on which the swap is based."""
-        pod = PodRef("default", running.pod.name, PodUid(running.pod.uid))
-        target = await runtime_state.find(self.cri, ContainerRef(pod, "main"))
-        assert target is not None
-        old = min(seen or target.siblings, key=lambda view: view.attempt)
-        info = await self.cri.container_status(old.id)
-        assert target.facts(now=time.time()).not_cloneable is None
-        intent = intents.Intent(
-            id=f"swap-{running.pod.name}",
-            target=target.view.ref,
-            sandbox_id=target.view.sandbox_id,
-            old=old.id,
-            old_attempt=0,
-            order=intents.SwapOrder.CREATE_FIRST,
-            reason="Test",
-            created_at=time.time(),
-        )
-        material = await runtime_state.material(self.cri, info, intent=intent, pod=None, processes=ProcFs())
+        listed = seen or await self.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
+        old = min(listed, key=lambda view: view.attempt)
+        intent, material = await self._swaps.prepared(running, order=intents.SwapOrder.CREATE_FIRST, old=old)
         assert material.original is not None
-        tools = ActuatorContext(
-            runtime=self.cri,
-            events=self._watch,
-            files=HostFiles(symlink_dir=None),
-            kubelet_creates=kubelet_creates,
-        )
-        return await SwapActuator(tools).carry_out(intent, material=material, seen=seen)
+        actuator = SwapActuator(self._swaps.tools(kubelet_creates=kubelet_creates))
+        return await actuator.carry_out(intent, material=material, seen=seen)
 
 
 @pytest.fixture(scope="session")
@@ -90,11 +64,5 @@ async def pods(runtime: crio.Crio) -> AsyncIterator[Pods]:
 
 @pytest.fixture
 async def swapper(runtime: crio.Crio) -> AsyncIterator[Swapper]:
-    async with CriClient(str(runtime.node.containerd_socket)) as cri:
-        watch = ContainerWatch(cri, report=lambda _: None)
-        watching = asyncio.create_task(watch.run(), name="watch")
-        await watch.until_listed()
-        yield Swapper(cri, watch)
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+    async with Swaps.on(str(runtime.node.containerd_socket)) as swaps:
+        yield Swapper(swaps)

@@ -55,6 +55,14 @@ class Mark:
         return cls(state, text, owner, _seconds(at))
 
 
+def container_of(process: Path) -> ContainerId | None:
+    """Return the container of a process, given as its directory in /proc; None if it is in none, or has ended."""
+    try:
+        return cgroup_paths.container_id(kernel_files.read(process / "cgroup") or "")
+    except OSError:
+        return None
+
+
 def _seconds(text: str) -> float | None:
     try:
         return float(text)

@@ -8,8 +8,9 @@ for FAN_OPEN_PERM on it holds no process that opens the same file by another pat
 Images may bring a compatible ``libcuda.so``, too (``/usr/local/cuda*/compat``), in an overlay that is the container's
 own. A program that opens a device without these libraries is not held.
 
-The events are never read: a process that opens a library waits until the group is closed, by the agent or by its death.
-The kernel then allows everything, so such a hold can be lost, but never stays.
+A process of the container waits until the group is closed, by the agent or by its death. The kernel then allows
+everything, so such a hold can be lost, but never stays. Others can open the same files only through the container's
+root (``/proc/<pid>/root``), and are allowed at once.
 """
 
 import asyncio
@@ -18,16 +19,16 @@ import errno
 import itertools
 import os
 import re
-import select
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from kubemend.agent.actuator.hold import fanotify
+from kubemend.agent.actuator.hold import cgroups, fanotify
+from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart.overlap import Obstacle
 from kubemend.common import kernel_files, openat2
 
@@ -35,6 +36,9 @@ log = structlog.get_logger(__name__)
 
 MOST_LIBRARIES: Final = 64
 """Marks for one container. The toolkit mounts some 20 libraries."""
+
+MOST_WAITING: Final = 64
+"""Openings of one container that wait; each takes a descriptor of the agent. With one more the hold ends."""
 
 _SECONDS: Final = 0.5
 """Within which the libraries are found and marked; it takes about a millisecond. A file system of the pod may hang."""
@@ -59,32 +63,72 @@ class NotHeldError(Exception):
 
 
 class DriverHold:
-    """The held openings of one container. It ends ``at_most`` seconds later by itself."""
+    """The held openings of one container. It ends ``at_most`` seconds later by itself.
 
-    def __init__(self, group: int, *, process: Path, at_most: float, threads: ThreadPoolExecutor) -> None:
+    ``process`` is the directory in /proc of one of its processes.
+    """
+
+    def __init__(
+        self, group: int, *, container: ContainerId, process: Path, at_most: float, threads: ThreadPoolExecutor
+    ) -> None:
+        self._container = container
         self._process = process
         self._group: int | None = group
+        self._waiting: list[fanotify.Asked] = []
         self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(at_most, self.release)
+        self._loop.add_reader(group, self._on_events, group)
 
     @property
     def is_waited_for(self) -> bool:
-        """Return whether a process waits for a library. The events are not read, because that would open the files."""
-        if self._group is None:
-            return False
-        poll = select.poll()
-        poll.register(self._group, select.POLLIN)
-        return bool(poll.poll(0))
+        """Return whether a process waits for a library."""
+        return bool(self._waiting)
 
     def release(self) -> None:
         """Allow all openings. May be called again."""
         if self._group is None:
             return
-        log.info("driver_hold.released", process=str(self._process), was_waited_for=self.is_waited_for)
+        log.info("driver_hold.released", container=self._container, was_waited_for=self.is_waited_for)
         group, self._group = self._group, None
+        waiting, self._waiting = self._waiting, []
         self._timer.cancel()
-        self._loop.run_in_executor(self._threads, os.close, group)  # allows at once, then waits for the kernel
+        self._loop.remove_reader(group)
+        # Closing the group allows all at once, and then waits for the kernel.
+        self._loop.run_in_executor(self._threads, _close, [group, *(each.file for each in waiting)])
+
+    def _on_events(self, group: int) -> None:
+        try:
+            for asked in fanotify.asked(group):
+                self._on_open(group, asked)
+        except BlockingIOError:
+            pass
+        except OSError as error:  # no descriptor is free: the kernel would refuse further openings
+            log.error("driver_hold.not_read", container=self._container, error=str(error))
+            self.release()
+
+    def _on_open(self, group: int, asked: fanotify.Asked) -> None:
+        if self._group is None:  # released by an earlier opening of the same batch
+            os.close(asked.file)
+        elif not self._is_inside(asked):
+            _allow(group, asked)
+        else:
+            self._waiting.append(asked)
+            if len(self._waiting) > MOST_WAITING:
+                self._forget_the_dead(group)
+            if len(self._waiting) > MOST_WAITING:
+                log.warning("driver_hold.too_many_wait", container=self._container)
+                self.release()
+
+    def _forget_the_dead(self, group: int) -> None:
+        """Probes that use the driver time out, and are killed, again and again."""
+        dead = [each for each in self._waiting if not self._is_inside(each)]
+        self._waiting = [each for each in self._waiting if each not in dead]
+        for each in dead:
+            _allow(group, each)
+
+    def _is_inside(self, asked: fanotify.Asked) -> bool:
+        return cgroups.container_of(self._process.parent / str(asked.pid)) == self._container
 
 
 class DriverHolds:
@@ -97,6 +141,8 @@ class DriverHolds:
 
     async def arm(self, process: Path, *, runtime: Path) -> DriverHold:
         """Hold all further openings in the container of a process (``mark_libraries``). Raises NotHeldError."""
+        if (container := cgroups.container_of(process)) is None:
+            raise NotHeldError(Obstacle.NOT_HELD)
         marking = asyncio.get_running_loop().run_in_executor(self._finding, mark_libraries, process, runtime)
         try:
             async with asyncio.timeout(_SECONDS):
@@ -107,7 +153,7 @@ class DriverHolds:
         except asyncio.CancelledError:
             marking.add_done_callback(_close_late)
             raise
-        return DriverHold(group, process=process, at_most=self._at_most, threads=self._closing)
+        return DriverHold(group, container=container, process=process, at_most=self._at_most, threads=self._closing)
 
 
 def mark_libraries(process: Path, runtime: Path) -> int:
@@ -248,6 +294,16 @@ def _mount_id(descriptor: int) -> int | None:
         if name == "mnt_id":
             return int(value)
     return None
+
+
+def _allow(group: int, asked: fanotify.Asked) -> None:
+    with contextlib.suppress(FileNotFoundError):  # the process was killed in the meantime
+        fanotify.allow(group, asked.file)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for each in descriptors:
+        os.close(each)
 
 
 def _close_late(marking: "asyncio.Future[int]") -> None:

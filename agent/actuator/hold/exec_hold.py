@@ -17,10 +17,9 @@ from typing import Protocol
 
 import structlog
 
-from kubemend.agent.actuator.hold import fanotify
+from kubemend.agent.actuator.hold import cgroups, fanotify
 from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import kernel_files, root_mounts, unix_sockets
 
@@ -233,7 +232,7 @@ class Hold:
             self.asker = None
 
     def _is_inside(self, pid: int) -> bool:
-        return cgroup_paths.container_id(self._read(pid, "cgroup")) == self._container_id
+        return cgroups.container_of(self._proc / str(pid)) == self._container_id
 
     def _is_first(self, pid: int) -> bool:
         """Return whether a process is the first of a PID namespace; containers of most pods have one."""

@@ -651,6 +651,31 @@ class ShutGates(ReleaseGates):
         return self.open
 
 
+class SlowGates(ReleaseGates):
+    """Gates that open a moment later."""
+
+    def __init__(self) -> None:
+        super().__init__(driver=NoDriver(), processes=NoProcesses())
+
+    async def opens(self, restart: str, *, timeout: float | None = None) -> bool:
+        await asyncio.sleep(0.1)
+        return True
+
+
+@STARTS_FIRST
+async def test_wait_for_the_devices_after_a_lost_answer_is_not_counted_twice(
+    rig: Rig, order: intents.SwapOrder
+) -> None:
+    intent = rig.intent(order=order)
+    material = await rig.material(intent)
+    rig.server.fail("StopContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True)
+    actuator = SwapActuator(replace(rig.tools(), gates=SlowGates()))
+    outcome = await actuator.carry_out(intent, material=material)
+    assert outcome.result is Result.SWAPPED
+    assert outcome.phases["device"] >= 0.1
+    assert min(outcome.phases.values()) >= 0.0
+
+
 async def test_pod_without_the_wish_imports_nothing_early(rig: Rig) -> None:
     intent = rig.intent(order=START_FIRST)
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))

@@ -123,10 +123,11 @@ def endlessly(text: bytes) -> Callable[[socket.socket], None]:
         (endlessly(b"\n"), "the launcher's answer is not valid"),
         (lambda peer: peer.sendall(b"{}\n"), "the launcher's answer is not valid: it is not an answer of kubemend run"),
         (lambda peer: peer.sendall(b"[" * 4000 + b"\n"), "the launcher's answer is not valid: it is nested too deeply"),
+        (lambda peer: peer.sendall(LINE.replace(b"stopping", b"x" * 3000)), r"answer is not valid: 'x{199}$"),
         (lambda peer: peer.shutdown(socket.SHUT_RDWR), "has closed the connection|Broken pipe"),
         (lambda peer: peer.sendall(HELD[:-1]) or peer.shutdown(socket.SHUT_WR), "the launcher has closed"),
     ],
-    ids=["endless-line", "endless-lines", "empty-lines", "other-json", "nested", "closed", "half-a-line"],
+    ids=["endless-line", "endless-lines", "empty-lines", "other-json", "nested", "long-quote", "closed", "half-a-line"],
 )
 def test_nonsense_is_no_answer(listener: Listener, how: Callable[[socket.socket], None], why: str) -> None:
     listener.answers(how)

@@ -156,18 +156,83 @@ async def test_containers_of_a_pod_are_published_together(env: Env) -> None:
     assert env.published[-1][2].message == "trainer: ready, 1.0 GiB"
 
 
-@pytest.mark.parametrize("change", [{"deleting": True}, {"phase": "Succeeded"}, None], ids=["deleting", "over", "gone"])
-def test_a_pod_that_ends_is_not_written_to(change: dict[str, Any] | None) -> None:
+ENDS = pytest.mark.parametrize("change", [{"deleting": True}, {"phase": "Succeeded"}], ids=["deleting", "over"])
+
+
+@ENDS
+def test_a_pod_that_ends_is_not_written_to(change: dict[str, Any]) -> None:
     async def work() -> None:
         env = Env()
-        env.spares.show(TRAINER, READY)
-        env.views = {POD.uid: view(**change)} if change is not None else {}
+        env.spares.show(TRAINER, IMPORTS)
+        env.views = {POD.uid: view(**change)}
         env.spares.show(TRAINER, NONE)
         env.spares.show(TRAINER, None)
         await asyncio.sleep(60.0)
-        assert env.reasons == [(0.0, "Ready")]
+        assert env.reasons == [(0.0, "Importing")]
 
     virtual_time.run(work())
+
+
+@ENDS
+def test_a_pod_that_ends_does_not_keep_the_condition_true(change: dict[str, Any]) -> None:
+    async def work() -> None:
+        env = Env()
+        env.spares.show(TRAINER, READY)
+        env.views = {POD.uid: view(**change)}
+        env.spares.show(TRAINER, None)
+        env.spares.show(TRAINER, NONE)
+        env.spares.show(TRAINER, IMPORTS)
+        env.spares.show(TRAINER, None)
+        await asyncio.sleep(60.0)
+        assert env.reasons == [(0.0, "Ready"), (0.0, "NotDue")]
+
+    virtual_time.run(work())
+
+
+@timed
+async def test_a_pod_that_is_gone_is_not_written_to(env: Env) -> None:
+    env.spares.show(TRAINER, READY)
+    env.views = {}
+    env.spares.show(TRAINER, NONE)
+    env.spares.show(TRAINER, None)
+    await asyncio.sleep(60.0)
+    assert env.reasons == [(0.0, "Ready")]
+
+
+@timed
+async def test_silence_is_published_in_time_although_others_of_the_pod_change(env: Env) -> None:
+    env.spares.show(TRAINER, READY)
+    env.spares.show(TRAINER, None)
+    for number in range(100):
+        await asyncio.sleep(SILENCE / 2)
+        env.spares.show(HELPER, Silent(f"silent for another reason, {number}"))
+    assert env.reasons[:2] == [(0.0, "Ready"), (SILENCE, "LauncherSilent")]
+
+
+@timed
+async def test_what_a_previous_agent_published_does_not_stay_true(env: Env) -> None:
+    env.views = {POD.uid: view(conditions=(spares.condition({"trainer": READY}),))}
+    env.spares.adopt()
+    await asyncio.sleep(60.0)
+    assert env.reasons == [(SILENCE, "NotRunning")]
+
+
+@timed
+async def test_a_launcher_that_still_runs_keeps_what_a_previous_agent_published(env: Env) -> None:
+    env.views = {POD.uid: view(conditions=(spares.condition({"trainer": READY}),))}
+    env.spares.adopt()
+    env.spares.show(TRAINER, READY)
+    await asyncio.sleep(60.0)
+    assert {reason for _, reason in env.reasons} == {"Ready"}
+
+
+@timed
+async def test_pods_without_the_condition_are_not_adopted(env: Env) -> None:
+    env.spares.adopt()
+    env.views = {POD.uid: view(conditions=(spares.condition({}),))}
+    env.spares.adopt()
+    await asyncio.sleep(60.0)
+    assert env.published == []
 
 
 @timed

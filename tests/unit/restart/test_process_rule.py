@@ -234,11 +234,13 @@ CHANGES: tuple[dict[str, object], ...] = (
     {"age": -1},
     {"age": float("inf")},
     {"age": float("nan")},
+    {"age": 10**400},
     {"age": "1"},
     {"order": None},
     {"why": "two\nlines"},
     {"no_spare": None},
     {"code": -1},
+    {"code": 256},
 )
 
 

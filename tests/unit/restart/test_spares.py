@@ -28,7 +28,7 @@ SILENT = Silent("the launcher has no socket in /var/cache/kubemend")
         ({"a": DROPPED}, FALSE, "DeviceOpened", "a: it holds /dev/nvidia0 open"),
         ({"a": SILENT}, UNKNOWN, "LauncherSilent", "a: the launcher has no socket in /var/cache/kubemend"),
         ({"a": Silent("no socket in /\n\ud800")}, UNKNOWN, "LauncherSilent", "a: no socket in /??"),
-        ({}, UNKNOWN, "NotRunning", "no container with the launcher runs"),
+        ({}, UNKNOWN, "NotRunning", "no container with the launcher runs that may be restarted"),
         ({"b": READY, "a": SILENT}, UNKNOWN, "LauncherSilent", f"a: {SILENT.why}; b: ready, 1.2 GiB"),
         ({"b": DROPPED, "a": SILENT}, FALSE, "DeviceOpened", f"a: {SILENT.why}; b: {DROPPED.no_spare}"),
         ({"b": NONE, "a": DROPPED}, FALSE, "DeviceOpened", f"a: {DROPPED.no_spare}; b: no spare is due yet"),

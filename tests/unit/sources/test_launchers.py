@@ -10,9 +10,11 @@ import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary
+from kubemend.agent.restart import admission, process
 from kubemend.agent.restart.process import FAILED_HOLD, Launcher, Silent, State
 from kubemend.agent.sources import launchers
 from kubemend.agent.sources.launchers import LauncherWatch
+from kubemend.common import contained
 from tests import eventually
 from tests.environments.runtime import POD, Rig
 from tests.fakes import outside
@@ -24,17 +26,26 @@ FAILED = replace(READY, state=State.FAILED, code=3)
 SECOND = replace(FAILED, trainer=2)
 
 
+COMMAND = ("python", "/launcher/kubemend_run.py", "--", "python", "train.py")
+
+
 @dataclass
 class Launchers:
-    """Answers each call with the next of ``answers``, and then not any more."""
+    """Answers each call with the next of ``answers``, and then not until it ``goes_on``."""
 
     answers: list[Launcher | Silent]
     asked: list[tuple[Launcher | None, float]] = field(default_factory=list)
+    _more: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def go_on(self, *answers: Launcher | Silent) -> None:
+        self.answers += answers
+        self._more.set()
 
     async def follow(self, container: ContainerStatus, *, known: Launcher | None, hold: float) -> Launcher | Silent:
         self.asked.append((known, hold))
-        if not self.answers:
-            await asyncio.Event().wait()
+        while not self.answers:
+            self._more.clear()
+            await self._more.wait()
         return self.answers.pop(0)
 
 
@@ -47,13 +58,25 @@ class World:
     launchers: Launchers
     states: list[Launcher | Silent | None] = field(default_factory=list)
     failed: list[tuple[ContainerSummary, str, Launcher]] = field(default_factory=list)
+    fails: bool = False
 
     def changed(self, container: ContainerRef, launcher: Launcher | Silent | None) -> None:
         assert container.name == "trainer"
+        if self.fails:
+            raise ValueError
         self.states.append(launcher)
 
     def has_failed(self, container: ContainerSummary, status: ContainerStatus, launcher: Launcher) -> None:
         self.failed.append((container, status.id, launcher))
+
+    async def started(self, *, attempt: int) -> None:
+        """Start another container with the launcher, as kubelet does."""
+        config = self.rig.config(attempt=attempt)
+        config.command[:] = COMMAND
+        made = await self.rig.cri.create_container(
+            sandbox_id=self.rig.sandbox_id, config=config, sandbox_config=self.rig.sandbox_config
+        )
+        await self.rig.cri.start_container(made)
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -76,7 +99,7 @@ class World:
 
 @pytest.fixture
 def world(rig: Rig) -> World:
-    return made(rig, command=["python", "/launcher/kubemend_run.py", "--", "python", "train.py"])
+    return made(rig, command=COMMAND)
 
 
 def made(rig: Rig, *, command: Sequence[str]) -> World:
@@ -142,11 +165,91 @@ async def test_other_containers_are_not_asked(rig: Rig, command: list[str], anno
     assert world.launchers.asked == []
 
 
-async def test_a_container_that_the_runtime_does_not_report_is_not_followed(world: World) -> None:
-    world.rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE)
+async def test_a_launcher_is_followed_as_soon_as_the_runtime_reports_its_container(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launchers, "_FIRST_RETRY", 0.0)
+    world.rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=2)
+    world.launchers.answers += [READY]
     async with world.watched():
-        await eventually.true(lambda: world.rig.server.called().count("ContainerStatus") == 1)
-    assert world.launchers.asked == []
+        await eventually.true(lambda: world.states == [READY])
+
+
+async def test_after_an_internal_error_a_launcher_does_not_stay_ready(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launchers, "_LEAST_INTERVAL", 0.0)
+    world.launchers.answers += [READY]
+    before = contained.count([contained.Part.CONTAINER])
+    async with world.watched():
+        await eventually.true(lambda: world.states == [READY])
+        monkeypatch.setattr(process, "is_news", lambda *_: 1 / 0)
+        world.launchers.go_on(RUNS)
+        await eventually.true(lambda: len(world.states) == 2)
+    assert isinstance(world.states[1], Silent)
+    assert contained.count([contained.Part.CONTAINER]) == before + 1
+
+
+async def test_an_error_about_one_state_is_contained(world: World) -> None:
+    world.launchers.answers += [READY]
+    before = contained.count([contained.Part.CONTAINER])
+    world.fails = True
+    async with world.watched():
+        await eventually.true(lambda: contained.count([contained.Part.CONTAINER]) == before + 1)
+        world.fails = False
+        world.launchers.go_on(RUNS)
+        await eventually.true(lambda: world.states == [RUNS])
+
+
+async def test_an_error_about_one_pod_is_contained(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = contained.count([contained.Part.CONTAINER])
+    with monkeypatch.context() as patch:
+        patch.setattr(admission, "why_no_fault", lambda *_, **__: 1 / 0)
+        async with world.watched():
+            await eventually.true(lambda: contained.count([contained.Part.CONTAINER]) > before)
+            patch.undo()
+            (pod,) = world.pods.pods().values()
+            await world.pods.put(pod)
+            await eventually.true(lambda: len(world.launchers.asked) == 1)
+
+
+async def test_the_newer_of_two_containers_of_a_name_counts(world: World) -> None:
+    world.launchers.answers += [READY]
+    async with world.watched():
+        await eventually.true(lambda: world.states == [READY])
+        await world.started(attempt=1)
+        await eventually.true(lambda: len(world.launchers.asked) == 3)
+        world.launchers.go_on(RUNS)
+        await eventually.true(lambda: world.states == [READY, RUNS])
+        world.rig.server.runtime.exit(world.rig.old, exit_code=3)
+        await eventually.true(lambda: len(world.states) == 3)
+    assert world.states == [READY, RUNS, RUNS]
+
+
+async def test_containers_without_a_launcher_and_other_pods_leave_room(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launchers, "MOST", 1)
+    world = made(rig, command=["python", "train.py"])
+    async with world.watched():
+        await eventually.true(lambda: rig.server.called().count("ContainerStatus") == 1)
+        await world.started(attempt=1)
+        await eventually.true(lambda: len(world.launchers.asked) == 1)
+
+
+async def test_one_pods_launchers_are_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "MOST_OF_POD", 1)
+    async with world.watched():
+        await eventually.true(lambda: len(world.launchers.asked) == 1)
+        await world.started(attempt=1)
+        await eventually.true(lambda: len(world.rig.watch.containers()) == 2)
+        (pod,) = world.pods.pods().values()
+        await world.pods.put(pod)
+        await asyncio.sleep(0)
+        assert len([task for task in asyncio.all_tasks() if task.get_name().startswith("launcher of")]) == 1
+        world.rig.server.runtime.exit(world.rig.old, exit_code=3)
+        await eventually.true(lambda: len(world.launchers.asked) == 2)
+    assert world.states == [None]
 
 
 async def test_a_launcher_that_invents_failures_is_not_believed_without_end(
