@@ -20,9 +20,11 @@ def controller(settings: Settings) -> None:
     file named by --config. Missing components are reported on /readyz and used when they appear.
     """
     # Imported here so that --help does not wait for gRPC and the Kubernetes client.
-    from kubemend.common import logs
+    from kubemend.common import footprint, logs
     from kubemend.common.web import ListenError
-    from kubemend.controller.app import controller as app
+
+    with footprint.without_system_authorities():
+        from kubemend.controller.app import controller as app
 
     logs.configure(level=settings.log_level, log_format=settings.log_format)  # type: ignore[arg-type]
     try:

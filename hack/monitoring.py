@@ -20,7 +20,7 @@ RUNBOOKS: Final = "docs/troubleshooting.md"
 def pages(runbooks: str = RUNBOOKS) -> Mapping[Path, str]:
     """Return the generated files by path. ``runbooks`` is the address of troubleshooting.md."""
     return {
-        RULES: re.sub(r"(?<= runbook_url: )[^#\n]*(?=#)", lambda _: runbooks, RULES.read_text("utf-8")),
+        RULES: _rules_file(runbooks),
         ROOT / "docs" / "metrics.md": monitoring_metrics.render(monitoring_metrics.exported()),
         ROOT / "docs" / "logs.md": monitoring_logs.render(monitoring_logs.events(ROOT)),
     }
@@ -28,7 +28,11 @@ def pages(runbooks: str = RUNBOOKS) -> Mapping[Path, str]:
 
 def rules(runbooks: str = RUNBOOKS) -> str:
     """Return the rules alone, as promtool and a Prometheus without the operator read them."""
-    return yaml.safe_dump(yaml.safe_load(pages(runbooks)[RULES])["spec"], sort_keys=False, width=120)
+    return yaml.safe_dump(yaml.safe_load(_rules_file(runbooks))["spec"], sort_keys=False, width=120)
+
+
+def _rules_file(runbooks: str) -> str:
+    return re.sub(r"(?<= runbook_url: )[^#\n]*(?=#)", lambda _: runbooks, RULES.read_text("utf-8"))
 
 
 def main() -> int:

@@ -59,8 +59,9 @@ def render(found: Iterable[Event]) -> str:
 
 
 def _of_module(tree: ast.Module, *, package: str, module: str) -> Iterator[Event]:
-    chosen = _chosen(tree)
-    for node in ast.walk(tree):
+    nodes = tuple(ast.walk(tree))
+    chosen = _chosen(nodes)
+    for node in nodes:
         if isinstance(node, ast.Call) and node.args and (levels := _levels(node.func, chosen)):
             keys = tuple(keyword.arg or _MORE for keyword in node.keywords)
             for name in _names(node.args[0]):
@@ -68,10 +69,10 @@ def _of_module(tree: ast.Module, *, package: str, module: str) -> Iterator[Event
                     yield Event(package, name, level, tuple(sorted(keys, key=_MORE.__eq__)), module)
 
 
-def _chosen(tree: ast.Module) -> dict[str, tuple[str, ...]]:
+def _chosen(nodes: Iterable[ast.AST]) -> dict[str, tuple[str, ...]]:
     """Return the names by which a module calls one of two levels (``say = log.debug if … else log.info``)."""
     found: dict[str, tuple[str, ...]] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.IfExp(body=body, orelse=other)):
                 if levels := (*_levels(body, {}), *_levels(other, {})):

@@ -21,7 +21,10 @@ def agent(settings: Settings) -> None:
     soon as they appear.
     """
     # Imported here so that --help does not load gRPC and the Kubernetes client.
-    from kubemend.agent.app import agent as app
+    from kubemend.common import footprint
+
+    with footprint.without_system_authorities():
+        from kubemend.agent.app import agent as app
     from kubemend.agent.clients.journal.store import HistoryError
     from kubemend.agent.health.catalog.catalog_file import CatalogError
     from kubemend.common import logs

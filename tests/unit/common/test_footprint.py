@@ -1,6 +1,7 @@
-"""Importing a module without its package."""
+"""Importing libraries without what is not used."""
 
 import importlib
+import ssl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kubemend.common import footprint
+from tests.fakes.certificates import Authority
 
 
 @pytest.fixture
@@ -64,3 +66,15 @@ def test_missing_package_is_named(package: str) -> None:
     ):
         pass
     assert loaded(package) == set()
+
+
+def test_contexts_within_the_block_trust_no_authority_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "authorities.pem").write_bytes(Authority.named("a").pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authorities.pem"))
+    with footprint.without_system_authorities():
+        within = ssl.create_default_context()
+    after = ssl.create_default_context()
+    assert (within.cert_store_stats()["x509_ca"], after.cert_store_stats()["x509_ca"]) == (0, 1)
+    assert within.verify_mode is ssl.CERT_REQUIRED

@@ -73,7 +73,7 @@ def combined(base: Path, *components: Path) -> list[Json]:
 
 @functools.cache
 def _rendered(directory: Path) -> list[Json]:
-    return list(yaml.safe_load_all(kubectl.run("kustomize", str(directory))))
+    return list(yaml.load_all(kubectl.run("kustomize", str(directory)), Loader=yaml.CSafeLoader))
 
 
 @functools.cache

@@ -8,26 +8,42 @@ import pytest
 from tests.unit.daemonset import manifests
 from tests.unit.daemonset.manifests import Json
 
-OBJECTS = [
-    *manifests.build(manifests.DEFAULT),
-    *(obj for obj in manifests.render(tuple(manifests.COMPONENTS)) if obj["kind"] not in ("DaemonSet", "Deployment")),
-]
-WORKLOADS = [
-    obj
-    for objects in (manifests.build(directory) for directory in manifests.INSTALLATIONS)
-    for obj in objects
-    if obj["kind"] in ("DaemonSet", "Deployment")
-]
-ROLES = {f"{obj['kind']} {obj['metadata']['name']}": obj for obj in OBJECTS if obj["kind"] in ("ClusterRole", "Role")}
-POLICIES = [obj for obj in OBJECTS if obj["kind"] == "ValidatingAdmissionPolicy"]
-BINDINGS = [obj for obj in OBJECTS if obj["kind"] == "ValidatingAdmissionPolicyBinding"]
+WARNING = {"kubemend-launcher"}
+"""Policies that only warn."""
 FILES = sorted(manifests.DAEMONSET.rglob("*.yaml"))
 
-every_workload = pytest.mark.parametrize("workload", WORKLOADS, ids=lambda obj: obj["metadata"]["name"])
-every_role = pytest.mark.parametrize("role", ROLES.values(), ids=ROLES.keys())
-WARNING = {obj["spec"]["policyName"] for obj in BINDINGS if obj["spec"]["validationActions"] == ["Warn"]}
-REFUSING = [obj for obj in POLICIES if obj["metadata"]["name"] not in WARNING]
-every_policy = pytest.mark.parametrize("policy", REFUSING, ids=lambda obj: obj["metadata"]["name"])
+every_installation = pytest.mark.parametrize("directory", manifests.INSTALLATIONS, ids=lambda path: path.name)
+
+
+def everything() -> list[Json]:
+    """Return the objects of the default, and of all components but their workloads."""
+    objects = manifests.render(tuple(manifests.COMPONENTS))
+    others = [obj for obj in objects if obj["kind"] not in ("DaemonSet", "Deployment")]
+    return [*manifests.build(manifests.DEFAULT), *others]
+
+
+def of_kind(*kinds: str) -> list[Json]:
+    """Return the objects of these kinds."""
+    return [obj for obj in everything() if obj["kind"] in kinds]
+
+
+def roles() -> list[Json]:
+    return of_kind("ClusterRole", "Role")
+
+
+def policies() -> list[Json]:
+    return of_kind("ValidatingAdmissionPolicy")
+
+
+def bindings() -> list[Json]:
+    return of_kind("ValidatingAdmissionPolicyBinding")
+
+
+def workloads(directory: Path) -> list[Json]:
+    """Return the workloads of an installation."""
+    found = [obj for obj in manifests.build(directory) if obj["kind"] in ("DaemonSet", "Deployment")]
+    assert found
+    return found
 
 
 def every_file_with(text: str) -> pytest.MarkDecorator:
@@ -48,27 +64,31 @@ def containers(workload: Json) -> list[Json]:
     return [*pod(workload).get("initContainers", ()), *pod(workload)["containers"]]
 
 
+def all_containers(directory: Path) -> list[Json]:
+    """Return the containers of an installation's workloads."""
+    return [container for workload in workloads(directory) for container in containers(workload)]
+
+
 def test_there_are_manifests_to_check() -> None:
-    assert {obj["kind"] for obj in WORKLOADS} == {"DaemonSet", "Deployment"}
-    assert len(ROLES) > 3
-    assert len(POLICIES) > 6
+    assert len(roles()) > 3
+    assert len(policies()) > 6
 
 
-@pytest.mark.parametrize("obj", OBJECTS, ids=lambda obj: f"{obj['kind']} {obj['metadata']['name']}")
-def test_everything_is_labelled_as_ours(obj: Json) -> None:
-    assert obj["metadata"]["labels"]["app.kubernetes.io/name"] == "kubemend"
+def test_everything_is_labelled_as_ours() -> None:
+    for obj in everything():
+        assert obj["metadata"]["labels"]["app.kubernetes.io/name"] == "kubemend", manifests.identity(obj)
 
 
-@every_workload
-def test_images_are_of_a_version_and_pulled_once(workload: Json) -> None:
-    for container in containers(workload):
+@every_installation
+def test_images_are_of_a_version_and_pulled_once(directory: Path) -> None:
+    for container in all_containers(directory):
         assert re.fullmatch(r"kubemend:\d+\.\d+\.\d+", container["image"])
         assert container["imagePullPolicy"] in ("IfNotPresent", "Never")
 
 
-@every_workload
-def test_containers_have_resources_and_probes(workload: Json) -> None:
-    for container in containers(workload):
+@every_installation
+def test_containers_have_resources_and_probes(directory: Path) -> None:
+    for container in all_containers(directory):
         assert container["resources"]["requests"].keys() == {"cpu", "memory"}
         assert container["resources"]["limits"].keys() == {"memory"}, "a throttled restart is a slow one"
         assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
@@ -76,54 +96,57 @@ def test_containers_have_resources_and_probes(workload: Json) -> None:
         assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-@every_workload
-def test_workloads_are_rolled_out_with_care_and_kept(workload: Json) -> None:
-    strategy = workload["spec"].get("updateStrategy") or workload["spec"]["strategy"]
-    assert {"maxUnavailable", "maxSurge"} == strategy["rollingUpdate"].keys()
-    assert pod(workload)["priorityClassName"] in ("system-node-critical", "system-cluster-critical")
-    assert pod(workload)["nodeSelector"] == {"kubernetes.io/os": "linux"}
-    assert pod(workload)["enableServiceLinks"] is False
-    if workload["kind"] == "Deployment":
-        assert workload["spec"]["replicas"] == 2
-        assert pod(workload)["affinity"]["podAntiAffinity"]
-        (spread,) = pod(workload)["topologySpreadConstraints"]
-        assert spread["labelSelector"] == workload["spec"]["selector"]
-    else:
-        assert pod(workload)["tolerations"] == [{"operator": "Exists"}]
+@every_installation
+def test_workloads_are_rolled_out_with_care_and_kept(directory: Path) -> None:
+    for workload in workloads(directory):
+        strategy = workload["spec"].get("updateStrategy") or workload["spec"]["strategy"]
+        assert {"maxUnavailable", "maxSurge"} == strategy["rollingUpdate"].keys()
+        assert pod(workload)["priorityClassName"] in ("system-node-critical", "system-cluster-critical")
+        assert pod(workload)["nodeSelector"] == {"kubernetes.io/os": "linux"}
+        assert pod(workload)["enableServiceLinks"] is False
+        if workload["kind"] == "Deployment":
+            assert workload["spec"]["replicas"] == 2
+            assert pod(workload)["affinity"]["podAntiAffinity"]
+            (spread,) = pod(workload)["topologySpreadConstraints"]
+            assert spread["labelSelector"] == workload["spec"]["selector"]
+        else:
+            assert pod(workload)["tolerations"] == [{"operator": "Exists"}]
 
 
 def test_replicas_have_a_disruption_budget() -> None:
-    (deployment,) = {obj["metadata"]["name"]: obj for obj in OBJECTS if obj["kind"] == "Deployment"}.values()
-    (budget,) = [obj for obj in OBJECTS if obj["kind"] == "PodDisruptionBudget"]
+    (deployment,) = of_kind("Deployment")
+    (budget,) = of_kind("PodDisruptionBudget")
     assert budget["spec"]["selector"] == deployment["spec"]["selector"]
 
 
-@every_workload
-def test_nothing_writes_to_its_image(workload: Json) -> None:
-    assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in containers(workload))
+@every_installation
+def test_nothing_writes_to_its_image(directory: Path) -> None:
+    assert all(container["securityContext"]["readOnlyRootFilesystem"] for container in all_containers(directory))
 
 
-@pytest.mark.parametrize("workload", [obj for obj in WORKLOADS if obj["metadata"]["name"] != "kubemend-agent"])
-def test_all_but_the_agent_is_restricted(workload: Json) -> None:
-    spec = pod(workload)
-    assert not spec.keys() & {"hostPID", "hostNetwork", "hostIPC", "volumes"}
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    for container in containers(workload):
-        assert container["securityContext"]["allowPrivilegeEscalation"] is False
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-        assert "privileged" not in container["securityContext"]
+def test_all_but_the_agent_is_restricted() -> None:
+    found = [obj for each in manifests.INSTALLATIONS for obj in workloads(each)]
+    others = [obj for obj in found if obj["metadata"]["name"] != "kubemend-agent"]
+    assert others
+    for workload in others:
+        spec = pod(workload)
+        assert not spec.keys() & {"hostPID", "hostNetwork", "hostIPC", "volumes"}
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in containers(workload):
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert "privileged" not in container["securityContext"]
 
 
 def test_accounts_give_their_tokens_only_to_pods_that_ask() -> None:
-    accounts = [obj for obj in OBJECTS if obj["kind"] == "ServiceAccount"]
+    accounts = of_kind("ServiceAccount")
     assert {obj["metadata"]["name"] for obj in accounts} == {"kubemend-agent", "kubemend-controller"}
     assert all(obj["automountServiceAccountToken"] is False for obj in accounts)
 
 
-@every_role
-def test_roles_name_what_they_allow(role: Json) -> None:
-    for rule in role["rules"]:
+def test_roles_name_what_they_allow() -> None:
+    for role, rule in [(each, rule) for each in roles() for rule in each["rules"]]:
         values = {*rule["verbs"], *rule["apiGroups"], *rule["resources"]}
         assert not [value for value in values if "*" in value]
         assert not {"escalate", "bind", "impersonate", "deletecollection"} & values
@@ -133,32 +156,35 @@ def test_roles_name_what_they_allow(role: Json) -> None:
             assert rule.get("resourceNames") or rule["verbs"] == ["create"]
 
 
-@every_policy
-def test_policies_refuse_with_a_message_and_fail_closed(policy: Json) -> None:
-    assert policy["spec"]["failurePolicy"] == "Fail"
-    assert policy["spec"]["matchConditions"], "it applies only to our accounts or our resources"
-    for rule in policy["spec"]["validations"]:
-        assert rule["reason"] == "Forbidden"
-        assert ("message" in rule) != ("messageExpression" in rule)
+def test_policies_refuse_with_a_message_and_fail_closed() -> None:
+    for policy in policies():
+        if policy["metadata"]["name"] not in WARNING:
+            assert policy["spec"]["failurePolicy"] == "Fail"
+            assert policy["spec"]["matchConditions"], "it applies only to our accounts or our resources"
+            for rule in policy["spec"]["validations"]:
+                assert rule["reason"] == "Forbidden"
+                assert ("message" in rule) != ("messageExpression" in rule)
 
 
 def test_every_policy_is_in_force() -> None:
-    assert [obj["spec"]["policyName"] for obj in BINDINGS] == [obj["metadata"]["name"] for obj in POLICIES]
-    assert {obj["spec"]["policyName"] for obj in BINDINGS if "Deny" not in obj["spec"]["validationActions"]} == WARNING
+    assert [obj["spec"]["policyName"] for obj in bindings()] == [obj["metadata"]["name"] for obj in policies()]
+    for binding in bindings():
+        only_warns = binding["spec"]["policyName"] in WARNING
+        actions = binding["spec"]["validationActions"]
+        assert actions == ["Warn"] if only_warns else "Deny" in actions, manifests.identity(binding)
 
 
 def test_policies_that_only_warn_refuse_nothing_when_they_fail() -> None:
-    assert {"kubemend-launcher"} == WARNING
-    assert all(obj["spec"]["failurePolicy"] == "Ignore" for obj in POLICIES if obj["metadata"]["name"] in WARNING)
+    found = {obj["metadata"]["name"]: obj["spec"]["failurePolicy"] for obj in policies()}
+    assert {found[name] for name in WARNING} == {"Ignore"}
 
 
 def test_policies_concern_existing_accounts() -> None:
     accounts = {
         f"system:serviceaccount:{obj['metadata']['namespace']}:{obj['metadata']['name']}"
-        for obj in OBJECTS
-        if obj["kind"] == "ServiceAccount"
+        for obj in of_kind("ServiceAccount")
     }
-    named = {name for policy in POLICIES for name in re.findall(r"system:serviceaccount:[\w:-]+", str(policy))}
+    named = {name for policy in policies() for name in re.findall(r"system:serviceaccount:[\w:-]+", str(policy))}
     assert named == accounts
 
 

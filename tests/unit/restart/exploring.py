@@ -1,13 +1,17 @@
 """Explore every state that a model can reach, in any order of its moves."""
 
-import copy
+import dataclasses
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Final
 
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary
-from tests.unit.restart.worlds import World
+from kubemend.agent.restart import intents, reset, steps
+from tests.unit.restart.worlds import Rule, World
 
 Move = Callable[[World], object]
+
+_FACTS: Final = [each.name for each in dataclasses.fields(reset.Known) if each.name != "exits"]
 
 
 def reachable(start: World, moves: Iterable[Move]) -> Iterator[World]:
@@ -16,45 +20,50 @@ def reachable(start: World, moves: Iterable[Move]) -> Iterator[World]:
     Only the hashes of states are kept, because there are hundreds of thousands.
     """
     moves = tuple(moves)
+    start = start.copied()
+    start.rule = _remembered(start.rule)
     seen = {hash(key(start))}
     waiting = deque([start])
     while waiting:
         world = waiting.popleft()
         yield world
         for move in moves:
-            after = copied(world)
+            after = world.copied()
             move(after)
             if after != world and (found := hash(key(after))) not in seen:
                 seen.add(found)
                 waiting.append(after)
 
 
-def copied(world: World) -> World:
-    """Return a world that can be moved on separately."""
-    made, kubelet = copy.copy(world), copy.copy(world.kubelet)
-    kubelet.recorded, kubelet.listed, kubelet.to_start = (
-        kubelet.recorded.copy(),
-        kubelet.listed.copy(),
-        kubelet.to_start.copy(),
-    )
-    kubelet.asked = kubelet.asked.copy() if kubelet.asked is not None else None
-    made.containers, made.exits, made.started = made.containers.copy(), made.exits.copy(), made.started.copy()
-    made.taken, made.todo = made.taken.copy(), made.todo.copy()
-    made.we_started, made.starts = made.we_started.copy(), made.starts.copy()
-    made.kubelet = kubelet
-    return made
+def _remembered(rule: Rule) -> Rule:
+    """Return the rule, which is pure, for one intent; it decides only once for the same facts.
+
+    Most states differ from others only in what kubelet has done.
+    """
+    decided: dict[Hashable, Sequence[steps.Step]] = {}
+
+    def remembering(
+        intent: intents.PodIntent, seen: Sequence[ContainerSummary], known: reset.Known
+    ) -> Sequence[steps.Step]:
+        facts = (tuple(seen), tuple(known.exits.items()), *(getattr(known, name) for name in _FACTS))
+        if facts not in decided:
+            decided[facts] = rule(intent, seen, known)
+        return decided[facts]
+
+    return remembering
 
 
 def key(world: World) -> Hashable:
     """Return what two worlds in the same state share: everything, except that of times only the order counts."""
     kubelet = world.kubelet
-    views = [*world.containers, *(kubelet.asked or ()), *(kubelet.saw or ()), *kubelet.shows, *(world.sees or ())]
-    times = {view.created_at for view in views} | {end.at for end in world.exits.values()}
+    lists = (world.containers, kubelet.asked, kubelet.saw, kubelet.shows, world.sees)
+    views = {view.id: view for found in lists for view in found or ()}
+    times = {view.created_at for view in views.values()} | {end.at for end in world.exits.values()}
     rank = {at: place for place, at in enumerate(sorted(times))}
-    name = {view.id: (view.ref.name, view.restart_id, rank[view.created_at]) for view in views}
+    name = {each: (view.ref.name, view.restart_id, rank[view.created_at]) for each, view in views.items()}
 
     def shown(found: Iterable[ContainerSummary] | None) -> Hashable:
-        return tuple((name[view.id], view.attempt, view.state) for view in found) if found is not None else None
+        return tuple([(name[view.id], view.attempt, view.state) for view in found]) if found is not None else None
 
     def named(container: str | None) -> Hashable:
         return name.get(ContainerId(container), container) if container is not None else None

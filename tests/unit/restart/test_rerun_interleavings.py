@@ -85,7 +85,7 @@ def test_every_state_has_started_each_container_once_in_order(world: World, move
         check_once_and_in_order(reached)
         ends += reached.done is steps.StepReason.RERUN
         if number % 100 == 0:
-            on = exploring.copied(reached)
+            on = reached.copied()
             on.settle()
             check_end(on)
             check_once_and_in_order(on)
@@ -97,7 +97,7 @@ def test_every_state_completes_with_the_next_agent_or_kubelet() -> None:
     for number, reached in enumerate(exploring.reachable(rerun_of(*SMALL), AT_ONCE)):
         if number % 10:
             continue
-        taken_up, left_alone = exploring.copied(reached), exploring.copied(reached)
+        taken_up, left_alone = reached.copied(), reached.copied()
         taken_up.rule, taken_up.sees, taken_up.todo = replayed, None, []
         taken_up.settle()
         check_end(taken_up)

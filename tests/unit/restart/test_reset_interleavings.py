@@ -76,7 +76,7 @@ def test_every_state_makes_kubelet_start_the_pod_without_timer(world: World, mov
     ends = 0
     for reached in exploring.reachable(world, moves):
         ends += reached.done is steps.StepReason.CLEARED
-        left_alone, on = exploring.copied(reached), exploring.copied(reached)
+        left_alone, on = reached.copied(), reached.copied()
         left_alone.settle(rounds=8, agent=False)
         assert is_up(left_alone)
         on.settle(rounds=20)
@@ -90,7 +90,7 @@ def test_model_shows_the_failure_of_not_waiting_for_kubelet() -> None:
     world.rule = eager
     ends = []
     for reached in exploring.reachable(world, AT_ONCE):
-        on = exploring.copied(reached)
+        on = reached.copied()
         on.settle(rounds=20)
         ends.append(is_up(on))
     assert not all(ends)
@@ -109,7 +109,7 @@ def test_kubelet_reruns_the_whole_pod_in_order_despite_interleaving(
     world = reset_of(*pods.PLAN, grace=grace, ended=sorted(ended), young=young)
     for move in moves:
         worlds.WITH_CRASHES[move](world)
-    left_alone = exploring.copied(world)
+    left_alone = world.copied()
     left_alone.settle(rounds=8, agent=False)
     assert is_up(left_alone)
     world.settle()

@@ -40,6 +40,16 @@ class World:
         kubelet = Kubelet(recorded={view.id: view.state for view in before}, shows=before)
         return cls(rule=rule, intent=intent, containers=list(before), kubelet=kubelet)
 
+    def copied(self) -> Self:
+        """Return a world that can be moved on separately."""
+        made = object.__new__(type(self))  # four times as fast as copy.copy()
+        vars(made).update(vars(self))
+        made.kubelet = self.kubelet.copied()
+        made.containers, made.exits, made.started = self.containers.copy(), self.exits.copy(), self.started.copy()
+        made.taken, made.todo = self.taken.copy(), self.todo.copy()
+        made.we_started, made.starts = self.we_started.copy(), self.starts.copy()
+        return made
+
     def kubelet_lists(self) -> None:
         """Begin a relist. One that begins during a sync is too old for the next sync."""
         if self.kubelet.idle and self.kubelet.asked is None:
@@ -131,12 +141,15 @@ class World:
         Kubelet's timer is not needed for that: it syncs only if it has been woken.
         """
         for _ in range(rounds):
+            before = self.copied()
             self.kubelet_answers()
             self.kubelet_relists()
             self.kubelet_answers()
             self.init_ends()
             if agent:
                 self.agent_turn()
+            if self == before:  # and so after any further round
+                return
 
     def kubelet_relists(self) -> None:
         """Relist, with nothing in between."""
