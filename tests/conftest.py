@@ -21,6 +21,8 @@ _RESOURCE_TRACKER = "multiprocessing.resource_tracker"
 _TASK_SECONDS = 10.0  # for a task that is just ending; only a test that leaves one waits for so long
 
 _TOGETHER: Final = (
+    "tests/contract/api/components/",
+    "tests/contract/jobs/",
     "tests/contract/kubelet/",
     "tests/crio/",
     "tests/scenarios/endings/",

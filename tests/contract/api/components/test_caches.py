@@ -1,14 +1,11 @@
 """The component caches: pods that opted in get a volume for compile caches, and keep what they set themselves."""
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from kubemend.common.kube import client
-from tests import eventually
-from tests.contract.api import installation, objects
-from tests.contract.api.installation import Cluster
+from tests.contract.api import objects
 
 OPTED_IN = {"kubemend.io/restart": "InPlace"}
 MOUNT = {"name": "kubemend-cache", "mountPath": "/var/cache/kubemend"}
@@ -24,24 +21,6 @@ TRAINERS = {
 FROM_A_CONFIG_MAP = [{"configMapRef": {"name": "settings", "optional": True}}]
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with installation.installed(tmp_path_factory.mktemp("caches"), "caches") as made:
-        yield made
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
-    """An administrator, once the policy is in force."""
-
-    async def in_force() -> bool:
-        return "volumes" in (await created(connected, {"trainer": {}}))["spec"]
-
-    async with cluster.administrator() as connected:
-        await eventually.true(in_force)
-        yield connected
 
 
 async def created(

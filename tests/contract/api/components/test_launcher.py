@@ -2,14 +2,13 @@
 
 import json
 import subprocess
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from kubemend.common.kube import client
 from tests import eventually
-from tests.contract.api import installation, objects
+from tests.contract.api import objects
 from tests.contract.api.installation import Cluster
 from tests.unit.daemonset import kubectl
 
@@ -20,24 +19,6 @@ TRAIN = ["python3.11", "-u", "train.py"]
 AGENTS = "/apis/apps/v1/namespaces/kubemend/daemonsets/kubemend-agent"
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with installation.installed(tmp_path_factory.mktemp("launcher"), "launcher") as made:
-        yield made
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
-    """An administrator, once the policy is in force."""
-
-    async def in_force() -> bool:
-        return "volumes" in (await created(connected, {"trainer": {"command": TRAIN}}))["spec"]
-
-    async with cluster.administrator() as connected:
-        await eventually.true(in_force)
-        yield connected
 
 
 def wanted(containers: Json, *, annotations: Json = WANTED) -> Json:

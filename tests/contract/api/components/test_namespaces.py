@@ -1,41 +1,16 @@
 """The component restart-namespaces: restarts in place only where the cluster operator allows them."""
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from kubemend.common.kube import client, errors, paths
 from kubemend.controller.restarts import names
-from tests import eventually
 from tests.contract.api import installation, objects, restarts
 from tests.contract.api.installation import Cluster
 
 OPTED_IN: dict[str, Any] = {"annotations": {"kubemend.io/restart": "InPlace"}}
 REFUSED = "may not have restarts in place: the cluster operator allows it with the label kubemend.io/restart=allowed"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with installation.installed(tmp_path_factory.mktemp("namespaces"), "restart-namespaces") as made:
-        yield made
-
-
-@pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
-    """An administrator, once the policy is in force: it applies to administrators, too."""
-    async with cluster.administrator() as connected:
-        await eventually.true(lambda: refuses(connected))
-        yield connected
-
-
-async def refuses(api: client.KubeClient) -> bool:
-    """Try to create a pod that opts in where that is not allowed."""
-    try:
-        await api.create(f"{objects.pods('default')}?dryRun=All", objects.pod("x", **OPTED_IN))
-    except errors.ForbiddenError:
-        return True
-    return False
 
 
 @pytest.fixture
