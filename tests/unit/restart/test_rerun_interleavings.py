@@ -13,6 +13,8 @@ from tests.unit.restart import exploring, pods, worlds
 from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, SIDECAR
 from tests.unit.restart.worlds import World
 
+pytestmark = pytest.mark.timeout(900)  # 300,000 states take a minute of a quiet processor
+
 AGENT: tuple[exploring.Move, ...] = (World.agent_looks, World.agent_acts)
 SYNCS: tuple[exploring.Move, ...] = (World.kubelet_syncs, World.kubelet_creates, World.kubelet_starts, World.init_ends)
 AT_ONCE: tuple[exploring.Move, ...] = (World.kubelet_relists, *SYNCS, *AGENT)
