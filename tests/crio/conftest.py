@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
 from tests import machine
 from tests.devnode.pods import Pods, RunningPod
+
+_NUMBERS = itertools.count()
 
 
 class Swapper:
@@ -68,11 +71,11 @@ class Swapper:
 
 @pytest.fixture(scope="session")
 def runtime() -> Iterator[crio.Crio]:
-    """The shared CRI-O."""
+    """The shared CRI-O. The contract suite imports this fixture, and has one of its own."""
     if why := crio.missing():
         pytest.skip(why)
     machine.must_run_containers()
-    name = f"crio-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{os.getpid()}"
+    name = f"crio-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{os.getpid()}-{next(_NUMBERS)}"
     made = crio.Crio(NodeLayout.named(name), packages.ensure_packages())
     asyncio.run(made.start())
     yield made
