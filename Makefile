@@ -26,7 +26,7 @@ $(VENV)/.installed: pyproject.toml
 
 venv: $(VENV)/.installed  ## create .venv and install kubemend with its test tools
 
-devnode: venv  ## fetch the dev node's programs: containerd, runc, CNI, busybox, a C compiler
+devnode: venv  ## fetch the dev node's programs: containerd, runc, crun, CNI, busybox, a C compiler
 	python -m hack.devnode setup
 
 kubernetes: venv  ## build etcd, the Kubernetes programs and kubectl from their Go modules, once (ten minutes on two cores)

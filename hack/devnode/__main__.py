@@ -83,6 +83,7 @@ def setup() -> None:
     node.setup()
     packages.ensure_promtool()
     packages.ensure_dbus_daemon()
+    packages.ensure_crun()
 
 
 @main.command("kubernetes")

@@ -61,6 +61,11 @@ class Containerd(Part):
         self._child: processes.Child | None = None
 
     @property
+    def search_path(self) -> str:
+        """``PATH`` of the daemon."""
+        return self._options.search_path(self.binaries)
+
+    @property
     def pid(self) -> int:
         """Return the daemon's process id. Raises ContainerdError while it does not run."""
         if self._child is None:
@@ -151,7 +156,7 @@ class Containerd(Part):
                 name=self.program,
                 log=self.node.containerd_log,
                 pid_file=self.node.pid_file(_PID_FILE),
-                environment={"PATH": self.binaries.search_path, "NOTIFY_SOCKET": str(self.node.notify_socket)},
+                environment={"PATH": self.search_path, "NOTIFY_SOCKET": str(self.node.notify_socket)},
                 dies_with_us=self._dies_with_us,
             )
             ready = asyncio.create_task(sockets.until_ready(notified), name="containerd-ready")

@@ -1,9 +1,9 @@
 """Build CRI-O once, from its Go module, and run it in place of containerd, as a node's private runtime.
 
 ``hack/crio/go.mod`` requires CRI-O as a tool; conmon, which holds each container, and skopeo, which puts the images
-into CRI-O's storage, are Debian's. runc is called by a program of ours (``hack/crio/lenient-runc``). Everything lies
-under the node's root, as containerd's files do, and under the same names: the socket of CRI is
-``NodeLayout.containerd_socket``.
+into CRI-O's storage, are Debian's. runc is called by a program of ours (``hack/crio/lenient-runc``); crun is, too, and
+that program finds it under the name of runc. Everything lies under the node's root, as containerd's files do, and under
+the same names: the socket of CRI is ``NodeLayout.containerd_socket``.
 """
 
 import json
@@ -67,8 +67,13 @@ class Crio(Containerd):
 
     program: ClassVar[str] = "crio"
 
+    @property
+    def search_path(self) -> str:
+        """``PATH`` of the daemon and of conmon."""
+        return f"{_renamed(self.node)}:{super().search_path}"
+
     def _config(self) -> str:
-        return _config(self.node, binaries=self.binaries, programs=_MODULE.directory(_CACHE))
+        return _config(self, oci_runtime=self._options.oci_runtime)
 
     def _command(self) -> tuple[str, ...]:
         return (str(_MODULE.directory(_CACHE) / "crio"), "--config", str(self.node.containerd_config), "--config-dir=")
@@ -78,6 +83,9 @@ class Crio(Containerd):
         if why := missing():
             raise packages.PackagesError(why)
         super()._prepare()
+        _renamed(self.node).mkdir(parents=True, exist_ok=True)
+        if (crun := self._options.crun) is not None:
+            (_renamed(self.node) / "runc").symlink_to(crun.lenient)
         _policy(self.node).write_text(json.dumps({"default": [{"type": "insecureAcceptAnything"}]}), encoding="utf-8")
         images.build(self.binaries, self.node.images_archive)
         _load(self.node)
@@ -116,8 +124,14 @@ def _load(node: layout.NodeLayout) -> None:
             images.run((*command, f"oci:{folder}:{name}", f"containers-storage:{store}{name}"))
 
 
-def _config(node: layout.NodeLayout, *, binaries: packages.Binaries, programs: pathlib.Path) -> str:
+def _renamed(node: layout.NodeLayout) -> pathlib.Path:
+    """Return the directory where ``lenient-runc`` finds crun as ``runc``; empty if it is to find runc."""
+    return node.root / "oci"
+
+
+def _config(crio: Crio, *, oci_runtime: str) -> str:
     """Return crio.conf: every path lies under the node's root, and services that the node does not use are off."""
+    node, programs = crio.node, _MODULE.directory(_CACHE)
     runs = node.root / "crio"
     conmon = shutil.which("conmon") or "conmon"
     return f"""\
@@ -139,7 +153,7 @@ stream_port = "0"
 [crio.runtime]
 cgroup_manager = "cgroupfs"
 conmon_cgroup = "pod"
-default_runtime = "runc"
+default_runtime = {_quoted(oci_runtime)}
 enable_pod_events = true
 pinns_path = {_quoted(_pinns(programs))}
 namespaces_dir = {_quoted(runs / "ns")}
@@ -150,12 +164,12 @@ cdi_spec_dirs = [{_quoted(node.cdi_dir)}]
 irqbalance_config_file = ""
 irqbalance_config_restore_file = "disable"
 
-[crio.runtime.runtimes.runc]
+[crio.runtime.runtimes.{oci_runtime}]
 runtime_path = {_quoted(programs / "lenient-runc")}
 runtime_type = "oci"
-runtime_root = {_quoted(runs / "runc")}
+runtime_root = {_quoted(runs / oci_runtime)}
 monitor_path = {_quoted(conmon)}
-monitor_env = [{_quoted(f"PATH={binaries.search_path}")}]
+monitor_env = [{_quoted(f"PATH={crio.search_path}")}]
 
 [crio.image]
 pause_image = {_quoted(images.PAUSE)}
@@ -165,7 +179,7 @@ signature_policy_dir = {_quoted(runs / "policies")}
 
 [crio.network]
 network_dir = {_quoted(node.cni_conf_dir)}
-plugin_dirs = [{_quoted(binaries.cni_dir)}]
+plugin_dirs = [{_quoted(crio.binaries.cni_dir)}]
 
 [crio.nri]
 enable_nri = false

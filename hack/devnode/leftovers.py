@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 _CGROUP_ROOT = pathlib.Path("/sys/fs/cgroup")
 _CNI_RESULTS = pathlib.Path("/var/lib/cni/results")  # libcni's cache; containerd has no setting for it
-_PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "ctr", "runc", "crio", "conmon"})
+_PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "ctr", "runc", "crun", "crio", "conmon"})
 _TASKS = "io.containerd.runtime.v2.task"
 _SECONDS = 30.0
 _POLL_SECONDS = 0.01

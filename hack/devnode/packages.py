@@ -1,7 +1,7 @@
 """Take the container runtime's programs from Debian's own packages, unpacked next to the checkout.
 
-Nothing is installed: containerd, runc, the CNI plugins and busybox are unpacked below a cache directory and run from
-there. apt fetches them from this machine's configured mirror, with private lists and caches, and checks their
+Nothing is installed: containerd, runc, crun, the CNI plugins and busybox are unpacked below a cache directory and run
+from there. apt fetches them from this machine's configured mirror, with private lists and caches, and checks their
 signatures against Debian's keyring as always. Once unpacked they are used as they are; delete the cache to get newer
 ones.
 
@@ -34,6 +34,14 @@ _TOOLS = ("runc", "containernetworking-plugins", "busybox-static")
 _DBUS = ("dbus-daemon", "libdbus-1-3", "libapparmor1", "libexpat1")  # its other libraries are in every Debian
 _NEWEST_SUITES = ("unstable", "testing", "stable")
 _LEGACY_SUITE = "bookworm"
+
+_LENIENT_CRUN = """\
+#!/bin/sh
+v2=/sys/fs/cgroup/unified
+[ -n "$(cat $v2/cgroup.controllers 2>/dev/null)" ] || exec {crun} "$@"
+exec unshare --mount --propagation unchanged /bin/sh -c '
+  mount --make-private "$0" && mount --bind /dev/null "$0/cgroup.controllers" && exec "$@"' $v2 {crun} "$@"
+"""
 
 
 class PackagesError(RuntimeError):
@@ -122,6 +130,44 @@ def ensure_promtool(cache: pathlib.Path = DEFAULT_CACHE) -> pathlib.Path:
 
 
 @dataclass(frozen=True, slots=True)
+class Crun:
+    """Locate the unpacked crun."""
+
+    directory: pathlib.Path
+
+    @property
+    def program(self) -> pathlib.Path:
+        """crun itself."""
+        return self.directory / "usr/bin/crun"
+
+    @property
+    def lenient(self) -> pathlib.Path:
+        """What a container runtime executes: a script that becomes crun.
+
+        crun refuses a machine with cgroup v1 whose v2 hierarchy has any controller, so it sees none.
+        """
+        return self.directory / "lenient/crun-on-any-cgroups"
+
+
+def ensure_crun(cache: pathlib.Path = DEFAULT_CACHE) -> Crun:
+    """Return crun, fetching it if it is not unpacked yet. Raises PackagesError.
+
+    Debian 12's crun (1.8) refuses the OCI configurations of containerd 2 and CRI-O 1.34 ("unknown version specified"),
+    which needs 1.14.3. So this is the newest release's, with the libraries of that release: it is linked against
+    them by patchelf, because a wrapper would change the name of the process.
+    """
+    target = cache / platform.machine() / "crun"
+    if not target.is_dir():
+        with lock(target.parent):
+            try:
+                if not target.is_dir():
+                    _fetch_crun(target)
+            except (apt.AptError, OSError, subprocess.SubprocessError, StopIteration) as error:
+                raise PackagesError(f"crun cannot be unpacked: {error}") from error
+    return Crun(target)
+
+
+@dataclass(frozen=True, slots=True)
 class DbusDaemon:
     """Locate the unpacked message bus."""
 
@@ -190,6 +236,22 @@ def _fetch_containerd(machine: apt.Machine, *, suites: Sequence[str], target: pa
             log.warning("devnode.packages.older_containerd", suite=suite, because=reasons)
         return
     raise PackagesError(f"no containerd from any of {', '.join(suites)}: {'; '.join(reasons)}")
+
+
+def _fetch_crun(target: pathlib.Path) -> None:
+    """Unpack crun and all its libraries, and let it find them at ``target``."""
+    machine = apt.this_machine()
+    with staging(target) as folder, tempfile.TemporaryDirectory(dir=target.parent) as tools:
+        apt.unpack_with_dependencies(machine, suite="stable", packages=("crun",), into=folder)
+        apt.unpack(machine, suite=machine.codename, packages=("patchelf",), into=pathlib.Path(tools))
+        loader = next(folder.glob("usr/lib/*/ld-linux-*.so.*")).relative_to(folder)
+        command = (f"{tools}/usr/bin/patchelf", "--set-interpreter", str(target / loader))
+        libraries = ("--force-rpath", "--set-rpath", str((target / loader).parent))
+        subprocess.run((*command, *libraries, str(Crun(folder).program)), check=True, timeout=30, capture_output=True)
+        script = Crun(folder).lenient
+        script.parent.mkdir()
+        script.write_text(_LENIENT_CRUN.format(crun=Crun(target).program), encoding="utf-8")
+        script.chmod(0o755)
 
 
 def _check_runs(folder: pathlib.Path, *, what: str) -> None:

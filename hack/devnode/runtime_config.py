@@ -29,35 +29,58 @@ _UNUSED_PLUGINS = (
 CONTAINERD: Final = "containerd"
 CRIO: Final = "cri-o"
 PROGRAMS: Final = (CONTAINERD, CRIO)
+RUNC: Final = "runc"
+CRUN: Final = "crun"
+OCI_RUNTIMES: Final = (RUNC, CRUN)
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
-    """Select the kind of runtime: ``program`` is ``containerd`` or ``cri-o``. The rest is about containerd.
+    """Select the kind of runtime: ``program`` is ``containerd`` or ``cri-o``, ``oci_runtime`` is ``runc`` or ``crun``.
 
-    ``$KUBEMEND_DEV_RUNTIME`` is the program of nodes that do not ask for one: scenarios run on either.
+    ``$KUBEMEND_DEV_RUNTIME`` and ``$KUBEMEND_DEV_OCI_RUNTIME`` are those of nodes that do not ask for one: scenarios
+    run on each. The rest is about containerd.
 
     - ``snapshotter`` makes the containers' roots; None: ``overlayfs`` where the machine can mount overlays, else
       ``native``
     - ``snapshots`` is its directory; None: below the node's root
-    - ``runc`` is the OCI runtime; None: that of the unpacked packages
+    - ``runc`` is the program of the OCI runtime; None: Debian's
     - ``nri`` turns on the Node Resource Interface, which containerd 2.x has on by default
     - ``handlers`` are further names under which RuntimeClasses can ask for the same OCI runtime
     """
 
     program: str = field(default_factory=lambda: os.environ.get("KUBEMEND_DEV_RUNTIME", CONTAINERD))
+    oci_runtime: str = field(default_factory=lambda: os.environ.get("KUBEMEND_DEV_OCI_RUNTIME", RUNC))
     snapshotter: str | None = None
     snapshots: pathlib.Path | None = None
     runc: pathlib.Path | None = None
     nri: bool = False
     handlers: tuple[str, ...] = ()
 
+    @property
+    def crun(self) -> packages.Crun | None:
+        """crun, fetched if necessary; None if containers are run by runc. Raises packages.PackagesError."""
+        if self.oci_runtime not in OCI_RUNTIMES:
+            raise packages.PackagesError(f"no OCI runtime {self.oci_runtime!r}; use {' or '.join(OCI_RUNTIMES)}")
+        return packages.ensure_crun() if self.oci_runtime == CRUN else None
+
+    def search_path(self, binaries: packages.Binaries) -> str:
+        """Return ``PATH`` for the runtime, by which it and the agent find the OCI runtime."""
+        crun = self.crun
+        return binaries.search_path if crun is None else f"{crun.program.parent}:{binaries.search_path}"
+
 
 def containerd_config(
     node: layout.NodeLayout, *, binaries: packages.Binaries, snapshotter: str, options: RuntimeOptions
 ) -> str:
-    """Return config.toml: version 3 for containerd 2.x, version 2 for 1.x. ``snapshotter`` is the one to use."""
-    runtimes = dict.fromkeys(("runc", *options.handlers), options.runc or binaries.runc)
+    """Return config.toml: version 3 for containerd 2.x, version 2 for 1.x. ``snapshotter`` is the one to use.
+
+    The handler of pods that ask for none is called ``runc``, whichever OCI runtime it is. Raises
+    packages.PackagesError.
+    """
+    crun = options.crun
+    program = options.runc or (binaries.runc if crun is None else crun.lenient)
+    runtimes = dict.fromkeys(("runc", *options.handlers), program)
     version = 3 if binaries.version >= (2,) else 2
     common = _common(node, version=version, snapshotter=snapshotter, snapshots=options.snapshots)
     if version == 2:

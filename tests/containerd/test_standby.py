@@ -12,15 +12,19 @@ import pytest
 from hack.devnode import packages
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
-from hack.devnode.runtime_config import RuntimeOptions
+from hack.devnode.runtime_config import CRUN, RUNC, RuntimeOptions
+from kubemend.agent.actuator.hold import fanotify
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError, Patience
+from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
 from kubemend.agent.actuator.hold.standby import EndedError, Standbys
+from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, ContainerState, SandboxId
 from kubemend.agent.restart import headroom
-from kubemend.common import unix_sockets
+from kubemend.agent.sources.processes import ProcFs
+from kubemend.common import aio, unix_sockets
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.devnode.pods import Pods, RunningPod, container
 
@@ -29,6 +33,7 @@ pytestmark = pytest.mark.containerd
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 VOLUME = [{"name": "data", "mountPath": "/data"}]
 DEADLINE = 60.0
+NOT_BEGUN = {RUNC: "runc:[2:INIT]\n", CRUN: "crun\n"}
 SCRIPT = "echo $RUN >> /data/runs; trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
 
@@ -40,6 +45,10 @@ async def runtime(containerd: Containerd) -> AsyncIterator[CriClient]:
 
 @pytest.fixture
 async def pod(pods: Pods) -> RunningPod:
+    return await run_old(pods)
+
+
+async def run_old(pods: Pods) -> RunningPod:
     old = container("main", SCRIPT, volumeMounts=VOLUME, env=[{"name": "RUN", "value": "old"}])
     return await pods.run(name="standby", containers=[old], volumes=[{"name": "data", "emptyDir": {}}])
 
@@ -57,6 +66,12 @@ class Bench:
     def standbys(self, *, proc: Path = PROC, patience: Patience | None = None) -> Standbys:
         holds = ExecHolds(socket_path=self.socket, proc=proc, patience=patience)
         return Standbys(holds=holds, proc=proc, cgroup_root=CGROUPS)
+
+    def freezer(self) -> Freezer:
+        processes = ProcFs()
+        return Freezer(
+            runtime=self.runtime, holds=None, processes=processes, proc=PROC, cgroup_root=CGROUPS, owner="tests"
+        )
 
     def runs(self) -> list[str]:
         return self.runs_file.read_text().split() if self.runs_file.exists() else []
@@ -122,7 +137,7 @@ async def test_a_held_container_is_running_and_has_not_run(bench: Bench) -> None
     await bench.runtime.start_container(successor)
     assert await standby.hold.engaged()
     assert await bench.state(successor) is ContainerState.RUNNING
-    assert (PROC / str(await bench.pid(successor)) / "comm").read_text() == "runc:[2:INIT]\n"
+    assert (PROC / str(await bench.pid(successor)) / "comm").read_text() == NOT_BEGUN[RuntimeOptions().oci_runtime]
     assert bench.runs() == ["old"]
     await bench.runtime.stop_container(bench.old, grace=0)
     standby.release_successor(old_is_dead=True)
@@ -273,6 +288,47 @@ async def test_without_overlay_roots_no_successor_starts_next_to_the_old_one(
             assert kinds - {"overlay"}, "of other nodes of this machine there may be overlays"
     finally:
         await runtime.stop()
+
+
+async def test_a_container_of_crun_is_held_and_frozen_before_it_runs_and_its_stop_is_seen(
+    binaries: packages.Binaries, worker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = RuntimeOptions(oci_runtime=CRUN)
+    followed, report = asyncio.Event(), fanotify.report_file
+
+    def reported(group: int, file: Path) -> None:
+        report(group, file)
+        followed.set()
+
+    monkeypatch.setattr(fanotify, "report_file", reported)
+    async with (
+        Containerd(NodeLayout.named(f"crun-{worker}-{os.getpid()}"), binaries, options=options) as containerd,
+        Pods.on(containerd.node) as made,
+        CriClient(str(containerd.node.containerd_socket)) as cri,
+        asyncio.TaskGroup() as tasks,
+    ):
+        bench = Bench(containerd, cri, await run_old(made))
+        stopped: asyncio.Queue[ContainerId] = asyncio.Queue()
+        requests = StopRequests(socket_path=bench.socket, proc=PROC, stopped=stopped.put_nowait)
+        following = aio.spawn_eternal(tasks, requests.run(), name="stop requests")
+        await bench.has_run("old")
+        successor = await bench.create_next("new")
+        standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
+        await bench.runtime.start_container(successor)
+        assert await standby.hold.engaged()
+        assert (PROC / str(await bench.pid(successor)) / "comm").read_text() == NOT_BEGUN[CRUN]
+        freezer = bench.freezer()
+        assert await freezer.freeze(successor, mark="round") == 0.0, "it is said to have run"
+        standby.hold.release()
+        async with asyncio.timeout(DEADLINE):
+            await followed.wait()
+            await bench.runtime.stop_container(bench.old, grace=0)
+            assert await stopped.get() == bench.old
+        assert bench.runs() == ["old"]
+        assert freezer.thaw(successor)
+        await bench.has_run("old", "new")
+        following.cancel()
+    containerd.node.root.with_name(f".{containerd.node.root.name}.lock").unlink(missing_ok=True)
 
 
 def memory_group(pid: int) -> Path:

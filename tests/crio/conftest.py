@@ -1,6 +1,7 @@
 """Provide a real CRI-O, shared by all tests. Without one (`make crio` builds it) they are skipped."""
 
 import asyncio
+import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
@@ -15,6 +16,8 @@ from kubemend.agent.restart import intents
 from tests import machine
 from tests.devnode.pods import Pods, RunningPod
 from tests.environments.swaps import Swaps
+
+_NUMBERS = itertools.count()
 
 
 class Swapper:
@@ -42,11 +45,11 @@ class Swapper:
 
 @pytest.fixture(scope="session")
 def runtime() -> Iterator[crio.Crio]:
-    """The shared CRI-O."""
+    """The shared CRI-O. The contract suite imports this fixture, and has one of its own."""
     if why := crio.missing():
         pytest.skip(why)
     machine.must_run_containers()
-    name = f"crio-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{os.getpid()}"
+    name = f"crio-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{os.getpid()}-{next(_NUMBERS)}"
     made = crio.Crio(NodeLayout.named(name), packages.ensure_packages())
     asyncio.run(made.start())
     yield made

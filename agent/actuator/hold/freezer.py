@@ -27,7 +27,10 @@ from kubemend.common import contained, kernel_files
 
 log = structlog.get_logger(__name__)
 
-_RUNC_INIT = "runc:[2:INIT]"
+_NOT_BEGUN = frozenset({"runc:[2:INIT]", "crun"})
+"""Names of a container's first process before it executes the container's program: runc's
+(libcontainer/nsenter/nsexec.c, libcontainer/init_linux.go) and crun's, which keeps its own."""
+
 _STILL_SECONDS = 2.0
 _MOST_THREADS = 32  # each waits for one container to freeze
 
@@ -229,12 +232,11 @@ class Freezer:
     def _has_begun(self, group: Cgroup) -> bool:
         """Return whether a container that has just been frozen may have executed anything of its own.
 
-        A frozen process does not return to user mode, so one that still has the name of runc's first stage
-        (libcontainer/nsenter/nsexec.c, libcontainer/init_linux.go) has not. Other runtimes have no such name: for them
-        the answer is yes.
+        A frozen process does not return to user mode, so one that still has the name that runc or crun gave it has not.
+        Other runtimes' names are unknown: for them the answer is yes.
         """
         names = {self._name(pid) for pid in group.pids()}
-        return bool(names - {None, _RUNC_INIT})
+        return bool(names - {None} - _NOT_BEGUN)
 
     def _name(self, pid: int) -> str | None:
         """Return a process's name; None if it has ended, empty if it cannot be read."""
@@ -247,7 +249,7 @@ class Freezer:
     async def _ran_until_still(self, container_id: ContainerId, group: Cgroup) -> float:
         """Wait until the container is frozen; return for how long it can have run.
 
-        Its first process began (as runc's own) before its first instruction, so this overestimates.
+        Its first process began (as the OCI runtime's) before its first instruction, so this overestimates.
         """
         loop = asyncio.get_running_loop()
         began = self._began(group)

@@ -18,7 +18,9 @@ from kubemend.common import kernel_files
 log = structlog.get_logger(__name__)
 
 NAMES: Final = ("runc", "crun")
-_USUAL: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_USUAL: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/libexec/crio"
+"""The last one has the OCI runtimes of CRI-O's own packages, and is in no search path."""
+
 _MOST_DIRECTORIES: Final = 64
 
 

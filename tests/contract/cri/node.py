@@ -34,9 +34,10 @@ class Node:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for view in await self.cri.list_containers():  # CRI-O would give those that run a grace period
-            if view.sandbox_id in self._sandboxes:
-                await self.cri.stop_container(view.id, grace=0)
+        listed = await self._stub.ListContainers(api_pb2.ListContainersRequest(), timeout=30)
+        for each in listed.containers:  # CRI-O would give them a grace period, which crun uses up if they did not start
+            if each.pod_sandbox_id in self._sandboxes:
+                await self._stub.StopContainer(api_pb2.StopContainerRequest(container_id=each.id), timeout=30)
         for sandbox in self._sandboxes:
             await self._stub.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox), timeout=30)
             await self._stub.RemovePodSandbox(api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox), timeout=30)

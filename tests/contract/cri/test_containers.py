@@ -128,6 +128,14 @@ async def test_a_name_is_free_again_once_its_container_is_removed(node: Node) ->
     assert await pod.create("trainer") != first
 
 
+async def test_a_container_that_was_not_started_is_removed_without_a_grace_period(node: Node) -> None:
+    """The first process of crun ignores SIGTERM until it is started, and CRI-O would wait for the call's deadline."""
+    pod = await node.pod()
+    await node.cri.remove_container(await pod.create("trainer"))
+
+    assert await node.cri.list_containers(sandbox_id=pod.sandbox_id) == ()
+
+
 async def test_stop_without_grace_ends_in_137_and_may_be_repeated(node: Node) -> None:
     pod = await node.pod()
     container_id = await pod.run()

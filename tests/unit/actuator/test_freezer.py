@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubemend.agent.actuator.hold import cgroups, exec_hold, standby
@@ -24,6 +24,9 @@ CONTAINER = ContainerId("a" * 64)
 
 
 @given(st.binary(max_size=16))
+@example(b"runc:[2:INIT]")
+@example(b"crun")
+@example(b"crunch")
 def test_process_has_begun_unless_it_has_the_runtimes_name(name: bytes) -> None:
     with tempfile.TemporaryDirectory() as directory:
         group = Path(directory, "group")
@@ -32,7 +35,7 @@ def test_process_has_begun_unless_it_has_the_runtimes_name(name: bytes) -> None:
         (group / "cgroup.procs").write_text("7\n8\n")  # 8 has ended
         (Path(directory) / "7" / "comm").write_bytes(name + b"\n")
         begun = freezer(Path(directory), proc=Path(directory))._has_begun(Cgroup(group))
-        assert begun is (name != b"runc:[2:INIT]")
+        assert begun is (name not in {b"runc:[2:INIT]", b"crun"})
 
 
 @pytest.mark.parametrize("mark", ["\x0b", "\r", "\x85", "\x1c"])

@@ -36,5 +36,10 @@ def test_directory_of_any_name_is_searched(runtime: Path) -> None:
     assert oci_runtimes.programs(runtime) == (path,)
 
 
+def test_runtimes_of_crios_own_packages_are_found(runtime: Path) -> None:
+    both = program(runtime, "usr/libexec/crio/runc"), program(runtime, "usr/libexec/crio/crun")
+    assert oci_runtimes.programs(runtime) == both
+
+
 def test_unreadable_runtime_has_no_programs(tmp_path: Path) -> None:
     assert oci_runtimes.programs(tmp_path / "gone") == ()
