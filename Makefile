@@ -52,6 +52,9 @@ test-long: devnode kubernetes crio platforms image  ## the slower checks: the te
 	python -m pytest -m "" tests/scenarios/matrix --matrix=full
 	KUBEMEND_DEV_RUNTIME=cri-o python -m pytest -m "" tests/scenarios/matrix --matrix=full
 	KUBEMEND_DEV_RUNTIME=cri-o python -m pytest -m "" tests/scenarios/gang
+	KUBEMEND_DEV_OCI_RUNTIME=crun python -m pytest tests/containerd tests/contract/cri tests/scenarios/gang
+	KUBEMEND_DEV_OCI_RUNTIME=crun python -m pytest -m "" tests/scenarios/matrix
+	KUBEMEND_DEV_RUNTIME=cri-o KUBEMEND_DEV_OCI_RUNTIME=crun python -m pytest -m "" tests/crio tests/scenarios/columns/test_crio.py tests/scenarios/matrix
 	python -m bench.crash --runs 500
 	python -m bench.launched --runs 500
 	python -m bench.dying --runs 200
