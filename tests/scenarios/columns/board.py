@@ -89,6 +89,8 @@ class Board:
     """Probed containers that kubelet showed before they ran. Its probes fail them for that, and it restarts each once
     more ("What remains possible" in docs/architecture.md).
     """
+    copied: set[PodUid] = field(default_factory=set)
+    """Pods in which kubelet's copy of a successor was adopted."""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -220,7 +222,16 @@ class Board:
         again = len(self.early - early)
         assert before.restarts < after.restarts <= before.restarts + 1 + by_kubelet + again, told
         self.played.append(strategy.value)
+        if told[-1]["reason"] == "Adopted":
+            self.copied.add(after.uid)
         return after
+
+    def overlapped(self, seen: Seen) -> bool:
+        """Return whether a program of a pod that runs ``ALONE`` began before its predecessor was dead.
+
+        Kubelet's copy of a successor may: it is adopted ("What remains possible" in docs/architecture.md).
+        """
+        return (self.volume(seen) / trainer.OVERLAPS).exists() and seen.uid not in self.copied
 
     async def run(self, container: ContainerId, *command: str) -> str:
         """Run a command in a container, and return its output. Raises AssertionError when it fails."""

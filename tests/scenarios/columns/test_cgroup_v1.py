@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import trainer
 from kubemend.agent.restart.intents import Strategy
 from tests.scenarios.columns.board import ALONE, Board
 
@@ -35,7 +34,7 @@ async def test_without_cgroup_v2_the_hint_is_logged_and_only_pods_that_need_a_ho
     assert "mount one" in why, "the hint"
     async with board.pod("version-1", ALONE) as before:
         after = await board.restarted("version-1", Strategy.SWAP, before)
-        assert not (board.volume(after) / trainer.OVERLAPS).exists()
+        assert not board.overlapped(after)
     async with board.pod("lone-version-1", spec={"restartPolicy": "Never"}) as before:
         refused = (await board.asked("lone-version-1", Strategy.SWAP))[-1]
         assert (refused["ok"], refused["reason"]) == (False, "NothingElseRuns")

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import pytest
 
-from hack.devnode import trainer
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import kernel_files
 from tests.scenarios.columns.board import ALONE, DATA, SECONDS, STRATEGIES, Board
@@ -55,6 +54,6 @@ async def test_seccomp_profile_and_capabilities_survive_every_restart(board: Boa
         for strategy in STRATEGIES:
             seen = await board.restarted(name, strategy, seen)
             assert await confinement(board, seen.running[0]) == before, strategy
-            assert not (board.volume(seen) / trainer.OVERLAPS).exists(), strategy
+            assert not board.overlapped(seen), strategy
             made = await board.cri.exec_sync(seen.running[0], ("mkdir", "-p", f"{DATA}/folder"), timeout=SECONDS)
             assert (made.exit_code != 0) == (kind == "Localhost"), strategy

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hack.devnode import node, trainer
+from hack.devnode import node
 from hack.devnode.runtime_config import RuntimeOptions
 from kubemend.agent.model.workloads import ContainerId
 from tests import eventually
@@ -41,4 +41,4 @@ async def test_what_an_nri_plugin_adjusts_is_adjusted_again_by_every_restart(boa
             for strategy in STRATEGIES:
                 seen = await board.restarted("adjusted", strategy, seen)
                 assert await adjustments(board, seen.running[0]) == wanted, strategy
-                assert not (board.volume(seen) / trainer.OVERLAPS).exists(), strategy
+                assert not board.overlapped(seen), strategy

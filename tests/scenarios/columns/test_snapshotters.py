@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.faults import disks
-from hack.devnode import node, trainer
+from hack.devnode import node
 from hack.devnode.runtime_config import RuntimeOptions
 from kubemend.agent.restart.intents import Strategy
 from tests.scenarios import dev_nodes
@@ -32,7 +32,7 @@ async def test_a_container_without_an_overlay_is_restarted_by_every_strategy(boa
     name = f"copied-{strategy.value}"
     async with board.pod(name, ALONE) as before:
         after = await board.restarted(name, strategy, before)
-        assert not (board.volume(after) / trainer.OVERLAPS).exists()
+        assert not board.overlapped(after)
 
 
 async def test_a_lone_container_that_no_exit_may_end_is_refused_with_its_roots_kind(board: Board) -> None:

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from hack.devnode import node, trainer
+from hack.devnode import node
 from hack.devnode.runtime_config import RuntimeOptions
 from kubemend.agent.restart.intents import Strategy
 from tests.devnode import userns_runc
@@ -42,5 +42,5 @@ async def test_a_pod_in_a_user_namespace_is_restarted_with_the_same_mapping(boar
         assert (volume / "kept").read_text() == "kept\n", "its predecessor's file in memory"
         assert (volume / "up").read_text() == "up\nup\n"
         assert (volume / "up").stat().st_uid == 0, "volumes are mapped as well"
-        assert not (volume / trainer.OVERLAPS).exists()
+        assert not board.overlapped(after)
         assert '"event": "standby.' not in board.dev.layout.log_file("agent").read_text(), "it was held"
