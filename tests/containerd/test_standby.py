@@ -323,7 +323,8 @@ async def test_a_container_of_crun_is_held_and_frozen_before_it_runs_and_its_sto
         async with asyncio.timeout(DEADLINE):
             await followed.wait()
             await bench.runtime.stop_container(bench.old, grace=0)
-            assert await stopped.get() == bench.old
+            while await stopped.get() != bench.old:
+                pass  # of another node of this machine
         assert bench.runs() == ["old"]
         assert freezer.thaw(successor)
         await bench.has_run("old", "new")

@@ -89,8 +89,8 @@ class Board:
     """Probed containers that kubelet showed before they ran. Its probes fail them for that, and it restarts each once
     more ("What remains possible" in docs/architecture.md).
     """
-    copied: set[PodUid] = field(default_factory=set)
-    """Pods in which kubelet's copy of a successor was adopted."""
+    copied: dict[PodUid, ContainerId] = field(default_factory=dict)
+    """Kubelet's container that was adopted last, by pod."""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -223,8 +223,12 @@ class Board:
         assert before.restarts < after.restarts <= before.restarts + 1 + by_kubelet + again, told
         self.played.append(strategy.value)
         if told[-1]["reason"] == "Adopted":
-            self.copied.add(after.uid)
+            self.copied[after.uid] = after.running[0]
         return after
+
+    def was_copied(self, seen: Seen) -> bool:
+        """Return whether the running container is kubelet's, which was faster in the last restart."""
+        return self.copied.get(seen.uid) in seen.running
 
     def overlapped(self, seen: Seen) -> bool:
         """Return whether a program of a pod that runs ``ALONE`` began before its predecessor was dead.
