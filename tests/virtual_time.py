@@ -39,3 +39,9 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
     """
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(work)
+
+
+async def passes(seconds: float) -> None:
+    """Let virtual time pass, which takes none. Fails outside ``run``: tests do not wait by the real clock."""
+    assert isinstance(asyncio.get_running_loop(), _Loop)
+    await asyncio.sleep(seconds)

@@ -18,7 +18,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -156,15 +156,7 @@ def ensure_crun(cache: pathlib.Path = DEFAULT_CACHE) -> Crun:
     which needs 1.14.3. So this is the newest release's, with the libraries of that release: it is linked against
     them by patchelf, because a wrapper would change the name of the process.
     """
-    target = cache / platform.machine() / "crun"
-    if not target.is_dir():
-        with lock(target.parent):
-            try:
-                if not target.is_dir():
-                    _fetch_crun(target)
-            except (apt.AptError, OSError, subprocess.SubprocessError, StopIteration) as error:
-                raise PackagesError(f"crun cannot be unpacked: {error}") from error
-    return Crun(target)
+    return Crun(_ensure("crun", _fetch_crun, cache=cache))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,17 +186,26 @@ def ensure_dbus_daemon(cache: pathlib.Path = DEFAULT_CACHE) -> DbusDaemon:
 
 def _ensure_unpacked(name: str, *, packages: Sequence[str], cache: pathlib.Path) -> pathlib.Path:
     """Return the folder of packages of this machine's suite, fetching them if they are not unpacked yet."""
+
+    def fetch(target: pathlib.Path) -> None:
+        machine = apt.this_machine()
+        with staging(target) as folder:
+            apt.unpack(machine, suite=machine.codename, packages=packages, into=folder)
+
+    return _ensure(name, fetch, cache=cache)
+
+
+def _ensure(name: str, fetch: Callable[[pathlib.Path], None], *, cache: pathlib.Path) -> pathlib.Path:
+    """Return the folder of that name, which ``fetch`` creates if it is missing. Raises PackagesError."""
     home = cache / platform.machine()
     target = home / name
     if not target.is_dir():
         with lock(home):
             try:
                 if not target.is_dir():
-                    machine = apt.this_machine()
-                    with staging(target) as folder:
-                        apt.unpack(machine, suite=machine.codename, packages=packages, into=folder)
-            except apt.AptError as error:
-                raise PackagesError(str(error)) from error
+                    fetch(target)
+            except (apt.AptError, OSError, subprocess.SubprocessError, StopIteration) as error:
+                raise PackagesError(f"{name} cannot be unpacked: {error}") from error
     return target
 
 

@@ -3,10 +3,7 @@
 After each the successor's OCI spec is the old container's but for what must differ.
 """
 
-import asyncio
-import contextlib
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,21 +11,16 @@ from typing import Any
 import pytest
 
 from hack.devnode.containerd import Containerd
-from kubemend.agent.actuator.context import ActuatorContext
-from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
-from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodRef, PodUid
+from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
 from kubemend.agent.restart import intents, likeness
-from kubemend.agent.restarts import runtime_state
-from kubemend.agent.sources.containers import ContainerWatch
-from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import eventually
 from tests.devnode.pods import Pods, RunningPod, container
+from tests.environments.swaps import Swaps
 
 pytestmark = pytest.mark.containerd
 
@@ -40,30 +32,16 @@ LAST_WORDS = "illegal memory access at step 4711"
 class Swapper:
     """Swap the container ``main`` of pods."""
 
-    def __init__(self, cri: CriClient, watch: ContainerWatch) -> None:
-        self.cri = cri
-        self._watch = watch
+    def __init__(self, swaps: Swaps) -> None:
+        self.cri = swaps.cri
+        self._swaps = swaps
 
     async def swap(self, running: RunningPod) -> ContainerStatus:
         """Return the successor, once it runs."""
-        pod = PodRef("default", running.pod.name, PodUid(running.pod.uid))
-        target = await runtime_state.find(self.cri, ContainerRef(pod, "main"))
-        assert target is not None
-        intent = intents.Intent(
-            id=f"swap-{running.pod.name}",
-            target=target.view.ref,
-            sandbox_id=target.view.sandbox_id,
-            old=target.view.id,
-            old_attempt=target.view.attempt,
-            order=intents.SwapOrder.STOP_FIRST,
-            reason="Test",
-            created_at=time.time(),
-        )
-        material = await runtime_state.material(self.cri, target.info, intent=intent, pod=None, processes=ProcFs())
-        tools = ActuatorContext(runtime=self.cri, events=self._watch, files=HostFiles(symlink_dir=None))
-        outcome = await SwapActuator(tools).carry_out(intent, material=material)
+        intent, material = await self._swaps.prepared(running, order=intents.SwapOrder.STOP_FIRST)
+        outcome = await SwapActuator(self._swaps.tools()).carry_out(intent, material=material)
         assert outcome.result is Result.SWAPPED, outcome
-        ids = (target.view.id, outcome.survivors["main"])
+        ids = (intent.old, outcome.survivors["main"])
         old, new = [likeness.Original(each, await self._spec(each)) for each in ids]
         made = material.successor
         assert likeness.difference(old, new, config=made.config, termination_path=made.termination_path) is None
@@ -79,14 +57,8 @@ class Swapper:
 
 @pytest.fixture
 async def swapper(containerd: Containerd) -> AsyncIterator[Swapper]:
-    async with CriClient(str(containerd.node.containerd_socket)) as cri:
-        watch = ContainerWatch(cri, report=lambda _: None)
-        watching = asyncio.create_task(watch.run(), name="watch")
-        await watch.until_listed()
-        yield Swapper(cri, watch)
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+    async with Swaps.on(str(containerd.node.containerd_socket)) as swaps:
+        yield Swapper(swaps)
 
 
 async def status(cri: "api_pb2_grpc.RuntimeServiceAsyncStub", container_id: str) -> api_pb2.ContainerStatus:

@@ -1,6 +1,8 @@
 """When the condition of a pod's warm spares is published: changes of state at once, at most so many, never memory."""
 
 import asyncio
+import functools
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -46,15 +48,19 @@ class Env:
         return [(at, condition.reason) for at, _, condition in self.published]
 
 
-def timed(test: Callable[[Env], Awaitable[None]]) -> Callable[[], None]:
-    """Run the test in virtual time."""
+def timed(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run the test in virtual time; its first argument is the environment, pytest passes the others."""
+    signature = inspect.signature(test)
 
-    def run() -> None:
+    @functools.wraps(test)
+    def run(**given: Any) -> None:
         async def work() -> None:
-            await test(Env())
+            await test(Env(), **given)
 
         virtual_time.run(work())
 
+    _, *others = signature.parameters.values()
+    run.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
     return run
 
 
@@ -62,7 +68,7 @@ def timed(test: Callable[[Env], Awaitable[None]]) -> Callable[[], None]:
 async def test_changes_of_state_are_published_at_once(env: Env) -> None:
     for state in (NONE, IMPORTS, READY):
         env.spares.show(TRAINER, state)
-        await asyncio.sleep(1.0)
+        await virtual_time.passes(1.0)
     assert env.reasons == [(0.0, "NotDue"), (1.0, "Importing"), (2.0, "Ready")]
     assert env.published[-1][2].message == "trainer: ready, 1.0 GiB"
 
@@ -71,7 +77,7 @@ async def test_changes_of_state_are_published_at_once(env: Env) -> None:
 async def test_memory_is_never_published_alone(env: Env) -> None:
     for number in range(100):
         env.spares.show(TRAINER, replace(READY, spare_memory=number << 30, trainer=number))
-        await asyncio.sleep(60.0)
+        await virtual_time.passes(60.0)
     assert env.reasons == [(0.0, "Ready")]
     env.spares.show(TRAINER, replace(IMPORTS, spare_memory=200 << 30))
     env.spares.show(TRAINER, replace(READY, spare_memory=200 << 30))
@@ -84,13 +90,13 @@ async def test_changes_without_end_are_published_up_to_the_allowance_and_then_th
         env.spares.show(TRAINER, (NONE, IMPORTS)[number % 2])
     assert len(env.published) == BURST
     env.spares.show(TRAINER, READY)
-    await asyncio.sleep(REFILL - 0.1)
+    await virtual_time.passes(REFILL - 0.1)
     assert len(env.published) == BURST
-    await asyncio.sleep(0.2)
+    await virtual_time.passes(0.2)
     assert env.reasons[BURST:] == [(REFILL, "Ready")]
     for number in range(6000):
         env.spares.show(TRAINER, (NONE, IMPORTS)[number % 2])
-        await asyncio.sleep(0.1)
+        await virtual_time.passes(0.1)
     assert len(env.published) == BURST + 1 + 600 // REFILL
 
 
@@ -107,12 +113,12 @@ async def test_one_pods_changes_do_not_delay_anothers(env: Env) -> None:
 @timed
 async def test_a_silent_launcher_is_published_only_if_it_stays_silent(env: Env) -> None:
     env.spares.show(TRAINER, SILENT)
-    await asyncio.sleep(SILENCE / 2)
+    await virtual_time.passes(SILENCE / 2)
     env.spares.show(TRAINER, READY)
-    await asyncio.sleep(SILENCE * 2)
+    await virtual_time.passes(SILENCE * 2)
     assert env.reasons == [(SILENCE / 2, "Ready")]
     env.spares.show(TRAINER, SILENT)
-    await asyncio.sleep(SILENCE)
+    await virtual_time.passes(SILENCE)
     assert env.reasons[1:] == [(SILENCE * 3.5, "LauncherSilent")]
 
 
@@ -120,9 +126,9 @@ async def test_a_silent_launcher_is_published_only_if_it_stays_silent(env: Env) 
 async def test_a_container_that_is_replaced_is_published_with_its_new_launcher(env: Env) -> None:
     env.spares.show(TRAINER, READY)
     env.spares.show(TRAINER, None)
-    await asyncio.sleep(1.0)
+    await virtual_time.passes(1.0)
     env.spares.show(TRAINER, NONE)
-    await asyncio.sleep(60.0)
+    await virtual_time.passes(60.0)
     assert env.reasons == [(0.0, "Ready"), (1.0, "NotDue")]
 
 
@@ -130,10 +136,10 @@ async def test_a_container_that_is_replaced_is_published_with_its_new_launcher(e
 async def test_a_container_that_does_not_come_back_makes_it_unknown(env: Env) -> None:
     env.spares.show(TRAINER, READY)
     env.spares.show(TRAINER, None)
-    await asyncio.sleep(SILENCE)
+    await virtual_time.passes(SILENCE)
     assert env.reasons == [(0.0, "Ready"), (SILENCE, "NotRunning")]
     env.spares.show(TRAINER, None)
-    await asyncio.sleep(60.0)
+    await virtual_time.passes(60.0)
     assert len(env.published) == 2
 
 
@@ -142,7 +148,7 @@ async def test_a_container_without_a_launcher_is_never_published(env: Env) -> No
     env.spares.show(TRAINER, READY)
     env.spares.show(HELPER, None)
     env.spares.show(ContainerRef(PodRef("team", "plain", PodUid("u9")), "main"), None)
-    await asyncio.sleep(60.0)
+    await virtual_time.passes(60.0)
     assert env.reasons == [(0.0, "Ready")]
 
 
@@ -152,7 +158,7 @@ async def test_containers_of_a_pod_are_published_together(env: Env) -> None:
     env.spares.show(HELPER, NONE)
     assert env.published[-1][2].message == "helper: no spare is due yet; trainer: ready, 1.0 GiB"
     env.spares.show(HELPER, None)
-    await asyncio.sleep(60.0)
+    await virtual_time.passes(60.0)
     assert env.published[-1][2].message == "trainer: ready, 1.0 GiB"
 
 
@@ -160,33 +166,25 @@ ENDS = pytest.mark.parametrize("change", [{"deleting": True}, {"phase": "Succeed
 
 
 @ENDS
-def test_a_pod_that_ends_is_not_written_to(change: dict[str, Any]) -> None:
-    async def work() -> None:
-        env = Env()
-        env.spares.show(TRAINER, IMPORTS)
-        env.views = {POD.uid: view(**change)}
-        env.spares.show(TRAINER, NONE)
-        env.spares.show(TRAINER, None)
-        await asyncio.sleep(60.0)
-        assert env.reasons == [(0.0, "Importing")]
-
-    virtual_time.run(work())
+@timed
+async def test_a_pod_that_ends_is_not_written_to(env: Env, change: dict[str, Any]) -> None:
+    env.spares.show(TRAINER, IMPORTS)
+    env.views = {POD.uid: view(**change)}
+    env.spares.show(TRAINER, NONE)
+    env.spares.show(TRAINER, None)
+    await virtual_time.passes(60.0)
+    assert env.reasons == [(0.0, "Importing")]
 
 
 @ENDS
-def test_a_pod_that_ends_does_not_keep_the_condition_true(change: dict[str, Any]) -> None:
-    async def work() -> None:
-        env = Env()
-        env.spares.show(TRAINER, READY)
-        env.views = {POD.uid: view(**change)}
-        env.spares.show(TRAINER, None)
-        env.spares.show(TRAINER, NONE)
-        env.spares.show(TRAINER, IMPORTS)
-        env.spares.show(TRAINER, None)
-        await asyncio.sleep(60.0)
-        assert env.reasons == [(0.0, "Ready"), (0.0, "NotDue")]
-
-    virtual_time.run(work())
+@timed
+async def test_a_pod_that_ends_does_not_keep_the_condition_true(env: Env, change: dict[str, Any]) -> None:
+    env.spares.show(TRAINER, READY)
+    env.views = {POD.uid: view(**change)}
+    for state in (None, NONE, IMPORTS, None):
+        env.spares.show(TRAINER, state)
+    await virtual_time.passes(60.0)
+    assert env.reasons == [(0.0, "Ready"), (0.0, "NotDue")]
 
 
 @timed
@@ -195,7 +193,7 @@ async def test_a_pod_that_is_gone_is_not_written_to(env: Env) -> None:
     env.views = {}
     env.spares.show(TRAINER, NONE)
     env.spares.show(TRAINER, None)
-    await asyncio.sleep(60.0)
+    await virtual_time.passes(60.0)
     assert env.reasons == [(0.0, "Ready")]
 
 
@@ -204,7 +202,7 @@ async def test_silence_is_published_in_time_although_others_of_the_pod_change(en
     env.spares.show(TRAINER, READY)
     env.spares.show(TRAINER, None)
     for number in range(100):
-        await asyncio.sleep(SILENCE / 2)
+        await virtual_time.passes(SILENCE / 2)
         env.spares.show(HELPER, Silent(f"silent for another reason, {number}"))
     assert env.reasons[:2] == [(0.0, "Ready"), (SILENCE, "LauncherSilent")]
 
@@ -213,7 +211,7 @@ async def test_silence_is_published_in_time_although_others_of_the_pod_change(en
 async def test_what_a_previous_agent_published_does_not_stay_true(env: Env) -> None:
     env.views = {POD.uid: view(conditions=(spares.condition({"trainer": READY}),))}
     env.spares.adopt()
-    await asyncio.sleep(60.0)
+    await virtual_time.passes(60.0)
     assert env.reasons == [(SILENCE, "NotRunning")]
 
 
@@ -222,7 +220,7 @@ async def test_a_launcher_that_still_runs_keeps_what_a_previous_agent_published(
     env.views = {POD.uid: view(conditions=(spares.condition({"trainer": READY}),))}
     env.spares.adopt()
     env.spares.show(TRAINER, READY)
-    await asyncio.sleep(60.0)
+    await virtual_time.passes(60.0)
     assert {reason for _, reason in env.reasons} == {"Ready"}
 
 
@@ -231,7 +229,7 @@ async def test_pods_without_the_condition_are_not_adopted(env: Env) -> None:
     env.spares.adopt()
     env.views = {POD.uid: view(conditions=(spares.condition({}),))}
     env.spares.adopt()
-    await asyncio.sleep(60.0)
+    await virtual_time.passes(60.0)
     assert env.published == []
 
 
