@@ -215,21 +215,20 @@ class _SwapRun(PlanRunner[intents.Intent]):
     async def make(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:
         """Create the successor. A running old container is frozen first.
 
-        Kubelet starts a copy next to it as soon as anything of the pod wakes it, and after an agent crash nothing else
-        would keep both from running. An end that kubemend did not cause wakes kubelet, so the name of such a copy is
-        reserved: the old container has ended, or may end by itself because it does not freeze. A program that dies
-        of the fault is listed as running, but its process cannot be frozen any more.
+        Kubelet starts a copy of a successor that waits in CREATED as soon as anything of the pod wakes it, and after an
+        agent crash nothing else would keep both from running. So the name of such a copy is reserved, unless the
+        successor is started at once beside the frozen old container. A program that dies of the fault is listed as
+        running, but its process cannot be frozen any more.
         """
-        if not self._old_runs or self.intent.grace_seconds > 0:  # a frozen container cannot use its grace period
-            if not self._old_runs and not self.stopped_old:
-                await self._reserve_next(config, sandbox_config=sandbox_config)
-            await self._make(config, sandbox_config=sandbox_config)
-            return
-        if not await self._freeze_old():
+        waits = not self.stopped_old and not (self._old_runs and self.intent.order.starts_first)
+        freezes = self._old_runs and self.intent.grace_seconds <= 0  # a frozen container cannot use its grace period
+        if freezes and not await self._freeze_old():
             if self._is_rebuilt and self.dying and await self._has_ended(gone=True):
                 return  # kubelet may create its successor first (``_kubelet_is_first``)
+            waits = True
+        if waits:
             await self._reserve_next(config, sandbox_config=sandbox_config)
-        self.unanswered = True
+        self.unanswered |= freezes
         await self._make(config, sandbox_config=sandbox_config)
         self.unanswered = False
 
@@ -241,13 +240,12 @@ class _SwapRun(PlanRunner[intents.Intent]):
         if not self._is_rebuilt:
             await self.next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
 
-    async def _reserve_to_keep(self) -> None:
-        """Reserve the next name if the successor keeps paths of the old container, which a copy would not have.
+    async def _reserve_before_stop(self) -> None:
+        """Reserve the next name, unless a new container runs beside the old one, whose end kubelet sees in a moment.
 
-        Such a successor waits in CREATED for longer, until the paths are moved.
+        Kubelet adopts a successor that has been started, and copies one that waits in CREATED.
         """
-        keeping = self.preparation.kept.get(self.intent.target.name)
-        if keeping is not None and not keeping.is_refused and self.made_from is not None:
+        if self.made_from is not None and self.standby is None and not self._copies():
             made = self.made_from
             await self._reserve_next(made.successor.config, sandbox_config=made.sandbox_config)
 
@@ -391,7 +389,7 @@ class _SwapRun(PlanRunner[intents.Intent]):
         another one to clean up. If they do not end in time, the runtime's stop is followed as any other.
         """
         if container_id == self.intent.old:
-            await self._reserve_to_keep()
+            await self._reserve_before_stop()
         begun = asyncio.get_running_loop().time()
         by_round = self.holding is not None and self.standby is not None and container_id == self.intent.old
         if not by_round or not await self._is_killed():

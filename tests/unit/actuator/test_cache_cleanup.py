@@ -94,9 +94,10 @@ async def test_result_is_reported(emptying: Emptying, note: str) -> None:
     assert made.note == note
 
 
+RESERVES = "CreateContainer"  # a container that is never started
 ORDERS = [
-    (intents.SwapOrder.STOP_FIRST, ["StopContainer", "CreateContainer"]),
-    (intents.SwapOrder.CREATE_FIRST, ["CreateContainer", "StopContainer"]),
+    (intents.SwapOrder.STOP_FIRST, [RESERVES, "StopContainer", "CreateContainer"]),
+    (intents.SwapOrder.CREATE_FIRST, [RESERVES, "CreateContainer", "StopContainer"]),
     (intents.SwapOrder.START_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
     (intents.SwapOrder.START_ELSE_STOP_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
 ]

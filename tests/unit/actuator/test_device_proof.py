@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import grpc
 import pytest
 
 from kubemend.agent.actuator.device_release import DeviceUnusableError, Patience, ReleaseGates
@@ -146,6 +147,7 @@ async def test_failed_proof_starts_nothing(rig: Rig, order: intents.SwapOrder) -
 async def test_kubelets_container_ends_the_proof(rig: Rig) -> None:
     swap = Swap(rig, PASSED, order=intents.SwapOrder.STOP_FIRST)
     swap.host.end(PID)
+    rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL)  # so the name of kubelet's copy is not reserved
     work = asyncio.create_task(swap.run())
     await swap.begun()
     theirs = await rig.kubelet_creates(attempt=2)

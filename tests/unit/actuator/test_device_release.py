@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 
 from kubemend.agent.actuator.device_release import GateSession, Patience, ProcessStuckError, ReleaseGates, open_gates
@@ -347,6 +348,7 @@ async def test_unkillable_process_ends_as_a_stop_without_effect(rig: Rig, order:
 
 async def test_kubelets_container_goes_first_during_the_wait(rig: Rig) -> None:
     swap = Swap(rig, order=intents.SwapOrder.STOP_FIRST)
+    rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL)  # so the name of kubelet's copy is not reserved
     work = asyncio.create_task(swap.run())
     await swap.stopped()
     swap.host.die(PID)

@@ -58,11 +58,39 @@ async def test_name_is_reserved_if_the_old_container_may_end_by_itself(
     assert await reserved(rig) == []
 
 
-@ORDERS
-async def test_stop_by_the_agent_needs_no_reservation(rig: Rig, order: intents.SwapOrder) -> None:
+@pytest.mark.parametrize("order", [intents.SwapOrder.STOP_FIRST, intents.SwapOrder.CREATE_FIRST])
+@pytest.mark.parametrize("grace", [0.0, 0.01], ids=["kill", "grace"])
+async def test_name_is_reserved_before_a_stop_that_leaves_no_container_running(
+    rig: Rig, order: intents.SwapOrder, grace: float
+) -> None:
+    intent, actuator = rig.intent(order=order, grace_seconds=grace), rig.actuator()
+    outcome = await actuator.carry_out(intent, material=await rig.material(intent))
+    assert outcome.result is Result.SWAPPED
+    called = rig.server.called()
+    assert called.index("CreateContainer") < called.index("StopContainer")
+    made = [call.request for call in rig.server.calls if call.method == "CreateContainer"]
+    assert [request.config.metadata.attempt for request in made] == [2, 1]  # type: ignore[attr-defined]
+    with pytest.raises(NameReserved):
+        await rig.kubelet_creates(attempt=2)
+    await actuator.give_back(intent)
+    assert await reserved(rig) == []
+
+
+@pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each.starts_first])
+async def test_stop_beside_a_held_successor_needs_no_reservation(rig: Rig, order: intents.SwapOrder) -> None:
     intent, actuator = rig.intent(order=order), rig.actuator()
     await actuator.carry_out(intent, material=await rig.material(intent))
-    assert await reserved(rig) == []
+    assert rig.server.called().count("CreateContainer") == 1
+
+
+async def test_stop_beside_kubelets_container_needs_no_reservation(rig: Rig) -> None:
+    intent, actuator = rig.intent(order=intents.SwapOrder.STOP_FIRST), rig.actuator()
+    material = await rig.material(intent)
+    theirs = await rig.kubelet_creates(attempt=1)
+    calls = rig.server.called().count("CreateContainer")
+    outcome = await actuator.carry_out(intent, material=material)
+    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert rig.server.called().count("CreateContainer") == calls
 
 
 async def test_reservation_does_not_belong_to_the_pod(rig: Rig) -> None:

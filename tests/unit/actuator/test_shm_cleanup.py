@@ -97,9 +97,10 @@ async def test_skipped_cleanup_is_reported() -> None:
     assert sweep(FakeBroom()).note == "/dev/shm: not emptied: the successor did not wait for it"
 
 
+RESERVES = "CreateContainer"  # a container that is never started
 ORDERS = [
-    (intents.SwapOrder.STOP_FIRST, ["StopContainer", "CreateContainer"]),
-    (intents.SwapOrder.CREATE_FIRST, ["CreateContainer", "StopContainer"]),
+    (intents.SwapOrder.STOP_FIRST, [RESERVES, "StopContainer", "CreateContainer"]),
+    (intents.SwapOrder.CREATE_FIRST, [RESERVES, "CreateContainer", "StopContainer"]),
     (intents.SwapOrder.START_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
     (intents.SwapOrder.START_ELSE_STOP_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
 ]

@@ -52,14 +52,14 @@ def changes(rig: Rig) -> list[str]:
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
-        (intents.SwapOrder.STOP_FIRST, ["StopContainer", "CreateContainer", "StartContainer"]),
-        (intents.SwapOrder.CREATE_FIRST, ["CreateContainer", "StopContainer", "StartContainer"]),
+        (intents.SwapOrder.STOP_FIRST, [RESERVES, "StopContainer", "CreateContainer", "StartContainer"]),
+        (intents.SwapOrder.CREATE_FIRST, [RESERVES, "CreateContainer", "StopContainer", "StartContainer"]),
         (intents.SwapOrder.START_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
         (intents.SwapOrder.START_ELSE_STOP_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
         (intents.SwapOrder.START_ELSE_CREATE_FIRST, ["CreateContainer", "StartContainer", "StopContainer"]),
     ],
 )
-async def test_swap_is_three_calls_in_safe_order(rig: Rig, order: intents.SwapOrder, expected: list[str]) -> None:
+async def test_swap_makes_its_calls_in_safe_order(rig: Rig, order: intents.SwapOrder, expected: list[str]) -> None:
     intent = rig.intent(order=order)
     outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
     assert outcome.result is Result.SWAPPED
@@ -246,7 +246,9 @@ async def test_kubelets_unstarted_container_is_waited_for(rig: Rig) -> None:
 
 async def test_kubemends_duplicate_is_removed(rig: Rig) -> None:
     intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
-    await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    actuator = rig.actuator()
+    await actuator.carry_out(intent, material=await rig.material(intent))
+    await actuator.give_back(intent)
     theirs = await rig.kubelet_creates(attempt=2)
     outcome = await rig.actuator().carry_out(intent, material=None)
     assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
@@ -260,7 +262,7 @@ async def test_kill_without_effect_is_reported_and_removes_the_successor(rig: Ri
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     outcome = await rig.actuator().carry_out(intent, material=material)
     assert outcome.result is Result.STUCK
-    assert changes(rig) == ["CreateContainer", "StopContainer", "StopContainer", "RemoveContainer"]
+    assert changes(rig) == [RESERVES, "CreateContainer", "StopContainer", "StopContainer", "RemoveContainer"]
     assert [(view.id, view.state) for view in await rig.containers()] == [(rig.old, ContainerState.RUNNING)]
 
 

@@ -106,7 +106,7 @@ async def test_progress_of_rerun_reports_steps_of_every_container(env: RestartEn
 async def test_progress_reports_failed_step_with_error(env: RestartEnv) -> None:
     import grpc
 
-    env.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left")
+    env.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left", times=2)
     person = Person(env)
     async with env.kubelet():
         await person.ask()
