@@ -208,17 +208,9 @@ class SwapStrategy:
         if self._holding is None:
             return frozenset()
         released = {view.id for view in self._state.seen if self._holding.has_released(view.id)}
-        if self._holding.must_release and all(view.state is not ContainerState.RUNNING for view in self._copies()):
+        if self._holding.must_release and all(view.state is not ContainerState.RUNNING for view in self.calls.copies()):
             released |= {view.id for view in self._state.seen if self._holding.is_frozen(view.id)}
         return frozenset(released)
-
-    def _copies(self) -> list[ContainerSummary]:
-        newer = (
-            view
-            for view in self._state.seen
-            if view.attempt > self.calls.intent.old_attempt and view.id != self.calls.intent.old
-        )
-        return [view for view in newer if view.restart_id != self.calls.intent.id]
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:  # noqa: ARG002
         await listings.next_change(changes)

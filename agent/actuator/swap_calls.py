@@ -60,6 +60,12 @@ class SwapCalls:
         """Return whether the runtime does not return configs (CRI-O), so that the successor's was rebuilt."""
         return self._spec is not None and self._spec.original is not None
 
+    def copies(self) -> list[ContainerSummary]:
+        """Return the containers that kubelet has created in place of the old one."""
+        old, seen = self.intent.old, self._state.seen
+        newer = (view for view in seen if view.attempt > self.intent.old_attempt and view.id != old)
+        return [view for view in newer if view.restart_id != self.intent.id]
+
     async def create(self, name: str) -> None:
         assert self._spec is not None
         await self.make(self._ops.successor_config(name), sandbox_config=self._spec.sandbox_config)
