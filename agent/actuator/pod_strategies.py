@@ -1,11 +1,11 @@
-"""Carry out the strategies that restart a whole pod, each by its runner."""
+"""Carry out the strategies that restart a whole pod."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from kubemend.agent import ports
-from kubemend.agent.actuator import progress
+from kubemend.agent.actuator import progress, rerun, reset, rules
 from kubemend.agent.actuator.context import (
     NO_PREPARATION,
     ActuatorContext,
@@ -15,36 +15,18 @@ from kubemend.agent.actuator.context import (
 )
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome
-from kubemend.agent.actuator.rerun import RerunRunner
-from kubemend.agent.actuator.whole_pod import KubeletAwarePlanRunner, PodPlanRunner
-from kubemend.agent.restart import intents, reset, rules, steps
+from kubemend.agent.actuator.plan_runner import PlanRunner
+from kubemend.agent.actuator.runtime_ops import RuntimeOps
+from kubemend.agent.actuator.whole_pod import PodListing, PodRestart
+from kubemend.agent.restart import intents, steps
 from kubemend.agent.restart.intents import Strategy
 
 _NO_HOOKS: Final[Mapping[str, PreStopHook]] = MappingProxyType({})
 
-
-class _ResetRunner(KubeletAwarePlanRunner):
-    """Remove a pod's containers and leave the rest to kubelet."""
-
-    def next_steps(self) -> Sequence[steps.Step]:
-        known = reset.Known(exits=self.exits, noticed=self.noticed())
-        return reset.next_steps(self.intent, self.seen, known=known, resolution=self.resolution)
-
-    def pre_stop_hook(self, name: str) -> PreStopHook | None:
-        return self.pre_stop_hooks.get(name)
-
-
-class _RulesRunner(PodPlanRunner):
-    """Kill the container whose exit makes kubelet restart the whole pod."""
-
-    def next_steps(self) -> Sequence[steps.Step]:
-        return rules.next_steps(self.intent, self.seen, resolution=self.resolution)
-
-
-RUNNERS: Final[Mapping[Strategy, type[PodPlanRunner]]] = MappingProxyType(
-    {Strategy.RERUN: RerunRunner, Strategy.RESET: _ResetRunner, Strategy.RULES: _RulesRunner}
+RUNNERS: Final[Mapping[Strategy, Callable[[PodRestart], PlanRunner]]] = MappingProxyType(
+    {Strategy.RERUN: rerun.runner, Strategy.RESET: reset.runner, Strategy.RULES: rules.runner}
 )
-"""The runner of each strategy that restarts a whole pod (``agent.restart.strategies.Spec.whole_pod``)."""
+"""Builds the runner of each strategy that restarts a whole pod (``agent.restart.strategies.Spec.whole_pod``)."""
 
 
 class PodActuator:
@@ -70,18 +52,18 @@ class PodActuator:
         Without ``materials`` (a replay) kubelet starts the missing containers. ``LEFT_TO_KUBELET``: no old container is
         left, and kubelet does the rest. See ``SwapActuator``.
         """
-        run = RUNNERS[intent.strategy](
+        restart = PodRestart(
             tools=self._tools,
+            pods=self._pods,
             intent=intent,
             materials=materials,
             pre_stop_hooks=pre_stop_hooks,
-            pods=self._pods,
             resolution=resolution,
             followed=followed,
             preparation=preparation,
             holding=holding,
         )
-        return await run.run_to_end()
+        return await RUNNERS[intent.strategy](restart).run_to_end()
 
     async def released(
         self, intent: intents.PodIntent, *, materials: Mapping[str, SuccessorSpec] | None, holding: HoldSet
@@ -90,7 +72,6 @@ class PodActuator:
 
         Kubelet does this work for the containers that it starts.
         """
-        run = RUNNERS[intent.strategy](
-            tools=self._tools, intent=intent, materials=materials, pods=self._pods, holding=holding
-        )
-        await run.released()
+        listing = PodListing(self._tools.runtime, intent)
+        ops = RuntimeOps(tools=self._tools, intent=intent, listing=listing, specs=materials or {}, holding=holding)
+        await ops.released()

@@ -2,13 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from kubemend.agent import ports
-from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
-from kubemend.agent.actuator.outcomes import Outcome
-from kubemend.agent.actuator.plan_runner import RELIST_SECONDS, PlanRunner, first_of, next_change
+from kubemend.agent.actuator import listings, progress
+from kubemend.agent.actuator.context import ActuatorContext, PreStopHook, StartPreparation, SuccessorSpec
+from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.restart_state import RestartState
+from kubemend.agent.actuator.runtime_ops import RuntimeOps
+from kubemend.agent.actuator.strategy import Listing
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.workloads import (
@@ -24,76 +27,105 @@ NOTICED_AFTER = 30.0
 """Seconds after which kubelet must have seen a container even without confirmation: it relists once a second."""
 
 
-@dataclass(slots=True, kw_only=True)
-class PodPlanRunner(PlanRunner[intents.PodIntent]):
-    """The restart of a pod. ``materials`` and ``pre_stop_hooks`` are by container name.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRestart:
+    """The restart of a whole pod, and its services. ``materials`` and ``pre_stop_hooks`` are by container name.
 
     ``materials`` is None if kubelet starts the containers, as on a replay. ``pods`` have kubelet's status.
     """
 
+    tools: ActuatorContext
     pods: ports.Pods
-    materials: Mapping[str, SuccessorSpec] | None = None
-    pre_stop_hooks: Mapping[str, PreStopHook] = field(default_factory=dict)
-    exits: dict[ContainerId, reset.Exit] = field(default_factory=dict)
+    intent: intents.PodIntent
+    materials: Mapping[str, SuccessorSpec] | None
+    pre_stop_hooks: Mapping[str, PreStopHook]
+    resolution: steps.Resolution
+    followed: progress.Progress
+    preparation: StartPreparation
+    holding: HoldSet | None
 
-    def material(self, name: str | None) -> SuccessorSpec | None:
-        return self.materials.get(name) if self.materials is not None and name is not None else None
+    def ops(self, listing: Listing, *, pre_stop_hooks: Mapping[str, PreStopHook]) -> RuntimeOps:
+        """Return its calls."""
+        return RuntimeOps(
+            tools=self.tools,
+            intent=self.intent,
+            listing=listing,
+            state=RestartState(resolution=self.resolution),
+            specs=self.materials or {},
+            pre_stop_hooks=pre_stop_hooks,
+            preparation=self.preparation,
+            holding=self.holding,
+            followed=self.followed,
+        )
+
+
+class PodListing:
+    """All containers of a pod. ``exits`` are the ends of those that decide what may start next."""
+
+    def __init__(self, runtime: ports.RestartCalls, intent: intents.PodIntent) -> None:
+        self.exits: dict[ContainerId, reset.Exit] = {}
+        self._runtime = runtime
+        self._intent = intent
 
     async def containers(self) -> tuple[ContainerSummary, ...]:
-        seen = await self.tools.runtime.list_containers(pod_uid=self.intent.target.pod.uid)
+        seen = await self._runtime.list_containers(pod_uid=self._intent.target.pod.uid)
         await self._ask_exits(seen)
         return seen
 
-    @property
-    def is_first(self) -> bool:
-        news = (view for view in self.seen if view.ref.name in self.intent.names and view.id not in self.intent.old_ids)
+    def is_first(self, seen: Iterable[ContainerSummary]) -> bool:
+        old, names = self._intent.old_ids, self._intent.names
+        news = (view for view in seen if view.ref.name in names and view.id not in old)
         return all(view.state is ContainerState.CREATED for view in news)
 
-    def survivors(self) -> dict[str, ContainerId]:
-        found = {planned.name: reset.successors(self.intent, self.seen, planned.name) for planned in self.intent.plan}
-        return {name: views[-1].id for name, views in found.items() if views}
+    def survivors(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
+        """Return the newest container of each name, if it is not an old one."""
+        views = tuple(seen)
+        found = {planned.name: reset.successors(self._intent, views, planned.name) for planned in self._intent.plan}
+        return {name: made[-1].id for name, made in found.items() if made}
 
-    def ended(self, step: steps.Step) -> Outcome:
-        outcome = PlanRunner.ended(self, step)  # a dataclass with slots is another class than super() knows
-        if step.name is None or self.last_error:
-            return outcome
-        end = self.exits.get(step.container) if step.container is not None else None
-        detail = f"{step.name} ended with exit code {end.code if end is not None else 'unknown'}"
-        return self.outcome(outcome.result, detail=f"{detail}; kubelet does the rest")
+    def end_detail(self, end: steps.Step) -> str:
+        """Return by which container's end the rest was left to kubelet."""
+        if end.name is None:
+            return ""
+        found = self.exits.get(end.container) if end.container is not None else None
+        code = found.code if found is not None else "unknown"
+        return f"{end.name} ended with exit code {code}; kubelet does the rest"
 
-    async def _ask_exits(self, seen: tuple[ContainerSummary, ...]) -> None:
+    async def _ask_exits(self, seen: Sequence[ContainerSummary]) -> None:
         """Record the exit codes of ended init containers: they decide whether the next one may start."""
-        for planned in self.intent.plan:
+        for planned in self._intent.plan:
             if planned.role is ContainerRole.MAIN:
                 continue
-            for view in reset.successors(self.intent, seen, planned.name):
+            for view in reset.successors(self._intent, seen, planned.name):
                 if view.state in steps.LIVE or view.id in self.exits:
                     continue
                 try:
-                    info = await self.tools.runtime.container_status(view.id)
+                    info = await self._runtime.container_status(view.id)
                 except cri_errors.NotFound:
                     continue  # gone since the listing
                 self.exits[view.id] = reset.Exit(info.exit_code, info.finished_at)
 
 
-@dataclass(slots=True, kw_only=True)
-class KubeletAwarePlanRunner(PodPlanRunner):
-    """A runner that waits for kubelet's status. ``here_since`` is when a container was first listed (loop time)."""
+class KubeletView:
+    """What kubelet has seen of a pod, by the status that it publishes."""
 
-    here_since: dict[ContainerId, float] = field(default_factory=dict)
+    def __init__(self, pods: ports.Pods, intent: intents.PodIntent) -> None:
+        self._pods = pods
+        self._uid = intent.target.pod.uid
+        self._first_listed: dict[ContainerId, float] = {}  # by the loop's clock
 
-    def kubelet_status(self) -> Sequence[ContainerSpec]:
+    def containers(self) -> Sequence[ContainerSpec]:
         """Return the containers in kubelet's status of the pod."""
-        pod = self.pods.pods().get(self.intent.target.pod.uid)
+        pod = self._pods.pods().get(self._uid)
         return pod.containers if pod is not None else ()
 
-    def noticed(self) -> frozenset[ContainerId]:
-        """Return the containers that kubelet has seen; judged by age if the API server is unavailable."""
-        shown = {spec.container_id for spec in self.kubelet_status()}
+    def noticed(self, seen: Iterable[ContainerSummary]) -> frozenset[ContainerId]:
+        """Return the listed containers that kubelet has seen; judged by age if the API server is unavailable."""
+        shown = {spec.container_id for spec in self.containers()}
         now, wall = asyncio.get_running_loop().time(), time.time()
         found = set()
-        for view in self.seen:
-            age = max(now - self.here_since.setdefault(view.id, now), wall - view.created_at / _NANOSECONDS)
+        for view in seen:
+            age = max(now - self._first_listed.setdefault(view.id, now), wall - view.created_at / _NANOSECONDS)
             if view.id in shown or age > NOTICED_AFTER:
                 found.add(view.id)
         return frozenset(found)
@@ -101,12 +133,12 @@ class KubeletAwarePlanRunner(PodPlanRunner):
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Wait for a change; also for kubelet's status, if the step needs it."""
         if step.why not in (steps.StepReason.NOT_STARTED, steps.StepReason.NOT_SHOWN):
-            await next_change(changes, timeout=RELIST_SECONDS)
+            await listings.next_change(changes)
             return
-        uid, before = self.intent.target.pod.uid, self.kubelet_status()
-        await first_of(
-            self.pods.wait_for(uid, lambda pod: pod.containers != before, timeout=RELIST_SECONDS),
-            next_change(changes, timeout=RELIST_SECONDS),
+        before = self.containers()
+        await listings.first_of(
+            self._pods.wait_for(self._uid, lambda pod: pod.containers != before, timeout=listings.RELIST_SECONDS),
+            listings.next_change(changes),
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from kubemend.agent.actuator import plan_runner, progress, swap
+from kubemend.agent.actuator import listings, progress
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
 from kubemend.agent.actuator.dying import Rhythm
 from kubemend.agent.actuator.outcomes import Outcome, Result
@@ -161,8 +161,7 @@ async def test_memory_that_is_left_is_reported_while_the_driver_frees_it(rig: Ri
 async def test_memory_that_is_left_after_the_kill_is_reported(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, order: intents.SwapOrder
 ) -> None:
-    for module in (plan_runner, swap):
-        monkeypatch.setattr(module, "RELIST_SECONDS", 0.02)
+    monkeypatch.setattr(listings, "RELIST_SECONDS", 0.02)
     told, host = Told(), GpuHost()
     work = asyncio.create_task(freed(rig, host, told, takes=0.0, order=order, leave=60.0))
     async with asyncio.timeout(30):

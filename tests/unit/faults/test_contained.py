@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent.actuator.swap import _SwapRun
+from kubemend.agent.actuator.swap_calls import SwapCalls
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.condition_publisher import ConditionPublisher
 from kubemend.agent.faults.hangs import Hangs
@@ -165,7 +165,7 @@ async def test_restart_error_midway_closes_reports_and_frees_names(
 ) -> None:
     before = contained.count([Part.RESTART])
     with monkeypatch.context() as patched:
-        patched.setattr(_SwapRun, "make", broken)
+        patched.setattr(SwapCalls, "make", broken)
         condition = await env.ask()
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Failed")
     assert "internal error (IndexError in faults/test_contained.py:" in condition.message
@@ -182,13 +182,13 @@ async def test_frozen_container_runs_again_if_successor_fails(env: RestartEnv, m
     await env.pod.pods.put(replace(pod, restart_policy=RestartPolicy.NEVER))
     made = []
 
-    async def make(run: _SwapRun, *_: object, **__: object) -> None:
-        await run._freeze_old()
-        made.append(run)
+    async def make(calls: SwapCalls, *_: object, **__: object) -> None:
+        await calls._standby.freeze_old()
+        made.append(calls)
         broken()
 
     with monkeypatch.context() as patched:
-        patched.setattr(_SwapRun, "make", make)
+        patched.setattr(SwapCalls, "make", make)
         condition = await env.ask(containers="trainer")
     assert condition.reason == "Failed", condition
     assert made, "the swap tried to create the successor"
@@ -342,7 +342,7 @@ async def test_round_member_error_midway_is_reported_and_thawed(
     round_env: RoundEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(_SwapRun, "make", broken)
+        patched.setattr(SwapCalls, "make", broken)
         told = round_env.order()
         failed = await told.next()
     assert failed.phase is StepPhase.FAILED
