@@ -251,7 +251,7 @@ class Announcements(Protocol):
 class Gangs(Protocol):
     """Ask the component that restarts gangs together (``agent.hub``)."""
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
+    async def report_fault(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         """Report a fault to the hub and return its answer; ALONE if there is none before the timeout."""
 
     async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
@@ -262,7 +262,7 @@ class Gangs(Protocol):
 
 
 class _NoGangs:
-    async def take(
+    async def report_fault(
         self,
         target: ContainerRef,  # noqa: ARG002
         cause: admission.Cause,  # noqa: ARG002
@@ -289,12 +289,12 @@ class RoundMembers(Protocol):
 class Rounds(RoundMembers, Protocol):
     """Manage the round members on this node (``agent.rounds.participant.RoundParticipant``)."""
 
-    async def carry_out(self, order: rounds.Order, *, told: Callable[[rounds.Standing], None]) -> None: ...
+    async def handle_order(self, order: rounds.Order, *, on_result: Callable[[rounds.StepResult], None]) -> None: ...
     def release(self, round_id: str, pods: Collection[PodUid], /) -> None: ...
     def abort(self, round_id: str, pods: Collection[PodUid], /, *, reason: str) -> None: ...
     def guarding(self, failed: ContainerSummary, /) -> AbstractAsyncContextManager[asyncio.Event]: ...
-    def standings(self) -> tuple[rounds.Standing, ...]: ...
-    def tell_taken_up(self, told: Callable[[rounds.Standing], None]) -> None: ...
+    def step_results(self) -> tuple[rounds.StepResult, ...]: ...
+    def report_resumed(self, on_result: Callable[[rounds.StepResult], None]) -> None: ...
 
 
 class StoredIds(Protocol):

@@ -48,7 +48,7 @@ class FaultReporter:
         self._patience = patience
         self._dry_run = dry_run
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
+    async def report_fault(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         """Report a fault and return the answer; ALONE at once for a container that is in no gang."""
         gang = self._gang(target)
         if gang is None:
@@ -68,7 +68,7 @@ class FaultReporter:
 
     async def _report_and_wait(self, fault: Fault, *, patience: float) -> FaultAnswer:
         """Report a fault and wait for the answer. After the timeout the report continues, also to later leaders."""
-        answer = self._faults.tell(fault)
+        answer = self._faults.add(fault)
         try:
             if await aio.is_done_within(patience, answer):
                 return answer.result()
@@ -79,7 +79,7 @@ class FaultReporter:
             if not answer.done():
                 self._faults.leave_alone(fault.id)
 
-    async def tell(
+    async def report_exit(
         self,
         failure: Failure,
         *,
@@ -101,7 +101,7 @@ class FaultReporter:
             if gang is None:
                 return FaultAnswer.ALONE
             fault = await self._exit_fault(failure, gang)  # outside the timeout, which is for the answer
-            answer = self._faults.tell(fault)
+            answer = self._faults.add(fault)
             if ordered is None:
                 self._faults.leave_alone(failure.id)
                 return FaultAnswer.ALONE
@@ -118,7 +118,7 @@ class FaultReporter:
         fault = await self._exit_fault(failure, gang)
         if is_welcomed:
             return await self._report_and_wait(fault, patience=self._patience)
-        self._faults.tell(fault)
+        self._faults.add(fault)
         self._faults.leave_alone(fault.id)
         return FaultAnswer.ALONE
 

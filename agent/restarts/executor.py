@@ -69,7 +69,7 @@ class _Verified:
 class RoundHooks(Protocol):
     """Connect a restart to its gang's round (``agent.rounds.session.MemberSession``)."""
 
-    def take_on(self, plan: RestartPlan, *, pid: int | None) -> HoldSet:
+    def follow(self, plan: RestartPlan, *, pid: int | None) -> HoldSet:
         """Begin to follow a plan; return what holds the containers that it starts. ``pid`` is the process to end."""
 
     def record(self) -> rounds.Record:
@@ -165,7 +165,7 @@ class RestartExecutor:
         - ``followed`` is notified of each step.
         - ``part`` is set for a restart of a round, and follows it with ``old_pid``, the process to end.
         """
-        holding = part.take_on(plan, pid=old_pid) if part is not None else None
+        holding = part.follow(plan, pid=old_pid) if part is not None else None
         execution = execution_of(self._outside, plan, followed=followed, holding=holding)
         gates = self._outside.actuators.tools.gates
         record = part.record() if part is not None else None

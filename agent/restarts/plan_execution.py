@@ -95,7 +95,7 @@ class _Swaps(PlanExecution[SwapPlan]):
                 *(
                     swapper.carry_out(
                         swap.intent,
-                        material=swap.material,
+                        successor_spec=swap.successor_spec,
                         resolution=resolution,
                         followed=self.followed,
                         seen=None if is_again else swap.seen,
@@ -113,7 +113,7 @@ class _Swaps(PlanExecution[SwapPlan]):
         again = outcomes.together(
             await aio.side_by_side(
                 *(
-                    swapper.carry_out(swap.intent, material=None, followed=self.followed, holding=self._holding)
+                    swapper.carry_out(swap.intent, successor_spec=None, followed=self.followed, holding=self._holding)
                     for swap in self.plan.swaps
                 )
             )
@@ -128,7 +128,10 @@ class _Swaps(PlanExecution[SwapPlan]):
         assert self._holding is not None
         swapper, holding = self._outside.actuators.swap, self._holding
         await aio.side_by_side(
-            *(swapper.released(swap.intent, material=swap.material, holding=holding) for swap in self.plan.swaps)
+            *(
+                swapper.released(swap.intent, successor_spec=swap.successor_spec, holding=holding)
+                for swap in self.plan.swaps
+            )
         )
 
     async def give_back(self) -> None:
@@ -163,7 +166,7 @@ class _WholePod(PlanExecution[PodRestartPlan]):
     async def _carry_out(self, *, resolution: steps.Resolution, starts: bool) -> Outcome:
         return await self._outside.actuators.pods.carry_out(
             self.plan.intent,
-            materials=self.plan.materials if starts else None,
+            successor_specs=self.plan.successor_specs if starts else None,
             pre_stop_hooks=runtime_state.pre_stop_hooks(self.plan.pod),
             resolution=resolution,
             followed=self.followed,
@@ -182,7 +185,7 @@ class _WholePod(PlanExecution[PodRestartPlan]):
         """Run the hooks and links of its containers. Kubelet does this for the containers that it starts."""
         assert self._holding is not None
         actuator = self._outside.actuators.pods
-        await actuator.released(self.plan.intent, materials=self.plan.materials, holding=self._holding)
+        await actuator.released(self.plan.intent, successor_specs=self.plan.successor_specs, holding=self._holding)
 
 
 AnyExecution = PlanExecution[RestartPlan]

@@ -68,23 +68,27 @@ async def prepare(
         grace_seconds=0.0 if spec.kills else decision.grace_seconds,
         trigger=_trigger(pod, plan=plan, preferred=ref.name) if spec.kills else None,
     )
-    materials: Mapping[str, SuccessorSpec] | None = None
+    successor_specs: Mapping[str, SuccessorSpec] | None = None
     if spec.starts_containers:
-        materials = await runtime_state.materials(outside.runtime, intent, pod=pod, processes=outside.processes)
-    sweep = _sweep(pod.annotations, materials=(materials or {}).values())
+        successor_specs = await runtime_state.successor_specs(
+            outside.runtime, intent, pod=pod, processes=outside.processes
+        )
+    sweep = _sweep(pod.annotations, successor_specs=(successor_specs or {}).values())
     of_target = pod.container(ref.name)
     count = of_target.restart_count + 1 if of_target is not None else 1
-    if materials is not None:
-        count = materials[ref.name].successor.restart_count
-        materials = {
+    if successor_specs is not None:
+        count = successor_specs[ref.name].successor.restart_count
+        successor_specs = {
             name: replace(
-                material,
-                emptying=_emptying(material, after=_young_deaths(crashes, material, pod=pod, container=name)),
-                keeping=_keeping_in_rerun(material, pod=pod, intent=intent, container=name),
+                successor_spec,
+                emptying=_emptying(
+                    successor_spec, after=_young_deaths(crashes, successor_spec, pod=pod, container=name)
+                ),
+                keeping=_keeping_in_rerun(successor_spec, pod=pod, intent=intent, container=name),
             )
-            for name, material in materials.items()
+            for name, successor_spec in successor_specs.items()
         }
-    return restart_plan.PodRestartPlan(ref, count, intent, pod, materials, sweep=sweep)
+    return restart_plan.PodRestartPlan(ref, count, intent, pod, successor_specs, sweep=sweep)
 
 
 def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> NameAhead | None:
@@ -115,21 +119,21 @@ async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_pl
         return bare(intent)
     info = await outside.runtime.container_status(intent.old)
     try:
-        material = await runtime_state.material(
+        successor_spec = await runtime_state.successor_spec(
             outside.runtime, info, intent=intent, pod=pod, processes=outside.processes
         )
     except clone.CloneRefusedError as error:
         log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
         return bare(intent)
-    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
+    annotations = pod.annotations if pod is not None else successor_spec.sandbox_config.annotations
     sweep = keeping = None
     with contextlib.suppress(options.BadAnnotationError):  # the annotations have changed since the start
-        keeping = _keeping_in_swap(material, annotations, intent=intent)
+        keeping = _keeping_in_swap(successor_spec, annotations, intent=intent)
     with contextlib.suppress(options.BadAnnotationError):
         if len(options.parse(annotations).containers) <= 1:  # the state of others is unknown
-            sweep = _sweep(annotations, materials=[material])
-    emptying = _emptying(material, after=intent.empty_cache_after)
-    swap = restart_plan.Swap(intent, replace(material, emptying=emptying, keeping=keeping))
+            sweep = _sweep(annotations, successor_specs=[successor_spec])
+    emptying = _emptying(successor_spec, after=intent.empty_cache_after)
+    swap = restart_plan.Swap(intent, replace(successor_spec, emptying=emptying, keeping=keeping))
     return restart_plan.SwapPlan(intent.target, 0, (swap,), sweep=sweep)
 
 
@@ -209,51 +213,51 @@ async def _prepare_swap(
             created_at=now,
             grace_seconds=decision.grace_seconds,
         )
-        material = await runtime_state.material(
+        successor_spec = await runtime_state.successor_spec(
             outside.runtime, found.info, intent=intent, pod=pod, processes=outside.processes
         )
-        after = _young_deaths(crashes, material, pod=pod, container=name)
+        after = _young_deaths(crashes, successor_spec, pod=pod, container=name)
         intent = replace(intent, empty_cache_after=after)
-        material = replace(
-            material,
-            emptying=_emptying(material, after=after),
-            keeping=_keeping_in_swap(material, pod.annotations, intent=intent),
+        successor_spec = replace(
+            successor_spec,
+            emptying=_emptying(successor_spec, after=after),
+            keeping=_keeping_in_swap(successor_spec, pod.annotations, intent=intent),
             overlap_request=_overlap(pod, several=len(decision.orders) > 1),
         )
-        made.append((intent, material, found.siblings))
+        made.append((intent, successor_spec, found.siblings))
         if found is target:
-            count = material.successor.restart_count
+            count = successor_spec.successor.restart_count
     sweep = _sweep(
         pod.annotations,
-        materials=[material for _, material, _ in made],
+        successor_specs=[successor_spec for _, successor_spec, _ in made],
         waits_for=[intent.target.name for intent, _, _ in made],
     )
-    swaps = tuple(restart_plan.Swap(intent, material, siblings) for intent, material, siblings in made)
+    swaps = tuple(restart_plan.Swap(intent, successor_spec, siblings) for intent, successor_spec, siblings in made)
     return restart_plan.SwapPlan(target.view.ref, count, swaps, sweep=sweep)
 
 
 def _sweep(
-    annotations: Mapping[str, str], *, materials: Iterable[SuccessorSpec], waits_for: Iterable[str] = ()
+    annotations: Mapping[str, str], *, successor_specs: Iterable[SuccessorSpec], waits_for: Iterable[str] = ()
 ) -> shm.Request | None:
     """Return the cleanup before the start; None if the pod's annotations do not request one."""
     if options.Clean.SHM not in options.clean(annotations):
         return None
-    return shm.Request(tuple(material.shared_memory for material in materials), tuple(waits_for))
+    return shm.Request(tuple(successor_spec.shared_memory for successor_spec in successor_specs), tuple(waits_for))
 
 
-def _young_deaths(crashes: cache.Crashes, material: SuccessorSpec, *, pod: PodView, container: str) -> int:
+def _young_deaths(crashes: cache.Crashes, successor_spec: SuccessorSpec, *, pod: PodView, container: str) -> int:
     """Return the number of young deaths because of which a container's cache is emptied; 0: it is kept."""
     decision = cache.decide(
-        crashes, container=container, found=material.compile_cache, pod_options=options.parse(pod.annotations)
+        crashes, container=container, found=successor_spec.compile_cache, pod_options=options.parse(pod.annotations)
     )
     log.debug("cache.decided", pod=str(pod.ref), container=container, reason=decision.reason.value)
     return decision.young_deaths if decision.empties else 0
 
 
-def _emptying(material: SuccessorSpec, *, after: int) -> cache.Request | None:
-    if not after or isinstance(material.compile_cache, cache.NotOurs):
+def _emptying(successor_spec: SuccessorSpec, *, after: int) -> cache.Request | None:
+    if not after or isinstance(successor_spec.compile_cache, cache.NotOurs):
         return None
-    return cache.Request(material.compile_cache, young_deaths=after)
+    return cache.Request(successor_spec.compile_cache, young_deaths=after)
 
 
 def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:
@@ -263,23 +267,23 @@ def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:
 
 
 def _keeping(
-    material: SuccessorSpec, annotations: Mapping[str, str], *, container: str, old: ContainerId, refused: str
+    successor_spec: SuccessorSpec, annotations: Mapping[str, str], *, container: str, old: ContainerId, refused: str
 ) -> keep.Request | None:
     """Return what a successor keeps; None if the pod's annotations do not request it. Raises BadAnnotationError."""
     paths = options.kept_paths(annotations)
-    return keep.Request(container, paths, old, material.mount_points, refused=refused) if paths else None
+    return keep.Request(container, paths, old, successor_spec.mount_points, refused=refused) if paths else None
 
 
 def _keeping_in_swap(
-    material: SuccessorSpec, annotations: Mapping[str, str], *, intent: intents.Intent
+    successor_spec: SuccessorSpec, annotations: Mapping[str, str], *, intent: intents.Intent
 ) -> keep.Request | None:
     """Return what a container's successor keeps in a swap."""
-    refused = keep.obstacle_of_swap(intent.order, has_snapshots=material.original is None)
-    return _keeping(material, annotations, container=intent.target.name, old=intent.old, refused=refused)
+    refused = keep.obstacle_of_swap(intent.order, has_snapshots=successor_spec.original is None)
+    return _keeping(successor_spec, annotations, container=intent.target.name, old=intent.old, refused=refused)
 
 
 def _keeping_in_rerun(
-    material: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
+    successor_spec: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
 ) -> keep.Request | None:
     """Return what a container's successor keeps in a rerun."""
     planned = next(each for each in intent.plan if each.name == container)
@@ -287,7 +291,7 @@ def _keeping_in_rerun(
     order = intents.SwapOrder.of(policy=pod.policy_of(container), grace_seconds=intent.grace_seconds)
     is_restarted = order.exit_is_restarted and spec is not None and not spec.restart_rules
     refused = keep.obstacle_of_rerun(role=planned.role, exit_is_restarted=is_restarted)
-    return _keeping(material, pod.annotations, container=container, old=planned.old[-1], refused=refused)
+    return _keeping(successor_spec, pod.annotations, container=container, old=planned.old[-1], refused=refused)
 
 
 def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:

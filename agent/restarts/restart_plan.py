@@ -94,7 +94,7 @@ class Swap:
     """One container's swap. ``seen`` is the listing on which the decision is based."""
 
     intent: intents.Intent
-    material: SuccessorSpec | None
+    successor_spec: SuccessorSpec | None
     seen: Sequence[ContainerSummary] | None = None
 
 
@@ -127,7 +127,7 @@ class SwapPlan(RestartPlan):
 
     @property
     def specs(self) -> Mapping[str, SuccessorSpec]:
-        return {swap.intent.target.name: swap.material for swap in self.swaps if swap.material is not None}
+        return {swap.intent.target.name: swap.successor_spec for swap in self.swaps if swap.successor_spec is not None}
 
     def bare(self) -> RestartPlan:
         return replace(self, swaps=tuple(Swap(swap.intent, None) for swap in self.swaps), sweep=None)
@@ -158,11 +158,11 @@ class ProcessPlan(RestartPlan):
 
 @dataclass(frozen=True, slots=True)
 class PodRestartPlan(RestartPlan):
-    """Restart a whole pod. ``materials`` None: kubelet starts the missing containers (a replay, a reset, the rules)."""
+    """Restart a whole pod. Without ``successor_specs`` kubelet starts the missing containers (replay, reset, rules)."""
 
     intent: intents.PodIntent
     pod: PodView | None = None
-    materials: Mapping[str, SuccessorSpec] | None = None
+    successor_specs: Mapping[str, SuccessorSpec] | None = None
 
     @property
     def entries(self) -> tuple[intents.AnyIntent, ...]:
@@ -178,11 +178,11 @@ class PodRestartPlan(RestartPlan):
 
     @property
     def specs(self) -> Mapping[str, SuccessorSpec]:
-        return self.materials or {}
+        return self.successor_specs or {}
 
     @property
     def not_kept(self) -> str:
-        if self.materials is not None or self.pod is None:
+        if self.successor_specs is not None or self.pod is None:
             return ""
         try:
             paths = options.kept_paths(self.pod.annotations)
@@ -191,7 +191,7 @@ class PodRestartPlan(RestartPlan):
         return f"{', '.join(paths)} not kept: {keep.KUBELET}" if paths else ""
 
     def bare(self) -> RestartPlan:
-        return replace(self, materials=None, pod=None, sweep=None)
+        return replace(self, successor_specs=None, pod=None, sweep=None)
 
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
         lasting = {planned.name for planned in self.intent.plan if planned.role is not ContainerRole.INIT}

@@ -199,7 +199,7 @@ class RestartScheduler:
     async def _is_handled_by_hub(self, request: Request) -> bool:
         """Return whether the hub handles the fault, or has decided against a restart."""
         cause = request.cause()
-        taken = await self._gangs.take(request.target, cause, kind=request.kind)
+        taken = await self._gangs.report_fault(request.target, cause, kind=request.kind)
         if taken is FaultAnswer.ROUND:
             log.info("restart.left_to_round", container=str(request.target), cause=cause.code)
         elif taken is FaultAnswer.NOTHING:

@@ -28,14 +28,14 @@ _UNKILLABLE = 2
 class PodHolder:
     """Follow one pod.
 
-    ``changed`` is set at each change. ``strangers`` are the containers that kubelet started, ``created`` those that it
-    has created and not started. ``on_deleted`` is called when the pod is being deleted or ended (an eviction, the
-    node's shutdown), or is gone.
+    - ``changed`` is set at each change.
+    - ``kubelet_started`` has the containers that kubelet started, ``created`` those that it created but did not start.
+    - ``on_deleted`` is called when the pod is being deleted or ended (an eviction, the node's shutdown), or is gone.
     """
 
     def __init__(self, pod: PodRef, *, outside: Dependencies, holding: HoldSet, on_deleted: Callable[[], None]) -> None:
         self.changed = asyncio.Event()
-        self.strangers: set[ContainerId] = set()
+        self.kubelet_started: set[ContainerId] = set()
         self.created: set[ContainerId] = set()
         self._pod = pod
         self._outside = outside
@@ -123,7 +123,7 @@ class PodHolder:
     def _all_run(self) -> bool:
         self.changed.clear()
         mine = (view for view in self._outside.events.containers() if view.ref.pod.uid == self._pod.uid)
-        newest = members.newest(view for view in mine if view.id not in self._holding.spared)
+        newest = members.newest(view for view in mine if view.id not in self._holding.excluded)
         return all(name in newest and _runs(newest[name]) for name in self._holding.names)
 
     def _is_there(self) -> bool:
@@ -142,7 +142,7 @@ class PodHolder:
         view = event.container
         if event.kind is not EventKind.CREATED:
             self.created.discard(view.id)
-        if not self._holding.takes(view.ref.name) or view.id in self._holding.spared:
+        if not self._holding.takes(view.ref.name) or view.id in self._holding.excluded:
             return
         if event.kind is EventKind.CREATED and view.restart_id is None:
             self.created.add(view.id)
@@ -153,7 +153,7 @@ class PodHolder:
     def _hold_soon(self, view: ContainerSummary) -> None:
         foreign = view.restart_id is None
         if foreign:
-            self.strangers.add(view.id)
+            self.kubelet_started.add(view.id)
         task = asyncio.create_task(self._hold(view, foreign=foreign), name=f"catch {view.ref}")
         self._catching.add(task)
         task.add_done_callback(self._catching.discard)

@@ -69,7 +69,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         members=members,
         nodes=nodes,
         restarts=restarts,
-        recreator=PodReplacer(api=api, on_outcome=relay.replaced),
+        pod_replacer=PodReplacer(api=api, on_outcome=relay.replaced),
         events=events,
         sessions=hub.sessions().get,
         metrics=metrics,

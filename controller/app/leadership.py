@@ -74,7 +74,7 @@ class LeadershipTerms:
         coordinator = GangCoordinator(outside=outside, term=term)
         async with asyncio.TaskGroup() as tasks:
             aio.spawn_eternal(tasks, outside.restarts.run(), name="restarts")
-            aio.spawn_eternal(tasks, outside.recreator.run(), name="recreator")
+            aio.spawn_eternal(tasks, outside.pod_replacer.run(), name="pod-replacer")
             aio.spawn_eternal(tasks, self._run_jobsets(), name="jobsets")
             aio.spawn_eternal(tasks, coordinator.run(), name="coordinator")
             if self._policy is not None:

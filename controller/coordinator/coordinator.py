@@ -23,7 +23,7 @@ from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.hub.ports import Session
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.members import NodeName, PodRef, PodUid
-from kubemend.controller.model.rounds import PodGone, StepTold
+from kubemend.controller.model.rounds import PodGone, StepResult
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.restarts.pod_replacer import Outcome
 from kubemend.controller.restarts.store import RestartChange, RestartChangeKind
@@ -272,7 +272,7 @@ class GangCoordinator:
 
     def _handle_result(self, session: Session, result: pb.StepResult) -> None:
         """Forward a member's result to its round. A member that is held for no current round is released."""
-        step = wire.standing(result)
+        step = wire.step_result(result)
         if step is None:
             return
         if result.attempt and (member := self._outside.members.by_uid(step.pod)) is not None:
@@ -284,7 +284,7 @@ class GangCoordinator:
             log.warning("round.unknown", round=result.round, node=session.node, pod=result.pod.name)
             session.send(wire.abort(result.round, pods=frozenset({step.pod}), reason="the round is over"))
 
-    def _round_of(self, step: StepTold) -> "round_runner.RoundRunner | None":
+    def _round_of(self, step: StepResult) -> "round_runner.RoundRunner | None":
         member = self._outside.members.by_uid(step.pod)
         worker = self._workers.get(member.gang) if member is not None else None
         return worker.runner if worker is not None else None

@@ -24,7 +24,15 @@ from kubemend.controller.decisions.facts import Decision, Kind
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.faults import Fault, Request
 from kubemend.controller.model.members import Member
-from kubemend.controller.model.rounds import Cancelled, FaultTold, MemberSeen, NodeTold, PodGone, RoundEvent, RoundRef
+from kubemend.controller.model.rounds import (
+    Cancelled,
+    FaultReported,
+    MemberSeen,
+    NodeChanged,
+    PodGone,
+    RoundEvent,
+    RoundRef,
+)
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.rounds.outcome import Mended
 
@@ -66,7 +74,7 @@ class GangWorker:
         self._awake = asyncio.Event()
         self._deciding = False
         self._runner: RoundRunner | None = None
-        self._joined: dict[FaultTold, Fault] = {}
+        self._joined: dict[FaultReported, Fault] = {}
         self._last_record: Mended | None = None
         self._taken: set[str] = set()
         self._settled = asyncio.Event()
@@ -149,7 +157,7 @@ class GangWorker:
         self._wake_up()
         self.forward(Cancelled(why))
 
-    def node_changed(self, event: NodeTold) -> None:
+    def node_changed(self, event: NodeChanged) -> None:
         """Handle that a node or its agent has appeared or disappeared."""
         self.forward(event)
 
@@ -257,7 +265,7 @@ class GangWorker:
         self.forward(*(round_runner.node_event(node, outside=self._outside) for node in sorted(away)))
         self.jobset_changed()  # it may have changed since the decision, or since a previous leader began the round
 
-    def _over(self, round_: RoundRunner, again: tuple[FaultTold, ...]) -> None:
+    def _over(self, round_: RoundRunner, again: tuple[FaultReported, ...]) -> None:
         ended = round_.round
         self._runner = None
         if round_.released_at is not None:

@@ -7,7 +7,7 @@ from kubemend.common.coordination import FaultKind
 from kubemend.controller.decisions.facts import needs_recreation
 from kubemend.controller.model.faults import Cause, Fault
 from kubemend.controller.model.members import Member, PodUid
-from kubemend.controller.model.rounds import FaultTold
+from kubemend.controller.model.rounds import FaultReported
 from kubemend.controller.restarts.objects import Restart
 
 _NOT_HELD = -math.inf
@@ -77,9 +77,9 @@ class PendingQueue:
         return everything
 
 
-def fault_event(fault: Fault) -> FaultTold:
+def fault_event(fault: Fault) -> FaultReported:
     """Return a fault in the form that the round under way takes."""
-    return FaultTold(
+    return FaultReported(
         pod=fault.pod.uid,
         code=fault.code,
         message=fault.message,
@@ -88,7 +88,7 @@ def fault_event(fault: Fault) -> FaultTold:
     )
 
 
-def synthesize_fault(event: FaultTold, *, member: Member, round_id: str, now: float) -> Fault:
+def synthesize_fault(event: FaultReported, *, member: Member, round_id: str, now: float) -> Fault:
     """Return the fault that a round found itself and no agent reported: the agent has released its member."""
     return Fault(
         id=f"{round_id}/again",

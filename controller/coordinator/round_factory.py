@@ -13,7 +13,7 @@ from kubemend.controller.coordinator.wire import Orders
 from kubemend.controller.decisions.facts import Decision
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.faults import Cause, Fault
-from kubemend.controller.model.rounds import FaultTold, RoundRef
+from kubemend.controller.model.rounds import FaultReported, RoundRef
 from kubemend.controller.restarts.objects import NewRound, Restart
 from kubemend.controller.restarts.store import Begun
 from kubemend.controller.rounds import machine, status
@@ -31,7 +31,7 @@ class RoundFactory:
         *,
         outside: Dependencies,
         term: Term,
-        over: Callable[[RoundRunner, tuple[FaultTold, ...]], None],
+        over: Callable[[RoundRunner, tuple[FaultReported, ...]], None],
     ) -> None:
         self._gang = gang
         self._outside = outside
@@ -97,7 +97,7 @@ class RoundFactory:
             kept=kept,
             members=members,
             nodes=self._gang.nodes(members),
-            told=(),
+            results=(),
             opted_in_namespaces=self._outside.policy.namespaces,
             limits=round_report.limits(self._outside.policy.limits, restart),
             max_unavailable=restart.spec.unavailable(len(members)),

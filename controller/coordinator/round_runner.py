@@ -12,7 +12,7 @@ from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.wire import Orders
 from kubemend.controller.model import rounds
 from kubemend.controller.model.members import NodeName
-from kubemend.controller.model.rounds import FaultTold, NodeTold, RoundEvent
+from kubemend.controller.model.rounds import FaultReported, NodeChanged, RoundEvent
 from kubemend.controller.rounds import machine, status
 from kubemend.controller.rounds.states import Advance, MemberPhase, Round
 
@@ -31,7 +31,7 @@ class RoundRunner:
         *,
         orders: Orders,
         outside: Dependencies,
-        over: Callable[["RoundRunner", tuple[FaultTold, ...]], None],
+        over: Callable[["RoundRunner", tuple[FaultReported, ...]], None],
     ) -> None:
         """``over`` is called once, with the faults that must be decided about after the round."""
         self._round = first.round
@@ -105,8 +105,8 @@ class RoundRunner:
         before, self._round = self._round, advance.round
         self._awaited = advance.round.count(MemberPhase.STOPPING, MemberPhase.RELEASING)
         if before.phase is not advance.round.phase:
-            stands = {stand.value: count for stand, count in advance.round.tally.items() if count}
-            log.info("round.phase", round=self.id, phase=advance.round.phase.value, members=stands)
+            phases = {phase.value: count for phase, count in advance.round.tally.items() if count}
+            log.info("round.phase", round=self.id, phase=advance.round.phase.value, members=phases)
         for effect in advance.effects:
             self._do(effect)
         if self._alarm is not None:
@@ -129,7 +129,7 @@ class RoundRunner:
                     session.send(message)
             case rounds.Recreate():
                 log.info("round.recreate", round=self.id, pod=str(effect.pod), reason=effect.reason, force=effect.force)
-                self._outside.recreator.recreate(effect)
+                self._outside.pod_replacer.recreate(effect)
                 if effect.device_failure:
                     gang, node = self._round.ref.gang, self._round.members[effect.pod.uid].member.node
                     self._outside.jobsets.left(gang, node=node, code=effect.reason, pod=effect.pod.uid)
@@ -137,10 +137,10 @@ class RoundRunner:
                 self._outside.restarts.set_status(self.id, status.render(self._round))
 
 
-def node_event(node: NodeName, *, outside: Dependencies) -> NodeTold:
+def node_event(node: NodeName, *, outside: Dependencies) -> NodeChanged:
     """Return a node's state: whether its agent is connected, and whether the node is ready and in service."""
     view = outside.nodes.view(node)
-    return NodeTold(
+    return NodeChanged(
         node=node,
         connected=outside.sessions(node) is not None,
         lost=view is None or view.ready is not True,

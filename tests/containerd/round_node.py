@@ -23,7 +23,7 @@ from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.model.rounds import Order, Standing
+from kubemend.agent.model.rounds import Order, StepResult
 from kubemend.agent.model.workloads import (
     Allocations,
     ContainerId,
@@ -69,22 +69,22 @@ class Told:
     """The reported phase of a member. ``quiet`` is set while no restart acts."""
 
     quiet: asyncio.Event
-    standings: list[Standing] = field(default_factory=list)
+    step_results: list[StepResult] = field(default_factory=list)
 
-    def __call__(self, standing: Standing) -> None:
-        if standing.reason != NOT_STARTED:
-            self.standings.append(standing)
+    def __call__(self, step_result: StepResult) -> None:
+        if step_result.reason != NOT_STARTED:
+            self.step_results.append(step_result)
 
     @property
     def phases(self) -> list[StepPhase]:
-        return [standing.phase for standing in self.standings]
+        return [step_result.phase for step_result in self.step_results]
 
-    async def until(self, phase: StepPhase) -> Standing:
+    async def until(self, phase: StepPhase) -> StepResult:
         """Wait for the phase; the runtime learns a little later that the containers of a stopped member are dead."""
         await eventually.true(lambda: phase in self.phases, look_again=0.002)
         if phase is StepPhase.STOPPED:
             await eventually.true(self.quiet.is_set, look_again=0.002)
-        return next(standing for standing in self.standings if standing.phase is phase)
+        return next(step_result for step_result in self.step_results if step_result.phase is phase)
 
 
 @dataclass
@@ -101,12 +101,14 @@ class Agent:
     def order(self, order: Order) -> Told:
         """Have an order carried out."""
         told = Told(self.restarts.quiet)
-        self.tasks.append(asyncio.create_task(self.rounds.carry_out(order, told=told), name=f"order {order.pod}"))
+        self.tasks.append(
+            asyncio.create_task(self.rounds.handle_order(order, on_result=told), name=f"order {order.pod}")
+        )
         return told
 
     async def stands(self, phase: StepPhase) -> None:
         """Wait until the only member reports that phase."""
-        await eventually.true(lambda: [standing.phase for standing in self.rounds.standings()] == [phase])
+        await eventually.true(lambda: [step_result.phase for step_result in self.rounds.step_results()] == [phase])
 
     async def nothing_is_open(self) -> None:
         """Wait until the journal has no open restart."""

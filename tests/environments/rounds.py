@@ -14,7 +14,7 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.state.heartbeat import Mark, Poll
 from kubemend.agent.health.state.next_step import Look
-from kubemend.agent.model.rounds import Order, Standing
+from kubemend.agent.model.rounds import Order, StepResult
 from kubemend.agent.model.workloads import (
     Allocations,
     ContainerId,
@@ -54,28 +54,28 @@ class Told:
     """
 
     settled: Callable[[], bool]
-    standings: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
-    deaths: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
-    starts: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
+    step_results: "asyncio.Queue[StepResult]" = field(default_factory=asyncio.Queue)
+    deaths: "asyncio.Queue[StepResult]" = field(default_factory=asyncio.Queue)
+    starts: "asyncio.Queue[StepResult]" = field(default_factory=asyncio.Queue)
 
-    def put(self, standing: Standing) -> None:
+    def put(self, step_result: StepResult) -> None:
         apart = {session.NOT_STARTED: self.deaths, "Starting": self.starts}
-        is_stopped = standing.phase is StepPhase.STOPPED
-        (apart.get(standing.reason, self.standings) if is_stopped else self.standings).put_nowait(standing)
+        is_stopped = step_result.phase is StepPhase.STOPPED
+        (apart.get(step_result.reason, self.step_results) if is_stopped else self.step_results).put_nowait(step_result)
 
-    async def next(self) -> Standing:
+    async def next(self) -> StepResult:
         """Return the next state, except deaths and starts; one that has stopped is held then."""
         async with asyncio.timeout(DEADLINE):
-            standing = await self.standings.get()
-            if standing.phase is StepPhase.STOPPED:
+            step_result = await self.step_results.get()
+            if step_result.phase is StepPhase.STOPPED:
                 await eventually.true(self.settled)
-            return standing
+            return step_result
 
-    async def death(self) -> Standing:
+    async def death(self) -> StepResult:
         async with asyncio.timeout(DEADLINE):
             return await self.deaths.get()
 
-    async def start(self) -> Standing:
+    async def start(self) -> StepResult:
         async with asyncio.timeout(DEADLINE):
             return await self.starts.get()
 
@@ -87,12 +87,12 @@ class Gangs:
     answer: FaultAnswer = FaultAnswer.ALONE
     asked: list[tuple[ContainerRef, FaultKind]] = field(default_factory=list)
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
+    async def report_fault(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         self.asked.append((target, kind))
         return self.answer
 
     async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
-        return await self.take(target, cause, kind=FaultKind.DEVICE)
+        return await self.report_fault(target, cause, kind=FaultKind.DEVICE)
 
 
 class RoundEnv:
@@ -159,7 +159,7 @@ class RoundEnv:
     def order(self, **changes: Any) -> Told:
         """Carry out an order."""
         told = Told(self._is_settled)
-        work = self.rounds.carry_out(order(**changes), told=told.put)
+        work = self.rounds.handle_order(order(**changes), on_result=told.put)
         self.tasks.append(asyncio.create_task(work, name="order"))
         return told
 
@@ -179,7 +179,7 @@ class RoundEnv:
 
     async def stands(self, phase: StepPhase) -> None:
         """Wait until the only member reaches the phase."""
-        await eventually.true(lambda: [standing.phase for standing in self.rounds.standings()] == [phase])
+        await eventually.true(lambda: [step_result.phase for step_result in self.rounds.step_results()] == [phase])
 
     async def die(self) -> None:
         """Kill the agent without cleanup. Containers on exec hold run: the kernel has no process to ask."""

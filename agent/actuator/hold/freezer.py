@@ -121,9 +121,9 @@ class Freezer:
         if group is None:
             return False
         try:
-            if (text := group.mark) is not None and (mark := Mark.parse(text)).state != cgroups.LET_GO:
+            if (text := group.mark) is not None and (mark := Mark.parse(text)).state != cgroups.RELEASED:
                 now = time.clock_gettime(time.CLOCK_BOOTTIME)
-                group.put_mark(str(replace(mark, state=cgroups.LET_GO, at=now)))
+                group.put_mark(str(replace(mark, state=cgroups.RELEASED, at=now)))
         except OSError as error:
             log.error("freezer.not_marked", container=container_id, error=str(error))  # it must run in any case
         try:

@@ -103,7 +103,7 @@ class _Old:
 
     def thaw(self) -> None:
         if self._state == cgroups.REPLACED:
-            self._put(cgroups.LET_GO)
+            self._put(cgroups.RELEASED)
         self.cgroup.thaw()
 
     def kill(self) -> None:

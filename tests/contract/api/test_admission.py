@@ -188,11 +188,11 @@ async def test_the_controller_has_a_pod_recreated(
 ) -> None:
     pod = members.PodRef(scene.namespace, "asked", members.PodUid(await named(administrator, scene, "asked")))
     outcomes: asyncio.Queue[pod_replacer.Outcome] = asyncio.Queue()
-    recreator = pod_replacer.PodReplacer(
+    replacer = pod_replacer.PodReplacer(
         api=callers["controller"], on_outcome=lambda _, outcome, __: outcomes.put_nowait(outcome)
     )
-    async with background.running(recreator.run()), asyncio.timeout(60):
-        recreator.recreate(Recreate(pod, reason="DeviceFailure", message="Xid79", device_failure=True))
+    async with background.running(replacer.run()), asyncio.timeout(60):
+        replacer.recreate(Recreate(pod, reason="DeviceFailure", message="Xid79", device_failure=True))
         assert await outcomes.get() is pod_replacer.Outcome.DELETED
 
 

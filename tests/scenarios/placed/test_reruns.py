@@ -150,6 +150,6 @@ async def test_relist_before_each_change_of_a_rerun(
 async def _let_look_after(restart: AnyExecution, *, actuator: PodActuator, looks: Looks) -> Outcome:
     assert isinstance(restart.plan, PodRestartPlan)
     try:
-        return await actuator.carry_out(restart.plan.intent, materials=restart.plan.materials)
+        return await actuator.carry_out(restart.plan.intent, successor_specs=restart.plan.successor_specs)
     finally:
         await looks.release()

@@ -43,12 +43,12 @@ class Swap:
         gates = ReleaseGates(
             driver=host, processes=host, patience=Patience(before=5.0, answer=5.0, leave=self.leave, stuck=60.0)
         )
-        material = await self.rig.material(intent)
+        successor_spec = await self.rig.successor_spec(intent)
         actuator = SwapActuator(replace(self.rig.tools(), gates=gates))
         around = gates.around([intent], devices=frozenset({GPU}), proof=self.proof, judge=self.judge)
         async with around as visit:
             await visit.remembered()
-            return await actuator.carry_out(intent, material=material)
+            return await actuator.carry_out(intent, successor_spec=successor_spec)
 
 
 @ORDERS

@@ -72,11 +72,11 @@ class Swap:
         self.told: Sequence[DeviceProof] = ()
 
     async def run(self) -> Outcome:
-        material = await self.rig.material(self.intent)
+        successor_spec = await self.rig.successor_spec(self.intent)
         actuator = SwapActuator(replace(self.rig.tools(), gates=self.gates))
         async with self.gates.around([self.intent], devices=frozenset({GPU}), proof=self.proof) as visit:
             await visit.remembered()
-            outcome = await actuator.carry_out(self.intent, material=material)
+            outcome = await actuator.carry_out(self.intent, successor_spec=successor_spec)
             self.told = visit.proving.results
             return outcome
 

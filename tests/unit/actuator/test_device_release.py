@@ -286,13 +286,13 @@ class Swap:
 
     async def run(self, *, open_first: bool = False, holding: HoldSet | None = None) -> Outcome:
         """Carry it out; with ``open_first`` once its gate is open, with ``holding`` for a round."""
-        material = await self.rig.material(self.intent)
+        successor_spec = await self.rig.successor_spec(self.intent)
         actuator = SwapActuator(replace(self.rig.tools(), gates=self.gates))
         async with self.gates.around([self.intent], devices=frozenset({GPU})) as visit:
             await visit.remembered()
             if open_first:
                 await judgement(visit)
-            return await actuator.carry_out(self.intent, material=material, holding=holding)
+            return await actuator.carry_out(self.intent, successor_spec=successor_spec, holding=holding)
 
     async def stopped(self) -> None:
         """Wait until the old container has been stopped."""

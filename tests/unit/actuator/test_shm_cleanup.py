@@ -113,7 +113,7 @@ async def test_swap_cleans_between_old_death_and_successor_run(
     broom = FakeBroom(rig)
     intent = rig.intent(order=order)
     outcome = await rig.actuator().carry_out(
-        intent, material=await rig.material(intent), preparation=StartPreparation(sweep(broom))
+        intent, successor_spec=await rig.successor_spec(intent), preparation=StartPreparation(sweep(broom))
     )
     assert outcome.result is Result.SWAPPED
     assert broom.calls == [before]
@@ -126,7 +126,7 @@ async def test_container_that_ended_by_itself_is_cleaned_up(rig: Rig) -> None:
     broom = FakeBroom(rig)
     intent = rig.intent()
     await rig.actuator().carry_out(
-        intent, material=await rig.material(intent), preparation=StartPreparation(sweep(broom))
+        intent, successor_spec=await rig.successor_spec(intent), preparation=StartPreparation(sweep(broom))
     )
     assert broom.calls == [["CreateContainer"] * 2], "one of them only takes the next name"
 
@@ -135,9 +135,11 @@ async def test_nothing_is_cleaned_under_kubelets_container(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent = rig.intent()
     broom = FakeBroom(rig)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     await rig.kubelet_creates(attempt=1)
-    outcome = await rig.actuator().carry_out(intent, material=material, preparation=StartPreparation(sweep(broom)))
+    outcome = await rig.actuator().carry_out(
+        intent, successor_spec=successor_spec, preparation=StartPreparation(sweep(broom))
+    )
     assert outcome.result is Result.ADOPTED
     assert broom.used == []
 
@@ -146,10 +148,10 @@ async def test_rerun_cleans_before_the_first_init_container(rig: Rig) -> None:
     async with pod_rig.made(rig) as pod:
         broom = FakeBroom(rig)
         intent = pod.intent()
-        materials = await pod.materials(intent)
+        successor_specs = await pod.successor_specs(intent)
         rig.server.calls.clear()
         preparation = StartPreparation(sweep(broom))
-        outcome = await pod.actuator().carry_out(intent, materials=materials, preparation=preparation)
+        outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs, preparation=preparation)
         assert outcome.result is Result.RERUN
         (before,) = broom.calls
         assert before.count("RemoveContainer") == len(pod_rig.ROLES), "all of the old have gone"
@@ -161,12 +163,14 @@ async def test_rerun_begun_by_kubelet_cleans_nothing(rig: Rig) -> None:
         broom = FakeBroom(rig)
         intent = pod.intent()
         made = sweep(broom)
-        materials = await pod.materials(intent)
+        successor_specs = await pod.successor_specs(intent)
         for container in pod.old.values():
             await rig.cri.remove_container(container)
         init = await pod.kubelet_starts("prepare", attempt=1)
         rig.server.runtime.exit(init, exit_code=0)
-        outcome = await pod.actuator().carry_out(intent, materials=materials, preparation=StartPreparation(made))
+        outcome = await pod.actuator().carry_out(
+            intent, successor_specs=successor_specs, preparation=StartPreparation(made)
+        )
         assert outcome.result is Result.RERUN
         assert [view.ref.name for view in await pod.containers() if view.state is ContainerState.RUNNING]
         assert broom.used == []

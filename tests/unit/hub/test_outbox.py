@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kubemend.agent.hub.open_faults import Fault, OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
-from kubemend.agent.model.rounds import Standing
+from kubemend.agent.model.rounds import StepResult
 from kubemend.agent.model.workloads import PodUid
 from kubemend.common.coordination import FaultAnswer, FaultKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
@@ -39,10 +39,10 @@ class World:
     """The node, its outbox, and a hub at the other end of a stream that may lose messages in transit."""
 
     def __init__(self) -> None:
-        self.standings: dict[PodUid, Standing] = {}
+        self.step_results: dict[PodUid, StepResult] = {}
         self.hub = Listener()
         self.faults = OpenFaults(now=lambda: 100.0)
-        about = HelloInfo("n", epoch=lambda: 0, standings=lambda: tuple(self.standings.values()))
+        about = HelloInfo("n", epoch=lambda: 0, step_results=lambda: tuple(self.step_results.values()))
         self.outbox = Outbox(introduction=about, faults=self.faults)
         self.faults.on_new(self.outbox.wake)
         self.unanswered: set[str] = set()
@@ -51,22 +51,22 @@ class World:
     def step(self, number: int) -> None:
         """Advance a member by one phase in its round."""
         uid = builders.ref(number).uid
-        before = self.standings.get(uid)
+        before = self.step_results.get(uid)
         at = PHASES.index(before.phase) + 1 if before is not None else 0
         if at < len(PHASES):
-            standing = replace(builders.standing(number), phase=PHASES[at])
-            self.standings[uid] = standing
-            self.outbox.result(standing)
+            step_result = replace(builders.step_result(number), phase=PHASES[at])
+            self.step_results[uid] = step_result
+            self.outbox.result(step_result)
 
     def phases(self) -> dict[str, int]:
         """Return the members' phases, as numbers of the wire."""
-        return {uid: PHASES.index(standing.phase) + 1 for uid, standing in self.standings.items()}
+        return {uid: PHASES.index(step_result.phase) + 1 for uid, step_result in self.step_results.items()}
 
     def fail(self, number: int) -> None:
         """Make a member fail."""
         self._serial += 1
         fault_id = f"f{self._serial}"
-        self.faults.tell(
+        self.faults.add(
             Fault(fault_id, builders.trainer(number), builders.GANG, FaultKind.EXIT, "Exit1", "it ended", 100.0)
         )
         self.unanswered.add(fault_id)
@@ -116,7 +116,7 @@ async def play(world: World, schedule: list[tuple[str, int | None]]) -> None:
             world.outbox.close()
             world.outbox.open()
         elif name == "sync":
-            world.outbox.say_hello()
+            world.outbox.send_hello()
         else:
             getattr(world, name)()
 

@@ -107,8 +107,8 @@ async def test_recovery_does_not_wait_for_exited_successor(env: RestartEnv) -> N
     """The successor has run and ended: kubelet handles that by the pod's own policy."""
     intent = env.pod.rig.intent(created_at=NOW)
     await killed_after_the_stop(env)
-    material = await env.pod.rig.material(intent)
-    outcome = await env.pod.rig.actuator().carry_out(intent, material=material)
+    successor_spec = await env.pod.rig.successor_spec(intent)
+    outcome = await env.pod.rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
     env.pod.rig.server.runtime.exit(outcome.survivors[TARGET.name], exit_code=1)
     assert await recovery(env).run() == 1
@@ -119,9 +119,9 @@ async def test_recovery_does_not_wait_for_exited_successor(env: RestartEnv) -> N
 async def lost_successor(env: RestartEnv) -> None:
     """A successor waits next to the old container, without a journalled intent."""
     rig = env.pod.rig
-    material = await rig.material(rig.intent())
+    successor_spec = await rig.successor_spec(rig.intent())
     await rig.cri.create_container(
-        sandbox_id=rig.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
+        sandbox_id=rig.sandbox_id, config=successor_spec.successor.config, sandbox_config=successor_spec.sandbox_config
     )
 
 

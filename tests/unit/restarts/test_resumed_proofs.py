@@ -86,9 +86,9 @@ async def _world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
 async def test_resumed_swap_is_proved_or_says_why_not(world: World, order: intents.SwapOrder, calls: int) -> None:
     rig = world.env.pod.rig
     intent = rig.intent(order=order, created_at=NOW)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     await world.env.store.begin(intent)
-    await test_swap.crash_after(rig, intent, material=material, calls=calls)
+    await test_swap.crash_after(rig, intent, successor_spec=successor_spec, calls=calls)
     started = any(view.id != rig.old for view in await rig.running())
     event = await world.recover()
     assert (event["result"], len(await rig.running())) == ("Swapped", 1)
@@ -102,9 +102,9 @@ async def test_resumed_swap_is_proved_or_says_why_not(world: World, order: inten
 async def test_resumed_rerun_is_proved_or_says_why_not(world: World, calls: int) -> None:
     pod = world.env.pod
     intent = replace(pod.intent(), created_at=NOW)
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     await world.env.store.begin(intent)
-    await test_rerun.crash_after(pod, intent, materials=materials, calls=calls)
+    await test_rerun.crash_after(pod, intent, successor_specs=successor_specs, calls=calls)
     event = await world.recover()
     assert set(event["proofs"].values()) <= {"Passed", "Interrupted"}
     assert event["proofs"].keys() == {GPU}

@@ -267,7 +267,7 @@ class Stage:
             members=self.members,
             nodes=self.nodes,
             restarts=self.restarts,
-            recreator=self.replaced,
+            pod_replacer=self.replaced,
             events=self.events,
             sessions=lambda node: self.agents[node] if node in self.connected else None,
             metrics=Metrics(CollectorRegistry()),

@@ -26,7 +26,7 @@ class Bench:
         self.pods = tenant.of("pods")
         self.api = api
         self.outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
-        self.recreator = PodReplacer(
+        self.pod_replacer = PodReplacer(
             api=api,
             on_outcome=lambda _pod, outcome, _why: self.outcomes.put_nowait(outcome),
             backoff=lambda: aio.Backoff(first=0.01, limit=0.05),
@@ -53,7 +53,7 @@ async def running(tenant: Tenant, *, stale: float = 60.0, keep: float = 60.0) ->
     async with connected(tenant) as api:
         bench = Bench(tenant, api, stale=stale, keep=keep)
         await bench.create()
-        task = asyncio.create_task(bench.recreator.run())
+        task = asyncio.create_task(bench.pod_replacer.run())
         yield bench
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -63,32 +63,32 @@ async def running(tenant: Tenant, *, stale: float = 60.0, keep: float = 60.0) ->
 async def test_stale_request_is_not_deleted_after_an_outage(tenant: Tenant) -> None:
     async with running(tenant, stale=0.2) as bench:
         bench.faults.fail_next(10_000, status=500, method="DELETE")
-        bench.recreator.recreate(bench.wanted)
-        await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
+        bench.pod_replacer.recreate(bench.wanted)
+        await eventually.true(lambda: not bench.pod_replacer.is_wanted(bench.wanted.pod.uid))
         bench.faults.rules.clear()
         assert (await bench.api.get(f"{bench.pods}/a"))["metadata"].get("deletionTimestamp") is None
         assert bench.outcomes.empty()
-        bench.recreator.recreate(bench.wanted)
+        bench.pod_replacer.recreate(bench.wanted)
         assert await bench.next() is Outcome.DELETED
 
 
 async def test_refused_request_is_retried_if_repeated(tenant: Tenant) -> None:
     async with running(tenant, keep=0.05) as bench:
         bench.faults.fail_next(1, status=403, method="PATCH")
-        bench.recreator.recreate(bench.wanted)
+        bench.pod_replacer.recreate(bench.wanted)
         assert await bench.next() is Outcome.REFUSED
         async with asyncio.timeout(60):
             while bench.outcomes.empty():
-                bench.recreator.recreate(bench.wanted)
+                bench.pod_replacer.recreate(bench.wanted)
                 await asyncio.sleep(0.01)
         assert await bench.next() is Outcome.DELETED
 
 
 async def test_completed_request_is_forgotten(tenant: Tenant) -> None:
     async with running(tenant, keep=0.05) as bench:
-        bench.recreator.recreate(bench.wanted)
+        bench.pod_replacer.recreate(bench.wanted)
         assert await bench.next() is Outcome.DELETED
-        await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
+        await eventually.true(lambda: not bench.pod_replacer.is_wanted(bench.wanted.pod.uid))
 
 
 async def test_internal_error_at_pod_leaves_others_and_allows_retry(
@@ -97,9 +97,9 @@ async def test_internal_error_at_pod_leaves_others_and_allows_retry(
     async with running(tenant) as bench:
         with monkeypatch.context() as patched:
             patched.setattr(pod_replacer, "_marks", broken)
-            bench.recreator.recreate(bench.wanted)
-            await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
-        bench.recreator.recreate(bench.wanted)
+            bench.pod_replacer.recreate(bench.wanted)
+            await eventually.true(lambda: not bench.pod_replacer.is_wanted(bench.wanted.pod.uid))
+        bench.pod_replacer.recreate(bench.wanted)
         assert await bench.next() is Outcome.DELETED
 
 
