@@ -133,11 +133,11 @@ def resume(
         _enrol(draft, member, is_new=is_new)
     for event in results:
         events.apply(draft, event)
-    strangers = sum(one.replaces and members_module.interchangeable(one.member) for one in draft.members.values())
+    replacements = sum(one.replaces and members_module.interchangeable(one.member) for one in draft.members.values())
     to_replace = present.keys() if kept.decision.kind is Kind.RECREATE_ALL else kept.decision.recreate
     for slot in sorted(to_replace | cases.lost_slots(present, nodes)):
-        if slot not in present and strangers:
-            strangers -= 1  # one of them has taken its place: which one does not matter
+        if slot not in present and replacements:
+            replacements -= 1  # one of them has taken its place; which one does not matter
         elif slot not in present:
             draft.awaited[slot] = now
         elif not draft.phase.is_final and not draft.proven:
