@@ -343,18 +343,18 @@ NO_RECORDER: Final[Announcements] = _NoRecorder()
 class Nics(Protocol):
     """Look up the node's NICs for pods. The names are those of the verdict store."""
 
-    def near(self, devices: Collection[str]) -> frozenset[str]:
+    def nics_for_gpus(self, devices: Collection[str]) -> frozenset[str]:
         """Return the NICs that are paired with these GPUs."""
 
-    def held_as(self, plugin_id: str) -> str | None:
+    def nic_for_plugin_id(self, plugin_id: str) -> str | None:
         """Return the NIC for a device plugin's id; None if the id is not the NIC's PCI address."""
 
 
 class _NoNics:
-    def near(self, devices: Collection[str]) -> frozenset[str]:  # noqa: ARG002
+    def nics_for_gpus(self, devices: Collection[str]) -> frozenset[str]:  # noqa: ARG002
         return frozenset()
 
-    def held_as(self, plugin_id: str) -> str | None:  # noqa: ARG002
+    def nic_for_plugin_id(self, plugin_id: str) -> str | None:  # noqa: ARG002
         return None
 
 

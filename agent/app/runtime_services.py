@@ -265,7 +265,7 @@ class RuntimeServices:
         Containers held by a round come first, and are left to the round.
         """
         files = HostFiles(symlink_dir=self._settings.pod_log_symlinks)
-        holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc, tells=cri)
+        holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc, roots=cri)
         standbys = await self._standbys(holds, owner=owner)
         freezer = Freezer(
             runtime=cri,

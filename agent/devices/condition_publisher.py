@@ -113,7 +113,7 @@ class ConditionPublisher:
             self._reporter.set(pod, condition)
 
     def _pod_verdicts(self, names: set[str]) -> PodVerdicts:
-        return PodVerdicts(own=self._verdicts(names), near=self._verdicts(self._nics.near(names) - names))
+        return PodVerdicts(own=self._verdicts(names), near=self._verdicts(self._nics.nics_for_gpus(names) - names))
 
     def _forget_named(self) -> None:
         """Drop deleted pods and pods whose device has recovered."""
@@ -132,7 +132,9 @@ class ConditionPublisher:
         for item in allocations.items:
             with contained.within(Part.CONDITION, f"{item.namespace}/{item.pod_name}"):
                 pod = self._pods.by_name(item.namespace, item.pod_name)
-                nics = {nic for held in item.plugin_devices if (nic := self._nics.held_as(held.id)) is not None}
+                nics = {
+                    nic for held in item.plugin_devices if (nic := self._nics.nic_for_plugin_id(held.id)) is not None
+                }
                 if pod is not None and nics:
                     concerned[pod.ref] |= nics
         for pod_ref, device in self._named:

@@ -206,7 +206,7 @@ class EventReporter:
             try:
                 await self._api.create(path, event)
             except errors.ConflictError:  # a previous agent's; or this agent's, and the answer was lost
-                count, last = repeats.told(await self._api.get(f"{path}/{name}"))
+                count, last = repeats.occurrences(await self._api.get(f"{path}/{name}"))
                 series.count = count
                 if last >= int(announcement.at):
                     return Outcome.KNOWN

@@ -199,7 +199,7 @@ class RestartExecutor:
         async with gates.around(plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             with self._act_noted(in_round=True):
                 outcome = await self._to_the_end(execution, remembered=visit.remembered)
-            restart_proof.log_resumed(plan, outcome, found.told(visit.proving))
+            restart_proof.log_resumed(plan, outcome, found.by_device(visit.proving))
             outcome = restart_proof.noted(outcome, visit.proving, unproved=found.unproved)
             done = _Done(execution, cause, outcome, in_round=True)
             await self._finish(done, part=part, devices=found.devices, visit=visit)

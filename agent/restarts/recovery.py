@@ -164,7 +164,7 @@ class Recovery:
         gates, devices = self._outside.actuators.tools.gates, found.devices or frozenset()
         async with gates.around(resumed.plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             await visit.remembered()
-            return await resumed.carry_out(), found.told(visit.proving)
+            return await resumed.carry_out(), found.by_device(visit.proving)
 
     async def _verified(self, resumed: _Resumed) -> Outcome:
         outcome, checks = await self._aftermath.settle(resumed.execution, resumed.outcome)

@@ -55,7 +55,7 @@ class ResumedDevices:
     judge: device_health.Judge
     unproved: str = ""
 
-    def told(self, proving: proofs.Proving) -> Mapping[str, str]:
+    def by_device(self, proving: proofs.Proving) -> Mapping[str, str]:
         """Return each GPU's result or stable reason; under ``all`` the reason why none is proved."""
         return device_proof.by_device(proving.results) or ({"all": self.unproved} if self.unproved else {})
 
@@ -84,7 +84,7 @@ async def of_resumed(outside: Dependencies, plan: RestartPlan, *, attempt: int =
 
 
 def log_resumed(plan: RestartPlan, outcome: Outcome, proofs: Mapping[str, str], *, stale: bool = False) -> None:
-    """Log a restart that a previous agent has begun. ``proofs`` is as ``ResumedDevices.told`` returns it."""
+    """Log a restart that a previous agent has begun. ``proofs`` is as ``ResumedDevices.by_device`` returns it."""
     log.warning(
         "restart.resumed",
         restart=plan.id,

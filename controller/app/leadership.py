@@ -40,15 +40,15 @@ class LeaderRelay:
         if self._coordinator is not None:
             self._coordinator.hello(session, hello)
 
-    def told(self, session: Session, message: pb.AgentMessage) -> None:
+    def received(self, session: Session, message: pb.AgentMessage) -> None:
         """Forward an agent's message about its members."""
         if self._coordinator is not None:
-            self._coordinator.told(session, message)
+            self._coordinator.received(session, message)
 
-    def gone(self, session: Session) -> None:
+    def disconnected(self, session: Session) -> None:
         """Forward that an agent's stream has ended."""
         if self._coordinator is not None:
-            self._coordinator.gone(session)
+            self._coordinator.disconnected(session)
 
     def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
         """Forward that a pod to be replaced has been deleted, no longer exists, or must not be deleted."""

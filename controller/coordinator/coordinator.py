@@ -105,7 +105,7 @@ class GangCoordinator:
                 self._handle_result(session, result)
         self._report_node(session.node)  # after the results: what they answer need not be sent again
 
-    def told(self, session: Session, message: pb.AgentMessage) -> None:
+    def received(self, session: Session, message: pb.AgentMessage) -> None:
         """Dispatch an agent's message about its members."""
         match message.WhichOneof("body"):
             case "fault":
@@ -119,7 +119,7 @@ class GangCoordinator:
                     self._stragglers.take(samples)
                     self._outside.gpus.take(samples)
 
-    def gone(self, session: Session) -> None:
+    def disconnected(self, session: Session) -> None:
         """Report to the rounds that an agent's stream has ended."""
         self._report_node(session.node)
 

@@ -65,7 +65,7 @@ class Events:
         """Queue an Event. Does not block."""
         story = Story(about, event, self._clock(), subject)
         path = paths.collection("events", namespace=about.namespace, group=GROUP)
-        self._recorder.tell(path, body(story, instance=self._instance), at=story.at, may_repeat=not subject)
+        self._recorder.record(path, body(story, instance=self._instance), at=story.at, may_repeat=not subject)
 
     async def run(self) -> None:
         """Write Events indefinitely, each as long as it is recent."""

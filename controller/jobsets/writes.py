@@ -221,7 +221,7 @@ def _event(reason: str, group: Sequence[Trouble]) -> plan.Event:
     job = _job(first.write)
     which = f'job "{job}" creation failed with error: ' if job else ""
     others = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
-    return plan.Event(plan.EventType.WARNING, reason, f"{which}{first.error.said}{others}")
+    return plan.Event(plan.EventType.WARNING, reason, f"{which}{first.error.server_message}{others}")
 
 
 def _job(write: plan.Write) -> str:

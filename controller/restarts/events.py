@@ -74,7 +74,7 @@ class RoundEventRecorder:
         """Queue an Event. Does not block. ``may_repeat``: a repetition is a new occurrence, and is counted."""
         story = Story(about, reason, message, self._clock(), warning=warning, subject=subject)
         path = paths.collection("events", namespace=about.namespace)
-        self._recorder.tell(path, event(story), at=story.at, may_repeat=may_repeat)
+        self._recorder.record(path, event(story), at=story.at, may_repeat=may_repeat)
 
     async def run(self) -> None:
         """Write Events indefinitely."""

@@ -72,7 +72,7 @@ class Rig:
         self.gates = Gates()
         self.standbys = ObservedStandbys(
             owner=node.name,
-            holds=ExecHolds(socket_path=socket, proc=PROC, tells=swaps.cri),
+            holds=ExecHolds(socket_path=socket, proc=PROC, roots=swaps.cri),
             proc=PROC,
             cgroup_root=CGROUPS,
         )

@@ -1,7 +1,7 @@
 """Hold a container at its first instruction: started for runtime and kubelet, but not yet running its own code.
 
 A container's root is an overlay of its own: containerd mounts it at the start, at a place with the container's id;
-CRI-O has mounted it before, at a place that only it can tell (``Roots``). A fanotify mark for FAN_OPEN_EXEC_PERM on it
+CRI-O has mounted it before, at a place that only CRI-O knows (``Roots``). A fanotify mark for FAN_OPEN_EXEC_PERM on it
 (fanotify_mark(2), Linux 5.0) makes the kernel ask the agent before it executes any file of that overlay; the process
 blocks inside execve(2) until the agent answers. So the runtime reports the container as running although no instruction
 of its image has been executed. If the agent dies the kernel allows everything: a hold can be lost, but never stays.
@@ -53,7 +53,7 @@ class Patience:
 
 
 class Roots(Protocol):
-    """A runtime that tells where containers' roots are mounted (``clients.cri.client.CriClient``)."""
+    """A runtime that returns where containers' roots are mounted (``clients.cri.client.CriClient``)."""
 
     async def root_of(self, container_id: ContainerId) -> str | None:
         """Return the place, for a runtime that mounts it when it creates the container; else None. Raises CriError."""
@@ -62,16 +62,16 @@ class Roots(Protocol):
 class ExecHolds:
     """Create holds on one runtime's containers.
 
-    ``socket_path`` is the runtime's socket: mounts are looked up as the process behind it sees them. ``tells`` is that
+    ``socket_path`` is the runtime's socket: mounts are looked up as the process behind it sees them. ``roots`` is that
     runtime; None: it is containerd. Blocking calls do not use the event loop's default threads, which are few, because
     many holds run concurrently.
     """
 
     def __init__(
-        self, *, socket_path: str, proc: Path, patience: Patience | None = None, tells: Roots | None = None
+        self, *, socket_path: str, proc: Path, patience: Patience | None = None, roots: Roots | None = None
     ) -> None:
         self._socket_path = socket_path
-        self._tells = tells
+        self._root_lookup = roots
         self._proc = proc
         self._patience = patience if patience is not None else Patience()
         self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="hold")
@@ -113,12 +113,12 @@ class ExecHolds:
         return hold
 
     async def _root(self, container_id: ContainerId) -> str | None:
-        if self._tells is None:
+        if self._root_lookup is None:
             return None
         try:
-            return await self._tells.root_of(container_id)
+            return await self._root_lookup.root_of(container_id)
         except CriError as error:
-            raise HoldError(f"the runtime does not tell where the container's root is: {error}") from error
+            raise HoldError(f"the runtime does not return the path of the container's root: {error}") from error
 
     async def _has_overlay(self, container_id: ContainerId, runtime: Path, root: str | None) -> bool:
         """Return whether the root is mounted, and is an overlay. Raises HoldError."""

@@ -29,7 +29,7 @@ class Bench:
 
     def renew(self) -> None:
         """Another leader takes over."""
-        self.teller = event_recorder.EventRecorder(
+        self.recorder = event_recorder.EventRecorder(
             api=self.api,
             report=self.reports.append,
             clock=lambda: self.now,
@@ -38,11 +38,11 @@ class Bench:
             waiting=self.waiting,
         )
 
-    def tell(self, name: str, *, path: str = "", may_repeat: bool = False) -> None:
+    def record(self, name: str, *, path: str = "", may_repeat: bool = False) -> None:
         about = {"kind": "Pod", "namespace": self.namespace, "name": "a"}
         body = {"apiVersion": "v1", "metadata": {"name": name}, "reason": "Told", "message": name, "count": 1}
         last = {"lastTimestamp": timestamps.rfc3339(self.now)}
-        self.teller.tell(
+        self.recorder.record(
             path or self.events, {**body, **last, "involvedObject": about}, at=self.now, may_repeat=may_repeat
         )
 
@@ -80,9 +80,9 @@ async def running(tenant: Tenant, *, waiting: int = 10) -> AsyncIterator[Bench]:
 async def test_all_are_recorded_in_order_once_the_server_is_back(tenant: Tenant) -> None:
     async with running(tenant) as bench:
         bench.faults.fail_next(3, status=500, method="POST", path="/events")
-        async with started(bench.teller):
+        async with started(bench.recorder):
             for name in ("a", "b", "c"):
-                bench.tell(name)
+                bench.record(name)
             await bench.until_told("a", "b", "c")
         states = [each.state for each in bench.reports]
         assert (states[0], states[-1]) == (ComponentState.IDLE, ComponentState.READY)
@@ -91,9 +91,9 @@ async def test_all_are_recorded_in_order_once_the_server_is_back(tenant: Tenant)
 
 async def test_recorded_event_is_not_recorded_again(tenant: Tenant) -> None:
     with capture_logs() as logs:
-        async with running(tenant) as bench, started(bench.teller):
+        async with running(tenant) as bench, started(bench.recorder):
             for name in ("a", "a", "b"):
-                bench.tell(name)
+                bench.record(name)
             await bench.until_told("a", "b")
     assert "event.refused" not in {each["event"] for each in logs}
 
@@ -102,75 +102,75 @@ async def test_recorded_event_is_not_recorded_again(tenant: Tenant) -> None:
 async def test_refused_event_blocks_no_other(tenant: Tenant, status: int) -> None:
     async with running(tenant) as bench:
         bench.faults.fail_next(10_000, status=status, method="POST", path="/namespaces/elsewhere/")
-        async with started(bench.teller):
-            bench.tell("a", path=paths.collection("events", namespace="elsewhere"))
-            bench.tell("b")
+        async with started(bench.recorder):
+            bench.record("a", path=paths.collection("events", namespace="elsewhere"))
+            bench.record("b")
             await bench.until_told("b")
 
 
 async def test_old_event_is_not_recorded(tenant: Tenant) -> None:
     async with running(tenant) as bench:
-        bench.tell("a")
+        bench.record("a")
         bench.now += 61.0
-        bench.tell("b")
-        async with started(bench.teller):
+        bench.record("b")
+        async with started(bench.recorder):
             await bench.until_told("b")
 
 
 async def test_the_oldest_make_room(tenant: Tenant) -> None:
     async with running(tenant, waiting=2) as bench:
         for name in ("a", "b", "c"):
-            bench.tell(name)
-        async with started(bench.teller):
+            bench.record(name)
+        async with started(bench.recorder):
             await bench.until_told("b", "c")
 
 
 async def test_recurrence_is_counted_in_one_event(tenant: Tenant) -> None:
-    async with running(tenant) as bench, started(bench.teller):
-        bench.tell("a", may_repeat=True)
+    async with running(tenant) as bench, started(bench.recorder):
+        bench.record("a", may_repeat=True)
         await bench.until_count("a", 1)
         bench.now += 61.0
-        bench.tell("a", may_repeat=True)
+        bench.record("a", may_repeat=True)
         await bench.until_count("a", 2)
         assert await bench.told() == ["a"]
 
 
 async def test_frequent_event_is_written_rarely_and_counted_in_full(tenant: Tenant) -> None:
-    async with running(tenant) as bench, started(bench.teller):
+    async with running(tenant) as bench, started(bench.recorder):
         for _ in range(3):  # before the first could be written
-            bench.tell("a", may_repeat=True)
+            bench.record("a", may_repeat=True)
         await bench.until_count("a", 3)
         for _ in range(5):
-            bench.tell("a", may_repeat=True)
-        bench.tell("b")
+            bench.record("a", may_repeat=True)
+        bench.record("b")
         await eventually.true(lambda: bench.has_told("b"))
         assert await bench.count("a") == 3, "a minute has not gone by"
         bench.now += 61.0
-        bench.tell("a", may_repeat=True)
+        bench.record("a", may_repeat=True)
         await bench.until_count("a", 3 + 5 + 1)
 
 
 async def test_a_successor_goes_on_counting_and_a_lost_answer_counts_once(tenant: Tenant) -> None:
     async with running(tenant) as bench:
-        async with started(bench.teller):
-            bench.tell("a", may_repeat=True)
+        async with started(bench.recorder):
+            bench.record("a", may_repeat=True)
             await bench.until_count("a", 1)
         bench.renew()
-        async with started(bench.teller):
-            bench.tell("a", may_repeat=True)  # at the same time: the attempt whose answer was lost
-            bench.tell("b")
+        async with started(bench.recorder):
+            bench.record("a", may_repeat=True)  # at the same time: the attempt whose answer was lost
+            bench.record("b")
             await eventually.true(lambda: bench.has_told("b"))
             assert await bench.count("a") == 1
             bench.now += 61.0
-            bench.tell("a", may_repeat=True)
+            bench.record("a", may_repeat=True)
             await bench.until_count("a", 2)
 
 
 async def test_expired_event_is_recorded_again(tenant: Tenant) -> None:
-    async with running(tenant) as bench, started(bench.teller):
-        bench.tell("a", may_repeat=True)
+    async with running(tenant) as bench, started(bench.recorder):
+        bench.record("a", may_repeat=True)
         await bench.until_count("a", 1)
         await bench.api.delete(f"{bench.events}/a")
         bench.now += 61.0
-        bench.tell("a", may_repeat=True)
+        bench.record("a", may_repeat=True)
         await bench.until_count("a", 1)

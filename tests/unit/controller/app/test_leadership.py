@@ -126,7 +126,7 @@ async def test_term_end_stops_agents_messages_first() -> None:
     assert hub.subscribed_at_end == 1  # the coordinator still existed
     assert stage.members.listeners == []
     assert stage.outside.metrics.leads._value.get() == 0
-    relay.told(Agent(NodeName("n")), pb.AgentMessage())  # has no effect
+    relay.received(Agent(NodeName("n")), pb.AgentMessage())  # has no effect
 
 
 async def test_leader_raises_epoch_above_each_accepted_one_writing_once(

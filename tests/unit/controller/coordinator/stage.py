@@ -319,7 +319,7 @@ class Stage:
             age_seconds=age,
             **more,
         )
-        coordinator.told(self.agents[member.node], pb.AgentMessage(fault=fault))
+        coordinator.received(self.agents[member.node], pb.AgentMessage(fault=fault))
 
     def stands(
         self,
@@ -333,7 +333,7 @@ class Stage:
         """Have a member's agent report its phase."""
         member = builders.member(index, generation=generation)
         result = pb.StepResult(round=round_id, pod=pod(member), phase=phase, seconds={"stop": 0.01})
-        coordinator.told(self.agents[member.node], pb.AgentMessage(result=result))
+        coordinator.received(self.agents[member.node], pb.AgentMessage(result=result))
 
 
 def pod(member: Member) -> pb.Pod:
