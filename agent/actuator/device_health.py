@@ -22,10 +22,10 @@ def no_obstacle() -> admission.Decision | None:
 
 @dataclass(slots=True)
 class DeviceHealth:
-    """The health of one restart's devices. ``patience`` is for how long a decision may be on hold, in seconds."""
+    """The health of one restart's devices. ``timeout`` is for how long a decision may be on hold, in seconds."""
 
     judge: Judge
-    patience: float
+    timeout: float
     _held_since: float | None = field(default=None, init=False)
 
     def unusable(self) -> str:
@@ -53,4 +53,4 @@ class DeviceHealth:
 
     def _is_overdue(self) -> bool:
         now = asyncio.get_running_loop().time()
-        return self._held_since is not None and now - self._held_since >= self.patience
+        return self._held_since is not None and now - self._held_since >= self.timeout

@@ -67,5 +67,5 @@ def hub(
         ),
         report=report,
         metrics=HubMetrics(registry),
-        patience=settings.hub_answer_timeout,
+        answer_timeout=settings.hub_answer_timeout,
     )

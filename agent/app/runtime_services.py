@@ -12,7 +12,7 @@ import structlog
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.device_processes import OldProcesses
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
 from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.actuator.hold.standby import Standbys
@@ -293,9 +293,9 @@ class RuntimeServices:
             statuses=cri,
             proc=self._processes.root,
         )
-        patience = Patience(leave=self._settings.device_release_timeout)
+        timeouts = Timeouts(leave=self._settings.device_release_timeout)
         old = OldProcesses(runtime=cri, events=watch, processes=self._processes)
-        gates = ReleaseGates(driver=self._driver, processes=self._processes, old=old, patience=patience)
+        gates = ReleaseGates(driver=self._driver, processes=self._processes, old=old, timeouts=timeouts)
         outside = Dependencies(
             runtime=cri,
             events=watch,

@@ -38,12 +38,12 @@ class NodeHealth:
         events: ports.Announcements,
         taints: Taints | None = None,
         nics: Callable[[], Iterable[str]] = tuple,
-        patience: float = 10.0,
+        start_grace: float = 10.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Create it; ``nics`` returns the names of the present NICs, ``now`` Unix seconds.
 
-        ``patience``: seconds after the start in which Unknown is not published while the driver comes up. Otherwise
+        ``start_grace``: seconds after the start in which Unknown is not published while the driver comes up. Otherwise
         each new agent would change the status, and its time, to Unknown and back.
         """
         self._ledger = ledger
@@ -54,7 +54,7 @@ class NodeHealth:
         self._nics = nics
         self._announcements = event_messages.DeviceAnnouncements()
         self._clock = asyncio.get_running_loop().time
-        self._grace_until = self._clock() + patience
+        self._grace_until = self._clock() + start_grace
         self._now = now
 
     def publish(self, holders: Mapping[str, Collection[PodRef]] | None) -> None:

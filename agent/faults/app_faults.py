@@ -43,7 +43,7 @@ _ANY_PROGRAM_ERROR: Final = "any program error"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds.
 
     - ``root_cause``: from a finding's arrival, the time in which a graver one may name its cause. Only for findings
@@ -95,7 +95,7 @@ class AppFaultHandler:
         holders: ports.Holders,
         processes: ports.Processes,
         access: aio.Promise[RuntimeAccess],
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         self._ledger = ledger
         self._catalog = catalog
@@ -103,7 +103,7 @@ class AppFaultHandler:
         self._devices = devices
         self._holders = holders
         self._processes = processes
-        self._patience = patience if patience is not None else Patience()
+        self._timeouts = timeouts if timeouts is not None else Timeouts()
         self._under_way: Counter[str] = Counter()
         self._named: dict[_Event, float] = {}
         self._newly_named = asyncio.Condition()
@@ -155,7 +155,7 @@ class AppFaultHandler:
         )
         if found.restart and self._catalog.may_follow_graver(FaultKey(noted.finding.kind, noted.finding.code)):
             waited = asyncio.get_running_loop().time() - arrived_at
-            await asyncio.sleep(max(0.0, self._patience.root_cause - waited))
+            await asyncio.sleep(max(0.0, self._timeouts.root_cause - waited))
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
                 request = await self._request(noted, target, named=found.how is How.PROCESS)
@@ -179,7 +179,7 @@ class AppFaultHandler:
         """Return the containers that hold a device and ran when it failed (Unix seconds); wait until they are known."""
         events, holders = await self._known_containers(), functools.partial(self._holders_of, device)
         return await fault_end.holders_older_than(
-            at, holders=holders, events=events, ask_again=self._patience.ask_again
+            at, holders=holders, events=events, ask_again=self._timeouts.ask_again
         )
 
     async def _known_containers(self) -> ports.Events:
@@ -202,13 +202,13 @@ class AppFaultHandler:
             return False
 
         def named() -> bool:
-            windows = (self._patience.twin_window, self._patience.codes_window)
+            windows = (self._timeouts.twin_window, self._timeouts.codes_window)
             return any(
                 abs(self._named.get(event, float("-inf")) - finding.observed_at) <= window
                 for event, window in zip(events, windows, strict=False)
             )
 
-        return await aio.holds_within(self._patience.twin, self._newly_named, named)
+        return await aio.holds_within(self._timeouts.twin, self._newly_named, named)
 
     async def _attribute(self, noted: RecordedFinding) -> Attribution:
         """Attribute the finding as soon as kubelet and the runtime report the necessary facts."""
@@ -216,15 +216,15 @@ class AppFaultHandler:
         begun = clock()
         while True:
             process = self.named_container(noted.finding, noted.process)
-            if process is ProcessLookup.NOT_LISTED and clock() - begun >= self._patience.listed:
+            if process is ProcessLookup.NOT_LISTED and clock() - begun >= self._timeouts.listed:
                 process = ProcessLookup.OUTSIDE_PODS  # a container that kubelet did not create
             if isinstance(process, ContainerRef) and not await self._is_its_own(noted):
                 process = ProcessLookup.PUT_IN
             holders = await self._all_holders(noted.finding.device)
             found = attribution.attribute(noted.finding, process=process, holders=holders)
-            if found.how is not How.HOLDERS_UNKNOWN or clock() - begun >= self._patience.holders:
+            if found.how is not How.HOLDERS_UNKNOWN or clock() - begun >= self._timeouts.holders:
                 return found
-            await asyncio.sleep(self._patience.ask_again)
+            await asyncio.sleep(self._timeouts.ask_again)
 
     async def _is_its_own(self, noted: RecordedFinding) -> bool:
         """Return whether the process is the container's first or descends from it; False if unknown."""

@@ -68,10 +68,10 @@ class Hub:
         outside: Dependencies,
         report: Callable[[ComponentStatus], None],
         metrics: HubMetrics,
-        patience: float,
+        answer_timeout: float,
         limits: Limits | None = None,
     ) -> None:
-        """``patience``: for how many seconds a fault waits for the hub's answer."""
+        """``answer_timeout``: for how many seconds a fault waits for the hub's answer."""
         self._where = where
         self._identity = identity
         self._outside = outside
@@ -85,7 +85,7 @@ class Hub:
             worst=outside.verdicts.worst,
             metrics=metrics,
             opted_in_namespaces=identity.opted_in_namespaces,
-            patience=patience,
+            answer_timeout=answer_timeout,
             dry_run=identity.dry_run,
         )
         self._connection: Connection | None = None

@@ -127,7 +127,7 @@ class RestartExecutor:
         next_steps: NextStepTimer | None = None,
     ) -> None:
         self._outside = outside
-        self._aftermath = verifier.RestartVerifier(outside=outside)
+        self._verifier = verifier.RestartVerifier(outside=outside)
         self._store = store
         self._metrics = metrics
         self._now = now
@@ -333,9 +333,9 @@ class RestartExecutor:
 
     async def _verify(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> _Verified:
         (outcome, settled), answer, free = await asyncio.gather(
-            self._aftermath.settle(done.execution, done.outcome),
-            self._aftermath.devices_answer(devices),
-            self._aftermath.devices_free(devices, visit=visit),
+            self._verifier.settle(done.execution, done.outcome),
+            self._verifier.devices_answer(devices),
+            self._verifier.devices_free(devices, visit=visit),
         )
         return _Verified(outcome, settled, answer, free)
 

@@ -45,11 +45,11 @@ class ManualRestarts:
         access: aio.Promise[RuntimeAccess],
         lacking: Callable[[], str],
         now: Callable[[], float] = time.time,
-        patience: float = 600.0,
+        timeout: float = 600.0,
         ask_again: float = 1.0,
         watch_delay: float = 5.0,
     ) -> None:
-        """``lacking`` returns why there is no runtime; ``patience`` is for how many seconds a request waits for one.
+        """``lacking`` returns why there is no runtime; ``timeout`` is for how many seconds a request waits for one.
 
         ``watch_delay``: for how many seconds the watch may report a pod as Pending that a client has seen running.
         """
@@ -59,7 +59,7 @@ class ManualRestarts:
         self._holders = holders
         self._lacking = lacking
         self._now = now
-        self._patience = patience
+        self._timeout = timeout
         self._ask_again = ask_again
         self._watch_delay = watch_delay
         self._access = access
@@ -87,7 +87,7 @@ class ManualRestarts:
         """
         asked_at = self._now()
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 restarts = await self._runtime(followed)
                 await self._seen_running(target)
                 held = await self._held(target, followed)

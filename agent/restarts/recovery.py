@@ -22,7 +22,7 @@ from kubemend.common.contained import Part
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE = verifier.Patience(kubelet=5.0, pod=5.0)
+_TIMEOUTS = verifier.Timeouts(kubelet=5.0, pod=5.0)
 """Shorter than after a restart of this agent, because nothing new starts during the replay."""
 
 _API_PATIENCE = 5.0
@@ -51,7 +51,7 @@ class Recovery:
         outside: Dependencies,
         store: Store,
         now: Callable[[], float],
-        patience: verifier.Patience = _PATIENCE,
+        timeouts: verifier.Timeouts = _TIMEOUTS,
         spared: Collection[PodUid] = (),
     ) -> None:
         """``spared``: pods that a round holds. The round finishes their restarts."""
@@ -59,7 +59,7 @@ class Recovery:
         self._store = store
         self._now = now
         self._spared = frozenset(spared)
-        self._aftermath = verifier.RestartVerifier(outside=outside, patience=patience)
+        self._verifier = verifier.RestartVerifier(outside=outside, timeouts=timeouts)
 
     async def run(self) -> int:
         """Finish or undo every open intent; return how many there were.
@@ -167,7 +167,7 @@ class Recovery:
             return await resumed.carry_out(), found.by_device(visit.proving)
 
     async def _verified(self, resumed: _Resumed) -> Outcome:
-        outcome, checks = await self._aftermath.settle(resumed.execution, resumed.outcome)
+        outcome, checks = await self._verifier.settle(resumed.execution, resumed.outcome)
         log.info(
             "restart.verified",
             restart=resumed.intent.id,

@@ -22,7 +22,7 @@ from kubemend.agent.restarts.restart_plan import RestartPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds.
 
     - ``kubelet``: until kubelet's status shows a swap's survivors.
@@ -39,15 +39,15 @@ class Patience:
 class RestartVerifier:
     """Verify restarts."""
 
-    def __init__(self, *, outside: Dependencies, patience: Patience | None = None) -> None:
+    def __init__(self, *, outside: Dependencies, timeouts: Timeouts | None = None) -> None:
         self._outside = outside
-        self._patience = patience if patience is not None else Patience()
+        self._timeouts = timeouts if timeouts is not None else Timeouts()
 
     async def devices_answer(self, devices: frozenset[DeviceId] | None) -> Check:
         """Ask the driver whether the container's devices still answer; None: it is unknown which devices it holds."""
         if not devices:
             return verification.devices_answer(devices, answering=None)
-        answering = await self._outside.devices.answering(devices, timeout=self._patience.devices)
+        answering = await self._outside.devices.answering(devices, timeout=self._timeouts.devices)
         return verification.devices_answer(devices, answering=answering)
 
     async def devices_free(self, devices: frozenset[DeviceId] | None, *, visit: GateSession) -> Check:
@@ -66,7 +66,7 @@ class RestartVerifier:
         uid = plan.target.pod.uid
         loop = asyncio.get_running_loop()
         whole_pod = strategies.SPECS[plan.strategy].whole_pod
-        deadline = loop.time() + (self._patience.pod if whole_pod else self._patience.kubelet)
+        deadline = loop.time() + (self._timeouts.pod if whole_pod else self._timeouts.kubelet)
         async with self._outside.events.subscribe(uid) as changes:
             outcome = await execution.resolve(outcome)
             while outcome.result is not Result.SUCCESSOR_EXITED and (left := deadline - loop.time()) > 0:
@@ -87,7 +87,7 @@ class RestartVerifier:
         cached = check(self._outside.pods.pods().get(plan.target.pod.uid))
         if cached.state is not CheckState.FAILED:
             return cached
-        return check(await self._outside.pods.ask(plan.target.pod, timeout=self._patience.api))
+        return check(await self._outside.pods.ask(plan.target.pod, timeout=self._timeouts.api))
 
     async def _one_running(self, plan: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
         try:

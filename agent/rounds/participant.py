@@ -200,8 +200,8 @@ class RoundParticipant:
         """Return the pod; None if the API server has synced and does not list it."""
         pods = self._outside.pods
         if order.pod not in pods.pods():
-            patience = _LAG if pods.synced else order.hold_seconds
-            await pods.wait_for(order.pod, lambda _: True, timeout=patience)
+            timeout = _LAG if pods.synced else order.hold_seconds
+            await pods.wait_for(order.pod, lambda _: True, timeout=timeout)
         return pods.pods().get(order.pod)
 
     def _new(self, order: Order, *, pod: PodRef, on_result: OnResult, earlier: Record | None = None) -> MemberSession:

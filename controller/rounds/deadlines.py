@@ -45,7 +45,7 @@ def _may_be_held(draft: RoundBuilder, one: MemberState) -> bool:
 
 def _stopping(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: bool) -> None:
     silence = draft.state.limits.stop + _time_to_reconnect(draft, one)
-    if _is_overdue(draft, one, patience=silence + gang_options.grace_seconds(one.member), silence=silence):
+    if _is_overdue(draft, one, timeout=silence + gang_options.grace_seconds(one.member), silence=silence):
         replacement.lose(
             draft, uid, reason="StopDeadline", detail=f"the member has not stopped within {_waited(draft, one)}"
         )
@@ -83,8 +83,8 @@ def _count_as_never_held(draft: RoundBuilder, uid: PodUid, one: MemberState) -> 
 
 
 def _releasing(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: bool) -> None:
-    patience = draft.state.limits.release + _time_to_reconnect(draft, one)
-    if _is_overdue(draft, one, patience=patience, silence=patience):
+    timeout = draft.state.limits.release + _time_to_reconnect(draft, one)
+    if _is_overdue(draft, one, timeout=timeout, silence=timeout):
         detail = f"its agent has not reported it running within {_waited(draft, one)}"
         draft.change(uid, phase=MemberPhase.FAILED, reason=progress.NO_ANSWER, detail=detail)
     elif again:
@@ -99,14 +99,14 @@ def _time_to_reconnect(draft: RoundBuilder, one: MemberState) -> float:
     return 0.0 if one.member.node in draft.connected else draft.state.limits.reconnect
 
 
-def _is_overdue(draft: RoundBuilder, one: MemberState, *, patience: float, silence: float) -> bool:
-    """Return whether a member is overdue: after ``patience`` seconds, and ``silence`` after each report of progress.
+def _is_overdue(draft: RoundBuilder, one: MemberState, *, timeout: float, silence: float) -> bool:
+    """Return whether a member is overdue: after ``timeout`` seconds, and ``silence`` after each report of progress.
 
     Devices free their memory at their own pace, and a busy node starts slowly; but no member is waited for
     indefinitely.
     """
-    due = max(one.since + patience, one.reported_at + silence)
-    return draft.now >= min(due, one.since + max(patience, draft.state.limits.slow))
+    due = max(one.since + timeout, one.reported_at + silence)
+    return draft.now >= min(due, one.since + max(timeout, draft.state.limits.slow))
 
 
 def _waited(draft: RoundBuilder, one: MemberState) -> str:

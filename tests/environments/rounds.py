@@ -26,7 +26,7 @@ from kubemend.agent.restart import admission
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
-from kubemend.agent.restarts.verifier import Patience
+from kubemend.agent.restarts.verifier import Timeouts
 from kubemend.agent.rounds import session
 from kubemend.agent.rounds.order_resolver import NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
@@ -153,8 +153,8 @@ class RoundEnv:
         )
         self.held = await self.rounds.load()
         self.tasks.append(asyncio.create_task(self.rounds.run(), name="rounds"))
-        at_once = Patience(kubelet=0.0, pod=0.0)  # no test acts as kubelet
-        await Recovery(outside=everything, store=self.store, now=lambda: NOW, patience=at_once, spared=self.held).run()
+        at_once = Timeouts(kubelet=0.0, pod=0.0)  # no test acts as kubelet
+        await Recovery(outside=everything, store=self.store, now=lambda: NOW, timeouts=at_once, spared=self.held).run()
 
     def order(self, **changes: Any) -> Told:
         """Carry out an order."""

@@ -36,7 +36,7 @@ class HoldError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds.
 
     ``at_most`` ends every hold. It exceeds the time that a restart waits for its old container to die and to leave its
@@ -68,19 +68,19 @@ class ExecHolds:
     """
 
     def __init__(
-        self, *, socket_path: str, proc: Path, patience: Patience | None = None, roots: Roots | None = None
+        self, *, socket_path: str, proc: Path, timeouts: Timeouts | None = None, roots: Roots | None = None
     ) -> None:
         self._socket_path = socket_path
         self._root_lookup = roots
         self._proc = proc
-        self._patience = patience if patience is not None else Patience()
+        self._timeouts = timeouts if timeouts is not None else Timeouts()
         self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="hold")
         self._roots: RootfsMountWatcher | None = None
 
     @property
     def at_most(self) -> float:
         """Return the number of seconds after which every hold ends."""
-        return self._patience.at_most
+        return self._timeouts.at_most
 
     async def check(self) -> None:
         """Raise HoldError if no container can be held on this node."""
@@ -105,7 +105,7 @@ class ExecHolds:
             raise HoldError(f"the container's root is not an overlay; {NEEDS_OVERLAYS}")
         if self._roots is None or self._roots.runtime != runtime:
             self._roots = RootfsMountWatcher(runtime)
-        hold = Hold(container_id, proc=self._proc, roots=self._roots, threads=self._threads, patience=self._patience)
+        hold = Hold(container_id, proc=self._proc, roots=self._roots, threads=self._threads, timeouts=self._timeouts)
         if root is None:
             hold.mark_once_mounted()
         else:
@@ -156,21 +156,21 @@ class Hold:
         proc: Path,
         roots: RootfsMountWatcher,
         threads: ThreadPoolExecutor,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> None:
         self.asker: int | None = None
         self._container_id = container_id
         self._proc = proc
         self._roots = roots
         self._threads = threads
-        self._patience = patience
+        self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
         self._group = _new_group()
         self._waiting: list[int] = []
         self._asked = asyncio.Event()
         self._released = False
         self._started = False
-        self._timers = [self._loop.call_later(patience.at_most, self.release)]
+        self._timers = [self._loop.call_later(timeouts.at_most, self.release)]
         self._loop.add_reader(self._group, self._on_events)
 
     def mark_once_mounted(self) -> None:
@@ -191,7 +191,7 @@ class Hold:
         """
         self._started = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._patience.engaged):
+            async with asyncio.timeout(self._timeouts.engaged):
                 await self._asked.wait()
         return self._asked.is_set() and not self._released
 
@@ -222,7 +222,7 @@ class Hold:
         self.asker = asked.pid
         self._asked.set()
         if not self._is_first(asked.pid):
-            self._timers.append(self._loop.call_later(self._patience.hook, self._unless_started))
+            self._timers.append(self._loop.call_later(self._timeouts.hook, self._unless_started))
 
     def _unless_started(self) -> None:
         if not self._started:

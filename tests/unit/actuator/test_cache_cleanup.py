@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.actuator import outcomes
-from kubemend.agent.actuator.cache_cleanup import DOCUMENT, CacheCleaner, CacheCleanup, Emptying, Patience, Result
+from kubemend.agent.actuator.cache_cleanup import DOCUMENT, CacheCleaner, CacheCleanup, Emptying, Result, Timeouts
 from kubemend.agent.actuator.cache_removal import Removed
 from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.swap import SwapActuator
@@ -350,7 +350,7 @@ async def test_hanging_file_system_is_abandoned(node: Node, tmp_path: Path) -> N
         (tmp_path / "mnt").mkdir()
         with hanging_fs.mounted(tmp_path / "mnt"):
             hangs = replace(node.place, volume=replace(node.place.volume, pods=str(tmp_path / "mnt" / "pods")))
-            cleaner = node.cleaner(calls, patience=Patience(work=0.5))
+            cleaner = node.cleaner(calls, timeouts=Timeouts(work=0.5))
             assert await cleaner.empty(hangs) == Emptying(Result.NOT_EMPTIED, "it took more than 0.5 s")
             other = replace(node.place, volume=Volume(node.place.volume.pods, f"./{node.place.volume.path}"))
             assert (await cleaner.empty(other)).result is Result.EMPTIED, "another pod's goes on"
@@ -408,6 +408,6 @@ async def test_remains_that_cannot_be_removed_are_given_up_and_counted(node: Nod
 async def test_remains_that_grow_are_given_up(node: Node) -> None:
     unfinished(node, "a")
     calls = Scripted({"remains a": [Removed(entries=100, cut_short=True)] * 2})
-    async with at_work(node.cleaner(calls, patience=Patience(remains=0.0))):
+    async with at_work(node.cleaner(calls, timeouts=Timeouts(remains=0.0))):
         await eventually.true(lambda: node.documents.volumes() == [])
     assert node.counted == [Result.NOT_REMOVED]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.actions import ActionClass
@@ -41,7 +41,7 @@ class Swap:
         host.put(GPU, PID, container=self.rig.old)
         intent = self.rig.intent(order=self.order)
         gates = ReleaseGates(
-            driver=host, processes=host, patience=Patience(before=5.0, answer=5.0, leave=self.leave, stuck=60.0)
+            driver=host, processes=host, timeouts=Timeouts(before=5.0, answer=5.0, leave=self.leave, stuck=60.0)
         )
         successor_spec = await self.rig.successor_spec(intent)
         actuator = SwapActuator(replace(self.rig.tools(), gates=gates))

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator import listings, progress
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.actuator.dying import Rhythm
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
@@ -137,7 +137,7 @@ async def freed(
     intent = rig.intent(order=order)
     successor_spec = await rig.successor_spec(intent)
     rig.server.delay("StopContainer", takes)
-    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=5.0, answer=5.0, leave=leave))
+    gates = ReleaseGates(driver=host, processes=host, timeouts=Timeouts(before=5.0, answer=5.0, leave=leave))
     rhythm = replace(QUICK, memory=0.01)
     tools = replace(rig.tools(), processes=Processes(frees), rhythm=rhythm, gates=gates)
     async with gates.around([intent], devices=frozenset({GPU})) as visit:

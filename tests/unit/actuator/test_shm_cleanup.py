@@ -11,7 +11,7 @@ import pytest
 
 from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.outcomes import Result
-from kubemend.agent.actuator.shm_cleanup import Patience, ShmCleaner, ShmCleanup
+from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup, Timeouts
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.shm import NotOurs, Place, Request
@@ -31,7 +31,7 @@ class FakeBroom:
     """Records when it was used: ``calls`` are the runtime's calls until then."""
 
     rig: Rig | None = None
-    patience: Patience = field(default_factory=lambda: Patience(others=60.0))
+    timeouts: Timeouts = field(default_factory=lambda: Timeouts(others=60.0))
     used: list[Place] = field(default_factory=list)
     calls: list[list[str]] = field(default_factory=list)
     held: list[bool] = field(default_factory=list)
@@ -70,7 +70,7 @@ async def test_cleanup_waits_for_the_last_old_container() -> None:
 
 
 async def test_cleanup_wait_times_out_and_cleans_nothing() -> None:
-    broom = FakeBroom(patience=Patience(others=0.01))
+    broom = FakeBroom(timeouts=Timeouts(others=0.01))
     made = sweep(broom, waits_for=("a", "b"))
     await made.before_start("a", is_first=True)
     await made.before_start("b", is_first=True)
@@ -217,7 +217,7 @@ async def test_hanging_cleanup_is_abandoned(socket_path: str, tmp_path: Path) ->
     place = Place(str(tmp_path / "shm"), "/kubepods/pod1")
     async with SideProcess("under test", cgroup_root=tmp_path) as calls:
         broom = ShmCleaner(
-            socket_path, calls=calls, proc=tree.proc, cgroup_root=tree.cgroups, patience=Patience(work=3.0)
+            socket_path, calls=calls, proc=tree.proc, cgroup_root=tree.cgroups, timeouts=Timeouts(work=3.0)
         )
         await calls.call(os.getpid, who="nobody", timeout=60.0)  # the worker process runs
         with hanging_fs.mounted(tmp_path / "mnt"):

@@ -60,7 +60,7 @@ class Recorder:
 class Node:
     """A node with one GPU, and its published conditions, Events and taints."""
 
-    def __init__(self, ledger: VerdictStore, *, patience: float = 3600.0) -> None:
+    def __init__(self, ledger: VerdictStore, *, start_grace: float = 3600.0) -> None:
         self.ledger = ledger
         self.devices = outside.Devices()
         self.sink = Recorder()
@@ -72,7 +72,7 @@ class Node:
             events=self.sink,
             taints=self.sink,
             nics=lambda: self.nics,
-            patience=patience,
+            start_grace=start_grace,
             now=lambda: 100.0,
         )
 
@@ -121,7 +121,7 @@ def test_fault_of_previous_agent_is_published_without_driver(node: Node) -> None
 
 @pytest.mark.parametrize("inventory", [DeviceInventory(), DeviceInventory(gpus=(outside.GPU,))])
 async def test_node_is_unknown_after_long_driver_silence(ledger: VerdictStore, inventory: DeviceInventory) -> None:
-    node = Node(ledger, patience=0.0)
+    node = Node(ledger, start_grace=0.0)
     node.devices.inventory = inventory
     node.health.publish(None)
     assert [condition.status for condition in node.sink.conditions] == [ConditionStatus.UNKNOWN]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kubemend.agent.faults.app_faults import Patience
+from kubemend.agent.faults.app_faults import Timeouts
 from kubemend.agent.faults.exits import Exits
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu, PciAddress
@@ -258,7 +258,7 @@ class Node:
         catalog = catalog_file.builtin()
         self.world = World(
             store=Documents(),  # type: ignore[arg-type]
-            patience=Patience(),
+            timeouts=Timeouts(),
             monotonic=self._clock,
             now=self.now,
             catalog=catalog,

@@ -217,7 +217,7 @@ async def test_unreadable_cause_ends_only_its_restart(env: RestartEnv) -> None:
 
 
 async def test_verification_error_still_closes_restart(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env.restarts._performer._aftermath, "settle", broken)
+    monkeypatch.setattr(env.restarts._performer._verifier, "settle", broken)
     await env.ask()
     assert await env.store.unfinished() == ()
     (running,) = (await env.pod.running())["trainer"]
@@ -237,7 +237,7 @@ async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, mo
         return broken() if intent.id == "bad" else await resume(everything, intent)
 
     monkeypatch.setattr(planning, "resume", resumed)
-    assert await test_recovery.recovery(env, patience=0.0).run() == 2
+    assert await test_recovery.recovery(env, timeouts=0.0).run() == 2
     assert await env.store.unfinished() == ()
     (running,) = await env.pod.rig.running()
     assert running.restart_id == "r1"
@@ -260,7 +260,7 @@ async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def replay(world: RestartEnv) -> Recovery:
-    return test_recovery.recovery(world, patience=0.0)
+    return test_recovery.recovery(world, timeouts=0.0)
 
 
 async def test_replay_that_fails_twice_is_quarantined_and_reported(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.faults.app_faults import AppFaultHandler, Patience
+from kubemend.agent.faults.app_faults import AppFaultHandler, Timeouts
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.state import evidence
@@ -104,7 +104,7 @@ class World(FindingEnv):
     catalog: Catalog = CATALOG
     ledger_now: Callable[[], float] = lambda: NOW
     now: Callable[[], float] = lambda: NOW
-    patience: Patience = field(default_factory=lambda: Patience(root_cause=0.0, twin=0.01, ask_again=0.01))
+    timeouts: Timeouts = field(default_factory=lambda: Timeouts(root_cause=0.0, twin=0.01, ask_again=0.01))
     handler: type[AppFaultHandler] = Faults
 
     def __post_init__(self) -> None:

@@ -171,7 +171,7 @@ class Rig(NodeEnv):
         """Make a replica that the agent trusts."""
         return FakeHub(self.authority, **about)
 
-    def agent(self, *replicas: FakeHub, patience: float = SECONDS, dry_run: bool = False, **limits: float) -> Hub:
+    def agent(self, *replicas: FakeHub, answer_timeout: float = SECONDS, dry_run: bool = False, **limits: float) -> Hub:
         """Make a hub client that knows these replicas. Its metrics start at 0."""
         self.registry = CollectorRegistry()
         waits = {"welcome": SECONDS, "first_wait": 0.01, "longest_wait": 0.05}
@@ -188,7 +188,7 @@ class Rig(NodeEnv):
             ),
             report=self.reports,
             metrics=HubMetrics(self.registry),
-            patience=patience,
+            answer_timeout=answer_timeout,
             limits=Limits(**waits | limits),
         )
 

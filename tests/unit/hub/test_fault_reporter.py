@@ -29,7 +29,7 @@ from kubemend.common.coordination import FaultAnswer, FaultKind
 from tests.fakes.hub import SECONDS
 from tests.unit.hub import builders
 
-PATIENCE = 0.05
+TIMEOUT = 0.05
 BRIEF = 0.5
 
 
@@ -54,7 +54,7 @@ def failure() -> Failure:
     return Failure(pod=builders.member(0), container=ended, exit_code=1, reason="", at=0.0)
 
 
-def desk_of(pod: PodView, *, faults: OpenFaults, patience: float = SECONDS) -> FaultReporter:
+def desk_of(pod: PodView, *, faults: OpenFaults, answer_timeout: float = SECONDS) -> FaultReporter:
     async def worst(_: ContainerRef) -> ActionClass:
         return ActionClass.NONE
 
@@ -64,7 +64,7 @@ def desk_of(pod: PodView, *, faults: OpenFaults, patience: float = SECONDS) -> F
         worst=worst,
         metrics=HubMetrics(CollectorRegistry()),
         opted_in_namespaces=frozenset(),
-        patience=patience,
+        answer_timeout=answer_timeout,
     )
 
 
@@ -131,7 +131,7 @@ async def answered_late(faults: OpenFaults, taken: FaultAnswer) -> None:
 @pytest.mark.parametrize("by_itself", [True, False])
 async def test_answer_that_a_blocked_loop_finds_late_counts(*, by_itself: bool) -> None:
     faults, pod = OpenFaults(), builders.member(0)
-    reporter = desk_of(pod, faults=faults, patience=BRIEF)
+    reporter = desk_of(pod, faults=faults, answer_timeout=BRIEF)
     told = asyncio.Event()
     faults.on_new(told.set)
     if by_itself:
@@ -147,7 +147,7 @@ async def test_answer_that_a_blocked_loop_finds_late_counts(*, by_itself: bool) 
 
 async def test_exit_is_reported_even_if_devices_are_known_late() -> None:
     async def slow(_: ContainerRef) -> ActionClass:
-        await asyncio.sleep(4 * PATIENCE)  # kubelet's answer, which cannot be awaited otherwise
+        await asyncio.sleep(4 * TIMEOUT)  # kubelet's answer, which cannot be awaited otherwise
         return ActionClass.NONE
 
     faults, pod = OpenFaults(), builders.member(0)
@@ -157,7 +157,7 @@ async def test_exit_is_reported_even_if_devices_are_known_late() -> None:
         worst=slow,
         metrics=HubMetrics(CollectorRegistry()),
         opted_in_namespaces=frozenset(),
-        patience=PATIENCE,
+        answer_timeout=TIMEOUT,
     )
     async with asyncio.timeout(SECONDS):
         await reporter.report_exit(failure(), guarded=guard(), doubt=no_doubt)

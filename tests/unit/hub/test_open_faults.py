@@ -54,7 +54,7 @@ async def test_answer_of_hub_decides_about_fault(
 
 async def test_fault_without_answer_is_left_to_agent(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.2)) as agent:
+    async with rig.replica() as hub, rig.running(rig.agent(hub, answer_timeout=0.2)) as agent:
         stream, _ = await hub.welcomed()
         taken = await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.HANG)
         assert taken is FaultAnswer.ALONE
@@ -70,7 +70,7 @@ async def test_fault_without_answer_is_left_to_agent(rig: Rig) -> None:
 async def test_fault_restarted_alone_is_reported_when_hub_returns(rig: Rig) -> None:
     """Otherwise the other ranks wait for an interrupted operation, without a visible reason."""
     await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.2)) as agent:
+    async with rig.replica() as hub, rig.running(rig.agent(hub, answer_timeout=0.2)) as agent:
         stream, _ = await hub.welcomed()
         assert (
             await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
@@ -150,19 +150,19 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -
 async def test_fault_outside_gangs_is_left_to_agent_at_once(rig: Rig, pod: object) -> None:
     if pod is not None:
         await rig.pods.put(pod)  # type: ignore[arg-type]
-    agent = rig.agent(rig.replica(port=1), patience=3600)
+    agent = rig.agent(rig.replica(port=1), answer_timeout=3600)
     assert await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
 
 
 async def test_dry_run_reports_no_fault(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
-    agent = rig.agent(rig.replica(port=1), patience=3600, dry_run=True)
+    agent = rig.agent(rig.replica(port=1), answer_timeout=3600, dry_run=True)
     assert await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
 
 
 async def test_fault_with_unknown_device_has_action_ask_driver(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.1)) as agent:
+    async with rig.replica() as hub, rig.running(rig.agent(hub, answer_timeout=0.1)) as agent:
         stream, _ = await hub.welcomed()
         await agent.report_fault(builders.trainer(0), builders.cause(devices_known=False), kind=FaultKind.HANG)
         assert (await stream.next("fault")).action_class == "AskDriver"
@@ -173,7 +173,7 @@ async def test_lost_device_is_reported_and_awaited_until_hub_starts(rig: Rig) ->
     hub = rig.replica()
     async with hub:
         pass  # its port is known now, and no server listens there
-    async with rig.running(rig.agent(hub, patience=0.05)) as agent:
+    async with rig.running(rig.agent(hub, answer_timeout=0.05)) as agent:
         await rig.reports.until(ComponentState.DEGRADED)
         cause = builders.cause(code="Xid79", action=ActionClass.REBOOT_NODE)
         telling = asyncio.create_task(agent.device_lost(builders.trainer(0), cause))

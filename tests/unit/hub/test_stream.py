@@ -184,7 +184,7 @@ def test_addresses_are_tried_in_turn_after_the_latest() -> None:
 
 async def test_fault_without_hub_is_left_to_agent_after_timeout(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
-    agent = rig.agent(rig.replica(port=1), patience=0.05)
+    agent = rig.agent(rig.replica(port=1), answer_timeout=0.05)
     async with rig.running(agent):
         assert (
             await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE

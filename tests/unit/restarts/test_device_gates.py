@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
@@ -59,7 +59,7 @@ async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
         classify=lambda _, __: ActionClass.OBSERVE,
         now=lambda: NOW,
     )
-    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=0.1, stuck=0.1))
+    gates = ReleaseGates(driver=host, processes=host, timeouts=Timeouts(before=30.0, answer=30.0, leave=0.1, stuck=0.1))
     async with restarts_on(
         rig, tmp_path, tools={"gates": gates}, metrics=metrics, suspects=suspects, newcomers=newcomers
     ) as env:

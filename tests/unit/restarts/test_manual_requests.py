@@ -185,7 +185,7 @@ async def test_manual_request_without_runtime_waits_and_reports_why(world: World
 
 
 async def test_manual_request_without_runtime_times_out(world: World) -> None:
-    world.requests._patience = 0.01
+    world.requests._timeout = 0.01
     await world.ask()
     world.find_runtime(world.engine)
     assert world.engine.requests == []

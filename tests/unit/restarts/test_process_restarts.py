@@ -12,7 +12,7 @@ from kubemend.agent.restart import intents
 from kubemend.agent.restart.process import Launcher, Silent, State
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
-from kubemend.agent.restarts.verifier import Patience
+from kubemend.agent.restarts.verifier import Timeouts
 from tests.environments import node
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import TARGET
@@ -131,8 +131,8 @@ def intent(env: RestartEnv) -> intents.ProcessIntent:
 async def test_the_next_agent_ends_what_is_open(launched: RestartEnv, state: Launcher, age: float, after: int) -> None:
     await launched.store.begin(intent(launched))
     launched.launchers.state = state
-    patience = Patience(kubelet=0.1, pod=0.1)
-    recovery = Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW + age, patience=patience)
+    timeouts = Timeouts(kubelet=0.1, pod=0.1)
+    recovery = Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW + age, timeouts=timeouts)
     assert await recovery.run() == 1
     assert isinstance(launched.launchers.state, Launcher)
     assert (launched.launchers.state.state, launched.launchers.state.trainer) == (State.RUNNING, after)
@@ -151,8 +151,8 @@ async def test_a_launcher_that_takes_its_time_does_not_delay_another_ones_replay
     launched.launchers.status = together  # type: ignore[method-assign]
     await launched.store.begin(intent(launched))
     await launched.store.begin(replace(intent(launched), id="r2"))
-    patience = Patience(kubelet=0.1, pod=0.1)
-    recovery = Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW, patience=patience)
+    timeouts = Timeouts(kubelet=0.1, pod=0.1)
+    recovery = Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW, timeouts=timeouts)
     assert await recovery.run() == 2
     assert await launched.store.unfinished() == ()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceInventory, DeviceLocator
@@ -47,10 +47,10 @@ class World:
     async def recover(self) -> dict[str, Any]:
         """Start the agent; return its log event about the resumed restart."""
         everything = replace(self.env.outside, prover=self.proofs, device_facts=self.node.facts())
-        at_once = verifier.Patience(kubelet=0.0, pod=0.0)
+        at_once = verifier.Timeouts(kubelet=0.0, pod=0.0)
         with structlog.testing.capture_logs() as log:
             ending = asyncio.create_task(self._end_with_container(), name="process")
-            await Recovery(outside=everything, store=self.env.store, now=lambda: NOW, patience=at_once).run()
+            await Recovery(outside=everything, store=self.env.store, now=lambda: NOW, timeouts=at_once).run()
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
         (event,) = [dict(event) for event in log if event["event"] == "restart.resumed"]
@@ -74,7 +74,7 @@ async def world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
 async def _world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
     host = GpuHost()
     host.put(GPU, PID, container=rig.old)
-    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=30.0))
+    gates = ReleaseGates(driver=host, processes=host, timeouts=Timeouts(before=30.0, answer=30.0, leave=30.0))
     async with restarts_on(rig, tmp_path, tools={"gates": gates}) as env:
         node = NodeEnv(store=env.store)
         node.holders.hold(TARGET, device=GPU)
