@@ -69,8 +69,8 @@ class ShmCleaner:
 class ShmCleanup:
     """The cleanup of one restart, done once: when all old containers are dead, and before anything new runs."""
 
-    def __init__(self, broom: ShmCleaner, request: shm.Request) -> None:
-        self._broom = broom
+    def __init__(self, shm_cleaner: ShmCleaner, request: shm.Request) -> None:
+        self._cleaner = shm_cleaner
         self._places = tuple(dict.fromkeys(request.places))
         self._alive = set(request.waits_for)
         self._all_dead = asyncio.Event()
@@ -97,7 +97,7 @@ class ShmCleanup:
 
     async def _clean(self) -> str:
         try:
-            async with asyncio.timeout(self._broom.timeouts.others):
+            async with asyncio.timeout(self._cleaner.timeouts.others):
                 await self._all_dead.wait()
         except TimeoutError:
             return f"not emptied: {', '.join(sorted(self._alive))} has not ended"
@@ -106,5 +106,5 @@ class ShmCleanup:
             if isinstance(place, shm.NotOurs):
                 results.append(f"not emptied: {place.why}")
             else:
-                results.append(await self._broom.empty(place))
+                results.append(await self._cleaner.empty(place))
         return "; ".join(results)

@@ -32,7 +32,7 @@ def hub(
     store: Store,
     holders: GpuHolders,
     driver: Driver,
-    ledger: VerdictStore,
+    verdict_store: VerdictStore,
 ) -> "Hub | None":
     """Return the hub client; None without a hub. The agent's readiness does not depend on it."""
     report = parts.reporter("hub", needed=False)
@@ -63,7 +63,7 @@ def hub(
             exits=StoredIds(store, EXITS_HANDLED),
             holders=holders,
             loads=driver,
-            verdicts=Verdicts(ledger=ledger, devices=driver, holders=holders),
+            verdicts=Verdicts(verdict_store=verdict_store, devices=driver, holders=holders),
         ),
         report=report,
         metrics=HubMetrics(registry),

@@ -75,7 +75,7 @@ class RuntimeServices:
         self._pods = node.pods
         self._driver = driver = node.sources.driver
         self._owners = node.owners
-        self._knowledge = node.knowledge
+        self._device_facts = node.device_facts
         self._gangs = node.gangs
         self._hub = node.hub
         self._boot_id = shared.boot_id
@@ -87,7 +87,7 @@ class RuntimeServices:
         self._now = now
         self._report = shared.parts.reporter("container-runtime")
         self._report_heartbeats = shared.parts.reporter("heartbeats")
-        self._newcomers = DeviceReattachTimer(driver=driver, processes=processes, metrics=shared.metrics)
+        self._reattach_timer = DeviceReattachTimer(driver=driver, processes=processes, metrics=shared.metrics)
         self._next_steps = NextStepTimer(metrics=shared.metrics)
         self._scheduler: aio.Promise[RestartScheduler] = aio.Promise()
         self._sweeping = SideProcess("shm", cgroup_root=processes.cgroup_root)
@@ -143,7 +143,7 @@ class RuntimeServices:
             )
             aio.spawn_eternal(tasks, asked.run(), name="stop-requests")
             aio.spawn_eternal(tasks, afterlife.run(cri.connections()), name="afterlife")
-            aio.spawn_eternal(tasks, self._newcomers.run(), name="newcomers")
+            aio.spawn_eternal(tasks, self._reattach_timer.run(), name="reattach-timer")
             aio.spawn_eternal(tasks, self._owners.run(self._pods), name="owners")
             heartbeats = HeartbeatSource(
                 runtime=cri,
@@ -232,7 +232,7 @@ class RuntimeServices:
             runtime=cri,
             ends=ends,
             rounds=rounds,
-            knowledge=self._knowledge,
+            device_facts=self._device_facts,
             now=self._now,
             reported=lambda pod: self._hub is not None and pod.gang is not None,
             opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
@@ -275,7 +275,7 @@ class RuntimeServices:
             cgroup_root=self._processes.cgroup_root,
             owner=owner,
         )
-        broom = ShmCleaner(
+        shm_cleaner = ShmCleaner(
             socket_path, calls=self._sweeping, proc=self._processes.root, cgroup_root=self._processes.cgroup_root
         )
         caches = CacheCleaner(
@@ -315,7 +315,7 @@ class RuntimeServices:
                     processes=self._processes,
                     standbys=standbys,
                     launchers=self._launchers,
-                    broom=broom,
+                    shm_cleaner=shm_cleaner,
                     caches=caches,
                     layers=layers,
                     gates=gates,
@@ -325,7 +325,7 @@ class RuntimeServices:
                 pods=self._pods,
             ),
             prover=self._prover,
-            device_facts=self._knowledge,
+            device_facts=self._device_facts,
         )
         restarts = RestartScheduler(
             outside=outside,
@@ -338,7 +338,7 @@ class RuntimeServices:
             dry_run=self._settings.dry_run,
             storm=budgets.Window(limit=self._settings.storm_restarts, seconds=self._settings.storm_window),
             suspects=self._suspects,
-            newcomers=self._newcomers,
+            reattach_timer=self._reattach_timer,
             next_steps=self._next_steps,
             gangs=self._gangs,
         )
@@ -348,7 +348,7 @@ class RuntimeServices:
             store=self._store,
             restarts=restarts,
             freezer=freezer,
-            knowledge=self._knowledge,
+            device_facts=self._device_facts,
             clocks=Clocks(now=self._now, since_boot=since_boot, boot=self._boot_id),
             metrics=self._metrics,
             bounds=NodePolicy(

@@ -32,7 +32,7 @@ class NodeHealth:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         devices: ports.Devices,
         condition: NodeCondition,
         events: ports.Announcements,
@@ -46,7 +46,7 @@ class NodeHealth:
         ``start_grace``: seconds after the start in which Unknown is not published while the driver comes up. Otherwise
         each new agent would change the status, and its time, to Unknown and back.
         """
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._devices = devices
         self._condition = condition
         self._events = events
@@ -63,13 +63,13 @@ class NodeHealth:
         ``holders`` are the pods of each device, by its name in the verdict store; None while kubelet cannot be asked.
         """
         inventory = self._devices.inventory
-        names = {str(gpu.uuid) for gpu in inventory.gpus} | {*self._nics()} | self._ledger.devices()
-        verdicts = [self._ledger.verdict(name, inventory=inventory) for name in sorted(names)]
+        names = {str(gpu.uuid) for gpu in inventory.gpus} | {*self._nics()} | self._verdict_store.devices()
+        verdicts = [self._verdict_store.verdict(name, inventory=inventory) for name in sorted(names)]
         condition = node_summary.of_node(verdicts)
         if condition.status is not ConditionStatus.UNKNOWN or inventory.complete or self._is_grace_over:
             self._condition.set(condition)
         gone = sorted(self._announcements.open - names)  # they have no active fault, so they may be healthy again
-        for verdict in (*verdicts, *(self._ledger.verdict(name, inventory=inventory) for name in gone)):
+        for verdict in (*verdicts, *(self._verdict_store.verdict(name, inventory=inventory) for name in gone)):
             pods = holders.get(verdict.device, ()) if holders is not None else None
             for announcement in self._announcements.of(verdict, holders=pods, now=self._now()):
                 self._events.record(announcement)

@@ -117,7 +117,7 @@ class Members:
                     await self._check_pod(pod)
                     await self._check_missed(pod)
                 self._known.set()
-                tasks.create_task(self._check_late_pods(), name="gang-newcomers")
+                tasks.create_task(self._check_late_pods(), name="gang-late-pods")
                 tasks.create_task(self._save_handled(), name="gang-exits-handled")
                 while True:
                     step = await steps.get()

@@ -25,7 +25,7 @@ class DeviceFacts:
     """Device allocations and device health."""
 
     holders: ports.Holders
-    ledger: VerdictStore
+    verdict_store: VerdictStore
     devices: ports.Devices
 
     async def held(self, pod: PodRef, names: Iterable[str], *, timeout: float) -> frozenset[DeviceId] | None:
@@ -51,7 +51,7 @@ class DeviceFacts:
     def action(self, devices: frozenset[DeviceId]) -> ActionClass:
         """Return the most severe action that any of the devices needs now."""
         inventory = self.devices.inventory
-        return self.ledger.worst_action(gpu_keys(devices, inventory=inventory), inventory=inventory)
+        return self.verdict_store.worst_action(gpu_keys(devices, inventory=inventory), inventory=inventory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class RestartExecutor:
         now: Callable[[], float],
         held: float,
         suspects: SuspicionTracker | None = None,
-        newcomers: DeviceReattachTimer | None = None,
+        reattach_timer: DeviceReattachTimer | None = None,
         next_steps: NextStepTimer | None = None,
     ) -> None:
         self._outside = outside
@@ -133,7 +133,7 @@ class RestartExecutor:
         self._now = now
         self._held = held
         self._suspects = suspects
-        self._newcomers = newcomers
+        self._reattach_timer = reattach_timer
         self._next_steps = next_steps
         self._hurried: dict[PodUid, asyncio.Event] = {}
         self._in_a_hurry: Counter[PodUid] = Counter()
@@ -141,7 +141,7 @@ class RestartExecutor:
         self.quiet = asyncio.Event()
         self.quiet.set()
 
-    async def perform(
+    async def execute(
         self,
         plan: RestartPlan,
         *,
@@ -181,7 +181,7 @@ class RestartExecutor:
             followed.notify(progress.Begun(self._now(), plan.id, plan.strategy, containers, plan.restart_count))
             with self._act_noted(in_round=part is not None):
                 outcome = await self._to_the_end(execution, remembered=visit.remembered)
-            outcome = restart_proof.noted(outcome, visit.proving)
+            outcome = restart_proof.with_note(outcome, visit.proving)
             done = _Done(execution, cause, outcome, in_round=part is not None)
             if outcome.result is Result.NOT_ALIKE:
                 counted.taken_back()
@@ -200,7 +200,7 @@ class RestartExecutor:
             with self._act_noted(in_round=True):
                 outcome = await self._to_the_end(execution, remembered=visit.remembered)
             restart_proof.log_resumed(plan, outcome, found.by_device(visit.proving))
-            outcome = restart_proof.noted(outcome, visit.proving, unproved=found.unproved)
+            outcome = restart_proof.with_note(outcome, visit.proving, unproved=found.unproved)
             done = _Done(execution, cause, outcome, in_round=True)
             await self._finish(done, part=part, devices=found.devices, visit=visit)
 
@@ -333,7 +333,7 @@ class RestartExecutor:
 
     async def _verify(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> _Verified:
         (outcome, settled), answer, free = await asyncio.gather(
-            self._verifier.settle(done.execution, done.outcome),
+            self._verifier.wait_for_kubelet(done.execution, done.outcome),
             self._verifier.devices_answer(devices),
             self._verifier.devices_free(devices, visit=visit),
         )
@@ -341,8 +341,8 @@ class RestartExecutor:
 
     def _expect(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> None:
         """Start timing until a new process uses the devices that the old ones used."""
-        if self._newcomers is not None and done.outcome.result.restarted and visit.was_occupied:
-            self._newcomers.expect(
+        if self._reattach_timer is not None and done.outcome.result.restarted and visit.was_occupied:
+            self._reattach_timer.expect(
                 done.plan.id,
                 strategy=done.plan.strategy,
                 devices=devices or frozenset(),

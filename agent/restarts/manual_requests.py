@@ -38,7 +38,7 @@ class ManualRestarts:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         pods: ports.Pods,
         devices: ports.Devices,
         holders: ports.Holders,
@@ -53,7 +53,7 @@ class ManualRestarts:
 
         ``watch_delay``: for how many seconds the watch may report a pod as Pending that a client has seen running.
         """
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._pods = pods
         self._devices = devices
         self._holders = holders
@@ -101,7 +101,7 @@ class ManualRestarts:
                 code=CODE,
                 message=f"request of {requester}",
                 happened_at=asked_at,
-                action=self._ledger.worst_action(devices, inventory=inventory),
+                action=self._verdict_store.worst_action(devices, inventory=inventory),
             )
 
         await restarts.handle(Request(target=target, cause=cause, devices=held, asked=asked, followed=followed))
@@ -138,7 +138,7 @@ class ManualRestarts:
         return convert.held_by(target, await self._holders.current(max_age=self._ask_again))
 
     def _all_usable(self) -> bool:
-        action = self._ledger.worst_action(self._ledger.devices(), inventory=self._devices.inventory)
+        action = self._verdict_store.worst_action(self._verdict_store.devices(), inventory=self._devices.inventory)
         return action.leaves_device_usable
 
 

@@ -41,7 +41,7 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
         self.plan = plan
         self.followed = followed
         self._outside = outside
-        self._preparation = StartPreparation.of(outside.actuators.tools, plan.specs, sweep=plan.sweep)
+        self._preparation = StartPreparation.of(outside.actuators.tools, plan.specs, shm_cleanup=plan.shm_cleanup)
         self._holding = holding
 
     @abc.abstractmethod

@@ -73,7 +73,7 @@ async def prepare(
         successor_specs = await runtime_state.successor_specs(
             outside.runtime, intent, pod=pod, processes=outside.processes
         )
-    sweep = _sweep(pod.annotations, successor_specs=(successor_specs or {}).values())
+    shm_cleanup = _shm_cleanup(pod.annotations, successor_specs=(successor_specs or {}).values())
     of_target = pod.container(ref.name)
     count = of_target.restart_count + 1 if of_target is not None else 1
     if successor_specs is not None:
@@ -88,7 +88,7 @@ async def prepare(
             )
             for name, successor_spec in successor_specs.items()
         }
-    return restart_plan.PodRestartPlan(ref, count, intent, pod, successor_specs, sweep=sweep)
+    return restart_plan.PodRestartPlan(ref, count, intent, pod, successor_specs, shm_cleanup=shm_cleanup)
 
 
 def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> NameAhead | None:
@@ -126,15 +126,15 @@ async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_pl
         log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
         return bare(intent)
     annotations = pod.annotations if pod is not None else successor_spec.sandbox_config.annotations
-    sweep = keeping = None
+    shm_cleanup = keeping = None
     with contextlib.suppress(options.BadAnnotationError):  # the annotations have changed since the start
         keeping = _keeping_in_swap(successor_spec, annotations, intent=intent)
     with contextlib.suppress(options.BadAnnotationError):
         if len(options.parse(annotations).containers) <= 1:  # the state of others is unknown
-            sweep = _sweep(annotations, successor_specs=[successor_spec])
+            shm_cleanup = _shm_cleanup(annotations, successor_specs=[successor_spec])
     emptying = _emptying(successor_spec, after=intent.empty_cache_after)
     swap = restart_plan.Swap(intent, replace(successor_spec, emptying=emptying, keeping=keeping))
-    return restart_plan.SwapPlan(intent.target, 0, (swap,), sweep=sweep)
+    return restart_plan.SwapPlan(intent.target, 0, (swap,), shm_cleanup=shm_cleanup)
 
 
 async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyIntent]) -> restart_plan.RestartPlan:
@@ -147,9 +147,9 @@ async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyI
     if not isinstance(first, restart_plan.SwapPlan):
         return first
     swaps = tuple(swap for part in parts for swap in part.swaps)
-    places = tuple(place for part in parts if part.sweep is not None for place in part.sweep.places)
-    sweep = shm.Request(places, tuple(swap.intent.target.name for swap in swaps)) if places else None
-    return replace(first, swaps=swaps, sweep=sweep)
+    places = tuple(place for part in parts if part.shm_cleanup is not None for place in part.shm_cleanup.places)
+    shm_cleanup = shm.Request(places, tuple(swap.intent.target.name for swap in swaps)) if places else None
+    return replace(first, swaps=swaps, shm_cleanup=shm_cleanup)
 
 
 def bare(intent: intents.AnyIntent) -> restart_plan.RestartPlan:
@@ -227,16 +227,16 @@ async def _prepare_swap(
         made.append((intent, successor_spec, found.siblings))
         if found is target:
             count = successor_spec.successor.restart_count
-    sweep = _sweep(
+    shm_cleanup = _shm_cleanup(
         pod.annotations,
         successor_specs=[successor_spec for _, successor_spec, _ in made],
         waits_for=[intent.target.name for intent, _, _ in made],
     )
     swaps = tuple(restart_plan.Swap(intent, successor_spec, siblings) for intent, successor_spec, siblings in made)
-    return restart_plan.SwapPlan(target.view.ref, count, swaps, sweep=sweep)
+    return restart_plan.SwapPlan(target.view.ref, count, swaps, shm_cleanup=shm_cleanup)
 
 
-def _sweep(
+def _shm_cleanup(
     annotations: Mapping[str, str], *, successor_specs: Iterable[SuccessorSpec], waits_for: Iterable[str] = ()
 ) -> shm.Request | None:
     """Return the cleanup before the start; None if the pod's annotations do not request one."""

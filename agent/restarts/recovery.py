@@ -167,7 +167,7 @@ class Recovery:
             return await resumed.carry_out(), found.by_device(visit.proving)
 
     async def _verified(self, resumed: _Resumed) -> Outcome:
-        outcome, checks = await self._verifier.settle(resumed.execution, resumed.outcome)
+        outcome, checks = await self._verifier.wait_for_kubelet(resumed.execution, resumed.outcome)
         log.info(
             "restart.verified",
             restart=resumed.intent.id,

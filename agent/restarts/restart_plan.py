@@ -22,13 +22,14 @@ from kubemend.agent.restart.intents import Strategy
 class RestartPlan(abc.ABC):
     """A restart that was admitted.
 
-    ``restart_count`` is the target's count after it, ``sweep`` the shared memory to empty. ``stepped_down`` is why a
-    better strategy was not used, if its container could not be copied exactly.
+    - ``restart_count`` is the target's count after it
+    - ``shm_cleanup`` is the shared memory to empty
+    - ``stepped_down`` is why a better strategy was not used, if its container could not be copied exactly
     """
 
     target: ContainerRef
     restart_count: int
-    sweep: shm.Request | None = field(default=None, kw_only=True)
+    shm_cleanup: shm.Request | None = field(default=None, kw_only=True)
     stepped_down: str = field(default="", kw_only=True)
 
     @property
@@ -130,7 +131,7 @@ class SwapPlan(RestartPlan):
         return {swap.intent.target.name: swap.successor_spec for swap in self.swaps if swap.successor_spec is not None}
 
     def bare(self) -> RestartPlan:
-        return replace(self, swaps=tuple(Swap(swap.intent, None) for swap in self.swaps), sweep=None)
+        return replace(self, swaps=tuple(Swap(swap.intent, None) for swap in self.swaps), shm_cleanup=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class PodRestartPlan(RestartPlan):
         return f"{', '.join(paths)} not kept: {keep.KUBELET}" if paths else ""
 
     def bare(self) -> RestartPlan:
-        return replace(self, successor_specs=None, pod=None, sweep=None)
+        return replace(self, successor_specs=None, pod=None, shm_cleanup=None)
 
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
         lasting = {planned.name for planned in self.intent.plan if planned.role is not ContainerRole.INIT}

@@ -96,7 +96,7 @@ def log_resumed(plan: RestartPlan, outcome: Outcome, proofs: Mapping[str, str], 
     )
 
 
-def noted(outcome: Outcome, proving: proofs.Proving, *, unproved: str = "") -> Outcome:
+def with_note(outcome: Outcome, proving: proofs.Proving, *, unproved: str = "") -> Outcome:
     """Return the outcome with a line about the proof for people, if there is anything to tell."""
     note = device_proof.note(proving.results) or (f"no GPU was proved: {unproved}" if unproved else "")
     return replace(outcome, notes=(*outcome.notes, note)) if note else outcome

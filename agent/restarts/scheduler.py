@@ -110,7 +110,7 @@ class RestartScheduler:
         limits: Limits | None = None,
         storm: budgets.Window = budget.STORM,
         suspects: SuspicionTracker | None = None,
-        newcomers: DeviceReattachTimer | None = None,
+        reattach_timer: DeviceReattachTimer | None = None,
         next_steps: NextStepTimer | None = None,
         gangs: ports.Gangs = ports.NO_GANGS,
         since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
@@ -132,21 +132,21 @@ class RestartScheduler:
         self._gangs = gangs
         self._budgets = Budgets(store=store, now=now, storm=storm)
         metrics.watch(BudgetGauges(self._budgets, pods=outside.pods, now=now))
-        self._performer = RestartExecutor(
+        self._executor = RestartExecutor(
             outside=outside,
             store=store,
             metrics=metrics,
             now=now,
             held=self._limits.held,
             suspects=suspects,
-            newcomers=newcomers,
+            reattach_timer=reattach_timer,
             next_steps=next_steps,
         )
 
     @property
     def quiet(self) -> asyncio.Event:
         """Is set while no restart is at work (``RestartExecutor``)."""
-        return self._performer.quiet
+        return self._executor.quiet
 
     async def handle(self, request: Request) -> None:
         """Handle one request to its end.
@@ -193,8 +193,8 @@ class RestartScheduler:
     async def resume(self, plan: RestartPlan, *, cause: admission.Cause, part: RoundHooks, holding: HoldSet) -> None:
         """Finish a restart that a previous agent started for a round."""
         uid = plan.target.pod.uid
-        async with self._locks.turn(uid, waiting=self._performer.expedite(uid)):
-            await self._performer.resume(plan, cause=cause, part=part, holding=holding)
+        async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
+            await self._executor.resume(plan, cause=cause, part=part, holding=holding)
 
     async def _is_handled_by_hub(self, request: Request) -> bool:
         """Return whether the hub handles the fault, or has decided against a restart."""
@@ -226,7 +226,7 @@ class RestartScheduler:
         last_logged: tuple[Reason, float | None] | None = None
         while True:
             async with self._pod_turn(request), self._name_reserved(request):
-                decision = await self._once(request)
+                decision = await self._admit(request)
             if decision.verb is not admission.Verb.HOLD:
                 return
             if decision.retry_at is not None and not request.held_back:
@@ -254,7 +254,7 @@ class RestartScheduler:
         """Wait for the pod's lock and a slot. A round's members need no slot: they wait for each other, held."""
         uid = request.target.pod.uid
         if request.part is not None:
-            async with self._locks.turn(uid, waiting=self._performer.expedite(uid)):
+            async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
                 yield
             return
         namespace = request.target.pod.namespace
@@ -298,7 +298,7 @@ class RestartScheduler:
             return None
         return planning.name_ahead(self._outside.runtime, target)
 
-    async def _once(self, request: Request, *, launcher_failed: str = "") -> admission.Decision:
+    async def _admit(self, request: Request, *, launcher_failed: str = "") -> admission.Decision:
         """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read.
 
         ``launcher_failed``: why the container's launcher could not restart the program; empty if it has not tried.
@@ -419,7 +419,7 @@ class RestartScheduler:
             return obstacle
         not_copied = facts.runtime is not None and facts.runtime.not_cloneable is not None
         try:
-            outcome = await self._performer.perform(
+            outcome = await self._executor.execute(
                 replace(plan, stepped_down=decision.detail if not_copied else ""),
                 cause=facts.cause,
                 counted=counted,
@@ -433,7 +433,7 @@ class RestartScheduler:
         except HistoryError as error:
             return admission.Decision(admission.Verb.HOLD, Reason.JOURNAL_UNAVAILABLE, str(error))
         if outcome.result is Result.STEPPED_DOWN:
-            return await self._once(request, launcher_failed=outcome.detail)
+            return await self._admit(request, launcher_failed=outcome.detail)
         if outcome.result is Result.NOT_ALIKE:
             return await self._without_clone(request, facts, target=target, why=outcome.detail)
         return decision

@@ -56,7 +56,7 @@ class RestartVerifier:
             return device_release.unknown_devices()
         return device_release.check(await visit.judgement())
 
-    async def settle(self, execution: AnyExecution, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
+    async def wait_for_kubelet(self, execution: AnyExecution, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
         """Wait until kubelet shows the survivors, and resolve any duplicate that it starts; then check once more.
 
         Kubelet never shows a successor as running that has exited already. In that case nothing is awaited, so that the

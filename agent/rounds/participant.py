@@ -53,7 +53,7 @@ class RoundParticipant:
         store: Store,
         restarts: RestartScheduler,
         freezer: Freezer,
-        knowledge: DeviceFacts,
+        device_facts: DeviceFacts,
         clocks: Clocks,
         metrics: Metrics,
         bounds: NodePolicy | None = None,
@@ -66,9 +66,12 @@ class RoundParticipant:
         self._metrics = metrics
         metrics.round_held.set_function(lambda: len(self.held()))
         self._orders = OrderResolver(
-            outside=outside, knowledge=knowledge, bounds=bounds if bounds is not None else NodePolicy(), now=clocks.now
+            outside=outside,
+            device_facts=device_facts,
+            bounds=bounds if bounds is not None else NodePolicy(),
+            now=clocks.now,
         )
-        self._guards = PreemptiveHolds(outside=outside, freezer=freezer)
+        self._preemptive_holds = PreemptiveHolds(outside=outside, freezer=freezer)
         self._members: dict[Key, MemberSession] = {}
         self._records = Records(store, now=clocks.now)
         self._ended: deque[ContainerId] = deque(maxlen=_MOST_ENDS)
@@ -129,7 +132,7 @@ class RoundParticipant:
         if pod is None or self.busy(pod.ref.uid) or self._orders.why_not_held(pod) is not None:
             yield asyncio.Event()
             return
-        async with self._guards.over(failed) as taken_over:
+        async with self._preemptive_holds.hold(failed) as taken_over:
             yield taken_over
 
     def step_results(self) -> tuple[StepResult, ...]:
@@ -212,7 +215,7 @@ class RoundParticipant:
                 other.end(EndReason.SUPERSEDED)
                 other.holding.transfer_to(holding)
                 del self._members[key]
-        self._guards.transfer_to(pod.uid, by=holding)
+        self._preemptive_holds.transfer_to(pod.uid, by=holding)
         self._records.forget(pod.uid, but=self._members.keys())
         member = MemberSession(
             order,

@@ -34,7 +34,7 @@ class PreemptiveHolds:
         self._guards: dict[ContainerRef, _Guard] = {}
 
     @contextlib.asynccontextmanager
-    async def over(self, failed: ContainerSummary) -> AsyncIterator[asyncio.Event]:
+    async def hold(self, failed: ContainerSummary) -> AsyncIterator[asyncio.Event]:
         """Hold the container that kubelet starts in place of a failed one, during the block.
 
         Yields the event that is set when a round takes the hold over (``transfer_to``). Otherwise the container is

@@ -325,7 +325,7 @@ async def agent(
                 cgroup_root=processes.cgroup_root,
                 owner=node.name,
             ),
-            knowledge=env.facts(),
+            device_facts=env.facts(),
             clocks=Clocks(now=time.time, since_boot=lambda: since_boot() + later, boot="this"),
             metrics=env.metrics,
         )

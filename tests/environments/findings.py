@@ -41,7 +41,7 @@ class FindingEnv(NodeEnv):
         self.queue = FindingQueue(metrics=self.metrics)
         self.conditions = self.publisher()
         self.faults = self.handler(
-            ledger=self.ledger,
+            verdict_store=self.verdict_store,
             catalog=self.catalog,
             pods=self.pods,
             devices=self.devices,
@@ -52,11 +52,11 @@ class FindingEnv(NodeEnv):
         )
         self.engine = FindingPipeline(
             queue=self.queue,
-            ledger=self.ledger,
+            verdict_store=self.verdict_store,
             publisher=self.conditions,
             faults=self.faults,
             lost=LostDevices(
-                ledger=self.ledger,
+                verdict_store=self.verdict_store,
                 catalog=catalog_file.builtin(),
                 faults=self.faults,
                 devices=self.devices,

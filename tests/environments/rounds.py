@@ -130,7 +130,7 @@ class RoundEnv:
             device_facts=node.facts(),
         )
         self.registry, metrics = node.registry, node.metrics
-        self.ledger, self.devices = node.ledger, node.devices
+        self.verdict_store, self.devices = node.verdict_store, node.devices
         self.next_steps = NextStepTimer(metrics=metrics)
         self.restarts = RestartScheduler(
             outside=everything,
@@ -146,7 +146,7 @@ class RoundEnv:
             store=self.store,
             restarts=self.restarts,
             freezer=self.freezer,
-            knowledge=node.facts(),
+            device_facts=node.facts(),
             clocks=Clocks(now=lambda: NOW, since_boot=lambda: self.since_boot, boot=self.boot),
             metrics=metrics,
             bounds=self.bounds,

@@ -52,7 +52,7 @@ class Parts:
 
     async def settled(self, restart: AnyExecution, outcome: Outcome) -> tuple[Outcome, tuple[verification.Check, ...]]:
         """Verify it."""
-        outcome, checks = await RestartVerifier(outside=self.outside).settle(restart, outcome)
+        outcome, checks = await RestartVerifier(outside=self.outside).wait_for_kubelet(restart, outcome)
         return outcome, tuple(checks)
 
 

@@ -60,13 +60,13 @@ class Recorder:
 class Node:
     """A node with one GPU, and its published conditions, Events and taints."""
 
-    def __init__(self, ledger: VerdictStore, *, start_grace: float = 3600.0) -> None:
-        self.ledger = ledger
+    def __init__(self, verdict_store: VerdictStore, *, start_grace: float = 3600.0) -> None:
+        self.verdict_store = verdict_store
         self.devices = outside.Devices()
         self.sink = Recorder()
         self.nics: tuple[str, ...] = ()
         self.health = NodeHealth(
-            ledger=ledger,
+            verdict_store=verdict_store,
             devices=self.devices,
             condition=self.sink,
             events=self.sink,
@@ -78,13 +78,13 @@ class Node:
 
 
 @pytest.fixture
-def ledger(store: Store) -> VerdictStore:
+def verdict_store(store: Store) -> VerdictStore:
     return verdicts(store, is_there=lambda name: name == NIC or None)
 
 
 @pytest.fixture
-async def node(ledger: VerdictStore) -> Node:
-    return Node(ledger)
+async def node(verdict_store: VerdictStore) -> Node:
+    return Node(verdict_store)
 
 
 def test_healthy_node(node: Node) -> None:
@@ -95,7 +95,7 @@ def test_healthy_node(node: Node) -> None:
 
 
 def test_fault_reaches_condition_events_and_taints(node: Node) -> None:
-    node.ledger.apply(OFF_THE_BUS, inventory=node.devices.inventory)
+    node.verdict_store.apply(OFF_THE_BUS, inventory=node.devices.inventory)
     node.health.publish(HOLDERS)
     assert (node.sink.conditions[-1].status, node.sink.conditions[-1].reason) == (ConditionStatus.FALSE, "Xid79")
     assert [announcement.about for announcement in node.sink.announcements] == [None, POD]
@@ -113,15 +113,17 @@ def test_new_agent_publishes_nothing_before_driver_is_up(node: Node) -> None:
 
 
 def test_fault_of_previous_agent_is_published_without_driver(node: Node) -> None:
-    node.ledger.apply(OFF_THE_BUS, inventory=node.devices.inventory)
+    node.verdict_store.apply(OFF_THE_BUS, inventory=node.devices.inventory)
     node.devices.inventory = DeviceInventory()
     node.health.publish(None)
     assert [condition.status for condition in node.sink.conditions] == [ConditionStatus.FALSE]
 
 
 @pytest.mark.parametrize("inventory", [DeviceInventory(), DeviceInventory(gpus=(outside.GPU,))])
-async def test_node_is_unknown_after_long_driver_silence(ledger: VerdictStore, inventory: DeviceInventory) -> None:
-    node = Node(ledger, start_grace=0.0)
+async def test_node_is_unknown_after_long_driver_silence(
+    verdict_store: VerdictStore, inventory: DeviceInventory
+) -> None:
+    node = Node(verdict_store, start_grace=0.0)
     node.devices.inventory = inventory
     node.health.publish(None)
     assert [condition.status for condition in node.sink.conditions] == [ConditionStatus.UNKNOWN]
@@ -140,10 +142,10 @@ def test_nics_count_as_devices_of_node(node: Node) -> None:
 
 
 def test_recovery_is_recorded_for_device_no_longer_listed(node: Node) -> None:
-    node.ledger.apply(LINK_DOWN, inventory=node.devices.inventory)
+    node.verdict_store.apply(LINK_DOWN, inventory=node.devices.inventory)
     node.health.publish(HOLDERS)
     over = replace(LINK_DOWN, kind=FindingKind.FAULT_OVER, code="LinkDown", action=ActionClass.NONE, observed_at=90.0)
-    node.ledger.apply(over, inventory=node.devices.inventory)
+    node.verdict_store.apply(over, inventory=node.devices.inventory)
     for _ in range(2):
         node.health.publish(HOLDERS)
     assert [announcement.reason for announcement in node.sink.announcements] == ["DeviceDegraded", "DeviceHealthy"]

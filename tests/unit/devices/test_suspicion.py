@@ -23,13 +23,13 @@ STUCK, IN_VAIN = FindingKind.PROCESS_STUCK, FindingKind.RESTARTS_IN_VAIN
 
 @dataclass
 class Bench:
-    ledger: VerdictStore
+    verdict_store: VerdictStore
     host: GpuHost
     now: float = BOOTED_AT + 5000.0
 
     def __post_init__(self) -> None:
         self.suspects = SuspicionTracker(
-            ledger=self.ledger,
+            verdict_store=self.verdict_store,
             driver=self.host,
             processes=self.host,
             submit=self._fold,
@@ -39,10 +39,10 @@ class Bench:
         )
 
     def _fold(self, finding: Finding) -> None:
-        self.ledger.apply(finding, inventory=INVENTORY)
+        self.verdict_store.apply(finding, inventory=INVENTORY)
 
     def verdict(self) -> Verdict:
-        return self.ledger.verdict(GPU, inventory=INVENTORY)
+        return self.verdict_store.verdict(GPU, inventory=INVENTORY)
 
     def work(self, pid: int) -> None:
         """Start a process on the device now."""
@@ -111,10 +111,10 @@ async def test_suspicion_end_leaves_other_suspicions(bench: Bench) -> None:
 
 async def test_suspicion_of_previous_agent_is_checked(bench: Bench, store: Store) -> None:
     bench.suspects.suspect(STUCK, device=GPU, text="stuck")
-    await bench.ledger.save()
-    ledger = verdicts(store)
-    await ledger.load()
-    later = Bench(ledger, bench.host)
+    await bench.verdict_store.save()
+    verdict_store = verdicts(store)
+    await verdict_store.load()
+    later = Bench(verdict_store, bench.host)
     assert later.verdict().health is Health.DEGRADED
     await later.suspects.check()
     assert later.verdict().health is Health.HEALTHY

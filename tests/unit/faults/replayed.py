@@ -394,7 +394,9 @@ class Node:
             runtime=self._runtime,
             ends=test_exits.Ends(),
             rounds=test_exits.Rounds(),
-            knowledge=DeviceFacts(holders=self.world.holders, ledger=self.world.ledger, devices=self.world.devices),
+            device_facts=DeviceFacts(
+                holders=self.world.holders, verdict_store=self.world.verdict_store, devices=self.world.devices
+            ),
             now=self.now,
         )
         async with running(self.world), self.world.events.subscribe() as steps:

@@ -64,8 +64,8 @@ async def test_fault_handler_error_leaves_others_and_fault_ends(
 ) -> None:
     attribute = findings.faults._attribute
 
-    async def attributed(noted: Any) -> Any:
-        return broken() if noted.finding.code == "13" else await attribute(noted)
+    async def attributed(recorded: Any) -> Any:
+        return broken() if recorded.finding.code == "13" else await attribute(recorded)
 
     monkeypatch.setattr(findings.faults, "_attribute", attributed)
     old = findings.events.run(TRAINER, name="trainer-0", created_at=1)
@@ -108,7 +108,7 @@ async def test_publishing_error_of_pod_leaves_others(findings: test_pipeline.Wor
     said = Reporter()
     findings.holders.hold(MONITOR, TRAINER)
     publisher = ConditionPublisher(
-        ledger=findings.ledger,
+        verdict_store=findings.verdict_store,
         pods=findings.pods,
         devices=findings.devices,
         holders=findings.holders,
@@ -128,7 +128,7 @@ async def test_hang_handler_error_leaves_others(findings: test_pipeline.World, m
 
     monkeypatch.setattr(findings.restarts, "handle", handled)
     hangs = Hangs(
-        ledger=findings.ledger,
+        verdict_store=findings.verdict_store,
         devices=findings.devices,
         holders=findings.holders,
         reporter=findings.said,
@@ -217,7 +217,7 @@ async def test_unreadable_cause_ends_only_its_restart(env: RestartEnv) -> None:
 
 
 async def test_verification_error_still_closes_restart(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env.restarts._performer._verifier, "settle", broken)
+    monkeypatch.setattr(env.restarts._executor._verifier, "wait_for_kubelet", broken)
     await env.ask()
     assert await env.store.unfinished() == ()
     (running,) = (await env.pod.running())["trainer"]

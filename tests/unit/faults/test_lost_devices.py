@@ -115,7 +115,7 @@ class World(FindingEnv):
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        await self.ledger.load()
+        await self.verdict_store.load()
         self._task = asyncio.create_task(self.engine.run())
         await asyncio.sleep(0)  # it has started, with what a previous agent left
 
@@ -211,7 +211,7 @@ async def test_usable_gpu_reports_no_container(world: World, finding: Finding) -
     world.holds(TRAINER)
     world.queue.submit(finding)
     await world.tells_of_nobody()
-    assert world.ledger.active_faults(outside.GPU.uuid)
+    assert world.verdict_store.active_faults(outside.GPU.uuid)
 
 
 async def test_lost_gpu_ignores_ended_and_newer_containers(world: World) -> None:

@@ -184,7 +184,7 @@ class Rig(NodeEnv):
                 exits=self.handled,
                 holders=self.holders,
                 loads=self.loads,
-                verdicts=Verdicts(ledger=self.ledger, devices=self.devices, holders=self.holders),
+                verdicts=Verdicts(verdict_store=self.verdict_store, devices=self.devices, holders=self.holders),
             ),
             report=self.reports,
             metrics=HubMetrics(self.registry),

@@ -57,7 +57,7 @@ class World(NodeEnv):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.requests = ManualRestarts(
-            ledger=self.ledger,
+            verdict_store=self.verdict_store,
             pods=self.pods,
             devices=self.devices,
             holders=self.holders,
@@ -72,7 +72,7 @@ class World(NodeEnv):
         found = Finding(
             source=Source.NVML, kind=FindingKind.XID, code="48", device=where, action=action, observed_at=NOW
         )
-        self.ledger.apply(found, inventory=self.devices.inventory)
+        self.verdict_store.apply(found, inventory=self.devices.inventory)
 
     async def ask(self) -> None:
         async with asyncio.timeout(SECONDS):
@@ -123,7 +123,7 @@ async def test_manual_request_waits_for_the_watch_to_report_that_the_pod_runs(wo
 
 async def test_manual_request_for_a_pod_that_stays_pending_goes_to_the_engine_which_refuses_it(world: World) -> None:
     world.requests = ManualRestarts(
-        ledger=world.ledger,
+        verdict_store=world.verdict_store,
         pods=world.pods,
         devices=world.devices,
         holders=world.holders,

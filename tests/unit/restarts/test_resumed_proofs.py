@@ -129,7 +129,7 @@ async def test_resumed_restart_whose_proof_fails_starts_nothing(world: World) ->
 
 
 async def test_resumed_restart_starts_nothing_on_a_device_that_needs_a_reset(world: World) -> None:
-    world.node.ledger.apply(
+    world.node.verdict_store.apply(
         Finding(
             source=Source.KERNEL_LOG,
             kind=FindingKind.XID,

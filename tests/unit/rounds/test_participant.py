@@ -547,7 +547,7 @@ async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: R
         observed_at=NOW,
         text="",
     )
-    env.ledger.apply(reset, inventory=env.devices.inventory)
+    env.verdict_store.apply(reset, inventory=env.devices.inventory)
     host.end(11)
     while (step_result := await told.next()).phase is StepPhase.STOPPING:
         assert step_result.reason == "DriverFreeing"
