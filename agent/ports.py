@@ -41,7 +41,7 @@ class ContainerStatuses(Protocol):
 
 
 class RequestedEnds(Protocol):
-    """Tell whose end this agent has requested."""
+    """Return which containers' end this agent has requested."""
 
     def has_ended(self, container_id: ContainerId) -> bool:
         """Return whether this agent has requested the container's end."""

@@ -192,7 +192,7 @@ class Gate:
     async def _remember_late(self) -> frozenset[DeviceId]:
         """Take what is known without a list from before the stop; return the devices of which nothing is.
 
-        The old processes are dying meanwhile. The driver gets time beyond their end only if one had device files open.
+        The old processes die in the meantime. The driver gets time beyond their end only if one had device files open.
         """
         recorded = await asyncio.shield(self._recorded)
         self._held = device_release.remember_late(None, recorded, devices=self._devices, old=self._old)
@@ -369,7 +369,7 @@ class ReleaseGates:
             return False
         proving, health = self._proofs[restart], self._health[restart]
         if health.unusable():
-            return False  # a proof would tell nothing new
+            return False  # a proof would show nothing new
         if not await proving.done(timeout=timeout) or device_proof.unusable(proving.results):
             return False
         return await health.allows_start(timeout=timeout)

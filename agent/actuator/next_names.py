@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 class NameAhead:
     """The name after that of the successor of ``old``, which has ended and may not be restarted at all.
 
-    ``config`` need only tell whose container it is (``clone.identity``).
+    ``config`` need only identify the container's pod (``clone.identity``).
     """
 
     old: ContainerSummary

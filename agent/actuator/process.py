@@ -198,8 +198,8 @@ class _Run:
         return self.outcome(Result.STEPPED_DOWN, why)
 
     def outcome(self, result: Result, detail: str = "") -> Outcome:
-        survivors = {self.intent.target.name: self.intent.container}
-        return Outcome(result, MappingProxyType(survivors), phases=MappingProxyType(dict(self.phases)), detail=detail)
+        current = {self.intent.target.name: self.intent.container}
+        return Outcome(result, MappingProxyType(current), phases=MappingProxyType(dict(self.phases)), detail=detail)
 
 
 def _state(launcher: Launcher | Silent) -> str:

@@ -43,8 +43,8 @@ class RerunListing:
     def is_first(self, seen: Iterable[ContainerSummary]) -> bool:
         return self.pod.is_first(seen)
 
-    def survivors(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
-        return self.pod.survivors(seen)
+    def current(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
+        return self.pod.current(seen)
 
     def end_detail(self, end: steps.Step) -> str:
         return self.pod.end_detail(end)

@@ -77,7 +77,7 @@ class PodListing:
         news = (view for view in seen if view.ref.name in names and view.id not in old)
         return all(view.state is ContainerState.CREATED for view in news)
 
-    def survivors(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
+    def current(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
         """Return the newest container of each name, if it is not an old one."""
         views = tuple(seen)
         found = {planned.name: reset.successors(self._intent, views, planned.name) for planned in self._intent.plan}

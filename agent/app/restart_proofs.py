@@ -197,7 +197,9 @@ class RestartProof:
             try:
                 await self._run()
             except asyncio.CancelledError:
-                self._report(if_open=Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, "a container was started meanwhile"))
+                self._report(
+                    if_open=Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, "a container was started during the proof")
+                )
                 raise
             finally:
                 self.close()
@@ -264,7 +266,7 @@ class RestartProof:
     def _shared(self, gpu: Gpu, allocations: Allocations) -> Verdict | None:
         """Return the verdict on a GPU that other containers hold, or may hold at any time."""
         if not allocations.known:
-            return Verdict(Outcome.UNKNOWN, Reason.SHARED, "kubelet does not tell which containers hold it")
+            return Verdict(Outcome.UNKNOWN, Reason.SHARED, "kubelet does not report which containers hold it")
         pod, holders = self._subject.pod, allocations.holders(frozenset({gpu.uuid}))
         others = [
             f"{each.namespace}/{each.pod_name} {each.container}"

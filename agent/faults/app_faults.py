@@ -298,7 +298,7 @@ class _Programs:
 
     def notify(self, event: progress.Event) -> None:
         if isinstance(event, progress.Reported) and event.outcome.result is Result.RESTARTED:
-            self.restarted.update(event.outcome.survivors.values())
+            self.restarted.update(event.outcome.current.values())
 
 
 def _events(recorded: RecordedFinding) -> tuple[_Event, ...]:

@@ -29,7 +29,7 @@ class DeviceFacts:
     devices: ports.Devices
 
     async def held(self, pod: PodRef, names: Iterable[str], *, timeout: float) -> frozenset[DeviceId] | None:
-        """Return the devices that these containers hold; None if kubelet does not tell in ``timeout`` seconds."""
+        """Return the devices that these containers hold; None if kubelet does not answer in ``timeout`` seconds."""
         allocations = Allocations()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):

@@ -283,7 +283,7 @@ class RestartExecutor:
             await self._close(done)
             return
         if done.outcome.result is Result.RESTARTED:
-            for container in done.outcome.survivors.values():
+            for container in done.outcome.current.values():
                 self._outside.heartbeats.restarted(container)
         if not (done.in_round and done.outcome.result.restarted):
             self._report(done, checks=(), settled=not done.outcome.result.restarted)
@@ -346,7 +346,7 @@ class RestartExecutor:
                 done.plan.id,
                 strategy=done.plan.strategy,
                 devices=devices or frozenset(),
-                containers=done.outcome.survivors.values(),
+                containers=done.outcome.current.values(),
             )
 
     def _expect_step(self, done: _Done) -> None:
@@ -354,7 +354,7 @@ class RestartExecutor:
         if self._next_steps is None:
             return
         plan = done.plan
-        new = {name: container for name, container in done.outcome.survivors.items() if container not in plan.old}
+        new = {name: container for name, container in done.outcome.current.items() if container not in plan.old}
         self._next_steps.expect(
             plan.id,
             strategy=plan.strategy,

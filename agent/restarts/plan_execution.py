@@ -122,7 +122,7 @@ class _Swaps(PlanExecution[SwapPlan]):
         if again.result is Result.ADOPTED:
             changed = self._preparation.adopted()
             notes = tuple(changed.get(note, note) for note in notes)
-        return replace(outcome, result=again.result, survivors={**outcome.survivors, **again.survivors}, notes=notes)
+        return replace(outcome, result=again.result, current={**outcome.current, **again.current}, notes=notes)
 
     async def released(self) -> None:
         assert self._holding is not None
@@ -179,7 +179,7 @@ class _WholePod(PlanExecution[PodRestartPlan]):
         again = await self._carry_out(resolution=steps.Resolution.FINISH, starts=starts)
         if again.result is Result.UNFINISHED:
             return outcome
-        return replace(outcome, survivors=again.survivors)
+        return replace(outcome, current=again.current)
 
     async def released(self) -> None:
         """Run the hooks and links of its containers. Kubelet does this for the containers that it starts."""

@@ -104,7 +104,7 @@ def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> Na
             sandbox_config=clone.sandbox_config(sandbox),
         )
     except clone.CloneRefusedError:
-        return None  # the decision tells why
+        return None  # the decision has the reason
 
 
 async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:

@@ -72,12 +72,12 @@ class RestartPlan(abc.ABC):
         return self
 
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
-        """Return the survivors that must keep running."""
-        return outcome.survivors
+        """Return the current containers that must keep running."""
+        return outcome.current
 
     def awaited(self, outcome: Outcome) -> frozenset[str]:
         """Return the names that kubelet has not started yet."""
-        return self.names - outcome.survivors.keys()
+        return self.names - outcome.current.keys()
 
     @property
     def id(self) -> str:
@@ -196,4 +196,4 @@ class PodRestartPlan(RestartPlan):
 
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
         lasting = {planned.name for planned in self.intent.plan if planned.role is not ContainerRole.INIT}
-        return {name: container for name, container in outcome.survivors.items() if name in lasting}
+        return {name: container for name, container in outcome.current.items() if name in lasting}

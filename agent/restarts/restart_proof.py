@@ -17,7 +17,7 @@ from kubemend.common import contained
 log = structlog.get_logger(__name__)
 
 RESUMED_SECONDS = 2.0
-"""Seconds for kubelet to tell which devices a resumed restart's containers hold, and for the driver to list them."""
+"""Seconds for kubelet to return a resumed restart's devices, and for the driver to list them."""
 
 
 def prepare(
@@ -63,7 +63,7 @@ class ResumedDevices:
 async def of_resumed(outside: Dependencies, plan: RestartPlan, *, attempt: int = 0) -> ResumedDevices:
     """Find the devices of a restart that a previous agent has begun, and prepare their proof.
 
-    The journal has no device: the faults in the saved verdicts tell which GPUs are to be proved.
+    The journal has no device: the faults in the saved verdicts name the GPUs that must be proved.
     """
     facts = outside.device_facts
     if facts is None:
@@ -97,6 +97,6 @@ def log_resumed(plan: RestartPlan, outcome: Outcome, proofs: Mapping[str, str], 
 
 
 def with_note(outcome: Outcome, proving: proofs.Proving, *, unproved: str = "") -> Outcome:
-    """Return the outcome with a line about the proof for people, if there is anything to tell."""
+    """Return the outcome with a line about the proof for people, if there is one."""
     note = device_proof.note(proving.results) or (f"no GPU was proved: {unproved}" if unproved else "")
     return replace(outcome, notes=(*outcome.notes, note)) if note else outcome

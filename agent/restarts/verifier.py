@@ -25,7 +25,7 @@ from kubemend.agent.restarts.restart_plan import RestartPlan
 class Timeouts:
     """Timeouts in seconds.
 
-    - ``kubelet``: until kubelet's status shows a swap's survivors.
+    - ``kubelet``: until kubelet's status shows a swap's current containers.
     - ``pod``: until a whole pod is up again.
     - ``devices``, ``api``: until the driver and the API server answer.
     """
@@ -57,7 +57,7 @@ class RestartVerifier:
         return device_release.check(await visit.judgement())
 
     async def wait_for_kubelet(self, execution: AnyExecution, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
-        """Wait until kubelet shows the survivors, and resolve any duplicate that it starts; then check once more.
+        """Wait until kubelet shows the current containers, and resolve any duplicate that it starts; then check again.
 
         Kubelet never shows a successor as running that has exited already. In that case nothing is awaited, so that the
         container's next restart is not delayed.
@@ -82,7 +82,7 @@ class RestartVerifier:
         """Query the API server before this check fails: the last update from one that hangs proves nothing."""
 
         def check(pod: PodView | None) -> Check:
-            return verification.kubelet_agrees(pod, expected=outcome.survivors, awaited=awaited)
+            return verification.kubelet_agrees(pod, expected=outcome.current, awaited=awaited)
 
         cached = check(self._outside.pods.pods().get(plan.target.pod.uid))
         if cached.state is not CheckState.FAILED:
@@ -99,18 +99,18 @@ class RestartVerifier:
     async def _kubelet_agrees_first(
         self, plan: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]", timeout: float
     ) -> bool:
-        """Wait for kubelet's status to show the survivors, or for another container event.
+        """Wait for kubelet's status to show the current containers, or for another container event.
 
-        Return True when it shows them or the time is up, False when a survivor ends or another container appears.
+        Return True when it shows them or the time is up, False when a current container ends or another one appears.
         """
         complete = not plan.awaited(outcome)
 
-        def shows_survivors(pod: PodView) -> bool:
-            check = verification.kubelet_agrees(pod, expected=outcome.survivors)
+        def shows_current(pod: PodView) -> bool:
+            check = verification.kubelet_agrees(pod, expected=outcome.current)
             return complete and check.state is CheckState.PASSED
 
         agreed = asyncio.create_task(
-            self._outside.pods.wait_for(plan.target.pod.uid, shows_survivors, timeout=timeout),
+            self._outside.pods.wait_for(plan.target.pod.uid, shows_current, timeout=timeout),
             name=f"kubelet-agrees {plan.id}",
         )
         another = asyncio.create_task(_another(plan, outcome, changes=changes), name=f"another {plan.id}")
@@ -124,8 +124,8 @@ class RestartVerifier:
 
 
 async def _another(plan: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]") -> None:
-    """Return when a survivor ends, or a container of the plan's names that is no survivor is created or started."""
-    known = set(outcome.survivors.values())
+    """Return when a current container ends, or another one of the plan's names is created or started."""
+    known = set(outcome.current.values())
     while True:
         event = await changes.get()
         if event.container.id in known:

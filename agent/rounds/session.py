@@ -321,7 +321,7 @@ class MemberSession:
                 self.report(phase, reason=outcome.result.value, detail=outcome.detail)
             await self._over.wait()  # what kubelet starts in the meantime is held, too
             return outcome
-        await self._hold_survivors(plan, outcome)
+        await self._hold_current(plan, outcome)
         if not all(await asyncio.gather(*(self._pod_holder.end(container_id) for container_id in plan.duplicates))):
             self.report(
                 StepPhase.STUCK,
@@ -350,7 +350,7 @@ class MemberSession:
             return replace(outcome, result=Result.FAILED, detail="the pod is being deleted")
         if self._end_reason is EndReason.SUPERSEDED:
             return outcome
-        expected = frozenset(outcome.survivors.values()) & (self.holding.ever_held | self.holding.started_free)
+        expected = frozenset(outcome.current.values()) & (self.holding.ever_held | self.holding.started_free)
         await self._report_after_release(
             expected=expected if not plan.awaited(outcome) else frozenset(), timeout=_STARTED
         )
@@ -436,9 +436,9 @@ class MemberSession:
             others = others | self._pod_holder.created
         return not others - self.holding.excluded <= self._known
 
-    async def _hold_survivors(self, plan: restart_plan.RestartPlan, outcome: Outcome) -> None:
-        """Hold all survivors, including kubelet's adopted containers whose event is late."""
-        mine = (container_id for name, container_id in outcome.survivors.items() if self.holding.takes(name))
+    async def _hold_current(self, plan: restart_plan.RestartPlan, outcome: Outcome) -> None:
+        """Hold all current containers, including kubelet's adopted containers whose event is late."""
+        mine = (container_id for name, container_id in outcome.current.items() if self.holding.takes(name))
         await asyncio.gather(*(self.holding.hold(each, stays=each in plan.stays) for each in mine))
         await self.holding.settled()
 
@@ -450,12 +450,12 @@ class MemberSession:
     async def _undisputed(self, execution: AnyExecution, outcome: Outcome, *, until: float) -> Outcome:
         """Wait for the end of the hold, at most ``until`` (loop time); resolve duplicates while both are held."""
         while True:
-            self._known = frozenset(outcome.survivors.values())
+            self._known = frozenset(outcome.current.values())
             if self._is_disputed:
                 await self.holding.settled()
                 before = frozenset(self._pod_holder.kubelet_started | self._pod_holder.created)
                 outcome = await execution.resolve(outcome)
-                await self._hold_survivors(execution.plan, outcome)
+                await self._hold_current(execution.plan, outcome)
                 self._pod_holder.kubelet_started -= before
                 self._pod_holder.created -= before
                 continue

@@ -17,7 +17,7 @@ from kubemend.agent.model.workloads import ContainerState
 
 PROMISE: Final = (
     "Agent and controller may be killed or upgraded at any step of a restart and in any state of a round: the "
-    "next process finishes it, no verdict is lost, and no gang waits for a member that failed meanwhile."
+    "next process finishes it, no verdict is lost, and no gang waits for a member that failed in that time."
 )
 
 _CALLS: Final = ("StopContainer", "CreateContainer", "StartContainer")

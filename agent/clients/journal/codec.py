@@ -101,7 +101,7 @@ def _process_from_raw(raw: Mapping[str, Any], common: Mapping[str, Any]) -> inte
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one kind of intent is stored beside what all have in common. ``field`` is in entries of this kind only."""
+    """The stored fields of one kind of intent that not all kinds have. ``field`` is in entries of this kind only."""
 
     field: str
     encode: Callable[[Any], dict[str, Any]]

@@ -56,7 +56,7 @@ class LauncherClient:
     async def follow(self, container: ContainerStatus, *, known: Launcher | None, hold: float) -> Launcher | Silent:
         """Return the state when it is another one than ``known``, or after 20 s.
 
-        If the program fails meanwhile, its launcher waits ``hold`` seconds for ``decide``; 0: it does not wait.
+        If the program fails in that time, its launcher waits ``hold`` seconds for ``decide``; 0: it does not wait.
         """
         passing = functools.partial(exchange.is_known, known)
         request = process.follow_request(hold=hold)

@@ -152,7 +152,7 @@ async def test_kubelets_container_ends_the_proof(rig: Rig) -> None:
     await swap.begun()
     theirs = await rig.kubelet_creates(attempt=2)
     outcome = await work
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert (swap.proof.cancelled, swap.proof.closed) == (True, True)
     assert [each.reason for each in swap.told] == [device_proof.INTERRUPTED]
 

@@ -357,7 +357,7 @@ async def test_kubelets_container_goes_first_during_the_wait(rig: Rig) -> None:
             await events.get()
     theirs = await rig.kubelet_creates(attempt=2)
     outcome = await work
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert [view.id for view in await rig.running()] == [theirs]
 
 

@@ -53,14 +53,14 @@ async def test_swap_with_a_lost_answer_completes(
     rig.server.fail(method, code, carried_out=True)
     outcome = await swapped(rig, order=order)
     assert outcome.result is Result.SWAPPED
-    (survivor,) = await rig.running()
-    assert (survivor.attempt, survivor.restart_id) == (1, "r1")
+    (current,) = await rig.running()
+    assert (current.attempt, current.restart_id) == (1, "r1")
     assert not [view for view in await rig.containers() if view.state is ContainerState.CREATED]
     made = [call.request for call in rig.server.calls if call.method == "CreateContainer"]
     assert [request.config.metadata.attempt for request in made].count(1) <= 2  # type: ignore[attr-defined]
     (link,) = rig.links.iterdir()
-    assert link.name.endswith(f"{survivor.id}.log")
-    assert hooks_run(rig) == [survivor.id]
+    assert link.name.endswith(f"{current.id}.log")
+    assert hooks_run(rig) == [current.id]
 
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "CreateContainer", "StartContainer", "ListContainers"])

@@ -89,7 +89,7 @@ async def test_stop_beside_kubelets_container_needs_no_reservation(rig: Rig) -> 
     theirs = await rig.kubelet_creates(attempt=1)
     calls = rig.server.called().count("CreateContainer")
     outcome = await actuator.carry_out(intent, successor_spec=successor_spec)
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert rig.server.called().count("CreateContainer") == calls
 
 
@@ -97,7 +97,7 @@ async def test_reservation_does_not_belong_to_the_pod(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent, actuator = rig.intent(), rig.actuator()
     outcome = await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
-    assert {view.id for view in await rig.containers()} == {rig.old, outcome.survivors["trainer"]}
+    assert {view.id for view in await rig.containers()} == {rig.old, outcome.current["trainer"]}
     assert [view.ref.pod for view in await reserved(rig)] != [TARGET.pod]
 
 
@@ -107,7 +107,7 @@ async def test_kubelets_earlier_container_is_adopted(rig: Rig) -> None:
     successor_spec, seen = await rig.successor_spec(intent), await rig.containers()
     theirs = await rig.kubelet_creates(attempt=1)
     outcome = await actuator.carry_out(intent, successor_spec=successor_spec, seen=seen)
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     await actuator.give_back(intent)
     assert await reserved(rig) == []
 
@@ -122,7 +122,7 @@ async def test_unavailable_name_does_not_prevent_the_restart(rig: Rig) -> None:
         while not any(view.restart_id == intent.id for view in await rig.containers()):
             await events.get()
     await rig.cri.start_container(copy)
-    assert (await work).survivors["trainer"] == copy
+    assert (await work).current["trainer"] == copy
     await actuator.give_back(intent)
 
 
@@ -131,12 +131,12 @@ async def test_reservation_of_a_dead_agent_is_removed_when_needed(rig: Rig) -> N
     first = rig.intent()
     outcome = await rig.actuator().carry_out(first, successor_spec=await rig.successor_spec(first))
     (left,) = await reserved(rig)
-    rig.old = outcome.survivors["trainer"]
+    rig.old = outcome.current["trainer"]
     second = rig.intent(id="r2", old=rig.old, old_attempt=1)
     again = await rig.actuator().carry_out(second, successor_spec=await rig.successor_spec(second))
     assert again.result is Result.SWAPPED
-    (survivor,) = await rig.running()
-    assert (survivor.attempt, survivor.restart_id) == (2, "r2")
+    (current,) = await rig.running()
+    assert (current.attempt, current.restart_id) == (2, "r2")
     assert left.id not in {view.id for view in await reserved(rig)}
 
 

@@ -32,7 +32,7 @@ async def carried_out(
 async def test_kills_holds_checks_and_releases_and_touches_no_container(rig: Rig) -> None:
     launchers = Launchers()
     outcome = await carried_out(rig, launchers)
-    assert (outcome.result, outcome.survivors) == (Result.RESTARTED, {"trainer": rig.old})
+    assert (outcome.result, outcome.current) == (Result.RESTARTED, {"trainer": rig.old})
     assert launchers.calls == ["status", "stop", "remains", "remains", "release"]
     assert set(outcome.phases) == {"stop", "device", "start"}
     assert not {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"} & set(rig.server.called())

@@ -48,7 +48,7 @@ async def test_containers_are_removed_and_recreated_in_spec_order(pod: PodRig) -
     assert removed[0] == pod.old["prepare"], "what has exited goes first"
     assert set(removed[1:4]) == {pod.old[name] for name in LASTING}
     assert "StopContainer" not in pod.rig.server.called(), "without grace the removal is the kill"
-    assert set(outcome.survivors) == set(pod_rig.ROLES)
+    assert set(outcome.current) == set(pod_rig.ROLES)
 
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "CreateContainer", "StartContainer", "ListContainers"])
@@ -110,7 +110,7 @@ async def test_kubelets_init_container_is_waited_for_and_adopted(pod: PodRig) ->
     work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
     await pod.rig.cri.start_container(theirs)
     outcome = await work
-    assert (outcome.result, outcome.survivors["prepare"]) == (Result.RERUN, theirs)
+    assert (outcome.result, outcome.current["prepare"]) == (Result.RERUN, theirs)
     await check_rerun(pod)
 
 
@@ -131,7 +131,7 @@ async def test_kubemends_duplicate_main_is_removed(pod: PodRig) -> None:
     await pod.kubelet_collects()
     theirs = await pod.kubelet_starts("trainer", attempt=2)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.RERUN, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.RERUN, theirs)
     await check_rerun(pod)
 
 
@@ -143,7 +143,7 @@ async def test_second_init_run_by_kubelet_repeats_later_containers(pod: PodRig) 
     await pod.kubelet_starts("prepare", attempt=2)
     again = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert again.result is Result.RERUN
-    assert all(again.survivors[name] != first.survivors[name] for name in LASTING)
+    assert all(again.current[name] != first.current[name] for name in LASTING)
     await check_rerun(pod)
 
 

@@ -97,7 +97,7 @@ async def test_container_that_ends_soon_can_be_restarted_at_once(pod: PodRig) ->
     successor_specs = await pod.successor_specs(intent)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
-    pod.rig.server.runtime.exit(outcome.survivors["trainer"], exit_code=1)
+    pod.rig.server.runtime.exit(outcome.current["trainer"], exit_code=1)
     await until_free(pod, "trainer")
     await pod.kubelet_starts("trainer", attempt=2)
     await pod.kubelet_says_running(*LASTING)
@@ -128,7 +128,7 @@ async def test_name_held_by_another_container_does_not_stop_rerun(pod: PodRig) -
         outcome = await pod.actuator().carry_out(intent, successor_specs=await pod.successor_specs(intent))
     assert outcome.result is Result.RERUN
     assert "restart.not_reserved" in [entry["event"] for entry in said]
-    assert theirs not in outcome.survivors.values(), "it was out of turn"
+    assert theirs not in outcome.current.values(), "it was out of turn"
 
 
 async def test_second_run_of_an_init_container_is_reported(pod: PodRig) -> None:

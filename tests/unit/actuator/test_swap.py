@@ -64,8 +64,8 @@ async def test_swap_makes_its_calls_in_safe_order(rig: Rig, order: intents.SwapO
     outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.SWAPPED
     assert changes(rig) == expected
-    (survivor,) = await rig.running()
-    assert (survivor.id, survivor.attempt, survivor.restart_id) == (outcome.survivors["trainer"], 1, "r1")
+    (current,) = await rig.running()
+    assert (current.id, current.attempt, current.restart_id) == (outcome.current["trainer"], 1, "r1")
     assert set(outcome.phases) == {"stop", "create", "start", "confirm"}
 
 
@@ -73,12 +73,12 @@ async def test_host_files_are_as_kubelet_would_leave_them(rig: Rig) -> None:
     intent = rig.intent()
     outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert rig.termination_log.read_text() == LAST_WORDS, "kubelet reads it after the swap"
-    own = termination_log_of(rig, outcome.survivors["trainer"])
+    own = termination_log_of(rig, outcome.current["trainer"])
     assert own != rig.termination_log
     assert own.parent == rig.termination_logs
     assert (own.read_text(), stat.S_IMODE(own.stat().st_mode)) == ("", 0o666)
     (link,) = rig.links.iterdir()
-    assert link.name == f"trainer-0_default_trainer-{outcome.survivors['trainer']}.log"
+    assert link.name == f"trainer-0_default_trainer-{outcome.current['trainer']}.log"
     assert link.resolve() == rig.directory / "logs" / "trainer" / "1.log"
 
 
@@ -100,7 +100,7 @@ async def test_unwritable_termination_log_makes_successor_use_the_old_one(
     intent = rig.intent()
     outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.SWAPPED
-    assert termination_log_of(rig, outcome.survivors["trainer"]) == rig.termination_log
+    assert termination_log_of(rig, outcome.current["trainer"]) == rig.termination_log
     assert {path.name: path.read_text() for path in elsewhere.iterdir()} == {rig.termination_log.name: LAST_WORDS}
 
 
@@ -115,7 +115,7 @@ async def test_file_mounted_by_pod_at_termination_path_is_never_written(rig: Rig
     config.mounts.extend([theirs, kubelets])
     intent = rig.intent()
     outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
-    made = rig.server.runtime.containers[outcome.survivors["trainer"]].config
+    made = rig.server.runtime.containers[outcome.current["trainer"]].config
     assert outcome.result is Result.SWAPPED
     assert precious.read_text() == "of the node"
     assert made.mounts[0] == theirs
@@ -127,7 +127,7 @@ async def test_second_attempt_reuses_the_termination_log(rig: Rig) -> None:
     successor_spec = await rig.successor_spec(intent)
     rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=2)
     outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
-    own = termination_log_of(rig, outcome.survivors["trainer"])
+    own = termination_log_of(rig, outcome.current["trainer"])
     assert set(rig.termination_logs.iterdir()) == {rig.termination_log, own}
 
 
@@ -170,7 +170,7 @@ async def test_kubelets_container_is_adopted_if_it_won_the_name(rig: Rig) -> Non
     theirs = await rig.kubelet_creates(attempt=1)
     rig.server.calls.clear()
     outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, seen=seen)
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert [view.id for view in await rig.running()] == [theirs]
 
 
@@ -186,7 +186,7 @@ async def test_crio_lets_a_call_wait_whose_name_kubelet_has_taken(rig: Rig) -> N
     theirs = rig.server.runtime.create_container(request).container_id
     rig.server.runtime.start_container(api_pb2.StartContainerRequest(container_id=theirs))
     outcome = await swapping
-    assert (outcome.result, outcome.survivors[TARGET.name]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current[TARGET.name]) == (Result.ADOPTED, theirs)
 
 
 async def crio_material(rig: Rig, intent: intents.Intent) -> SuccessorSpec:
@@ -214,7 +214,7 @@ async def test_crio_is_not_asked_for_a_successor_that_kubelet_creates(rig: Rig, 
     assert "CreateContainer" not in rig.server.called()
     theirs = await rig.kubelet_creates(attempt=1)
     outcome = await swapping
-    assert (outcome.result, outcome.survivors[TARGET.name]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current[TARGET.name]) == (Result.ADOPTED, theirs)
     assert rig.server.called().count("CreateContainer") == 1
 
 
@@ -241,7 +241,7 @@ async def test_kubelets_unstarted_container_is_waited_for(rig: Rig) -> None:
             pass  # the swap has stopped the old container and now waits
     await rig.cri.start_container(theirs)
     outcome = await work
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
 
 
 async def test_kubemends_duplicate_is_removed(rig: Rig) -> None:
@@ -251,7 +251,7 @@ async def test_kubemends_duplicate_is_removed(rig: Rig) -> None:
     await actuator.give_back(intent)
     theirs = await rig.kubelet_creates(attempt=2)
     outcome = await rig.actuator().carry_out(intent, successor_spec=None)
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert [view.id for view in await rig.running()] == [theirs]
     assert not [view for view in await rig.containers() if view.restart_id == intent.id]
 
@@ -467,8 +467,8 @@ async def test_failed_start_is_retried_with_another_successor(rig: Rig, order: i
             pass  # the one that could not be started is removed
     rig.server.runtime.behaviour.start_fails = False
     assert (await work).result is Result.SWAPPED
-    (survivor,) = await rig.running()
-    assert (survivor.attempt, survivor.restart_id) == (1, intent.id)
+    (current,) = await rig.running()
+    assert (current.attempt, current.restart_id) == (1, intent.id)
 
 
 @STARTS_FIRST
@@ -489,8 +489,8 @@ async def test_failing_stop_keeps_successor_and_kills_old_by_cgroup(rig: Rig, or
     outcome = await rig.actuator(time_limit=0.5).carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.UNFINISHED
     assert standbys(rig).story == ["frozen", "prepared", "killed", "released"]
-    (survivor,) = await rig.running()
-    assert survivor.restart_id == intent.id
+    (current,) = await rig.running()
+    assert current.restart_id == intent.id
 
 
 @STARTS_FIRST

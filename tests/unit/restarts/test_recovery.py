@@ -110,7 +110,7 @@ async def test_recovery_does_not_wait_for_exited_successor(env: RestartEnv) -> N
     successor_spec = await env.pod.rig.successor_spec(intent)
     outcome = await env.pod.rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
-    env.pod.rig.server.runtime.exit(outcome.survivors[TARGET.name], exit_code=1)
+    env.pod.rig.server.runtime.exit(outcome.current[TARGET.name], exit_code=1)
     assert await recovery(env).run() == 1
     assert {view.state for view in await env.pod.rig.containers()} == {ContainerState.EXITED}
     assert await env.store.unfinished() == ()
