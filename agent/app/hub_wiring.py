@@ -57,7 +57,7 @@ def hub(
             opted_in_namespaces=frozenset(settings.opt_in_namespaces),
             dry_run=settings.dry_run,
         ),
-        outside=coordination.Dependencies(
+        dependencies=coordination.Dependencies(
             pods=pods,
             epochs=store,
             exits=StoredIds(store, EXITS_HANDLED),

@@ -296,7 +296,7 @@ class RuntimeServices:
         timeouts = Timeouts(leave=self._settings.device_release_timeout)
         old = OldProcesses(runtime=cri, events=watch, processes=self._processes)
         gates = ReleaseGates(driver=self._driver, processes=self._processes, old=old, timeouts=timeouts)
-        outside = Dependencies(
+        dependencies = Dependencies(
             runtime=cri,
             events=watch,
             pods=self._pods,
@@ -328,7 +328,7 @@ class RuntimeServices:
             device_facts=self._device_facts,
         )
         restarts = RestartScheduler(
-            outside=outside,
+            dependencies=dependencies,
             store=self._store,
             metrics=self._metrics,
             now=self._now,
@@ -344,7 +344,7 @@ class RuntimeServices:
         )
         self._scheduler.fulfil(restarts)
         rounds = RoundParticipant(
-            outside=outside,
+            dependencies=dependencies,
             store=self._store,
             restarts=restarts,
             freezer=freezer,
@@ -360,7 +360,7 @@ class RuntimeServices:
         )
         held = await _until_done(rounds.load, name="rounds")
         aio.spawn_eternal(tasks, rounds.run(), name="rounds")
-        recovery = Recovery(outside=outside, store=self._store, now=self._now, spared=held)
+        recovery = Recovery(dependencies=dependencies, store=self._store, now=self._now, spared=held)
         count = await _until_done(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
         doubt = functools.partial(why_not_its_own, pods=self._pods, events=watch, runtime=cri, ends=ends)

@@ -65,7 +65,7 @@ class Hub:
         where: HubEndpoint,
         *,
         identity: Identity,
-        outside: Dependencies,
+        dependencies: Dependencies,
         report: Callable[[ComponentStatus], None],
         metrics: HubMetrics,
         answer_timeout: float,
@@ -74,15 +74,15 @@ class Hub:
         """``answer_timeout``: for how many seconds a fault waits for the hub's answer."""
         self._where = where
         self._identity = identity
-        self._outside = outside
+        self._dependencies = dependencies
         self._report = report
         self._metrics = metrics
         self._limits = limits
         self._faults = OpenFaults()
         self._fault_reporter = FaultReporter(
-            pods=outside.pods.pods,
+            pods=dependencies.pods.pods,
             faults=self._faults,
-            worst=outside.verdicts.worst,
+            worst=dependencies.verdicts.worst,
             metrics=metrics,
             opted_in_namespaces=identity.opted_in_namespaces,
             answer_timeout=answer_timeout,
@@ -109,7 +109,7 @@ class Hub:
         return FailedPrograms(
             launchers=launchers,
             report=self.program_failed,
-            pod=lambda uid: self._outside.pods.pods().get(uid),
+            pod=lambda uid: self._dependencies.pods.pods().get(uid),
             why_ending=why_ending,
             now=now,
         )
@@ -133,7 +133,7 @@ class Hub:
         - ``doubt`` returns why an exit is not a failure because the pod is ending; empty: it is a failure.
         - ``alone`` restarts a member that the hub leaves to this agent.
         """
-        fence = Fence(self._outside.epochs)
+        fence = Fence(self._dependencies.epochs)
         await fence.load()
         async with asyncio.TaskGroup() as tasks:
 
@@ -149,11 +149,11 @@ class Hub:
                 tasks.create_task(work, name=f"fault of {failure.container.ref}")
 
             members = Members(
-                pods=self._outside.pods,
+                pods=self._dependencies.pods,
                 containers=containers,
                 runtime=runtime,
                 rounds=rounds,
-                handled=self._outside.exits,
+                handled=self._dependencies.exits,
                 callbacks=MemberCallbacks(failed=failed, gone=self._faults.gone),
                 opted_in_namespaces=self._identity.opted_in_namespaces,
             )
@@ -213,8 +213,8 @@ class Hub:
         )
 
     def _sampler(self, outbox: Outbox) -> Sampler:
-        outside = self._outside
-        return Sampler(pods=outside.pods, holders=outside.holders, loads=outside.loads, outbox=outbox)
+        dependencies = self._dependencies
+        return Sampler(pods=dependencies.pods, holders=dependencies.holders, loads=dependencies.loads, outbox=outbox)
 
 
 def _with_pod_name(step_result: StepResult, pod: PodRef) -> StepResult:

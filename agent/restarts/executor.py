@@ -117,7 +117,7 @@ class RestartExecutor:
     def __init__(
         self,
         *,
-        outside: Dependencies,
+        dependencies: Dependencies,
         store: Store,
         metrics: Metrics,
         now: Callable[[], float],
@@ -126,8 +126,8 @@ class RestartExecutor:
         reattach_timer: DeviceReattachTimer | None = None,
         next_steps: NextStepTimer | None = None,
     ) -> None:
-        self._outside = outside
-        self._verifier = verifier.RestartVerifier(outside=outside)
+        self._dependencies = dependencies
+        self._verifier = verifier.RestartVerifier(dependencies=dependencies)
         self._store = store
         self._metrics = metrics
         self._now = now
@@ -166,11 +166,11 @@ class RestartExecutor:
         - ``part`` is set for a restart of a round, and follows it with ``old_pid``, the process to end.
         """
         holding = part.follow(plan, pid=old_pid) if part is not None else None
-        execution = execution_of(self._outside, plan, followed=followed, holding=holding)
-        gates = self._outside.actuators.tools.gates
+        execution = execution_of(self._dependencies, plan, followed=followed, holding=holding)
+        gates = self._dependencies.actuators.tools.gates
         record = part.record() if part is not None else None
         attempt = record.order.attempt if record is not None else 0
-        proof = restart_proof.prepare(self._outside, plan, devices=devices, device=cause.device, attempt=attempt)
+        proof = restart_proof.prepare(self._dependencies, plan, devices=devices, device=cause.device, attempt=attempt)
         if not devices and cause.device is None:
             judge = device_health.no_obstacle
         async with gates.around(plan.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
@@ -193,9 +193,9 @@ class RestartExecutor:
 
     async def resume(self, plan: RestartPlan, *, cause: admission.Cause, part: RoundHooks, holding: HoldSet) -> None:
         """Finish a plan that a previous agent started for a round. It is in the journal already."""
-        execution = execution_of(self._outside, plan, holding=holding)
-        found = await restart_proof.of_resumed(self._outside, plan, attempt=part.record().order.attempt)
-        gates, devices = self._outside.actuators.tools.gates, found.devices or frozenset()
+        execution = execution_of(self._dependencies, plan, holding=holding)
+        found = await restart_proof.of_resumed(self._dependencies, plan, attempt=part.record().order.attempt)
+        gates, devices = self._dependencies.actuators.tools.gates, found.devices or frozenset()
         async with gates.around(plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             with self._act_noted(in_round=True):
                 outcome = await self._to_the_end(execution, remembered=visit.remembered)
@@ -284,7 +284,7 @@ class RestartExecutor:
             return
         if done.outcome.result is Result.RESTARTED:
             for container in done.outcome.current.values():
-                self._outside.heartbeats.restarted(container)
+                self._dependencies.heartbeats.restarted(container)
         if not (done.in_round and done.outcome.result.restarted):
             self._report(done, checks=(), settled=not done.outcome.result.restarted)
         if done.outcome.result is Result.STUCK:
@@ -358,7 +358,7 @@ class RestartExecutor:
         self._next_steps.expect(
             plan.id,
             strategy=plan.strategy,
-            pod=self._outside.pods.pods().get(plan.target.pod.uid),
+            pod=self._dependencies.pods.pods().get(plan.target.pod.uid),
             old=plan.old,
             successors={name: new.get(name) for name in plan.names},
             fault_age=self._now() - done.cause.happened_at,
@@ -402,9 +402,9 @@ class RestartExecutor:
             checks=checks,
             settled=settled,
         )
-        self._outside.reporter.set(plan.target.pod, condition)
+        self._dependencies.reporter.set(plan.target.pod, condition)
         if settled:
-            self._outside.announcements.record(event_messages.of_restart(plan.target, condition, now=self._now()))
+            self._dependencies.announcements.record(event_messages.of_restart(plan.target, condition, now=self._now()))
         log.info(
             "restart.finished" if settled else "restart.acted",
             restart=plan.id,

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 async def prepare(
-    outside: Dependencies,
+    dependencies: Dependencies,
     decision: admission.Decision,
     *,
     target: runtime_state.RuntimeState,
@@ -51,12 +51,12 @@ async def prepare(
     spec = SPECS[decision.strategy]
     if spec.scope is Scope.CONTAINERS:
         return await _prepare_swap(
-            outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
+            dependencies, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
         )
     if spec.scope is Scope.PROGRAM:
         return _prepare_process(decision, target=target, reason=reason, now=now)
     ref = target.view.ref
-    plan = await runtime_state.plan(outside.runtime, pod)
+    plan = await runtime_state.plan(dependencies.runtime, pod)
     intent = intents.PodIntent(
         id=_new_id(),
         target=ref,
@@ -71,7 +71,7 @@ async def prepare(
     successor_specs: Mapping[str, SuccessorSpec] | None = None
     if spec.starts_containers:
         successor_specs = await runtime_state.successor_specs(
-            outside.runtime, intent, pod=pod, processes=outside.processes
+            dependencies.runtime, intent, pod=pod, processes=dependencies.processes
         )
     shm_cleanup = _shm_cleanup(pod.annotations, successor_specs=(successor_specs or {}).values())
     of_target = pod.container(ref.name)
@@ -107,20 +107,20 @@ def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> Na
         return None  # the decision has the reason
 
 
-async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
+async def resume(dependencies: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
     """Build the plan of a restart that a previous agent started. Raises CriError."""
-    pod = outside.pods.pods().get(intent.target.pod.uid)
+    pod = dependencies.pods.pods().get(intent.target.pod.uid)
     if isinstance(intent, intents.PodIntent):
         return restart_plan.PodRestartPlan(intent.target, 0, intent, pod)
     if isinstance(intent, intents.ProcessIntent):
         return bare(intent)
-    views = await outside.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
+    views = await dependencies.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
     if all(view.id != intent.old for view in views):  # kubelet's GC removed it, and its config
         return bare(intent)
-    info = await outside.runtime.container_status(intent.old)
+    info = await dependencies.runtime.container_status(intent.old)
     try:
         successor_spec = await runtime_state.successor_spec(
-            outside.runtime, info, intent=intent, pod=pod, processes=outside.processes
+            dependencies.runtime, info, intent=intent, pod=pod, processes=dependencies.processes
         )
     except clone.CloneRefusedError as error:
         log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
@@ -137,12 +137,14 @@ async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_pl
     return restart_plan.SwapPlan(intent.target, 0, (swap,), shm_cleanup=shm_cleanup)
 
 
-async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyIntent]) -> restart_plan.RestartPlan:
+async def plan_from_journal(
+    dependencies: Dependencies, opened: Sequence[intents.AnyIntent]
+) -> restart_plan.RestartPlan:
     """Build one plan from all intents that a previous agent opened for a pod's restart.
 
     Raises CriError.
     """
-    made = [await resume(outside, intent) for intent in opened]
+    made = [await resume(dependencies, intent) for intent in opened]
     first, parts = made[0], [plan for plan in made if isinstance(plan, restart_plan.SwapPlan)]
     if not isinstance(first, restart_plan.SwapPlan):
         return first
@@ -180,7 +182,7 @@ def _prepare_process(
 
 
 async def _prepare_swap(
-    outside: Dependencies,
+    dependencies: Dependencies,
     decision: admission.Decision,
     *,
     target: runtime_state.RuntimeState,
@@ -195,7 +197,7 @@ async def _prepare_swap(
     for name, order in decision.orders.items():
         found = target
         if name != target.view.ref.name:
-            sibling = await runtime_state.find(outside.runtime, ContainerRef(pod=pod.ref, name=name))
+            sibling = await runtime_state.find(dependencies.runtime, ContainerRef(pod=pod.ref, name=name))
             if sibling is None or (sibling.info.state is not ContainerState.RUNNING and not ended_too):
                 continue  # the fault did not hit it, and kubelet starts what does not run
             exited = sibling.info.state is ContainerState.EXITED
@@ -214,7 +216,7 @@ async def _prepare_swap(
             grace_seconds=decision.grace_seconds,
         )
         successor_spec = await runtime_state.successor_spec(
-            outside.runtime, found.info, intent=intent, pod=pod, processes=outside.processes
+            dependencies.runtime, found.info, intent=intent, pod=pod, processes=dependencies.processes
         )
         after = _young_deaths(crashes, successor_spec, pod=pod, container=name)
         intent = replace(intent, empty_cache_after=after)

@@ -21,13 +21,18 @@ RESUMED_SECONDS = 2.0
 
 
 def prepare(
-    outside: Dependencies, plan: RestartPlan, *, devices: frozenset[DeviceId] | None, device: str | None, attempt: int
+    dependencies: Dependencies,
+    plan: RestartPlan,
+    *,
+    devices: frozenset[DeviceId] | None,
+    device: str | None,
+    attempt: int,
 ) -> proofs.PreparedProof | None:
     """Return the proof of a plan's GPUs, ready to begin; None if nothing is proved, or on an internal error.
 
     ``device`` is the device at fault, ``attempt`` the number of the gang's round, 0 outside rounds.
     """
-    if outside.prover is None or not devices:
+    if dependencies.prover is None or not devices:
         return None
     subject = proofs.Subject(
         restart=plan.id,
@@ -39,7 +44,7 @@ def prepare(
         attempt=attempt,
     )
     with contained.within(contained.Part.VERIFICATION, plan.target):
-        return outside.prover.prepare(subject)
+        return dependencies.prover.prepare(subject)
     return None
 
 
@@ -60,17 +65,17 @@ class ResumedDevices:
         return device_proof.by_device(proving.results) or ({"all": self.unproved} if self.unproved else {})
 
 
-async def of_resumed(outside: Dependencies, plan: RestartPlan, *, attempt: int = 0) -> ResumedDevices:
+async def of_resumed(dependencies: Dependencies, plan: RestartPlan, *, attempt: int = 0) -> ResumedDevices:
     """Find the devices of a restart that a previous agent has begun, and prepare their proof.
 
     The journal has no device: the faults in the saved verdicts name the GPUs that must be proved.
     """
-    facts = outside.device_facts
+    facts = dependencies.device_facts
     if facts is None:
         return ResumedDevices(None, None, device_health.no_obstacle)
     devices = await facts.held(plan.target.pod, sorted(plan.names), timeout=RESUMED_SECONDS)
     if devices is None:
-        why = device_proof.DEVICES_UNKNOWN if outside.prover is not None else ""
+        why = device_proof.DEVICES_UNKNOWN if dependencies.prover is not None else ""
         return ResumedDevices(None, None, device_health.no_obstacle, why)
     if not devices:
         return ResumedDevices(devices, None, device_health.no_obstacle)
@@ -78,7 +83,7 @@ async def of_resumed(outside: Dependencies, plan: RestartPlan, *, attempt: int =
     cause = admission.Cause("Resumed", "a restart that a previous agent has begun", happened_at=0.0)
     return ResumedDevices(
         devices,
-        prepare(outside, plan, devices=devices, device=None, attempt=attempt),
+        prepare(dependencies, plan, devices=devices, device=None, attempt=attempt),
         lambda: admission.by_device(replace(cause, action=facts.action(devices))),
     )
 

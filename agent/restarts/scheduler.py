@@ -99,7 +99,7 @@ class RestartScheduler:
     def __init__(
         self,
         *,
-        outside: Dependencies,
+        dependencies: Dependencies,
         store: Store,
         metrics: Metrics,
         now: Callable[[], float],
@@ -115,7 +115,7 @@ class RestartScheduler:
         gangs: ports.Gangs = ports.NO_GANGS,
         since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
-        self._outside = outside
+        self._dependencies = dependencies
         self._metrics = metrics
         self._now = now
         self._since_boot = since_boot
@@ -131,9 +131,9 @@ class RestartScheduler:
         self._suspects = suspects
         self._gangs = gangs
         self._budgets = Budgets(store=store, now=now, storm=storm)
-        metrics.watch(BudgetGauges(self._budgets, pods=outside.pods, now=now))
+        metrics.watch(BudgetGauges(self._budgets, pods=dependencies.pods, now=now))
         self._executor = RestartExecutor(
-            outside=outside,
+            dependencies=dependencies,
             store=store,
             metrics=metrics,
             now=now,
@@ -246,8 +246,8 @@ class RestartScheduler:
         if decision.retry_at is not None:
             wait = min(max(decision.retry_at - self._now(), 0.05), _LONGEST_WAIT)
         uid = request.target.pod.uid
-        before = self._outside.pods.pods().get(uid)
-        await self._outside.pods.wait_for(uid, lambda pod: pod is not before, timeout=wait)
+        before = self._dependencies.pods.pods().get(uid)
+        await self._dependencies.pods.wait_for(uid, lambda pod: pod is not before, timeout=wait)
 
     @contextlib.asynccontextmanager
     async def _pod_turn(self, request: Request) -> AsyncIterator[None]:
@@ -273,7 +273,7 @@ class RestartScheduler:
         if ahead is None:
             yield
             return
-        swapper = self._outside.actuators.swap
+        swapper = self._dependencies.actuators.swap
         swapper.reserve_ahead(ahead)
         try:
             yield
@@ -286,17 +286,17 @@ class RestartScheduler:
             return None
         cause = request.cause()
         target = runtime_state.as_known(
-            self._outside.runtime, request.target, ended=cause, known=self._outside.events.containers()
+            self._dependencies.runtime, request.target, ended=cause, known=self._dependencies.events.containers()
         )
         if target is None:
             return None
-        pod = self._outside.pods.pods().get(request.target.pod.uid)
+        pod = self._dependencies.pods.pods().get(request.target.pod.uid)
         decision = admission.decide(
             self._facts(request, cause, pod, target=target, owner=admission.OwnerFacts()), now=self._now()
         )
         if decision.verb is not admission.Verb.ACT or request.target.name not in decision.orders:
             return None
-        return planning.name_ahead(self._outside.runtime, target)
+        return planning.name_ahead(self._dependencies.runtime, target)
 
     async def _admit(self, request: Request, *, launcher_failed: str = "") -> admission.Decision:
         """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read.
@@ -304,22 +304,22 @@ class RestartScheduler:
         ``launcher_failed``: why the container's launcher could not restart the program; empty if it has not tried.
         """
         cause = request.cause()
-        pod = self._outside.pods.pods().get(request.target.pod.uid)
+        pod = self._dependencies.pods.pods().get(request.target.pod.uid)
         try:
             by_round = request.part is not None
             target = await runtime_state.find(
-                self._outside.runtime,
+                self._dependencies.runtime,
                 request.target,
-                known=self._outside.events.containers(),
+                known=self._dependencies.events.containers(),
                 ended=cause.container if request.kind is FaultKind.EXIT and not by_round else None,
             )
             async with turns.waiting(after=turns.SLOW):  # the API server may be away
-                owner = await self._outside.owners.facts(pod, at_once=by_round) if pod is not None else None
+                owner = await self._dependencies.owners.facts(pod, at_once=by_round) if pod is not None else None
             await self._budgets.load()
             if launcher_failed and target is not None:
                 target = replace(target, launcher=process.Silent(launcher_failed))
             elif target is not None:
-                launcher = await runtime_state.launcher(self._outside.launchers, target.info)
+                launcher = await runtime_state.launcher(self._dependencies.launchers, target.info)
                 target = replace(target, launcher=launcher)
         except CriError as error:
             return admission.Decision(admission.Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, str(error))
@@ -360,7 +360,7 @@ class RestartScheduler:
         )
 
     def _runtime_facts(self, target: runtime_state.RuntimeState) -> admission.RuntimeFacts:
-        processes = self._outside.processes
+        processes = self._dependencies.processes
         now, since_boot = self._now(), self._since_boot()
         return target.facts(
             now=now,
@@ -392,7 +392,7 @@ class RestartScheduler:
         assert facts.pod is not None
         try:
             plan = await planning.prepare(
-                self._outside,
+                self._dependencies,
                 decision,
                 target=target,
                 pod=facts.pod,
@@ -481,10 +481,10 @@ class RestartScheduler:
             silent |= _KUBELETS
         if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
             condition = pod_conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
-            self._outside.reporter.set(request.target.pod, condition)
+            self._dependencies.reporter.set(request.target.pod, condition)
             message = event_messages.of_decision(request.target, decision, condition, now=self._now())
             if message is not None:
-                self._outside.announcements.record(message)
+                self._dependencies.announcements.record(message)
         if decision.reason is Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
             assert cause.device is not None
             self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)

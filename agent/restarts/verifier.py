@@ -39,15 +39,15 @@ class Timeouts:
 class RestartVerifier:
     """Verify restarts."""
 
-    def __init__(self, *, outside: Dependencies, timeouts: Timeouts | None = None) -> None:
-        self._outside = outside
+    def __init__(self, *, dependencies: Dependencies, timeouts: Timeouts | None = None) -> None:
+        self._dependencies = dependencies
         self._timeouts = timeouts if timeouts is not None else Timeouts()
 
     async def devices_answer(self, devices: frozenset[DeviceId] | None) -> Check:
         """Ask the driver whether the container's devices still answer; None: it is unknown which devices it holds."""
         if not devices:
             return verification.devices_answer(devices, answering=None)
-        answering = await self._outside.devices.answering(devices, timeout=self._timeouts.devices)
+        answering = await self._dependencies.devices.answering(devices, timeout=self._timeouts.devices)
         return verification.devices_answer(devices, answering=answering)
 
     async def devices_free(self, devices: frozenset[DeviceId] | None, *, visit: GateSession) -> Check:
@@ -67,7 +67,7 @@ class RestartVerifier:
         loop = asyncio.get_running_loop()
         whole_pod = strategies.SPECS[plan.strategy].whole_pod
         deadline = loop.time() + (self._timeouts.pod if whole_pod else self._timeouts.kubelet)
-        async with self._outside.events.subscribe(uid) as changes:
+        async with self._dependencies.events.subscribe(uid) as changes:
             outcome = await execution.resolve(outcome)
             while outcome.result is not Result.SUCCESSOR_EXITED and (left := deadline - loop.time()) > 0:
                 if await self._kubelet_agrees_first(plan, outcome, changes=changes, timeout=left):
@@ -84,14 +84,14 @@ class RestartVerifier:
         def check(pod: PodView | None) -> Check:
             return verification.kubelet_agrees(pod, expected=outcome.current, awaited=awaited)
 
-        cached = check(self._outside.pods.pods().get(plan.target.pod.uid))
+        cached = check(self._dependencies.pods.pods().get(plan.target.pod.uid))
         if cached.state is not CheckState.FAILED:
             return cached
-        return check(await self._outside.pods.ask(plan.target.pod, timeout=self._timeouts.api))
+        return check(await self._dependencies.pods.ask(plan.target.pod, timeout=self._timeouts.api))
 
     async def _one_running(self, plan: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
         try:
-            seen = await self._outside.runtime.list_containers(pod_uid=plan.target.pod.uid)
+            seen = await self._dependencies.runtime.list_containers(pod_uid=plan.target.pod.uid)
         except CriError as error:
             return Check("one-running", CheckState.UNKNOWN, str(error))
         return verification.one_running(seen, expected=plan.must_run(outcome), awaited=awaited)
@@ -110,7 +110,7 @@ class RestartVerifier:
             return complete and check.state is CheckState.PASSED
 
         agreed = asyncio.create_task(
-            self._outside.pods.wait_for(plan.target.pod.uid, shows_current, timeout=timeout),
+            self._dependencies.pods.wait_for(plan.target.pod.uid, shows_current, timeout=timeout),
             name=f"kubelet-agrees {plan.id}",
         )
         another = asyncio.create_task(_another(plan, outcome, changes=changes), name=f"another {plan.id}")

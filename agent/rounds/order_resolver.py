@@ -33,9 +33,9 @@ class OrderResolver:
     """Resolve orders with the facts that this node knows."""
 
     def __init__(
-        self, *, outside: Dependencies, device_facts: DeviceFacts, bounds: NodePolicy, now: Callable[[], float]
+        self, *, dependencies: Dependencies, device_facts: DeviceFacts, bounds: NodePolicy, now: Callable[[], float]
     ) -> None:
-        self._outside = outside
+        self._dependencies = dependencies
         self._device_facts = device_facts
         self._bounds = bounds
         self._now = now
@@ -64,9 +64,11 @@ class OrderResolver:
 
     async def selection(self, order: Order, pod: PodView) -> members.Selection:
         """Return the containers that the order concerns. Raises CriError."""
-        seen = members.newest(view for view in self._outside.events.containers() if view.ref.pod.uid == pod.ref.uid)
+        seen = members.newest(
+            view for view in self._dependencies.events.containers() if view.ref.pod.uid == pod.ref.uid
+        )
         ended = {name: view.id for name, view in seen.items() if view.state is ContainerState.EXITED}
-        infos = await asyncio.gather(*(self._outside.runtime.container_status(each) for each in ended.values()))
+        infos = await asyncio.gather(*(self._dependencies.runtime.container_status(each) for each in ended.values()))
         codes = {name: info.exit_code for name, info in zip(ended, infos, strict=True)}
         return members.select(pod, named=order.containers or _annotated(pod), seen=seen, exit_codes=codes)
 

@@ -49,7 +49,7 @@ class RoundParticipant:
     def __init__(
         self,
         *,
-        outside: Dependencies,
+        dependencies: Dependencies,
         store: Store,
         restarts: RestartScheduler,
         freezer: Freezer,
@@ -58,7 +58,7 @@ class RoundParticipant:
         metrics: Metrics,
         bounds: NodePolicy | None = None,
     ) -> None:
-        self._outside = outside
+        self._dependencies = dependencies
         self._store = store
         self._restarts = restarts
         self._freezer = freezer
@@ -66,12 +66,12 @@ class RoundParticipant:
         self._metrics = metrics
         metrics.round_held.set_function(lambda: len(self.held()))
         self._orders = OrderResolver(
-            outside=outside,
+            dependencies=dependencies,
             device_facts=device_facts,
             bounds=bounds if bounds is not None else NodePolicy(),
             now=clocks.now,
         )
-        self._preemptive_holds = PreemptiveHolds(outside=outside, freezer=freezer)
+        self._preemptive_holds = PreemptiveHolds(dependencies=dependencies, freezer=freezer)
         self._members: dict[Key, MemberSession] = {}
         self._records = Records(store, now=clocks.now)
         self._ended: deque[ContainerId] = deque(maxlen=_MOST_ENDS)
@@ -106,7 +106,7 @@ class RoundParticipant:
         elif key in self._aborted:
             on_result(StepResult(order.round, PodRef("", "", order.pod), StepPhase.SELF_RELEASED, reason="Aborted"))
         elif pod is None:
-            await wait_terminated(order.pod, events=self._outside.events)
+            await wait_terminated(order.pod, events=self._dependencies.events)
             on_result(StepResult(order.round, PodRef("", "", order.pod), StepPhase.GONE))
         else:
             member = self._new(order, pod=pod.ref, on_result=on_result)
@@ -128,7 +128,7 @@ class RoundParticipant:
         The hold lasts for the block, or until a round takes it over; then the yielded event is set. A container that
         must not be held is not held.
         """
-        pod = self._outside.pods.pods().get(failed.ref.pod.uid)
+        pod = self._dependencies.pods.pods().get(failed.ref.pod.uid)
         if pod is None or self.busy(pod.ref.uid) or self._orders.why_not_held(pod) is not None:
             yield asyncio.Event()
             return
@@ -201,7 +201,7 @@ class RoundParticipant:
 
     async def _pod(self, order: Order) -> PodView | None:
         """Return the pod; None if the API server has synced and does not list it."""
-        pods = self._outside.pods
+        pods = self._dependencies.pods
         if order.pod not in pods.pods():
             timeout = _LAG if pods.synced else order.hold_seconds
             await pods.wait_for(order.pod, lambda _: True, timeout=timeout)
@@ -220,7 +220,7 @@ class RoundParticipant:
         member = MemberSession(
             order,
             pod=pod,
-            outside=self._outside,
+            dependencies=self._dependencies,
             holding=holding,
             clocks=self._clocks,
             on_record=self._records.note,
@@ -259,7 +259,7 @@ class RoundParticipant:
 
     async def _restart_again(self, member: MemberSession) -> None:
         """Restart a member whose probes allow no longer hold, held again, until the round releases it."""
-        while member.must_restart_again and (pod := self._outside.pods.pods().get(member.pod.uid)) is not None:
+        while member.must_restart_again and (pod := self._dependencies.pods.pods().get(member.pod.uid)) is not None:
             member.must_restart_again = False
             log.info("round.restarted", round=member.order.round, pod=str(member.pod))
             await self._restart_unless_refused(member, pod)
@@ -305,7 +305,7 @@ class RoundParticipant:
         while True:
             try:
                 opened = [each for each in await self._store.unfinished() if each.target.pod.uid == member.pod.uid]
-                plan = await planning.plan_from_journal(self._outside, opened) if opened else None
+                plan = await planning.plan_from_journal(self._dependencies, opened) if opened else None
                 break
             except (CriError, HistoryError) as error:
                 log.warning("round.not_resumed", pod=str(member.pod), error=str(error))
@@ -317,7 +317,7 @@ class RoundParticipant:
         if not plan.stays:  # its program may not be dead yet; if it was, the previous agent may have frozen it
             await member.hold_running()
         await self._restarts.resume(plan, cause=self._orders.cause(member, None), part=member, holding=holding)
-        pod = self._outside.pods.pods().get(member.pod.uid)
+        pod = self._dependencies.pods.pods().get(member.pod.uid)
         if member.was_retried and pod is not None:
             await self._restart_unless_refused(member, pod)
         await self._restart_again(member)

@@ -97,7 +97,7 @@ class MemberSession:
         order: rounds.Order,
         *,
         pod: PodRef,
-        outside: Dependencies,
+        dependencies: Dependencies,
         holding: HoldSet,
         clocks: Clocks,
         on_record: Callable[[rounds.Record], None],
@@ -113,7 +113,7 @@ class MemberSession:
         self.was_retried = False
         self.must_restart_again = False
         self.step_result = earlier.step_result if earlier is not None else _initial_result(order, pod)
-        self._outside = outside
+        self._dependencies = dependencies
         self._clocks = clocks
         self._write_record = on_record
         self._metrics = metrics
@@ -125,7 +125,7 @@ class MemberSession:
         self._end_reason: EndReason | None = None
         self._over = asyncio.Event()
         self._pod_holder = PodHolder(
-            pod, outside=outside, holding=holding, on_deleted=lambda: self.end(EndReason.DELETED)
+            pod, dependencies=dependencies, holding=holding, on_deleted=lambda: self.end(EndReason.DELETED)
         )
         self._known: frozenset[ContainerId] = frozenset()
         self._runs: frozenset[ContainerId] = frozenset()
@@ -412,13 +412,13 @@ class MemberSession:
 
         A pod that stays, because the shutdown of its node was cancelled, has failed in this round.
         """
-        pods = self._outside.pods
+        pods = self._dependencies.pods
         while (pod := pods.pods().get(self.pod.uid)) is not None and is_ending(pod) and not pod.is_over:
             await pods.wait_for(self.pod.uid, lambda pod: pod.is_over or not is_ending(pod), timeout=_RECHECK_SECONDS)
         if pod is not None and not pod.is_over:
             self.report(StepPhase.FAILED, reason=Result.UNFINISHED.value, detail="its node no longer shuts down")
             return
-        await wait_terminated(self.pod.uid, events=self._outside.events)
+        await wait_terminated(self.pod.uid, events=self._dependencies.events)
         if pod is None:
             self.report(StepPhase.GONE)
         else:
@@ -444,7 +444,7 @@ class MemberSession:
 
     def _longest_hold(self) -> float:
         """Return the longest hold in seconds that the containers' probes allow (``agent.restart.probes``)."""
-        pod = self._outside.pods.pods().get(self.pod.uid)
+        pod = self._dependencies.pods.pods().get(self.pod.uid)
         return probes.longest_hold(spec for spec in (pod.containers if pod else ()) if spec.name in self.holding.names)
 
     async def _undisputed(self, execution: AnyExecution, outcome: Outcome, *, until: float) -> Outcome:

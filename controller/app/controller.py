@@ -65,7 +65,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         is_alive=lambda gang: bool(members.of_gang(gang)),
         keeping=settings.keeping(),
     )
-    outside = Dependencies(
+    dependencies = Dependencies(
         members=members,
         nodes=nodes,
         restarts=restarts,
@@ -86,7 +86,10 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         predecessors=settings.identities(),
         hub=settings.own_hub(),
         lead=LeadershipTerms(
-            outside=outside, hub=hub, relay=relay, policy=_node_policy(settings, api=api, nodes=nodes, parts=parts)
+            dependencies=dependencies,
+            hub=hub,
+            relay=relay,
+            policy=_node_policy(settings, api=api, nodes=nodes, parts=parts),
         ),
         report=parts.reporter("leader"),
     )

@@ -311,10 +311,10 @@ async def agent(
         )
         everything = dependencies(tools, runtime=cri, events=events, pods=views, processes=processes)
         restarts = RestartScheduler(
-            outside=everything, store=store, metrics=env.metrics, now=time.time, can_hold=can_hold
+            dependencies=everything, store=store, metrics=env.metrics, now=time.time, can_hold=can_hold
         )
         rounds = RoundParticipant(
-            outside=everything,
+            dependencies=everything,
             store=store,
             restarts=restarts,
             freezer=Freezer(
@@ -335,7 +335,7 @@ async def agent(
             agent = Agent(rounds, restarts, store, events, cri, tasks=[asyncio.create_task(work) for work in works])
             try:
                 await eventually.true(lambda: bool(events.containers()))
-                await Recovery(outside=everything, store=store, now=time.time, spared=held).run()
+                await Recovery(dependencies=everything, store=store, now=time.time, spared=held).run()
                 yield agent
             finally:
                 await agent.die()

@@ -133,7 +133,7 @@ class RoundEnv:
         self.verdict_store, self.devices = node.verdict_store, node.devices
         self.next_steps = NextStepTimer(metrics=metrics)
         self.restarts = RestartScheduler(
-            outside=everything,
+            dependencies=everything,
             store=self.store,
             metrics=metrics,
             now=lambda: NOW,
@@ -142,7 +142,7 @@ class RoundEnv:
             gangs=self.gangs,
         )
         self.rounds = RoundParticipant(
-            outside=everything,
+            dependencies=everything,
             store=self.store,
             restarts=self.restarts,
             freezer=self.freezer,
@@ -154,7 +154,9 @@ class RoundEnv:
         self.held = await self.rounds.load()
         self.tasks.append(asyncio.create_task(self.rounds.run(), name="rounds"))
         at_once = Timeouts(kubelet=0.0, pod=0.0)  # no test acts as kubelet
-        await Recovery(outside=everything, store=self.store, now=lambda: NOW, timeouts=at_once, spared=self.held).run()
+        await Recovery(
+            dependencies=everything, store=self.store, now=lambda: NOW, timeouts=at_once, spared=self.held
+        ).run()
 
     def order(self, **changes: Any) -> Told:
         """Carry out an order."""

@@ -98,7 +98,7 @@ async def running(
         )
         parts = dependencies(tools, runtime=cri, events=events, pods=pods, processes=ProcFs())
         restarts = RestartScheduler(
-            outside=parts,
+            dependencies=parts,
             store=store,
             metrics=metrics(),
             now=time.time,

@@ -203,7 +203,7 @@ async def test_admission_error_is_reported_and_next_restart_works(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(env.outside.owners, "facts", broken)
+        patched.setattr(env.dependencies.owners, "facts", broken)
         condition = await env.ask()
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, INTERNAL)
     assert (await env.ask()).status is ConditionStatus.TRUE
@@ -246,7 +246,7 @@ async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, mo
 
 async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second pod's intent can be neither replayed nor undone."""
-    resume, carry_out = planning.resume, world.outside.actuators.swap.carry_out
+    resume, carry_out = planning.resume, world.dependencies.actuators.swap.carry_out
 
     async def resumed(everything: Any, intent: Any) -> Any:
         return broken() if intent.target == SECOND else await resume(everything, intent)
@@ -255,7 +255,7 @@ async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> 
         return broken() if intent.target == SECOND else await carry_out(intent, **more)
 
     monkeypatch.setattr(planning, "resume", resumed)
-    monkeypatch.setattr(world.outside.actuators.swap, "carry_out", carried_out)
+    monkeypatch.setattr(world.dependencies.actuators.swap, "carry_out", carried_out)
     await world.store.begin(world.pod.rig.intent(created_at=NOW, id="bad", target=SECOND))
 
 

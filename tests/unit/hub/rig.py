@@ -178,7 +178,7 @@ class Rig(NodeEnv):
         return Hub(
             HubEndpoint(addresses=tuple(hub.address for hub in replicas), name=NAME, ca=self.ca, token=self.token),
             identity=Identity(node="node-1", dry_run=dry_run),
-            outside=Dependencies(
+            dependencies=Dependencies(
                 pods=self.pods,
                 epochs=self.store,
                 exits=self.handled,

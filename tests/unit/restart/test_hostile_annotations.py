@@ -122,7 +122,7 @@ async def both_asked_for(pod: PodView) -> outside.Conditions:
         actuators=never_used,  # type: ignore[arg-type]
     )
     restarts = RestartScheduler(
-        outside=everything,
+        dependencies=everything,
         store=Journal(),  # type: ignore[arg-type]
         metrics=node.metrics(),
         now=lambda: 100.0,

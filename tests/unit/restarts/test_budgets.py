@@ -146,7 +146,7 @@ async def guarded(env: RestartEnv) -> Guarded:
         now=lambda: NOW,
     )
     env.restarts = RestartScheduler(
-        outside=env.outside,
+        dependencies=env.dependencies,
         store=env.store,
         metrics=Metrics(registry),
         now=lambda: NOW,

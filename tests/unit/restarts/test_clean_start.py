@@ -42,7 +42,7 @@ async def resumed(env: RestartEnv, **annotations: str) -> restart_plan.RestartPl
     wishes = {f"kubemend.io/{key}": text for key, text in annotations.items()}
     await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations=wishes))
     intent = env.pod.rig.intent(created_at=NOW, order=intents.SwapOrder.CREATE_FIRST)
-    return await planning.resume(env.outside, intent)
+    return await planning.resume(env.dependencies, intent)
 
 
 async def test_cleanup_of_resumed_restart_runs(env: RestartEnv) -> None:
@@ -61,7 +61,7 @@ async def test_cleanup_of_unlisted_pod_uses_sandbox_annotations(env: RestartEnv)
     sandboxes = env.pod.rig.server.runtime.sandboxes
     sandboxes[env.pod.rig.sandbox_id].config.annotations["kubemend.io/clean"] = "shm"
     env.pod.pods._pods.clear()
-    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW))
+    plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW))
     assert plan.shm_cleanup is not None
 
 
@@ -72,6 +72,6 @@ async def test_cleanup_of_resumed_swaps_waits_for_all_of_them(env: RestartEnv) -
         env.pod.rig.intent(created_at=NOW, id=name, target=replace(TARGET, name=name), old=env.pod.old[name])
         for name in ("trainer", "logger")
     ]
-    plan = await planning.plan_from_journal(env.outside, opened)
+    plan = await planning.plan_from_journal(env.dependencies, opened)
     assert plan.shm_cleanup is not None
     assert plan.shm_cleanup.waits_for == ("trainer", "logger")

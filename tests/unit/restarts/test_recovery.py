@@ -18,7 +18,7 @@ from tests.environments.runtime import POD, TARGET
 def recovery(env: RestartEnv, *, timeouts: float = 60.0) -> Recovery:
     """Recovery that waits for kubelet until the test acts as kubelet."""
     seconds = Timeouts(kubelet=timeouts, pod=timeouts)
-    return Recovery(outside=env.outside, store=env.store, now=lambda: NOW, timeouts=seconds)
+    return Recovery(dependencies=env.dependencies, store=env.store, now=lambda: NOW, timeouts=seconds)
 
 
 async def kubelet_shows(env: RestartEnv, container: ContainerId) -> None:

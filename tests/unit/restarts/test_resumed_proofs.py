@@ -46,11 +46,11 @@ class World:
 
     async def recover(self) -> dict[str, Any]:
         """Start the agent; return its log event about the resumed restart."""
-        everything = replace(self.env.outside, prover=self.proofs, device_facts=self.node.facts())
+        everything = replace(self.env.dependencies, prover=self.proofs, device_facts=self.node.facts())
         at_once = verifier.Timeouts(kubelet=0.0, pod=0.0)
         with structlog.testing.capture_logs() as log:
             ending = asyncio.create_task(self._end_with_container(), name="process")
-            await Recovery(outside=everything, store=self.env.store, now=lambda: NOW, timeouts=at_once).run()
+            await Recovery(dependencies=everything, store=self.env.store, now=lambda: NOW, timeouts=at_once).run()
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
         (event,) = [dict(event) for event in log if event["event"] == "restart.resumed"]

@@ -151,7 +151,7 @@ async def test_hanging_endpoint_only_costs_traces() -> None:
 async def test_leader_traces_each_ended_round() -> None:
     stage = Stage(builders.gang(3))
     taken: list[Span] = []
-    stage.outside = replace(stage.outside, trace=taken.append)
+    stage.dependencies = replace(stage.dependencies, trace=taken.append)
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
         round_id = await round_of(stage, coordinator)

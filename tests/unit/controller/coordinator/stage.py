@@ -263,7 +263,7 @@ class Stage:
         self.agents = {member.node: Agent(member.node) for member in members}
         self.connected = set(self.agents)
         self.now = steady_clock()
-        self.outside = Dependencies(
+        self.dependencies = Dependencies(
             members=self.members,
             nodes=self.nodes,
             restarts=self.restarts,
@@ -279,7 +279,7 @@ class Stage:
     async def leading(self, *, epoch: int = 1) -> AsyncIterator[GangCoordinator]:
         """Lead for the length of the block."""
         loop = asyncio.get_running_loop()
-        coordinator = GangCoordinator(outside=self.outside, term=Term(epoch=epoch, renewed_at=loop.time()))
+        coordinator = GangCoordinator(dependencies=self.dependencies, term=Term(epoch=epoch, renewed_at=loop.time()))
         running = asyncio.create_task(coordinator.run(), name="coordinator")
         ready = asyncio.create_task(coordinator.ready.wait(), name="ready")
         await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
