@@ -97,7 +97,7 @@ class RoundParticipant:
         pod = await self._pod(order)
         key = order.round, order.pod
         if (member := self._members.get(key)) is not None:
-            member.on_result = on_result
+            member.report_to(on_result)
             member.renew(order)
             if member.step_result.phase is not StepPhase.STOPPING:
                 on_result(member.step_result)
@@ -156,7 +156,7 @@ class RoundParticipant:
     def report_resumed(self, on_result: OnResult) -> None:
         """Set the callback that reports the members of a previous agent."""
         for member in self._resumed:
-            member.on_result = on_result
+            member.report_to(on_result)
 
     async def load(self) -> frozenset[PodUid]:
         """Resume the members of a previous agent; return the pods that are still held.

@@ -109,7 +109,7 @@ class MemberSession:
         self.order = order
         self.pod = pod
         self.holding = holding
-        self.on_result = on_result
+        self._on_result = on_result
         self.was_retried = False
         self.must_restart_again = False
         self.step_result = earlier.step_result if earlier is not None else _initial_result(order, pod)
@@ -156,6 +156,10 @@ class MemberSession:
             names=self.holding.names,
             released=not self.holding.on,
         )
+
+    def report_to(self, on_result: Callable[[rounds.StepResult], None]) -> None:
+        """Report the results to this callback from now on."""
+        self._on_result = on_result
 
     def renew(self, order: rounds.Order) -> None:
         """Extend the hold by the order's duration."""
@@ -204,7 +208,7 @@ class MemberSession:
         self._log_result()
         self._metrics.round_members.labels(phase.value).inc()
         self._write_record(self.record())
-        self.on_result(self.step_result)
+        self._on_result(self.step_result)
 
     async def _repeat_reports(self) -> None:
         """Repeat the report with the current step, until the member has stopped and from its release until it runs."""
@@ -213,9 +217,9 @@ class MemberSession:
             if self._end_reason is EndReason.SUPERSEDED:
                 return
             if self.step_result.phase is StepPhase.STOPPING:
-                self.on_result(replace(self.step_result, reason=self.holding.doing, detail=self.holding.detail))
+                self._on_result(replace(self.step_result, reason=self.holding.doing, detail=self.holding.detail))
             elif self.step_result.phase is StepPhase.STOPPED and self._end_reason is EndReason.RELEASED:
-                self.on_result(replace(self.step_result, reason="Starting"))
+                self._on_result(replace(self.step_result, reason="Starting"))
 
     def _log_result(self) -> None:
         step_result = self.step_result

@@ -12,7 +12,7 @@ from hack.devnode import apiproxy
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.reporters import taint_rules
-from kubemend.agent.reporters.device_taints import GROUP, DeviceTaintReporter, Pace
+from kubemend.agent.reporters.device_taints import GROUP, DeviceTaintReporter, Intervals
 from kubemend.agent.settings import Settings
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -22,8 +22,8 @@ from tests.unit.reporters.running import connected, started
 
 RULES = paths.collection("devicetaintrules", group="resource.k8s.io", version="v1beta2")
 SLICES = paths.collection("resourceslices", group="resource.k8s.io")
-FAST = Pace(resync=0.05, served=0.05)
-SLOW = Pace(resync=3600.0, served=3600.0)
+FAST = Intervals(resync=0.05, served=0.05)
+SLOW = Intervals(resync=3600.0, served=3600.0)
 
 
 def verdict(device: str = "GPU-a", health: Health = Health.UNHEALTHY, *, reason: str = "Xid79") -> Verdict:
@@ -46,7 +46,9 @@ def slice_of(name: str = "gpu-0", *, uuid: str = "GPU-a", node: str) -> dict[str
 class Bench:
     """A reporter that runs, what it reported, and a client of the same server."""
 
-    def __init__(self, tenant: Tenant, api: client.KubeClient, *, pace: Pace, if_stable: bool = False) -> None:
+    def __init__(
+        self, tenant: Tenant, api: client.KubeClient, *, intervals: Intervals, if_stable: bool = False
+    ) -> None:
         self.tenant = tenant
         self.server = tenant.server
         self.node = tenant.node
@@ -57,7 +59,7 @@ class Bench:
             api=api,
             node_name=tenant.node,
             report=self._told,
-            pace=pace,
+            intervals=intervals,
             backoff=aio.Backoff(first=0.01, limit=0.05),
             if_stable=if_stable,
         )
@@ -84,10 +86,10 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def running(
-    tenant: Tenant, *, pace: Pace, with_api: bool = True, if_stable: bool = False
+    tenant: Tenant, *, intervals: Intervals, with_api: bool = True, if_stable: bool = False
 ) -> AsyncIterator[Bench]:
     async with connected(tenant) as api:
-        bench = Bench(tenant, api, pace=pace, if_stable=if_stable)
+        bench = Bench(tenant, api, intervals=intervals, if_stable=if_stable)
         await api.create(paths.NODES, {"metadata": {"name": bench.node}})
         await api.create(SLICES, slice_of(node=bench.node))
         if not with_api:
@@ -98,7 +100,7 @@ async def running(
 
 @pytest.fixture
 async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
-    async with running(tenant, pace=SLOW) as made:
+    async with running(tenant, intervals=SLOW) as made:
         yield made
 
 
@@ -127,7 +129,7 @@ async def test_unhealthy_device_is_tainted_until_it_is_healthy_again(bench: Benc
 async def test_rule_of_a_previous_agent_is_removed(bench: Bench) -> None:
     bench.reporter.set([verdict()])
     await bench.until(ComponentState.READY)
-    later = Bench(bench.tenant, bench.api, pace=SLOW)
+    later = Bench(bench.tenant, bench.api, intervals=SLOW)
     async with started(later.reporter):
         later.reporter.set([verdict(health=Health.HEALTHY)])
         await later.until(ComponentState.READY)
@@ -148,7 +150,7 @@ async def test_rules_of_others_and_of_other_nodes_are_not_touched(bench: Bench) 
 
 
 async def test_device_that_is_published_later_is_tainted_then(tenant: Tenant) -> None:
-    async with running(tenant, pace=FAST) as bench:
+    async with running(tenant, intervals=FAST) as bench:
         bench.reporter.set([verdict("GPU-b")])
         await bench.until(ComponentState.READY)
         assert await bench.rules() == []
@@ -165,7 +167,7 @@ async def test_slices_of_other_nodes_do_not_count(bench: Bench) -> None:
 
 
 async def test_cluster_without_the_api_is_idle_until_it_is_served(tenant: Tenant) -> None:
-    async with running(tenant, pace=FAST, with_api=False) as bench:
+    async with running(tenant, intervals=FAST, with_api=False) as bench:
         bench.reporter.set([verdict()])
         await bench.until(ComponentState.IDLE)
         await bench.until(ComponentState.IDLE)
@@ -215,7 +217,7 @@ async def test_disabled_api_is_idle(bench: Bench) -> None:
 
 
 async def test_beta_api_is_not_used_by_default(tenant: Tenant) -> None:
-    async with running(tenant, pace=SLOW, if_stable=True) as bench:
+    async with running(tenant, intervals=SLOW, if_stable=True) as bench:
         bench.reporter.set([verdict()])
         for _ in ("no verdicts yet", "not served"):
             await bench.until(ComponentState.IDLE)
@@ -251,7 +253,9 @@ class StableApi:
 def on_stable(api: StableApi) -> tuple[DeviceTaintReporter, "asyncio.Queue[ComponentStatus]"]:
     reports: asyncio.Queue[ComponentStatus] = asyncio.Queue()
     fake: Any = api
-    reporter = DeviceTaintReporter(api=fake, node_name="node-1", report=reports.put_nowait, pace=SLOW, if_stable=True)
+    reporter = DeviceTaintReporter(
+        api=fake, node_name="node-1", report=reports.put_nowait, intervals=SLOW, if_stable=True
+    )
     return reporter, reports
 
 

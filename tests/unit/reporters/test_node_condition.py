@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.model.conditions import Condition, ConditionStatus
-from kubemend.agent.reporters.node_condition import NodeConditionReporter, Outcome, Pace
+from kubemend.agent.reporters.node_condition import Intervals, NodeConditionReporter, Outcome
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.kube import client, paths
@@ -16,7 +16,7 @@ from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
 
 KIND = "kubemend.io/DevicesHealthy"
-FAST = Pace(changed=0.0, reworded=0.0, burst=1000)
+FAST = Intervals(changed=0.0, reworded=0.0, burst=1000)
 
 
 def condition(
@@ -28,7 +28,7 @@ def condition(
 class Bench:
     """A running reporter, the outcomes of its attempts, and a client of the same server."""
 
-    def __init__(self, tenant: Tenant, api: client.KubeClient, *, pace: Pace) -> None:
+    def __init__(self, tenant: Tenant, api: client.KubeClient, *, intervals: Intervals) -> None:
         self.server = tenant.server
         self.name = tenant.node
         self.path = f"{paths.NODES}/{tenant.node}"
@@ -43,7 +43,7 @@ class Bench:
             report=self._told,
             on_outcome=self._took,
             clock=lambda: self.now,
-            pace=pace,
+            intervals=intervals,
             backoff=aio.Backoff(first=0.01, limit=0.05),
         )
 
@@ -76,9 +76,9 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def running(tenant: Tenant, *, pace: Pace = FAST, with_node: bool = True) -> AsyncIterator[Bench]:
+async def running(tenant: Tenant, *, intervals: Intervals = FAST, with_node: bool = True) -> AsyncIterator[Bench]:
     async with connected(tenant) as api:
-        bench = Bench(tenant, api, pace=pace)
+        bench = Bench(tenant, api, intervals=intervals)
         if with_node:
             await bench.node()
         async with started(bench.reporter):
@@ -141,7 +141,7 @@ async def test_same_condition_again_is_not_written(bench: Bench) -> None:
 
 
 async def test_ten_thousand_changes_cause_few_writes_and_end_correctly(tenant: Tenant) -> None:
-    async with running(tenant, pace=Pace(changed=0.1, reworded=0.1)) as bench:
+    async with running(tenant, intervals=Intervals(changed=0.1, reworded=0.1)) as bench:
         for number in range(10_000):
             bench.reporter.set(condition(f"message {number}", reason=f"Xid{number}"))
             if number % 1000 == 0:
@@ -153,7 +153,7 @@ async def test_ten_thousand_changes_cause_few_writes_and_end_correctly(tenant: T
 
 
 async def test_message_change_waits_longer_than_status_change(tenant: Tenant) -> None:
-    async with running(tenant, pace=Pace(changed=0.0, reworded=3600.0)) as bench:
+    async with running(tenant, intervals=Intervals(changed=0.0, reworded=3600.0)) as bench:
         bench.reporter.set(condition("61 degrees"))
         await bench.until(Outcome.WRITTEN)
         bench.reporter.set(condition("62 degrees"))
@@ -167,7 +167,7 @@ async def test_message_change_waits_longer_than_status_change(tenant: Tenant) ->
 
 
 async def test_flapping_device_does_not_write_indefinitely(tenant: Tenant) -> None:
-    async with running(tenant, pace=Pace(changed=0.0, burst=3, refill=3600.0)) as bench:
+    async with running(tenant, intervals=Intervals(changed=0.0, burst=3, refill=3600.0)) as bench:
         for number in range(3):
             bench.reporter.set(condition(reason=f"Xid{number}"))
             await bench.until(Outcome.WRITTEN)
@@ -178,7 +178,7 @@ async def test_flapping_device_does_not_write_indefinitely(tenant: Tenant) -> No
 
 
 async def test_heartbeat_updates_the_time(tenant: Tenant) -> None:
-    async with running(tenant, pace=Pace(heartbeat=0.05)) as bench:
+    async with running(tenant, intervals=Intervals(heartbeat=0.05)) as bench:
         bench.reporter.set(condition("one"))
         await bench.until(Outcome.WRITTEN)
         bench.now = 30.0
@@ -189,7 +189,7 @@ async def test_heartbeat_updates_the_time(tenant: Tenant) -> None:
 
 
 async def test_heartbeat_repairs_changes_by_other_writers(tenant: Tenant) -> None:
-    async with running(tenant, pace=Pace(heartbeat=0.05)) as bench:
+    async with running(tenant, intervals=Intervals(heartbeat=0.05)) as bench:
         bench.reporter.set(condition("ours"))
         await bench.until(Outcome.WRITTEN)
         gone = {"status": {"conditions": [{"$patch": "delete", "type": KIND}]}}
