@@ -163,7 +163,7 @@ class Metrics:
             ["result"],
             registry=registry,
         )
-        self.announcements = Counter(
+        self.events = Counter(
             "kubemend_events",
             "Kubernetes Events to record, by result.",
             ["result"],

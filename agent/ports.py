@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model import rounds
-from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Load
+from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.model.workloads import (
@@ -242,10 +242,10 @@ class Conditions(Protocol):
     def set(self, pod: PodRef, condition: Condition) -> None: ...
 
 
-class Announcements(Protocol):
+class EventRecorder(Protocol):
     """Record Kubernetes Events (``agent.reporters.events``)."""
 
-    def record(self, announcement: EventMessage) -> None: ...
+    def record(self, event_message: EventMessage) -> None: ...
 
 
 class Gangs(Protocol):
@@ -333,10 +333,10 @@ NO_HEARTBEATS: Final[Heartbeats] = _NoHeartbeats()
 
 
 class _NoRecorder:
-    def record(self, announcement: EventMessage) -> None: ...
+    def record(self, event_message: EventMessage) -> None: ...
 
 
-NO_RECORDER: Final[Announcements] = _NoRecorder()
+NO_RECORDER: Final[EventRecorder] = _NoRecorder()
 """No-op recorder."""
 
 

@@ -80,7 +80,7 @@ class RuntimeServices:
         self._hub = node.hub
         self._boot_id = shared.boot_id
         self._reporter = node.reporting.pods
-        self._announcements = node.reporting.events
+        self._event_recorder = node.reporting.events
         self._spares = SpareConditions(pods=node.pods.pods, publish=node.reporting.pods.set)
         self._processes = processes = shared.processes
         self._prover = node.prover
@@ -303,7 +303,7 @@ class RuntimeServices:
             devices=self._driver,
             owners=self._owners,
             reporter=self._reporter,
-            announcements=self._announcements,
+            event_recorder=self._event_recorder,
             processes=self._processes,
             heartbeats=heartbeats,
             launchers=self._launchers,

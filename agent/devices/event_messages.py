@@ -4,8 +4,8 @@ from collections.abc import Collection
 from typing import Final
 
 from kubemend.agent.health.state import evidence
-from kubemend.agent.model.announcements import EventMessage, Level
 from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.event_messages import EventMessage, Level
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import ContainerRef, PodRef
@@ -24,7 +24,7 @@ _NODE: Final = None  # the object of a message about the node
 _REASON = {Health.UNHEALTHY: DEVICE_UNHEALTHY, Health.DEGRADED: DEVICE_DEGRADED, Health.HEALTHY: DEVICE_HEALTHY}
 
 
-class DeviceAnnouncements:
+class DeviceEventMessages:
     """Turn changes of verdicts into messages: one for the node, and one for each pod that holds the device.
 
     ``Unknown`` is not reported: it is neither a fault nor the end of one. The recovery of a device is reported only to

@@ -35,7 +35,7 @@ class NodeHealth:
         verdict_store: VerdictStore,
         devices: ports.Devices,
         condition: NodeCondition,
-        events: ports.Announcements,
+        events: ports.EventRecorder,
         taints: Taints | None = None,
         nics: Callable[[], Iterable[str]] = tuple,
         start_grace: float = 10.0,
@@ -52,7 +52,7 @@ class NodeHealth:
         self._events = events
         self._taints = taints
         self._nics = nics
-        self._announcements = event_messages.DeviceAnnouncements()
+        self._event_messages = event_messages.DeviceEventMessages()
         self._clock = asyncio.get_running_loop().time
         self._grace_until = self._clock() + start_grace
         self._now = now
@@ -68,11 +68,11 @@ class NodeHealth:
         condition = node_summary.of_node(verdicts)
         if condition.status is not ConditionStatus.UNKNOWN or inventory.complete or self._is_grace_over:
             self._condition.set(condition)
-        gone = sorted(self._announcements.open - names)  # they have no active fault, so they may be healthy again
+        gone = sorted(self._event_messages.open - names)  # they have no active fault, so they may be healthy again
         for verdict in (*verdicts, *(self._verdict_store.verdict(name, inventory=inventory) for name in gone)):
             pods = holders.get(verdict.device, ()) if holders is not None else None
-            for announcement in self._announcements.of(verdict, holders=pods, now=self._now()):
-                self._events.record(announcement)
+            for event_message in self._event_messages.of(verdict, holders=pods, now=self._now()):
+                self._events.record(event_message)
         if self._taints is not None:
             self._taints.set(verdicts)
 

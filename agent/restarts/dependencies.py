@@ -85,7 +85,7 @@ class Dependencies:
     reporter: ports.Conditions
     processes: ports.Processes
     actuators: Actuators
-    announcements: ports.Announcements = ports.NO_RECORDER
+    event_recorder: ports.EventRecorder = ports.NO_RECORDER
     heartbeats: ports.Heartbeats = ports.NO_HEARTBEATS
     launchers: context.Launchers | None = None
     prover: Prover | None = None

@@ -148,7 +148,7 @@ class RestartExecutor:
         cause: admission.Cause,
         counted: Counted,
         devices: frozenset[DeviceId] | None,
-        announce: Callable[[], None],
+        on_begun: Callable[[], None],
         judge: device_health.Judge,
         followed: progress.Progress = progress.NO_FOLLOWER,
         part: RoundHooks | None = None,
@@ -159,7 +159,7 @@ class RestartExecutor:
         ``Result.NOT_ALIKE`` is not an end: nothing was changed or reported, and the caller chooses another strategy.
 
         - ``counted`` is journalled with it.
-        - ``announce`` is called once it is in the journal.
+        - ``on_begun`` is called once it is in the journal.
         - ``devices`` must be free of the old processes before anything new starts, and answer afterwards.
         - ``judge`` decides again, before anything new starts on them, whether their health allows it.
         - ``followed`` is notified of each step.
@@ -176,7 +176,7 @@ class RestartExecutor:
         async with gates.around(plan.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
             await self._store.begin(*plan.entries, counted=counted.restart, record=record)
             counted.has_begun()
-            announce()
+            on_begun()
             containers = sorted(plan.names)
             followed.notify(progress.Begun(self._now(), plan.id, plan.strategy, containers, plan.restart_count))
             with self._act_noted(in_round=part is not None):
@@ -404,7 +404,7 @@ class RestartExecutor:
         )
         self._dependencies.reporter.set(plan.target.pod, condition)
         if settled:
-            self._dependencies.announcements.record(event_messages.of_restart(plan.target, condition, now=self._now()))
+            self._dependencies.event_recorder.record(event_messages.of_restart(plan.target, condition, now=self._now()))
         log.info(
             "restart.finished" if settled else "restart.acted",
             restart=plan.id,

@@ -148,7 +148,7 @@ class Recovery:
             cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
             condition = pod_conditions.for_refusal(container=target.name, cause=cause, decision=refusal)
             self._dependencies.reporter.set(target.pod, condition)
-            self._dependencies.announcements.record(event_messages.of_restart(target, condition, now=self._now()))
+            self._dependencies.event_recorder.record(event_messages.of_restart(target, condition, now=self._now()))
 
     async def _replay(self, intent: intents.AnyIntent) -> _Resumed:
         stale = self._now() - intent.created_at > STALE_AFTER

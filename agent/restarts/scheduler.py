@@ -188,7 +188,7 @@ class RestartScheduler:
         with contained.within(contained.Part.RESTART, request.target):
             cause = request.cause()
         refusal = admission.Decision(admission.Verb.REFUSE, Reason.INTERNAL, contained.why(error))
-        self._announce(replace(request, cause=lambda: cause), refusal)
+        self._report(replace(request, cause=lambda: cause), refusal)
 
     async def resume(self, plan: RestartPlan, *, cause: admission.Cause, part: RoundHooks, holding: HoldSet) -> None:
         """Finish a restart that a previous agent started for a round."""
@@ -205,7 +205,7 @@ class RestartScheduler:
         elif taken is FaultAnswer.NOTHING:
             detail = "the controller has decided that its gang is not restarted"
             refusal = admission.Decision(admission.Verb.REFUSE, Reason.LEFT_TO_GANG, detail)
-            self._announce(request, refusal)
+            self._report(request, refusal)
         return taken is not FaultAnswer.ALONE
 
     def _under_way(self, request: Request) -> ProgressFanout | None:
@@ -233,7 +233,7 @@ class RestartScheduler:
                 request = replace(request, held_back=True)
                 continue
             if (decision.reason, decision.retry_at) != last_logged:
-                self._announce(request, decision)
+                self._report(request, decision)
                 last_logged = decision.reason, decision.retry_at
             if clock() >= give_up_at and decision.retry_at is None:
                 log.warning("restart.timed_out", container=str(request.target), reason=decision.reason.value)
@@ -333,7 +333,7 @@ class RestartScheduler:
         if decision.verb is admission.Verb.HOLD and (why := await request.why_gone()):
             decision = _withdrawn(request, why)
         if decision.verb is admission.Verb.REFUSE:
-            self._announce(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
+            self._report(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
         return decision
 
     def _facts(
@@ -407,15 +407,15 @@ class RestartScheduler:
             return admission.Decision(admission.Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, str(error))
         if self._dry_run:
             refusal = replace(decision, verb=admission.Verb.REFUSE, reason=Reason.DRY_RUN)
-            self._announce(request, refusal)
+            self._report(request, refusal)
             return refusal
         if why := await request.why_gone():
             refusal = _withdrawn(request, why)
-            self._announce(request, refusal)
+            self._report(request, refusal)
             return refusal
         if (obstacle := admission.by_device(request.cause())) is not None:  # found since the decision
             if obstacle.verb is admission.Verb.REFUSE:
-                self._announce(request, obstacle)
+                self._report(request, obstacle)
             return obstacle
         not_copied = facts.runtime is not None and facts.runtime.not_cloneable is not None
         try:
@@ -424,7 +424,7 @@ class RestartScheduler:
                 cause=facts.cause,
                 counted=counted,
                 devices=request.devices,
-                announce=lambda: self._announce(request, decision, restart=plan.id),
+                on_begun=lambda: self._report(request, decision, restart=plan.id),
                 judge=lambda: admission.by_device(request.cause()),
                 followed=request.followed,
                 part=request.part,
@@ -448,10 +448,10 @@ class RestartScheduler:
         if decision.verb is admission.Verb.ACT:
             return await self._act(request, facts, decision, target=target)
         if decision.verb is admission.Verb.REFUSE:
-            self._announce(request, decision)
+            self._report(request, decision)
         return decision
 
-    def _announce(
+    def _report(
         self, request: Request, decision: admission.Decision, *, restart: str | None = None, answered: bool = False
     ) -> None:
         """Log and count the decision, and publish a condition unless the pod never opted in.
@@ -484,7 +484,7 @@ class RestartScheduler:
             self._dependencies.reporter.set(request.target.pod, condition)
             message = event_messages.of_decision(request.target, decision, condition, now=self._now())
             if message is not None:
-                self._dependencies.announcements.record(message)
+                self._dependencies.event_recorder.record(message)
         if decision.reason is Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
             assert cause.device is not None
             self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)

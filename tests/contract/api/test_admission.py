@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hack.devnode import loopback, processes
-from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.reporters.events import EventReporter, Outcome
 from kubemend.agent.reporters.node_condition import NodeConditionReporter

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.reporters import events, node_condition, taint_rules
@@ -36,7 +36,7 @@ class Attempts:
     def __init__(self) -> None:
         self.outcomes: asyncio.Queue[Any] = asyncio.Queue()
 
-    def took(self, outcome: object, _announcements: int = 1) -> None:
+    def took(self, outcome: object, _occurrences: int = 1) -> None:
         self.outcomes.put_nowait(outcome)
 
     def told(self, status: ComponentStatus) -> None:

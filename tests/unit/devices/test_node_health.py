@@ -9,9 +9,9 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.node_health import NodeHealth
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.devices import DeviceInventory, DeviceLocator, PciAddress
+from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import PodRef, PodUid
@@ -44,7 +44,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.conditions: list[Condition] = []
-        self.announcements: list[EventMessage] = []
+        self.event_messages: list[EventMessage] = []
         self.verdicts: Sequence[Verdict] = ()
 
     def set(self, value: Condition | Sequence[Verdict]) -> None:
@@ -53,8 +53,8 @@ class Recorder:
         else:
             self.verdicts = value
 
-    def record(self, announcement: EventMessage) -> None:
-        self.announcements.append(announcement)
+    def record(self, event_message: EventMessage) -> None:
+        self.event_messages.append(event_message)
 
 
 class Node:
@@ -91,14 +91,14 @@ def test_healthy_node(node: Node) -> None:
     node.health.publish(HOLDERS)
     (condition,) = node.sink.conditions
     assert (condition.status, condition.message) == (ConditionStatus.TRUE, "1 of 1 devices healthy")
-    assert node.sink.announcements == []
+    assert node.sink.event_messages == []
 
 
 def test_fault_reaches_condition_events_and_taints(node: Node) -> None:
     node.verdict_store.apply(OFF_THE_BUS, inventory=node.devices.inventory)
     node.health.publish(HOLDERS)
     assert (node.sink.conditions[-1].status, node.sink.conditions[-1].reason) == (ConditionStatus.FALSE, "Xid79")
-    assert [announcement.about for announcement in node.sink.announcements] == [None, POD]
+    assert [event_message.about for event_message in node.sink.event_messages] == [None, POD]
     assert [verdict.health for verdict in node.sink.verdicts] == [Health.UNHEALTHY]
 
 
@@ -148,5 +148,5 @@ def test_recovery_is_recorded_for_device_no_longer_listed(node: Node) -> None:
     node.verdict_store.apply(over, inventory=node.devices.inventory)
     for _ in range(2):
         node.health.publish(HOLDERS)
-    assert [announcement.reason for announcement in node.sink.announcements] == ["DeviceDegraded", "DeviceHealthy"]
+    assert [event_message.reason for event_message in node.sink.event_messages] == ["DeviceDegraded", "DeviceHealthy"]
     assert node.sink.conditions[-1].message == "1 of 1 devices healthy"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent.model.announcements import EventMessage, Level
+from kubemend.agent.model.event_messages import EventMessage, Level
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.reporters import event_objects
 from kubemend.agent.reporters.events import EventReporter, Limits, Outcome
@@ -22,7 +22,7 @@ EVENTS = paths.collection("events")
 FAST = Limits(spacing=0.01)
 
 
-def announcement(
+def event_message(
     message: str = "GPU lost", *, about: PodRef | None = None, reason: str = "DeviceUnhealthy", **more: Any
 ) -> EventMessage:
     return EventMessage(
@@ -55,8 +55,8 @@ class Bench:
         """Return a pod that no other test uses; it need not exist."""
         return PodRef(namespace or self.tenant.namespace, name, PodUid(f"uid-of-{name}"))
 
-    def _took(self, outcome: Outcome, announcements: int) -> None:
-        self.dealt_with[outcome] += announcements
+    def _took(self, outcome: Outcome, occurrences: int) -> None:
+        self.dealt_with[outcome] += occurrences
         self.writes += outcome is Outcome.WRITTEN
         self._news.set()
 
@@ -65,9 +65,9 @@ class Bench:
             self.reports.append(status)
             self._news.set()
 
-    async def until(self, outcome: Outcome, announcements: int) -> None:
+    async def until(self, outcome: Outcome, occurrences: int) -> None:
         """Wait until a number of messages have this outcome."""
-        while self.dealt_with[outcome] < announcements:
+        while self.dealt_with[outcome] < occurrences:
             await self._news.wait()
             self._news.clear()
 
@@ -104,7 +104,7 @@ async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
 
 async def test_pod_message_is_an_event_shown_by_describe(bench: Bench) -> None:
     pod = bench.pod()
-    bench.reporter.record(announcement(about=pod, container="trainer"))
+    bench.reporter.record(event_message(about=pod, container="trainer"))
     await bench.until(Outcome.WRITTEN, 1)
     selector = f"involvedObject.name=trainer-0,involvedObject.namespace={pod.namespace},involvedObject.uid={pod.uid}"
     (event,) = await bench.events(selector)
@@ -118,7 +118,7 @@ async def test_pod_message_is_an_event_shown_by_describe(bench: Bench) -> None:
 
 
 async def test_node_message_is_in_the_namespace_of_kubelets_events(bench: Bench) -> None:
-    bench.reporter.record(announcement(level=Level.NORMAL))
+    bench.reporter.record(event_message(level=Level.NORMAL))
     await bench.until(Outcome.WRITTEN, 1)
     event = await bench.event()
     assert event["metadata"]["namespace"] == "default"
@@ -127,10 +127,10 @@ async def test_node_message_is_in_the_namespace_of_kubelets_events(bench: Bench)
 
 
 async def test_repetition_is_counted_with_its_newest_text(bench: Bench) -> None:
-    bench.reporter.record(announcement("one"))
+    bench.reporter.record(event_message("one"))
     await bench.until(Outcome.WRITTEN, 1)
     for number in range(4):
-        bench.reporter.record(announcement(f"again {number}", at=2000.0 + number))
+        bench.reporter.record(event_message(f"again {number}", at=2000.0 + number))
     await bench.until(Outcome.WRITTEN, 5)
     event = await bench.event()
     assert (event["count"], event["message"]) == (5, "again 3")
@@ -139,11 +139,11 @@ async def test_repetition_is_counted_with_its_newest_text(bench: Bench) -> None:
 
 async def test_different_subjects_reasons_and_objects_are_different_events(bench: Bench) -> None:
     for each in (
-        announcement(),
-        announcement(subject="GPU-b"),
-        announcement(reason="DeviceDegraded"),
-        announcement(about=bench.pod()),
-        announcement(about=bench.pod("trainer-1")),
+        event_message(),
+        event_message(subject="GPU-b"),
+        event_message(reason="DeviceDegraded"),
+        event_message(about=bench.pod()),
+        event_message(about=bench.pod("trainer-1")),
     ):
         bench.reporter.record(each)
     await bench.until(Outcome.WRITTEN, 5)
@@ -153,7 +153,7 @@ async def test_different_subjects_reasons_and_objects_are_different_events(bench
 async def test_ten_thousand_messages_cause_few_writes(tenant: Tenant) -> None:
     async with running(tenant, limits=Limits(spacing=0.05)) as bench:
         for number in range(10_000):
-            bench.reporter.record(announcement(f"{number}", subject=f"GPU-{number % 8}"))
+            bench.reporter.record(event_message(f"{number}", subject=f"GPU-{number % 8}"))
             if number % 500 == 0:
                 await asyncio.sleep(0)
         await bench.until(Outcome.WRITTEN, 10_000)
@@ -163,10 +163,10 @@ async def test_ten_thousand_messages_cause_few_writes(tenant: Tenant) -> None:
 
 async def test_series_is_not_written_before_its_spacing(tenant: Tenant) -> None:
     async with running(tenant, limits=Limits(spacing=3600.0)) as bench:
-        bench.reporter.record(announcement())
+        bench.reporter.record(event_message())
         await bench.until(Outcome.WRITTEN, 1)
-        bench.reporter.record(announcement())
-        bench.reporter.record(announcement(subject="GPU-b"))
+        bench.reporter.record(event_message())
+        bench.reporter.record(event_message(subject="GPU-b"))
         await bench.until(Outcome.WRITTEN, 2)
         assert [event["count"] for event in await bench.events()] == [1, 1]
 
@@ -174,32 +174,32 @@ async def test_series_is_not_written_before_its_spacing(tenant: Tenant) -> None:
 async def test_exhausted_allowance_does_not_delay_other_objects(tenant: Tenant) -> None:
     async with running(tenant, limits=Limits(spacing=0.0, burst=3, refill=3600.0)) as bench:
         for number in range(10):
-            bench.reporter.record(announcement(subject=f"GPU-{number}"))
-        bench.reporter.record(announcement(about=bench.pod()))
+            bench.reporter.record(event_message(subject=f"GPU-{number}"))
+        bench.reporter.record(event_message(about=bench.pod()))
         await bench.until(Outcome.WRITTEN, 4)
         assert Counter(event["involvedObject"]["kind"] for event in await bench.events()) == {"Node": 3, "Pod": 1}
 
 
 async def test_next_agent_continues_the_count(bench: Bench) -> None:
-    bench.reporter.record(announcement("found"))
+    bench.reporter.record(event_message("found"))
     await bench.until(Outcome.WRITTEN, 1)
     later = Bench(bench.tenant, bench.api, limits=FAST)
     async with started(later.reporter):
-        later.reporter.record(announcement("found once more, at the start"))
+        later.reporter.record(event_message("found once more, at the start"))
         await later.until(Outcome.KNOWN, 1)
         assert (await bench.event())["message"] == "found"
-        later.reporter.record(announcement("happened again", at=2000.0))
+        later.reporter.record(event_message("happened again", at=2000.0))
         await later.until(Outcome.WRITTEN, 1)
         event = await bench.event()
         assert (event["count"], event["message"]) == (2, "happened again")
 
 
 async def test_expired_event_is_created_again(bench: Bench) -> None:
-    bench.reporter.record(announcement("one"))
+    bench.reporter.record(event_message("one"))
     await bench.until(Outcome.WRITTEN, 1)
     event = await bench.event()
-    await bench.api.delete(f"{event_objects.collection(announcement())}/{event['metadata']['name']}")
-    bench.reporter.record(announcement("two", at=9000.0))
+    await bench.api.delete(f"{event_objects.collection(event_message())}/{event['metadata']['name']}")
+    bench.reporter.record(event_message("two", at=9000.0))
     await bench.until(Outcome.WRITTEN, 2)
     event = await bench.event()
     assert (event["count"], event["message"], event["firstTimestamp"]) == (1, "two", "1970-01-01T02:30:00Z")
@@ -207,7 +207,7 @@ async def test_expired_event_is_created_again(bench: Bench) -> None:
 
 async def test_outage_is_waited_out_for_a_while(bench: Bench) -> None:
     await bench.server.stop()
-    bench.reporter.record(announcement("during"))
+    bench.reporter.record(event_message("during"))
     await bench.server.start()
     await bench.until(Outcome.WRITTEN, 1)
     assert (await bench.event())["message"] == "during"
@@ -217,7 +217,7 @@ async def test_message_that_cannot_be_recorded_in_time_is_dropped(tenant: Tenant
     async with running(tenant, limits=Limits(keep=0.05)) as bench:
         await bench.server.stop()
         for number in range(10):
-            bench.reporter.record(announcement(subject=f"GPU-{number % 2}"))
+            bench.reporter.record(event_message(subject=f"GPU-{number % 2}"))
         await bench.until(Outcome.DROPPED, 10)
         await bench.server.start()
         assert await bench.events() == []
@@ -227,13 +227,13 @@ async def test_memory_is_bounded_and_dropped_messages_are_counted(tenant: Tenant
     async with running(tenant, limits=Limits(series=5)) as bench:
         await bench.server.stop()
         for number in range(100):
-            bench.reporter.record(announcement(subject=f"GPU-{number}"))
+            bench.reporter.record(event_message(subject=f"GPU-{number}"))
         assert bench.dealt_with == {Outcome.DROPPED: 95}
 
 
 async def test_missing_permission_is_reported_once_with_the_needed_rule(bench: Bench) -> None:
     bench.server.fail_next(3, status=403, method="POST")
-    bench.reporter.record(announcement())
+    bench.reporter.record(event_message())
     degraded = await bench.until_part_is(ComponentState.DEGRADED)
     assert 'allow verb "create" on resource "events"' in degraded.hint
     await bench.until(Outcome.WRITTEN, 1)
@@ -246,15 +246,15 @@ async def test_missing_permission_is_reported_once_with_the_needed_rule(bench: B
 
 async def test_refusal_in_one_namespace_does_not_delay_others(bench: Bench) -> None:
     bench.server.fail_next(10_000, status=403, method="POST", path="/namespaces/kube-system/")
-    bench.reporter.record(announcement(about=bench.pod(namespace="kube-system")))
+    bench.reporter.record(event_message(about=bench.pod(namespace="kube-system")))
     await bench.until_part_is(ComponentState.DEGRADED)
-    bench.reporter.record(announcement())
+    bench.reporter.record(event_message())
     await bench.until(Outcome.WRITTEN, 1)
 
 
 async def test_deleted_namespace_costs_one_message_and_delays_nothing(bench: Bench) -> None:
-    bench.reporter.record(announcement(about=bench.pod(namespace="nowhere")))
-    bench.reporter.record(announcement())
+    bench.reporter.record(event_message(about=bench.pod(namespace="nowhere")))
+    bench.reporter.record(event_message())
     await bench.until(Outcome.REFUSED, 1)
     await bench.until(Outcome.WRITTEN, 1)
 
@@ -262,28 +262,28 @@ async def test_deleted_namespace_costs_one_message_and_delays_nothing(bench: Ben
 async def test_policy_of_one_namespace_degrades_nothing(bench: Bench) -> None:
     denied = 'events "x" is forbidden: ValidatingAdmissionPolicy "no-events" with binding "team" denied request: none'
     bench.server.fail_next(1, status=403, method="POST", message=denied)
-    bench.reporter.record(announcement(about=bench.pod()))
+    bench.reporter.record(event_message(about=bench.pod()))
     await bench.until(Outcome.REFUSED, 1)
-    bench.reporter.record(announcement("another", reason="Other"))
+    bench.reporter.record(event_message("another", reason="Other"))
     await bench.until(Outcome.WRITTEN, 1)
     assert ComponentState.DEGRADED not in {each.state for each in bench.reports}
 
 
 async def test_event_refused_by_the_server_is_not_repeated(bench: Bench) -> None:
     bench.server.fail_next(1, status=422, method="POST")
-    bench.reporter.record(announcement())
+    bench.reporter.record(event_message())
     await bench.until(Outcome.REFUSED, 1)
 
 
 def test_event_name_is_a_dns_name() -> None:
     about = PodRef("default", "a" * 229 + "." + "b" * 20, PodUid("u"))
-    long = event_objects.name(announcement(about=about), node="node-1")
+    long = event_objects.name(event_message(about=about), node="node-1")
     assert len(long) <= 253
     assert ".." not in long
 
 
 def test_long_message_is_cut() -> None:
-    event = event_objects.continued(announcement("x" * 5000), count=1)
+    event = event_objects.continued(event_message("x" * 5000), count=1)
     assert len(event["message"]) == event_objects.MAX_MESSAGE
 
 
@@ -296,8 +296,8 @@ async def test_unrecordable_message_does_not_affect_others(bench: Bench, monkeyp
         return created(about, **more)
 
     monkeypatch.setattr(event_objects, "created", worded)
-    bench.reporter.record(announcement("bad", about=bench.pod("bad")))
-    bench.reporter.record(announcement("good", about=bench.pod("good")))
+    bench.reporter.record(event_message("bad", about=bench.pod("bad")))
+    bench.reporter.record(event_message("good", about=bench.pod("good")))
     await bench.until(Outcome.DROPPED, 1)
     await bench.until(Outcome.WRITTEN, 1)
     assert (await bench.event())["message"] == "good"
