@@ -65,7 +65,7 @@ _RELIST = 0.2
 
 
 @dataclass
-class Told:
+class Received:
     """The reported phase of a member. ``quiet`` is set while no restart acts."""
 
     quiet: asyncio.Event
@@ -98,9 +98,9 @@ class Agent:
     runtime: CriClient
     tasks: list[asyncio.Task[Any]]
 
-    def order(self, order: Order) -> Told:
+    def order(self, order: Order) -> Received:
         """Have an order carried out."""
-        told = Told(self.restarts.quiet)
+        told = Received(self.restarts.quiet)
         self.tasks.append(
             asyncio.create_task(self.rounds.handle_order(order, on_result=told), name=f"order {order.pod}")
         )

@@ -47,7 +47,7 @@ MAINS = {"trainer", "logger"}
 
 
 @dataclass
-class Told:
+class Received:
     """The member's states, as they were reported.
 
     ``deaths`` are those of members whose successor has not started; ``starts`` report a start that is under way.
@@ -158,9 +158,9 @@ class RoundEnv:
             dependencies=everything, store=self.store, now=lambda: NOW, timeouts=at_once, spared=self.held
         ).run()
 
-    def order(self, **changes: Any) -> Told:
+    def order(self, **changes: Any) -> Received:
         """Carry out an order."""
-        told = Told(self._is_settled)
+        told = Received(self._is_settled)
         work = self.rounds.handle_order(order(**changes), on_result=told.put)
         self.tasks.append(asyncio.create_task(work, name="order"))
         return told

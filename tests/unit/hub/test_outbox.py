@@ -35,7 +35,7 @@ class Listener:
                 self.faults.add(message.fault.id)
 
 
-class World:
+class Env:
     """The node, its outbox, and a hub at the other end of a stream that may lose messages in transit."""
 
     def __init__(self) -> None:
@@ -106,31 +106,31 @@ steps = st.one_of(
 )
 
 
-async def play(world: World, schedule: list[tuple[str, int | None]]) -> None:
+async def play(env: Env, schedule: list[tuple[str, int | None]]) -> None:
     for name, number in schedule:
         if number is not None:
-            getattr(world, name)(number)
+            getattr(env, name)(number)
         elif name == "say":
-            world.say(arrives=True)
+            env.say(arrives=True)
         elif name == "open":
-            world.outbox.close()
-            world.outbox.open()
+            env.outbox.close()
+            env.outbox.open()
         elif name == "sync":
-            world.outbox.send_hello()
+            env.outbox.send_hello()
         else:
-            getattr(world, name)()
+            getattr(env, name)()
 
 
 @given(schedule=st.lists(steps, max_size=60), sudden=st.booleans())
 def test_last_stream_delivers_current_state(schedule: list[tuple[str, int | None]], sudden: bool) -> None:
     async def scenario() -> None:
-        world = World()
-        await play(world, [("open", None), *schedule])
+        env = Env()
+        await play(env, [("open", None), *schedule])
         if sudden:
-            world.lose()
-        world.hear_out()
-        assert world.hub.faults == world.unanswered
-        assert world.hub.phases == world.phases()
+            env.lose()
+        env.hear_out()
+        assert env.hub.faults == env.unanswered
+        assert env.hub.phases == env.phases()
 
     asyncio.run(scenario())
 
@@ -138,12 +138,12 @@ def test_last_stream_delivers_current_state(schedule: list[tuple[str, int | None
 @given(schedule=st.lists(steps, max_size=60))
 def test_unbroken_stream_needs_no_second_hello(schedule: list[tuple[str, int | None]]) -> None:
     async def scenario() -> None:
-        world = World()
+        env = Env()
         kept = [step for step in schedule if step[0] not in ("lose", "open", "sync")]
-        await play(world, [("open", None), ("say", None), *kept])
-        while world.say(arrives=True):
+        await play(env, [("open", None), ("say", None), *kept])
+        while env.say(arrives=True):
             pass
-        assert world.hub.phases == world.phases()
-        assert world.unanswered <= world.hub.faults
+        assert env.hub.phases == env.phases()
+        assert env.unanswered <= env.hub.faults
 
     asyncio.run(scenario())
