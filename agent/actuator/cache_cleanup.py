@@ -196,7 +196,7 @@ class CacheCleaner:
             try:
                 await self._documents.save(DOCUMENT, json.dumps(known))
             except HistoryError as error:
-                log.warning("cache.remains_not_kept", error=str(error))
+                log.warning("cache.remains_not_saved", error=str(error))
 
 
 class CacheCleanup:

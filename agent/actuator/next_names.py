@@ -112,7 +112,7 @@ class NextNames:
         try:
             await self._runtime.remove_container(container_id)
         except CriError as error:
-            log.warning("restart.not_given_back", restart=restart_id, container=container_id, error=str(error))
+            log.warning("restart.name_not_released", restart=restart_id, container=container_id, error=str(error))
 
     async def clear(self, sandbox_id: SandboxId, *, name: str, attempt: int) -> None:
         """Remove the reservation of this name that another restart has left. Raises CriError."""

@@ -203,7 +203,7 @@ class SwapStrategy:
             self._alike.add(view.id)
         else:
             self._state.last_error = f"the successor would differ: {self._unlike}"
-            log.warning("restart.not_alike", restart=self.calls.intent.id, field=self._unlike)
+            log.warning("restart.successor_differs", restart=self.calls.intent.id, field=self._unlike)
 
     def _stays(self) -> frozenset[ContainerId]:
         """Return the containers that a round has released, or will release unless kubelet's container is running."""

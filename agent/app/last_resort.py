@@ -107,7 +107,7 @@ async def _release(cri: client.CriClient, freezer: Freezer, *, states: Collectio
     for container_id, fate in leftovers.fates(views, still=still).items():
         with contained.within(contained.Part.CONTAINER, container_id):
             container = str(names[container_id].ref) if container_id in names else ""
-            log.warning("last_resort.fate", container_id=container_id, container=container, fate=fate.value)
+            log.warning("last_resort.handled", container_id=container_id, container=container, fate=fate.value)
             if fate is Fate.GOES_ON:
                 freezer.thaw(container_id)
             elif fate is Fate.ENDS:

@@ -140,7 +140,7 @@ class EventRecorder:
             log.warning("event.refused", reason=reason, error=str(error))
             return True
         except errors.KubeError as error:
-            log.info("event.again", reason=reason, error=str(error))
+            log.info("event.write_retried", reason=reason, error=str(error))
             self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
             return False
         self._report(ComponentStatus(ComponentState.READY))

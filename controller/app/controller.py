@@ -57,7 +57,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
     members = Members(api=api, report=parts.reporter("members"), bare=metrics.bare_members.set)
     nodes = Nodes(api=api, report=parts.reporter("nodes"))
     hub = _hub(settings, api=api, relay=relay, members=members, metrics=HubMetrics(registry))
-    tracing = traces.wanted(os.environ, metrics=metrics, about=_about(settings))
+    tracing = traces.from_environment(os.environ, metrics=metrics, about=_about(settings))
     events = RoundEventRecorder(api=api, report=parts.reporter("events"))
     restarts = RestartStore(
         api=api,

@@ -79,4 +79,4 @@ class MessageReceiver:
     def _ignore(self, stream: Stream, reason: Reason, *, times: int) -> None:
         if times:
             self._metrics.refused(reason, times=times)
-            log.debug("hub.passed_over", node=stream.node, reason=reason.value, times=times)
+            log.debug("hub.message_ignored", node=stream.node, reason=reason.value, times=times)

@@ -183,7 +183,7 @@ class Coordination:
                 yield
         except RefusedError as error:
             self._metrics.refused(error.reason)
-            log.warning("hub.broke_rules", node=stream.node, reason=error.reason.value, detail=str(error))
+            log.warning("hub.protocol_violated", node=stream.node, reason=error.reason.value, detail=str(error))
             stream.end(Ending(Why.REFUSED, error.code, str(error)))
         except grpc.aio.BaseError:
             stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))  # the call has ended already

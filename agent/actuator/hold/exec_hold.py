@@ -253,7 +253,7 @@ class Hold:
         try:
             fanotify.allow(self._group, file)
         except FileNotFoundError:  # the process was killed in the meantime
-            log.debug("hold.asker_gone", container=self._container_id)
+            log.debug("hold.process_ended", container=self._container_id)
 
     def _close(self, _: "asyncio.Future[None]") -> None:
         self._loop.remove_reader(self._group)

@@ -254,7 +254,7 @@ class Freezer:
         loop = asyncio.get_running_loop()
         began = self._began(group)
         if not await loop.run_in_executor(self._threads, lambda: group.wait_frozen(timeout=_STILL_SECONDS)):
-            log.warning("freezer.not_still", container=container_id, seconds=_STILL_SECONDS)
+            log.warning("freezer.timed_out", container=container_id, seconds=_STILL_SECONDS)
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         return max(now - began, 0.0) if began is not None else 0.0
 
