@@ -1,4 +1,4 @@
-"""Hold what restarts need: the ports that ``agent.app`` supplies, the devices of pods, and the actuators."""
+"""The dependencies of restarts: the ports that ``agent.app`` supplies, the devices of pods, and the actuators."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Actuators:
-    """Hold the actuators, and the services that all of them share."""
+    """The actuators, and the services that all of them share."""
 
     tools: context.ActuatorContext
     process: ProcessActuator
@@ -71,7 +71,7 @@ class Actuators:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Hold every external dependency of restarts.
+    """Every external dependency of restarts.
 
     ``launchers`` None: the agent speaks with none. ``prover`` None: no GPU is proved before a start.
     ``device_facts`` None: the devices of restarts that a previous agent has begun are unknown.
