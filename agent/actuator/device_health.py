@@ -31,7 +31,7 @@ class DeviceHealth:
     def unusable(self) -> str:
         """Return why nothing may start on the devices, for good; empty if something may, or that is undecided."""
         decision = self.judge()
-        if decision is None or (decision.verb is admission.Verb.HOLD and not self._is_overdue()):
+        if decision is None or (decision.verb is admission.Verb.POSTPONE and not self._is_overdue()):
             return ""
         return decision.detail
 
@@ -41,7 +41,7 @@ class DeviceHealth:
         until = clock() + timeout if timeout is not None else None
         backoff = aio.Backoff(first=0.005, limit=0.25)
         while (decision := self.judge()) is not None:
-            if decision.verb is not admission.Verb.HOLD:
+            if decision.verb is not admission.Verb.POSTPONE:
                 return False
             if self._held_since is None:
                 self._held_since = clock()

@@ -17,7 +17,7 @@ DEVICE_HEALTHY = "DeviceHealthy"
 RESTARTED = "RestartedInPlace"
 RESTART_FAILED = "InPlaceRestartFailed"
 RESTART_REFUSED = "InPlaceRestartRefused"
-RESTART_HELD = "InPlaceRestartHeld"
+RESTART_POSTPONED = "InPlaceRestartPostponed"
 OOM_KILLED = "OOMKilled"
 
 _NODE: Final = None  # the object of a message about the node
@@ -102,7 +102,7 @@ def of_decision(
         return None
     return EventMessage(
         about=target.pod,
-        reason=RESTART_HELD if decision.verb is admission.Verb.HOLD else RESTART_REFUSED,
+        reason=RESTART_POSTPONED if decision.verb is admission.Verb.POSTPONE else RESTART_REFUSED,
         message=f"{decision.reason.value}: {condition.message}",
         at=now,
         subject=f"{target.name} {decision.reason.value}",

@@ -121,7 +121,7 @@ class RestartExecutor:
         store: Store,
         metrics: Metrics,
         now: Callable[[], float],
-        held: float,
+        retry_seconds: float,
         suspects: SuspicionTracker | None = None,
         reattach_timer: DeviceReattachTimer | None = None,
         next_steps: NextStepTimer | None = None,
@@ -131,7 +131,7 @@ class RestartExecutor:
         self._store = store
         self._metrics = metrics
         self._now = now
-        self._held = held
+        self._retry_seconds = retry_seconds
         self._suspects = suspects
         self._reattach_timer = reattach_timer
         self._next_steps = next_steps
@@ -265,7 +265,7 @@ class RestartExecutor:
         clock = asyncio.get_running_loop().time
         begun = clock()
         outcome = await execution.carry_out()
-        while outcome.result is Result.UNFINISHED and clock() - begun < self._held:
+        while outcome.result is Result.UNFINISHED and clock() - begun < self._retry_seconds:
             log.warning("restart.unfinished", restart=execution.plan.id, detail=outcome.detail)
             stale = clock() - begun > STALE_AFTER
             outcome = await execution.carry_out(resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH)

@@ -143,4 +143,4 @@ class ManualRestarts:
 
 
 def _hold(followed: progress.Progress, reason: Reason, detail: str) -> None:
-    followed.notify(progress.Decided(admission.Decision(admission.Verb.HOLD, reason, detail)))
+    followed.notify(progress.Decided(admission.Decision(admission.Verb.POSTPONE, reason, detail)))

@@ -42,11 +42,11 @@ log = structlog.get_logger(__name__)
 class Limits:
     """Limit restarts.
 
-    ``held``: seconds for which a request that cannot be decided is kept. ``parallel_pods``: pods whose restarts make
+    ``retry_seconds``: for how long a request that cannot be decided is kept. ``parallel_pods``: pods whose restarts make
     calls at the same time.
     """
 
-    held: float = 600.0
+    retry_seconds: float = 600.0
     parallel_pods: int = 8
 
 
@@ -78,14 +78,14 @@ class Request:
     followed: progress.Progress = progress.NO_FOLLOWER
     withdrawn: Callable[[], Awaitable[str]] = _stands
     lapsed: Callable[[], Awaitable[str]] = _stands
-    held_back: bool = False
+    was_postponed: bool = False
     kind: FaultKind = FaultKind.OTHER
     part: RoundHooks | None = None
     gang_answered: bool = False
 
     async def why_gone(self) -> str:
         """Return why the cause no longer holds; "" while it does."""
-        return await self.withdrawn() or (await self.lapsed() if self.held_back else "")
+        return await self.withdrawn() or (await self.lapsed() if self.was_postponed else "")
 
 
 _ASK_AGAIN = 1.0
@@ -137,7 +137,7 @@ class RestartScheduler:
             store=store,
             metrics=metrics,
             now=now,
-            held=self._limits.held,
+            retry_seconds=self._limits.retry_seconds,
             suspects=suspects,
             reattach_timer=reattach_timer,
             next_steps=next_steps,
@@ -222,15 +222,15 @@ class RestartScheduler:
 
     async def _admission_loop(self, request: Request) -> None:
         clock = asyncio.get_running_loop().time
-        give_up_at = clock() + self._limits.held
+        give_up_at = clock() + self._limits.retry_seconds
         last_logged: tuple[Reason, float | None] | None = None
         while True:
             async with self._pod_turn(request), self._name_reserved(request):
                 decision = await self._admit(request)
-            if decision.verb is not admission.Verb.HOLD:
+            if decision.verb is not admission.Verb.POSTPONE:
                 return
-            if decision.retry_at is not None and not request.held_back:
-                request = replace(request, held_back=True)
+            if decision.retry_at is not None and not request.was_postponed:
+                request = replace(request, was_postponed=True)
                 continue
             if (decision.reason, decision.retry_at) != last_logged:
                 self._report(request, decision)
@@ -322,15 +322,15 @@ class RestartScheduler:
                 launcher = await runtime_state.launcher(self._dependencies.launchers, target.info)
                 target = replace(target, launcher=launcher)
         except CriError as error:
-            return admission.Decision(admission.Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, str(error))
         except HistoryError as error:
-            return admission.Decision(admission.Verb.HOLD, Reason.JOURNAL_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
         facts = self._facts(request, cause, pod, target=target, owner=owner)
         decision = admission.decide(facts, now=self._now())
         if decision.verb is admission.Verb.ACT:
             assert target is not None
             return await self._act(request, facts, decision, target=target)
-        if decision.verb is admission.Verb.HOLD and (why := await request.why_gone()):
+        if decision.verb is admission.Verb.POSTPONE and (why := await request.why_gone()):
             decision = _withdrawn(request, why)
         if decision.verb is admission.Verb.REFUSE:
             self._report(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
@@ -404,7 +404,7 @@ class RestartScheduler:
         except clone.CloneRefusedError as error:
             return await self._without_clone(request, facts, target=target, why=str(error))
         except CriError as error:
-            return admission.Decision(admission.Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, str(error))
         if self._dry_run:
             refusal = replace(decision, verb=admission.Verb.REFUSE, reason=Reason.DRY_RUN)
             self._report(request, refusal)
@@ -431,7 +431,7 @@ class RestartScheduler:
                 old_pid=target.info.pid,
             )
         except HistoryError as error:
-            return admission.Decision(admission.Verb.HOLD, Reason.JOURNAL_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
         if outcome.result is Result.STEPPED_DOWN:
             return await self._admit(request, launcher_failed=outcome.detail)
         if outcome.result is Result.NOT_ALIKE:

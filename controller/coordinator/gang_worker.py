@@ -145,7 +145,7 @@ class GangWorker:
             self.forward(round_runner.node_event(member.node, dependencies=self._dependencies))
 
     def member_left(self, member: Member) -> None:
-        """Record that a member has left the gang: no decision is held for it any longer."""
+        """Record that a member has left the gang: no decision waits for it any longer."""
         self._queue.recheck(pod=member.pod.uid)
         self._wake_up()
 
@@ -198,14 +198,14 @@ class GangWorker:
     async def _wait_for_change(self) -> None:
         """Wait until the first hold ends or something happens."""
         self._awake.clear()
-        until = self._queue.held_until
+        until = self._queue.postponed_until
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if until is None else max(until - self._dependencies.now(), 0.0)):
                 await self._awake.wait()
 
     async def _decide_one(self, case: PendingCause) -> None:
         decision = self._gang.decide(case.cause)
-        if decision.kind is Kind.HOLD:
+        if decision.kind is Kind.POSTPONE:
             self._hold(case, decision)
         elif decision.kind.begins_round:
             await self._begin(case, decision)
@@ -235,7 +235,7 @@ class GangWorker:
         if isinstance(case.cause, Fault):
             reply = Reply(FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
             self._answer(case.cause.id, reply)
-        case.held_until = math.inf if decision.retry_at is None else decision.retry_at
+        case.postponed_until = math.inf if decision.retry_at is None else decision.retry_at
 
     async def _begin(self, case: PendingCause, decision: Decision) -> None:
         """Persist the round, then begin it. Faults that arrive while it is written become part of it."""

@@ -139,10 +139,10 @@ def test_refusal_and_hold_are_recorded_with_reason_admission_not() -> None:
         decision = admission.Decision(verb, Reason.DEVICE_NOT_USABLE, "needs a reset")
         return event_messages.of_decision(TRAINER, decision, condition, now=5.0)
 
-    refused, held = told(admission.Verb.REFUSE), told(admission.Verb.HOLD)
+    refused, held = told(admission.Verb.REFUSE), told(admission.Verb.POSTPONE)
     assert refused is not None
     assert held is not None
-    assert (refused.reason, held.reason) == ("InPlaceRestartRefused", "InPlaceRestartHeld")
+    assert (refused.reason, held.reason) == ("InPlaceRestartRefused", "InPlaceRestartPostponed")
     assert refused.message.startswith("DeviceNotUsable: ")
     assert told(admission.Verb.ACT) is None
 

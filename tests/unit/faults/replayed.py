@@ -234,7 +234,7 @@ class Decisions(Restarts):
         self.requested.append(request.target)
         async with self._turn:
             decision = admission.decide(self.node.facts(request), now=self.node.now())
-            assert decision.verb is not admission.Verb.HOLD
+            assert decision.verb is not admission.Verb.POSTPONE
             if decision.verb is admission.Verb.ACT:
                 self.admitted.append(request.target)
                 self.decided_at.append(asyncio.get_running_loop().time() - LAUNCH)

@@ -127,7 +127,7 @@ async def both_asked_for(pod: PodView) -> outside.Conditions:
         metrics=node.metrics(),
         now=lambda: 100.0,
         dry_run=True,
-        limits=Limits(held=0.0),
+        limits=Limits(retry_seconds=0.0),
     )
     for ref in (TARGET, OTHER):
         await restarts.handle(Request(target=ref, cause=lambda: CAUSE, devices=frozenset()))

@@ -166,7 +166,7 @@ async def test_manual_request_waits_for_kubelet_if_device_broken(env: Env, unkno
     asking = asyncio.create_task(env.ask())
     async with asyncio.timeout(SECONDS):
         verb, reason, _ = await env.progress.decisions.get()
-    assert (verb, reason) == (Verb.HOLD, Reason.DEVICE_NOT_PROVEN)
+    assert (verb, reason) == (Verb.POSTPONE, Reason.DEVICE_NOT_PROVEN)
     assert env.engine.requests == []
     env.holders.hold(OTHER)
     await asking
@@ -178,7 +178,7 @@ async def test_manual_request_without_runtime_waits_and_reports_why(env: Env) ->
     env.holders.hold()
     asking = asyncio.create_task(env.ask())
     async with asyncio.timeout(SECONDS):
-        assert await env.progress.decisions.get() == (Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, "no socket")
+        assert await env.progress.decisions.get() == (Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, "no socket")
     env.find_runtime(env.engine)
     await asking
     assert len(env.engine.requests) == 1
