@@ -42,8 +42,8 @@ log = structlog.get_logger(__name__)
 class Limits:
     """Limit restarts.
 
-    ``retry_seconds``: for how long a request that cannot be decided is kept. ``parallel_pods``: pods whose restarts make
-    calls at the same time.
+    - ``retry_seconds``: for how long a request that cannot be decided is kept
+    - ``parallel_pods``: pods whose restarts make calls at the same time
     """
 
     retry_seconds: float = 600.0
