@@ -4,8 +4,8 @@ The rule is in ``agent.restart.device_release``.
 
 The processes on the devices are recorded before the stop, in parallel with the journal write. A driver that is busy
 with a fault may list them too late for that: its answer still counts when it comes while the old processes are dying,
-and without one those count that had device files open (``agent.actuator.old_processes``). When the old processes have
-ended (a pidfd shows it, mostly before the runtime answers the stop) the driver is polled until they have left, so
+and without one those count that had device files open (``agent.actuator.device_processes``). When the old processes
+have ended (a pidfd shows it, mostly before the runtime answers the stop) the driver is polled until they have left, so
 a gate is mostly open before the successor exists. A driver that does not answer delays nothing. Then the devices that a
 restart must prove are proved (``agent.actuator.device_proof``).
 """

@@ -95,7 +95,7 @@ class Hub:
         return await self._fault_reporter.report_fault(target, cause, kind=kind)
 
     async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
-        """Report a container's lost device (``agent.faults.lost_devices.Tell``); see ``FaultReporter``."""
+        """Report a container's lost device (``agent.faults.lost_devices.ReportLost``); see ``FaultReporter``."""
         return await self._fault_reporter.device_lost(target, cause)
 
     async def program_failed(self, failure: Failure) -> FaultAnswer:
