@@ -23,6 +23,7 @@ from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.app import last_resort
 from kubemend.agent.app.dead_man_switch import DeadManSwitch
 from kubemend.agent.app.node_services import NodeServices, Resources
+from kubemend.agent.app.oci_programs import OciPrograms
 from kubemend.agent.app.persisted_state import BEATING, StoredIds
 from kubemend.agent.clients.containerd.snapshots import SnapshotClient
 from kubemend.agent.clients.cri import client, discovery
@@ -141,7 +142,9 @@ class RuntimeServices:
                 stopped=ends.stop_asked,
                 unread=ends.request_unread,
             )
-            aio.spawn_eternal(tasks, asked.run(), name="stop-requests")
+            programs = OciPrograms(cri)
+            aio.spawn_eternal(tasks, programs.run(), name="oci-programs")
+            aio.spawn_eternal(tasks, _follow_stops(asked, after=programs), name="stop-requests")
             aio.spawn_eternal(tasks, afterlife.run(cri.connections()), name="afterlife")
             aio.spawn_eternal(tasks, self._newcomers.run(), name="newcomers")
             aio.spawn_eternal(tasks, self._owners.run(self._pods), name="owners")
@@ -381,6 +384,12 @@ class RuntimeServices:
             log.warning("standby.unavailable", error=str(error))
             return None
         return standbys
+
+
+async def _follow_stops(requests: StopRequests, *, after: OciPrograms) -> None:
+    """Follow stop requests once the programs that send them are known."""
+    await after.asked()
+    await requests.run()
 
 
 def _left_to_launcher(*_: object) -> None:

@@ -43,3 +43,39 @@ def test_runtimes_of_crios_own_packages_are_found(runtime: Path) -> None:
 
 def test_unreadable_runtime_has_no_programs(tmp_path: Path) -> None:
     assert oci_runtimes.programs(tmp_path / "gone") == ()
+
+
+def test_named_program_comes_first_and_its_usual_ones_still_count(runtime: Path) -> None:
+    named, usual = program(runtime, "opt/nvidia/toolkit"), program(runtime, "usr/sbin/runc")
+    assert oci_runtimes.find(runtime, named=["/opt/nvidia/toolkit", "/opt/gone/crun"]) == (named, usual)
+
+
+def test_named_program_without_a_directory_is_looked_up(runtime: Path) -> None:
+    found = program(runtime, "opt/bin/youki")
+    program(runtime, "opt/else/youki")
+    assert oci_runtimes.find(runtime, named=["youki"]) == (found,)
+    assert oci_runtimes.find(runtime, named=[]) == ()
+
+
+def test_absolute_links_lead_within_the_runtimes_own_root(runtime: Path) -> None:
+    file = program(runtime, "store/5/bin/crun")
+    (runtime / "root" / "store" / "current").symlink_to("/store/5")
+    (runtime / "root" / "opt").mkdir()
+    (runtime / "root" / "opt" / "bin").symlink_to("../../store/current/bin")
+    assert oci_runtimes.find(runtime, named=[]) == (file,)
+    assert oci_runtimes.find(runtime, named=["/store/current/bin/crun"]) == (file,)
+
+
+def test_links_in_a_circle_and_directories_are_no_programs(runtime: Path) -> None:
+    (runtime / "root" / "opt" / "bin" / "runc").mkdir(parents=True)
+    (runtime / "root" / "opt" / "crun").symlink_to("/opt/crun")
+    assert oci_runtimes.find(runtime, named=["/opt/crun", "/opt/bin/runc"]) == ()
+
+
+def test_noted_programs_replace_those_noted_before(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oci_runtimes, "_named", [])
+    first, second = program(runtime, "opt/1/crun"), program(runtime, "opt/2/crun")
+    oci_runtimes.note(["/opt/1/crun"])
+    assert oci_runtimes.programs(runtime) == (first,)
+    oci_runtimes.note(["/opt/2/crun"])
+    assert oci_runtimes.programs(runtime) == (second,)
