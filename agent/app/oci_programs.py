@@ -6,7 +6,7 @@ from typing import Protocol
 
 import structlog
 
-from kubemend.agent.actuator.hold import oci_runtimes
+from kubemend.agent.actuator.hold.oci_runtimes import OciRuntimes
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.restart.oci_programs import Named, Problem
 
@@ -24,13 +24,14 @@ class Runtime(Protocol):
 
 
 class OciPrograms:
-    """Pass what the runtime names to those that look for its OCI runtimes. ``run`` does the work.
+    """Keep the programs that the runtime names up to date in ``found``. ``run`` does the work.
 
     While the runtime does not answer, the programs of its last answer are used, and those in its search path.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, found: OciRuntimes) -> None:
         self._runtime = runtime
+        self._found = found
         self._asked = asyncio.Event()
         self._logged: Problem | None = None
 
@@ -50,7 +51,7 @@ class OciPrograms:
             self._asked.set()
 
     def _use(self, named: Named) -> None:
-        oci_runtimes.note(named.programs)
+        self._found.named = named.programs
         if named.problem is not None and named.problem != self._logged:
             log.warning("oci_programs.not_used", reason=named.problem.reason.value, what=named.problem.what)
         self._logged = named.problem

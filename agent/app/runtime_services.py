@@ -15,6 +15,7 @@ from kubemend.agent.actuator.device_processes import OldProcesses
 from kubemend.agent.actuator.device_release import Patience, ReleaseGates
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
 from kubemend.agent.actuator.hold.freezer import Freezer
+from kubemend.agent.actuator.hold.oci_runtimes import OciRuntimes
 from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.layer_keeping import LayerKeeper
@@ -88,6 +89,7 @@ class RuntimeServices:
         self._now = now
         self._report = shared.parts.reporter("container-runtime")
         self._report_heartbeats = shared.parts.reporter("heartbeats")
+        self._oci_runtimes = OciRuntimes()
         self._newcomers = DeviceReattachTimer(driver=driver, processes=processes, metrics=shared.metrics)
         self._next_steps = NextStepTimer(metrics=shared.metrics)
         self._scheduler: aio.Promise[RestartScheduler] = aio.Promise()
@@ -141,8 +143,9 @@ class RuntimeServices:
                 proc=self._settings.proc,
                 stopped=ends.stop_asked,
                 unread=ends.request_unread,
+                runtimes=self._oci_runtimes,
             )
-            programs = OciPrograms(cri)
+            programs = OciPrograms(cri, self._oci_runtimes)
             aio.spawn_eternal(tasks, programs.run(), name="oci-programs")
             aio.spawn_eternal(tasks, _follow_stops(asked, after=programs), name="stop-requests")
             aio.spawn_eternal(tasks, afterlife.run(cri.connections()), name="afterlife")
@@ -268,7 +271,7 @@ class RuntimeServices:
         Containers held by a round come first, and are left to the round.
         """
         files = HostFiles(symlink_dir=self._settings.pod_log_symlinks)
-        holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc, tells=cri)
+        holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc, tells=cri, oci_runtimes=self._oci_runtimes)
         standbys = await self._standbys(holds, owner=owner)
         freezer = Freezer(
             runtime=cri,

@@ -286,7 +286,10 @@ async def test_without_overlay_roots_no_successor_starts_next_to_the_old_one(
             group = Cgroup.of_process(pid or 0, proc=PROC, mounted_at=CGROUPS)
             assert group is not None
             assert not group.frozen
-            kinds = RootfsMountWatcher(PROC / str(unix_sockets.listener(str(runtime.node.containerd_socket)))).kinds()
+            kinds = RootfsMountWatcher(
+                PROC / str(unix_sockets.listener(str(runtime.node.containerd_socket))),
+                oci_runtimes=oci_runtimes.OciRuntimes(),
+            ).kinds()
             assert kinds - {"overlay"}, "of other nodes of this machine there may be overlays"
     finally:
         await runtime.stop()
@@ -349,7 +352,6 @@ async def test_stops_by_an_oci_runtime_outside_the_search_path_are_seen_as_conta
             marked.set()
 
     monkeypatch.setattr(fanotify, "report_file", reported)
-    monkeypatch.setattr(oci_runtimes, "_named", [])
     async with (
         Containerd(
             NodeLayout.named(f"opt-{worker}-{os.getpid()}"), binaries, options=RuntimeOptions(runc=program)
@@ -361,13 +363,16 @@ async def test_stops_by_an_oci_runtime_outside_the_search_path_are_seen_as_conta
     ):
         bench = Bench(containerd, cri, await run_old(made))
         runtime = PROC / str(unix_sockets.listener(bench.socket))
-        assert not any(each.samefile(program) for each in oci_runtimes.programs(runtime)), "it is in the search path"
-        programs = OciPrograms(cri)
+        assert not any(each.samefile(program) for each in oci_runtimes.find(runtime, named=())), (
+            "it is in the search path"
+        )
+        named = oci_runtimes.OciRuntimes()
+        programs = OciPrograms(cri, named)
         reading = aio.spawn_eternal(tasks, programs.run(), name="OCI programs")
         await bench.pid(bench.old)  # connects
         await programs.asked()
         stopped: asyncio.Queue[ContainerId] = asyncio.Queue()
-        requests = StopRequests(socket_path=bench.socket, proc=PROC, stopped=stopped.put_nowait)
+        requests = StopRequests(socket_path=bench.socket, proc=PROC, stopped=stopped.put_nowait, runtimes=named)
         following = aio.spawn_eternal(tasks, requests.run(), name="stop requests")
         await marked.wait()
         await cri.stop_container(bench.old, grace=0)

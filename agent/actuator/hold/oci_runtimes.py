@@ -28,18 +28,19 @@ _MOST_DIRECTORIES: Final = 64
 _MOST_LINKS: Final = 40  # as in the kernel (path_resolution(7))
 
 
-_named: Final[list[str]] = []
-"""What the node's container runtime has named (``note``). It is one for the process, as an agent has one runtime."""
+class OciRuntimes:
+    """The OCI runtimes that one container runtime executes.
 
+    ``named`` are the programs that it names (``restart.oci_programs``), once it has been asked: absolute paths, and
+    names to look up.
+    """
 
-def note(named: Sequence[str]) -> None:
-    """Use the programs that the container runtime names (``restart.oci_programs``) for all later look-ups."""
-    _named[:] = named
+    def __init__(self, named: Sequence[str] = ()) -> None:
+        self.named = tuple(named)
 
-
-def programs(runtime: Path) -> tuple[Path, ...]:
-    """Return the OCI runtimes that a container runtime executes. ``runtime`` is its directory in /proc."""
-    return find(runtime, named=_named)
+    def programs(self, runtime: Path) -> tuple[Path, ...]:
+        """Return their files. ``runtime`` is the container runtime's directory in /proc."""
+        return find(runtime, named=self.named)
 
 
 def find(runtime: Path, *, named: Sequence[str]) -> tuple[Path, ...]:
@@ -60,11 +61,11 @@ def find(runtime: Path, *, named: Sequence[str]) -> tuple[Path, ...]:
 class Executions:
     """Permission events for executions of OCI runtimes. Closing it allows all blocked ones."""
 
-    def __init__(self, runtime: Path) -> None:
-        """Request the events. Raises OSError if the kernel refuses."""
+    def __init__(self, programs: Sequence[Path]) -> None:
+        """Request the events for these files. Raises OSError if the kernel refuses."""
         self.group = fanotify.new_group()
         try:
-            for program in programs(runtime):
+            for program in programs:
                 fanotify.mark_file(self.group, program)
         except OSError:
             os.close(self.group)

@@ -3,10 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import pytest
 import structlog
 
-from kubemend.agent.actuator.hold import oci_runtimes
+from kubemend.agent.actuator.hold.oci_runtimes import OciRuntimes
 from kubemend.agent.app.oci_programs import OciPrograms
 from kubemend.agent.clients.cri.errors import RuntimeUnavailable
 from kubemend.agent.restart.oci_programs import Named, Problem, Reason
@@ -37,39 +36,30 @@ class Answers:
         return answer
 
 
-@pytest.fixture(autouse=True)
-def noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was noted, and nothing of other tests."""
-    found: list[str] = []
-    monkeypatch.setattr(oci_runtimes, "_named", found)
-    return found
-
-
-async def read(*answers: Named | None) -> None:
-    runtime = Answers(*answers)
-    programs = OciPrograms(runtime)
+async def read(*answers: Named | None) -> tuple[str, ...]:
+    """Return what is used after these answers."""
+    runtime, found = Answers(*answers), OciRuntimes()
+    programs = OciPrograms(runtime, found)
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
         work = aio.spawn_eternal(tasks, programs.run(), name="programs")
         await runtime.all_read.wait()
         await programs.asked()
         work.cancel()
+    return found.named
 
 
-async def test_latest_answer_counts(noted: list[str]) -> None:
-    await read(Named(("/opt/1/crun",)), Named(("/opt/2/crun",)))
-    assert noted == ["/opt/2/crun"]
+async def test_latest_answer_counts() -> None:
+    assert await read(Named(("/opt/1/crun",)), Named(("/opt/2/crun",))) == ("/opt/2/crun",)
 
 
-async def test_failed_call_keeps_the_last_answer_and_blocks_nothing(noted: list[str]) -> None:
-    await read(Named(("/opt/1/crun",)), None)
-    assert noted == ["/opt/1/crun"]
-    await read(None)
+async def test_failed_call_keeps_the_last_answer_and_blocks_nothing() -> None:
+    assert await read(Named(("/opt/1/crun",)), None) == ("/opt/1/crun",)
+    assert await read(None) == ()
 
 
-async def test_a_problem_is_logged_once_and_the_usable_rest_counts(noted: list[str]) -> None:
+async def test_a_problem_is_logged_once_and_the_usable_rest_counts() -> None:
     with structlog.testing.capture_logs() as logs:
-        await read(Named(("/opt/crun",), ODD), Named(("/opt/crun",), ODD))
-    assert noted == ["/opt/crun"]
+        assert await read(Named(("/opt/crun",), ODD), Named(("/opt/crun",), ODD)) == ("/opt/crun",)
     assert [(each["event"], each["reason"], each["what"]) for each in logs] == [
         ("oci_programs.not_used", "NoProgram", ODD.what)
     ]
