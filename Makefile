@@ -18,10 +18,12 @@ GENERATORS := protogen catalog_doc monitoring api_doc chart performance_doc step
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
 
+# uv installs in a quarter of pip's time. Where it cannot (an index that only pip is told of), pip does.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { apt-get update -q && apt-get install -qy python3-venv; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]' \
+	    || $(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
 	touch $@
 
 venv: $(VENV)/.installed  ## create .venv and install kubemend with its test tools
