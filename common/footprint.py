@@ -4,6 +4,7 @@ Packages of which kubemend uses a small part import everything they have.
 """
 
 import contextlib
+import gc
 import importlib.util
 import ssl
 import sys
@@ -49,6 +50,18 @@ def without_system_authorities() -> Iterator[None]:
             yield
         finally:
             ssl.SSLContext.set_default_verify_paths = loads  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def without_collection() -> Iterator[None]:
+    """Collect no garbage within the block. What is imported stays, and each look at all of it is in vain: 40 ms."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _shell(name: str) -> ModuleType:

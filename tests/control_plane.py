@@ -7,16 +7,19 @@ service accounts appear. Tests that use the fixtures get the marker ``kubernetes
 
 import asyncio
 import contextlib
+import http.client
+import io
 import json
 import ssl
+import time
 import urllib.error
-import urllib.request
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -38,6 +41,7 @@ _OPTIONS: Final = (
 _DAEMONSET: Final = Path(__file__).parents[1] / "daemonset"
 _DEFINITIONS: Final = (_DAEMONSET / "crds" / "restarts.yaml", _DAEMONSET / "jobset" / "crd.yaml")
 _SECONDS: Final = 120.0
+_IDLE_SECONDS: Final = 60.0  # the server closes a connection that is unused for 90 s
 _SEEN_BY_OTHERS: Final = (
     ("pods", "", "v1"),
     ("jobs", "batch", "v1"),
@@ -53,9 +57,11 @@ class ControlPlane:
     def __init__(self, server: apiserver.KubeApiServer) -> None:
         self._kubeconfig = server.kubeconfig
         config = yaml.safe_load(server.kubeconfig.read_text())
-        self._server = config["clusters"][0]["cluster"]["server"]
+        address = config["clusters"][0]["cluster"]["server"]
         self._token = config["users"][0]["user"]["token"]
-        self._tls = ssl.create_default_context(cafile=config["clusters"][0]["cluster"]["certificate-authority"])
+        tls = ssl.create_default_context(cafile=config["clusters"][0]["cluster"]["certificate-authority"])
+        self._connection = http.client.HTTPSConnection(urlsplit(address).netloc, timeout=_SECONDS, context=tls)
+        self._used_at = 0.0
 
     @property
     def kubeconfig(self) -> Path:
@@ -64,15 +70,25 @@ class ControlPlane:
 
     def call(self, method: str, path: str, body: Json | None = None) -> Json:
         """Send one request as administrator and return the answer. Raises urllib.error.HTTPError."""
-        request = urllib.request.Request(
-            self._server + path,
-            method=method,
-            data=json.dumps(body).encode() if body is not None else None,
-            headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=_SECONDS, context=self._tls) as answer:
-            found: Json = json.load(answer)
-            return found
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        if time.monotonic() - self._used_at > _IDLE_SECONDS:
+            self.close()
+        try:
+            self._connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            with self._connection.getresponse() as answer:
+                text = answer.read()
+        except (http.client.HTTPException, OSError):
+            self.close()
+            raise
+        self._used_at = time.monotonic()
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            raise urllib.error.HTTPError(path, answer.status, answer.reason, answer.headers, io.BytesIO(text))
+        found: Json = json.loads(text)
+        return found
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another one."""
+        self._connection.close()
 
     def remove(self, path: str) -> None:
         """Delete an object or a collection at once, if it exists; finalizers delay that."""
@@ -116,8 +132,9 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         try:
             runner.run(server.start())
             found = ControlPlane(server)
-            runner.run(_define(server.kubeconfig))
-            yield found
+            with contextlib.closing(found):
+                runner.run(_define(server.kubeconfig))
+                yield found
         finally:
             runner.run(server.end())
 

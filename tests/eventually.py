@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 _SECONDS = 60.0
-_LOOK_AGAIN = 0.01
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.1
 
 
-async def true(predicate: Callable[[], bool | Awaitable[bool]], *, look_again: float = _LOOK_AGAIN) -> None:
-    """Return as soon as it holds. Raises TimeoutError after a minute."""
+async def true(predicate: Callable[[], bool | Awaitable[bool]], *, look_again: float | None = None) -> None:
+    """Poll until it holds: every ``look_again`` seconds, or less and less often. Raises TimeoutError after a minute."""
+    pause = _FIRST_PAUSE if look_again is None else look_again
     async with asyncio.timeout(_SECONDS):
         while True:
             holds = predicate()
             if holds if isinstance(holds, bool) else await holds:
                 return
-            await asyncio.sleep(look_again)
+            await asyncio.sleep(pause)
+            if look_again is None:
+                pause = min(pause * 1.1, _LONGEST_PAUSE)

@@ -64,8 +64,9 @@ class StopRequests:
         proc: Path,
         stopped: Callable[[ContainerId], None],
         unread: Callable[[], None] = lambda: None,
+        runtimes: oci_runtimes.OciRuntimes | None = None,
     ) -> None:
-        """``socket_path`` is the container runtime's; its OCI runtimes are looked up where that process finds them.
+        """``socket_path`` is the container runtime's; its OCI ``runtimes`` are looked up where that process finds them.
 
         ``unread`` is called for an execution whose process ended before its command could be read.
         """
@@ -73,6 +74,7 @@ class StopRequests:
         self._proc = proc
         self._stopped = stopped
         self._unread = unread
+        self._runtimes = runtimes if runtimes is not None else oci_runtimes.OciRuntimes()
 
     async def run(self) -> None:
         """Follow the executions for as long as the agent runs. If that is not possible, log it once and do nothing."""
@@ -91,7 +93,7 @@ class StopRequests:
     async def _follow(self) -> None:
         """Follow the executions of the OCI runtimes that are found now, for a while. Raises OSError."""
         pid = await asyncio.to_thread(unix_sockets.listener, self._socket_path)
-        programs = await asyncio.to_thread(oci_runtimes.programs, self._proc / str(pid))
+        programs = await asyncio.to_thread(self._runtimes.programs, self._proc / str(pid))
         group = fanotify.new_listener()
         try:
             for program in programs:

@@ -15,6 +15,7 @@ from kubemend.agent.actuator.device_processes import OldProcesses
 from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
 from kubemend.agent.actuator.hold.freezer import Freezer
+from kubemend.agent.actuator.hold.oci_runtimes import OciRuntimes
 from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.layer_keeping import LayerKeeper
@@ -23,6 +24,7 @@ from kubemend.agent.actuator.stop_requests import StopRequests
 from kubemend.agent.app import last_resort
 from kubemend.agent.app.dead_man_switch import DeadManSwitch
 from kubemend.agent.app.node_services import NodeServices, Resources
+from kubemend.agent.app.oci_programs import OciPrograms
 from kubemend.agent.app.persisted_state import BEATING, StoredIds
 from kubemend.agent.clients.containerd.snapshots import SnapshotClient
 from kubemend.agent.clients.cri import client, discovery
@@ -87,6 +89,7 @@ class RuntimeServices:
         self._now = now
         self._report = shared.parts.reporter("container-runtime")
         self._report_heartbeats = shared.parts.reporter("heartbeats")
+        self._oci_runtimes = OciRuntimes()
         self._reattach_timer = DeviceReattachTimer(driver=driver, processes=processes, metrics=shared.metrics)
         self._next_steps = NextStepTimer(metrics=shared.metrics)
         self._scheduler: aio.Promise[RestartScheduler] = aio.Promise()
@@ -140,8 +143,11 @@ class RuntimeServices:
                 proc=self._settings.proc,
                 stopped=ends.stop_asked,
                 unread=ends.request_unread,
+                runtimes=self._oci_runtimes,
             )
-            aio.spawn_eternal(tasks, asked.run(), name="stop-requests")
+            programs = OciPrograms(cri, self._oci_runtimes)
+            aio.spawn_eternal(tasks, programs.run(), name="oci-programs")
+            aio.spawn_eternal(tasks, _follow_stops(asked, after=programs), name="stop-requests")
             aio.spawn_eternal(tasks, afterlife.run(cri.connections()), name="afterlife")
             aio.spawn_eternal(tasks, self._reattach_timer.run(), name="reattach-timer")
             aio.spawn_eternal(tasks, self._owners.run(self._pods), name="owners")
@@ -265,7 +271,7 @@ class RuntimeServices:
         Containers held by a round come first, and are left to the round.
         """
         files = HostFiles(symlink_dir=self._settings.pod_log_symlinks)
-        holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc, roots=cri)
+        holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc, roots=cri, oci_runtimes=self._oci_runtimes)
         standbys = await self._standbys(holds, owner=owner)
         freezer = Freezer(
             runtime=cri,
@@ -381,6 +387,12 @@ class RuntimeServices:
             log.warning("standby.unavailable", error=str(error))
             return None
         return standbys
+
+
+async def _follow_stops(requests: StopRequests, *, after: OciPrograms) -> None:
+    """Follow stop requests once the programs that send them are known."""
+    await after.asked()
+    await requests.run()
 
 
 def _left_to_launcher(*_: object) -> None:

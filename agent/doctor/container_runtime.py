@@ -3,17 +3,20 @@
 import functools
 from collections.abc import Sequence
 
+from kubemend.agent.actuator.hold import oci_runtimes
 from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.errors import CriError, NotCri, NotFound, PermissionDenied, RuntimeUnavailable
 from kubemend.agent.doctor.checks import Check, Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState
+from kubemend.agent.restart.oci_programs import Named
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.processes import ProcFs
-from kubemend.common import blocking
+from kubemend.common import blocking, unix_sockets
 
 RUNTIME = "container-runtime"
 CONFIG, EVENTS = ABILITIES = ("container-config", "container-events")
 PROCESSES = "host-processes"
+OCI = "oci-runtime"
 
 _ERRORS = (discovery.NoRuntimeSocketError, ValueError, CriError)  # ValueError: the endpoint is not a socket's
 _REPORTED_ELSEWHERE = (discovery.NoRuntimeSocketError, ValueError, RuntimeUnavailable, PermissionDenied, NotCri)
@@ -81,6 +84,37 @@ def events_check(*, has_events: bool) -> Check:
         "the runtime has no event stream: containers are listed every second instead",
         "use containerd 1.7 or newer",
     )
+
+
+async def oci(settings: Settings) -> Sequence[Check]:
+    """Check whether the programs that run containers are found: holds and stop requests are seen by them."""
+    try:
+        choice = _choose(settings)
+        async with _connect(choice) as cri:
+            named = await cri.named_programs()
+    except _ERRORS as error:
+        return (_not_asked(OCI, error),)
+    pid = await blocking.once(functools.partial(unix_sockets.listener, choice.path), name="doctor")
+    process = settings.proc / str(pid)
+    find = functools.partial(oci_runtimes.find, process, named=named.programs)
+    return (
+        oci_check(
+            named, [f"/{file.relative_to(process / 'root')}" for file in await blocking.once(find, name="doctor")]
+        ),
+    )
+
+
+def oci_check(named: Named, files: Sequence[str]) -> Check:
+    """Return the check for the OCI runtimes: what the runtime names, and the files that were found."""
+    if not files:
+        where = f"what the runtime names ({', '.join(named.programs)})" if named.programs else "its search path"
+        what = f"no OCI runtime found by {where}: stop requests are not seen"
+        return Check(OCI, Result.WARN, what, "set BinaryName (containerd) or runtime_path (CRI-O) to its absolute path")
+    found = ", ".join(files)
+    if named.problem is not None:
+        what = f"{named.problem.what} ({named.problem.reason.value}); found by search path and name: {found}"
+        return Check(OCI, Result.WARN, what, "set BinaryName (containerd) or runtime_path (CRI-O) to an absolute path")
+    return Check(OCI, Result.OK, found)
 
 
 async def processes(settings: Settings) -> Sequence[Check]:

@@ -56,6 +56,7 @@ def _probes(settings: Settings, *, api: kube.KubeClient, timeout: float) -> tupl
     return (
         probe(container_runtime.RUNTIME, work=lambda: container_runtime.runtime(settings), timeout_hint=runtime),
         probe(*container_runtime.ABILITIES, work=lambda: container_runtime.abilities(settings), timeout_hint=runtime),
+        probe(container_runtime.OCI, work=lambda: container_runtime.oci(settings), timeout_hint=runtime),
         probe(container_runtime.PROCESSES, work=lambda: container_runtime.processes(settings), timeout_hint=runtime),
         probe(kubernetes_api.API, work=lambda: kubernetes_api.server(api), timeout_hint=server),
         probe(

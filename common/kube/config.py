@@ -5,6 +5,7 @@ The rules are client-go's: an explicit kubeconfig, else the service account of t
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 
+from kubemend.common import footprint
 from kubemend.common.kube import errors, lightly
 from kubemend.common.kube.lightly import config as loaders
 
@@ -89,7 +91,10 @@ def _session(configuration: lightly.Configuration) -> lightly.RESTClientObject:
         "read_bufsize": 2**16,  # watches are read in chunks, so no line has to fit
         "timeout": aiohttp.ClientTimeout(total=60),
     }
-    return lightly.RESTClientObject(configuration)
+    is_plain = is_loopback(configuration.host) and urlsplit(configuration.host).scheme == "http"
+    # The session's TLS context, which is then not used, loads the system's authorities: 40 ms.
+    with footprint.without_system_authorities() if is_plain else contextlib.nullcontext():
+        return lightly.RESTClientObject(configuration)
 
 
 def _refused(source: str, why: str) -> errors.NotConfiguredError:

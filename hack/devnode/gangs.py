@@ -26,7 +26,7 @@ from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
 
 _JOBS = paths.collection("jobs", namespace=NAMESPACE, group="batch")
-_LOOK_SECONDS = 0.01
+_LOOK_SECONDS = 0.03
 _OVER = ("Succeeded", "Failed")
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _ALIVE_WITHIN = 100_000_000  # nanoseconds; a worker beats every 4 ms, and a busy machine delays it

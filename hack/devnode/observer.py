@@ -16,6 +16,7 @@ from kubemend.common.kube import paths
 
 _NAMESPACE = "default"
 _LOOK_SECONDS = 0.02
+_LONGEST_LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +91,19 @@ class Observer:
         )
 
     async def until(self, name: str, holds: Callable[[Seen], bool], *, timeout: float, what: str) -> Seen:
-        """Poll until it holds. Raises TimeoutError, which names the missing state and the last one."""
+        """Poll until it holds, less and less often. Raises TimeoutError, which names the missing state and the last
+        one.
+        """
         seen: Seen | None = None
+        pause = _LOOK_SECONDS
         try:
             async with asyncio.timeout(timeout):
                 while True:
                     seen = await self.see(name)
                     if holds(seen):
                         return seen
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.1, _LONGEST_LOOK_SECONDS)
         except TimeoutError as error:
             raise TimeoutError(f"{what} did not come within {timeout:g} s; last seen: {seen}") from error
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,13 +14,14 @@ from hack.devnode import packages
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from hack.devnode.runtime_config import CRUN, RUNC, RuntimeOptions
-from kubemend.agent.actuator.hold import fanotify
+from kubemend.agent.actuator.hold import fanotify, oci_runtimes
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError, Timeouts
 from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
 from kubemend.agent.actuator.hold.standby import EndedError, Standbys
 from kubemend.agent.actuator.stop_requests import StopRequests
+from kubemend.agent.app.oci_programs import OciPrograms
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, ContainerState, SandboxId
 from kubemend.agent.restart import headroom
@@ -284,7 +286,10 @@ async def test_without_overlay_roots_no_successor_starts_next_to_the_old_one(
             group = Cgroup.of_process(pid or 0, proc=PROC, mounted_at=CGROUPS)
             assert group is not None
             assert not group.frozen
-            kinds = RootfsMountWatcher(PROC / str(unix_sockets.listener(str(runtime.node.containerd_socket)))).kinds()
+            kinds = RootfsMountWatcher(
+                PROC / str(unix_sockets.listener(str(runtime.node.containerd_socket))),
+                oci_runtimes=oci_runtimes.OciRuntimes(),
+            ).kinds()
             assert kinds - {"overlay"}, "of other nodes of this machine there may be overlays"
     finally:
         await runtime.stop()
@@ -329,6 +334,52 @@ async def test_a_container_of_crun_is_held_and_frozen_before_it_runs_and_its_sto
         assert freezer.thaw(successor)
         await bench.has_run("old", "new")
         following.cancel()
+    containerd.node.root.with_name(f".{containerd.node.root.name}.lock").unlink(missing_ok=True)
+
+
+async def test_stops_by_an_oci_runtime_outside_the_search_path_are_seen_as_containerd_names_it(
+    binaries: packages.Binaries, worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "opt" / "runc"
+    program.parent.mkdir()
+    shutil.copy(binaries.runc, program)
+    marked = asyncio.Event()
+    report = fanotify.report_file
+
+    def reported(group: int, file: Path) -> None:
+        report(group, file)
+        if file.samefile(program):
+            marked.set()
+
+    monkeypatch.setattr(fanotify, "report_file", reported)
+    async with (
+        Containerd(
+            NodeLayout.named(f"opt-{worker}-{os.getpid()}"), binaries, options=RuntimeOptions(runc=program)
+        ) as containerd,
+        Pods.on(containerd.node) as made,
+        CriClient(str(containerd.node.containerd_socket)) as cri,
+        asyncio.timeout(DEADLINE),
+        asyncio.TaskGroup() as tasks,
+    ):
+        bench = Bench(containerd, cri, await run_old(made))
+        runtime = PROC / str(unix_sockets.listener(bench.socket))
+        assert not any(each.samefile(program) for each in oci_runtimes.find(runtime, named=())), (
+            "it is in the search path"
+        )
+        named = oci_runtimes.OciRuntimes()
+        programs = OciPrograms(cri, named)
+        reading = aio.spawn_eternal(tasks, programs.run(), name="OCI programs")
+        await bench.pid(bench.old)  # connects
+        await programs.asked()
+        stopped: asyncio.Queue[ContainerId] = asyncio.Queue()
+        requests = StopRequests(socket_path=bench.socket, proc=PROC, stopped=stopped.put_nowait, runtimes=named)
+        following = aio.spawn_eternal(tasks, requests.run(), name="stop requests")
+        await marked.wait()
+        await cri.stop_container(bench.old, grace=0)
+        while await stopped.get() != bench.old:
+            pass  # of another node of this machine
+        for task in (reading, following):
+            task.cancel()
     containerd.node.root.with_name(f".{containerd.node.root.name}.lock").unlink(missing_ok=True)
 
 

@@ -26,6 +26,7 @@ from kubemend.common.kube import client as kube
 CONTAINER = "train"
 SHARED = "/shared"
 _LOOK_SECONDS = 0.02
+_LONGEST_LOOK_SECONDS = 0.2
 
 CHECKPOINT = 'echo "$step" > "$mine.new" && mv "$mine.new" "$mine.step"'
 BEGIN = f"""
@@ -148,11 +149,13 @@ class Workload(abc.ABC):
         await self.until(all_do, what="all members training", timeout=timeout)
 
     async def until(self, holds: Callable[[], Awaitable[bool]], *, what: str, timeout: float = 120.0) -> None:
-        """Wait until it holds. Raises TimeoutError, with the owner's status."""
+        """Poll until it holds, less and less often. Raises TimeoutError, with the owner's status."""
+        pause = _LOOK_SECONDS
         try:
             async with asyncio.timeout(timeout):
-                while not await holds():  # noqa: ASYNC110 - files and objects together have no event
-                    await asyncio.sleep(_LOOK_SECONDS)
+                while not await holds():
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.1, _LONGEST_LOOK_SECONDS)
         except TimeoutError as error:
             told = await self.status()
             raise TimeoutError(f"{what} did not come within {timeout:g} s; {self.steps()}; {told}") from error

@@ -40,7 +40,7 @@ class Behaviour:
     ``root`` is every root's path in the spec. ``spec_of_new`` replaces parts of its ``process`` for every attempt but
     the first. ``runtime_type``: the low-level runtime of all containers, None if not reported (CRI-O). ``start_fails``:
     no container can be started, which containerd takes for the container's exit
-    (internal/cri/server/container_start.go).
+    (internal/cri/server/container_start.go). ``config`` is its configuration in the verbose Status.
     """
 
     has_events: bool = True
@@ -53,6 +53,7 @@ class Behaviour:
     name: str = "containerd"
     version: str = "2.1.9"
     start_fails: bool = False
+    config: str = '{"containerd": {"runtimes": {"runc": {"runtimeType": "io.containerd.runc.v2", "options": {}}}}}'
 
 
 @dataclass(slots=True)
@@ -157,6 +158,10 @@ class Runtime:
             runtime_version=self.behaviour.version,
             runtime_api_version="v1",
         )
+
+    def status(self, request: pb.StatusRequest) -> pb.StatusResponse:
+        """Status."""
+        return pb.StatusResponse(info={"config": self.behaviour.config} if request.verbose else {})
 
     def run_pod_sandbox(self, request: pb.RunPodSandboxRequest) -> pb.RunPodSandboxResponse:
         """RunPodSandbox."""

@@ -107,6 +107,7 @@ class CriServer:
         runtime = self.runtime
         plain: dict[str, Callable[[Any], Message]] = {
             "Version": runtime.version,
+            "Status": runtime.status,
             "RunPodSandbox": runtime.run_pod_sandbox,
             "StopPodSandbox": runtime.stop_pod_sandbox,
             "RemovePodSandbox": runtime.remove_pod_sandbox,

@@ -1,7 +1,8 @@
 """The steps that are the same beside every controller: a fault, the round that answers it, and what it left alone."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +21,10 @@ from tests.platforms.owned import Kind, Owned
 from tests.scenarios.gang.product import PATIENT, Product
 
 _DEADLINE = 120.0
+BRIEF = ("--stop-timeout=15s", "--hold-timeout=120s")
+"""For a controller that notices a silent agent: within 15 s, and a minute more as the agent is not connected."""
+_LONGER_THAN_SILENCE = 30.0
+"""Seconds from kubemend's deletion of a silent node's pods, which comes before the agent's timeouts, to after them."""
 
 Json = dict[str, Any]
 Upon = Callable[[DevNode, kube.KubeClient], AbstractAsyncContextManager[None]]
@@ -53,12 +58,13 @@ class Story:
         state: Path,
         tell: Callable[[Json], None],
         upon: Upon = nothing,
+        patience: Sequence[str] = PATIENT,
     ) -> AsyncIterator[Self]:
         """Run the controller, Kubernetes' own, and the product; yields when all are ready, without a training yet.
 
         Kubernetes' own begin after the definitions: the garbage collector would see later ones only after half a
-        minute. ``upon`` runs what the controller itself needs, such as one for the objects that it makes. Skips the
-        test where the controller has not been built.
+        minute. ``upon`` runs what the controller itself needs, such as one for the objects that it makes. ``patience``
+        are kubemend's timeouts, as arguments of its controller. Skips the test where the controller has not been built.
         """
         if why := platform.missing():
             pytest.skip(why)
@@ -69,7 +75,7 @@ class Story:
             await stack.enter_async_context(controllers.run(platform, cluster.first, api))
             control_plane = cluster.first.layout.root / "control-plane"
             await stack.enter_async_context(controlplane.on(cluster.first.kubeconfig, control_plane))
-            await product.start(*PATIENT, nodes=len(cluster.nodes))
+            await product.start(*patience, nodes=len(cluster.nodes))
             training = await stack.enter_async_context(Owned.on(cluster, api, kind, "llm", size=size))
             yield cls(platform, product, training, tell)
 
@@ -133,15 +139,59 @@ class Story:
         The members of the lost node come again on another one, and the others wait for them in place.
         """
         training, before = self.training, await self.training.uids()
-        lost = training.cluster.nodes[1]
-        on = {member: await training.node_of(member) for member in training.members}
-        gone = {member for member, node in on.items() if node is lost}
-        assert gone, "no member is on the node"
+        lost, gone = training.cluster.nodes[1], await self._members_of_second_node()
         await self._product.kill_agent(1)
         await clusters.power_off(lost)
         await clusters.out_of_service(training.api, lost.name)
         await training.kill(next(member for member in training.members if member not in gone))
         return await self._restarted("a node lost", because="Exit", recreated=gone, before=before)
+
+    async def an_agent_falls_silent(self) -> Json:
+        """The agent of one node ends, and its kubelet continues; a member elsewhere dies then.
+
+        Nothing is known of the members there, so they are replaced; no other one begins again before they are gone.
+        """
+        training, before = self.training, await self.training.uids()
+        unknown = await self._members_of_second_node()
+        await self._product.kill_agent(1)
+        await training.kill(next(member for member in training.members if member not in unknown))
+        restart = await self._restarted("an agent silent", because="Exit", recreated=unknown, before=before)
+        await self._product.start_agent(1)
+        return restart
+
+    async def a_node_falls_silent(self) -> Json:
+        """Kubelet and agent of one node end, and its pods train on, as behind a cut network; a member elsewhere dies.
+
+        While it is unknown whether members run there no other one begins again, even once their pods are deleted. When
+        the node is out of service the owner makes new pods on the other node.
+        """
+        training, before = self.training, await self.training.uids()
+        silent, unknown = training.cluster.nodes[1], await self._members_of_second_node()
+        others = [member for member in training.members if member not in unknown]
+        lives = {member: training.lives(member) for member in others}
+        await self._product.kill_agent(1)
+        await silent.kubelet.kill()
+        await training.kill(others[0])
+
+        async def are_deleted() -> bool:
+            return not unknown & {*await training.pods()}
+
+        await training.until(are_deleted, what="the deletion of the silent node's pods")
+        await asyncio.sleep(_LONGER_THAN_SILENCE)
+        waiting, running = {member: training.lives(member) for member in others}, await self.rounds.all()
+        steps = training.steps()
+        await clusters.power_off(silent)
+        await clusters.out_of_service(training.api, silent.name)
+        assert waiting == lives, "a member began again"
+        assert len(running) == self._count + 1
+        return await self._restarted("a node silent", because="Exit", recreated=unknown, before=before, steps=steps)
+
+    async def _members_of_second_node(self) -> set[str]:
+        training = self.training
+        on = {member: await training.node_of(member) for member in training.members}
+        found = {member for member, node in on.items() if node is training.cluster.nodes[1]}
+        assert found, "no member is on the node"
+        return found
 
     async def a_round_is_refused(self, member: str) -> Json:
         """A member's program dies of SIGKILL, and its gang is not restarted; kubelet starts the one again."""
@@ -177,10 +227,21 @@ class Story:
         }
         self._tell({**row, "its own count": ", ".join(f"{key} {value}" for key, value in budget.items())})
 
-    async def _restarted(self, case: str, *, because: str, recreated: set[str], before: dict[str, str]) -> Json:
-        """Wait for the next round, and check its result; all train afterwards, from their checkpoints."""
+    async def _restarted(
+        self,
+        case: str,
+        *,
+        because: str,
+        recreated: set[str],
+        before: dict[str, str],
+        steps: dict[str, int] | None = None,
+    ) -> Json:
+        """Wait for the next round, and check its result; all train afterwards, from their checkpoints.
+
+        ``steps`` are those; None: the current ones, as no member can have begun again yet.
+        """
         self._count += 1
-        steps = self.training.steps()
+        steps = self.training.steps() if steps is None else steps
         restart = await self.rounds.finished(self._count, timeout=_DEADLINE)
         status = restart["status"]
         assert status["phase"] == "Done", status

@@ -16,7 +16,7 @@ from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
-from tests.platforms.story import Story
+from tests.platforms.story import BRIEF, Story
 
 pytestmark = [pytest.mark.devnode, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -77,6 +77,11 @@ def suspended(training: Owned, value: bool) -> Callable[[], Awaitable[None]]:
     return call
 
 
+def is_complete(status: Json) -> bool:
+    """Return whether a TrainJob's status says that it has completed."""
+    return any(each["type"] == "Complete" and each["status"] == "True" for each in status.get("conditions") or ())
+
+
 async def test_a_train_job_is_restarted_as_one_without_a_restart_of_its_jobset(
     cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
 ) -> None:
@@ -91,11 +96,28 @@ async def test_a_train_job_is_restarted_as_one_without_a_restart_of_its_jobset(
         await story.a_gpu_has_a_fault(training.workers[0])
         await story.a_pod_is_deleted_in_a_round()
         await story.all_are_suspended_in_a_round(suspended(training, True), suspended(training, False))
+        await story.a_node_is_lost()
         jobset = await training.api.get(f"{jobsets.JOBSETS}/{training.name}")
         assert jobset["status"].get("restarts", 0) == 0
         assert (await training.budget())["Jobs failed"] == 0
-        await story.completes(
-            lambda status: any(
-                each["type"] == "Complete" and each["status"] == "True" for each in status.get("conditions") or ()
-            )
-        )
+        await story.completes(is_complete)
+
+
+async def test_members_of_a_silent_agent_and_of_a_silent_node_are_replaced_by_the_train_job(
+    cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
+) -> None:
+    platform = controllers.TRAINER
+    async with Story.beside(
+        platform, cluster, KIND, size=SIZE, state=tmp_path, tell=tell, upon=jobset_controller, patience=BRIEF
+    ) as story:
+        training = story.training
+        await make_runtime(training)
+        await training.begin({"runtimeRef": {"apiGroup": GROUP, "kind": "TrainingRuntime", "name": "busybox"}})
+        for step in (story.an_agent_falls_silent, story.a_node_falls_silent):
+            members = (await step())["status"]["members"]
+            assert members["inPlace"] + members["recreated"] == SIZE
+            assert members["recreated"] > 0
+        jobset = await training.api.get(f"{jobsets.JOBSETS}/{training.name}")
+        assert jobset["status"].get("restarts", 0) == 0
+        assert (await training.budget())["Jobs failed"] == 0
+        assert len(await story.rounds.all()) == 2

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,11 @@ async def own_node(kind: str) -> AsyncIterator[node.DevNode]:
     """A node whose runtime the scenario may break; a restarted runtime is the scenario's own child."""
     machine.must_run_containers()
     async with node.DevNode(NodeLayout.named(f"{kind}-{os.getpid()}")) as made:
-        yield made
+        try:
+            yield made
+        finally:  # pytest shows it with a failure; the log goes with the node
+            for log in made.layout.root.glob("agent.log"):
+                sys.stderr.write(log.read_bytes()[-6000:].decode(errors="replace"))
     assert leftovers.find(made.layout) == []
     made.layout.root.with_name(f".{made.layout.root.name}.lock").unlink(missing_ok=True)
 

@@ -18,6 +18,7 @@ from typing import Protocol
 import structlog
 
 from kubemend.agent.actuator.hold import cgroups, fanotify
+from kubemend.agent.actuator.hold.oci_runtimes import OciRuntimes
 from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId
@@ -63,18 +64,25 @@ class ExecHolds:
     """Create holds on one runtime's containers.
 
     ``socket_path`` is the runtime's socket: mounts are looked up as the process behind it sees them. ``roots`` is that
-    runtime; None: it is containerd. Blocking calls do not use the event loop's default threads, which are few, because
-    many holds run concurrently.
+    runtime; None: it is containerd. ``oci_runtimes`` are those that it executes. Blocking calls do not use the event
+    loop's default threads, which are few, because many holds run concurrently.
     """
 
     def __init__(
-        self, *, socket_path: str, proc: Path, timeouts: Timeouts | None = None, roots: Roots | None = None
+        self,
+        *,
+        socket_path: str,
+        proc: Path,
+        timeouts: Timeouts | None = None,
+        roots: Roots | None = None,
+        oci_runtimes: OciRuntimes | None = None,
     ) -> None:
         self._socket_path = socket_path
         self._root_lookup = roots
         self._proc = proc
         self._timeouts = timeouts if timeouts is not None else Timeouts()
         self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="hold")
+        self._oci_runtimes = oci_runtimes if oci_runtimes is not None else OciRuntimes()
         self._roots: RootfsMountWatcher | None = None
 
     @property
@@ -87,7 +95,7 @@ class ExecHolds:
         os.close(_new_group())
         runtime = await self.runtime_process()
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, RootfsMountWatcher(runtime).kinds)
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._watcher(runtime).kinds)
         except OSError as error:
             raise HoldError(f"cannot read the runtime's mounts: {error.strerror}") from error
         if found and root_mounts.OVERLAY not in found:
@@ -104,13 +112,16 @@ class ExecHolds:
         if root is not None and not await self._has_overlay(container_id, runtime, root):
             raise HoldError(f"the container's root is not an overlay; {NEEDS_OVERLAYS}")
         if self._roots is None or self._roots.runtime != runtime:
-            self._roots = RootfsMountWatcher(runtime)
+            self._roots = self._watcher(runtime)
         hold = Hold(container_id, proc=self._proc, roots=self._roots, threads=self._threads, timeouts=self._timeouts)
         if root is None:
             hold.mark_once_mounted()
         else:
             await asyncio.get_running_loop().run_in_executor(self._threads, hold.mark, runtime / "root" / root[1:])
         return hold
+
+    def _watcher(self, runtime: Path) -> RootfsMountWatcher:
+        return RootfsMountWatcher(runtime, oci_runtimes=self._oci_runtimes)
 
     async def _root(self, container_id: ContainerId) -> str | None:
         if self._root_lookup is None:
@@ -122,7 +133,7 @@ class ExecHolds:
 
     async def _has_overlay(self, container_id: ContainerId, runtime: Path, root: str | None) -> bool:
         """Return whether the root is mounted, and is an overlay. Raises HoldError."""
-        watcher = RootfsMountWatcher(runtime)
+        watcher = self._watcher(runtime)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, watcher.shows, container_id, root)
         except OSError as error:

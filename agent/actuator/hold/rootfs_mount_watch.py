@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import structlog
 
-from kubemend.agent.actuator.hold.oci_runtimes import Executions
+from kubemend.agent.actuator.hold.oci_runtimes import Executions, OciRuntimes
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import kernel_files
 
@@ -30,9 +30,10 @@ class RootfsMountWatcher:
     read.
     """
 
-    def __init__(self, runtime: Path) -> None:
-        """``runtime`` is the runtime's directory in /proc."""
+    def __init__(self, runtime: Path, *, oci_runtimes: OciRuntimes) -> None:
+        """``runtime`` is the container runtime's directory in /proc."""
         self.runtime = runtime
+        self._oci_runtimes = oci_runtimes
         self._lock = threading.Lock()
         self._awaited: dict[ContainerId, Callable[[Path], None]] = {}
         self._wake: int | None = None
@@ -71,7 +72,7 @@ class RootfsMountWatcher:
 
     def _executions(self) -> Executions | None:
         try:
-            return Executions(self.runtime)
+            return Executions(self._oci_runtimes.programs(self.runtime))
         except OSError as error:
             log.warning("hold.not_asked", runtime=str(self.runtime), error=str(error))
             return None

@@ -17,11 +17,12 @@ from kubemend.agent.clients.cri.cache import Remembered
 from kubemend.agent.clients.cri.convert import Capabilities, ContainerStatus, ExecResult, RuntimeVersion
 from kubemend.agent.clients.cri.listings import Listings
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, SandboxId, SandboxView
-from kubemend.agent.restart import options
+from kubemend.agent.restart import oci_programs, options
 from kubemend.common import aio, grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
 _CRIO = "cri-o"  # server/version.go
+_STATUS_CONFIG = "config"  # of the verbose map of Status, in containerd and in CRI-O
 _ENDS_KNOWN = 4096  # containers; without an event stream the end is noticed seconds later
 
 _LONGEST_OUTPUT = 256 * 1024
@@ -95,6 +96,12 @@ class CriClient:
         with self._errors("Version"):
             answer = await self._stub.Version(api_pb2.VersionRequest(), timeout=self._deadlines.read)
         return RuntimeVersion(name=answer.runtime_name, version=answer.runtime_version)
+
+    async def named_programs(self) -> oci_programs.Named:
+        """Return the programs that the runtime names as its OCI runtimes."""
+        with self._errors("Status"):
+            answer = await self._stub.Status(api_pb2.StatusRequest(verbose=True), timeout=self._deadlines.read)
+        return oci_programs.named(answer.info.get(_STATUS_CONFIG, ""))
 
     async def probe(self) -> Capabilities:
         """Return the runtime's capabilities that the agent needs."""

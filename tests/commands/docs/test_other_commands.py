@@ -1,5 +1,6 @@
 """Every command of the pages is tried by some test; here are those of the small programs."""
 
+import functools
 import itertools
 import os
 import re
@@ -53,7 +54,7 @@ def python(command: Command) -> None:
         pytest_runs(given)
         return
     subcommand = itertools.takewhile(str.islower, itertools.takewhile(lambda word: not word.startswith("-"), given))
-    told = run(sys.executable, *program, *subcommand, "--help")
+    told = help_of(*program, *subcommand)
     assert told.returncode == 0, told.stderr
     for word in given:
         is_placeholder = word.isdecimal() or word.isupper()
@@ -62,9 +63,17 @@ def python(command: Command) -> None:
         )
 
 
+@functools.cache
+def help_of(*program: str) -> "subprocess.CompletedProcess[str]":
+    """Have a Python program print its help: several commands are of the same one."""
+    return run(sys.executable, *program, "--help")
+
+
 def pytest_runs(given: Sequence[str]) -> None:
     """The paths exist, and pytest accepts the options, the project's own included."""
     assert all((ROOT / word).exists() for word in given if not word.startswith("-"))
+    if not any(word.startswith("-") for word in given):
+        return
     told = run(sys.executable, "-m", "pytest", *given, "--help")
     assert told.returncode == 0, told.stderr
 

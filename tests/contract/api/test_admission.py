@@ -8,7 +8,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from tests.contract.api import (
 )
 from tests.contract.api.admission_calls import HERE, RULES, THERE, Case, Scene, event, job, taint_rule
 from tests.contract.api.installation import Cluster
+from tests.control_plane import DEADLINES
 
 CASES = (*admission_agents.CASES, *admission_controllers.CASES)
 ALLOWED = [case for case in CASES if not case.refused]
@@ -87,24 +88,56 @@ async def administrator(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
         yield api
 
 
-@pytest.fixture
-async def callers(cluster: Cluster, administrator: client.KubeClient, scene: Scene) -> AsyncIterator[Callers]:
-    """The accounts' clients: an agent's, the same account's without a pod, and the controller's."""
-    async with AsyncExitStack() as stack:
-        pods = {node: await admission_scene.there_is_an_agent(administrator, node) for node in (HERE, THERE)}
-        found = {
-            "agent": await stack.enter_async_context(cluster.account(installation.AGENT, pod=pods[HERE])),
-            "unbound": await stack.enter_async_context(cluster.account(installation.AGENT)),
-            "controller": await stack.enter_async_context(cluster.account(installation.CONTROLLER)),
+@pytest.fixture(scope="module")
+def accounts(cluster: Cluster) -> Mapping[str, Path]:
+    """The accounts' kubeconfigs: an agent's, the same account's without a pod, and the controller's."""
+
+    async def written() -> Mapping[str, Path]:
+        async with cluster.administrator() as administrator:
+            pods = {node: await admission_scene.there_is_an_agent(administrator, node) for node in (HERE, THERE)}
+        return {
+            "agent": await cluster.kubeconfig(installation.AGENT, pod=pods[HERE]),
+            "unbound": await cluster.kubeconfig(installation.AGENT),
+            "controller": await cluster.kubeconfig(installation.CONTROLLER),
         }
-        for case in NEVER:
-            await in_force(case, found, scene)
+
+    return asyncio.run(written())
+
+
+@pytest.fixture(scope="module")
+def namespace_of_refusals(cluster: Cluster, accounts: Mapping[str, Path]) -> str:
+    """The namespace of a scene for all refused calls, which leave it as it is; every policy is in force."""
+
+    async def built() -> str:
+        async with cluster.administrator() as administrator, connected(accounts) as found:
+            await jobsets.install(administrator)  # it is defined: this waits until it is served
+            made = await admission_scene.built(administrator)
+            for case in NEVER:
+                await in_force(case, found, made)
+            return made.namespace
+
+    return asyncio.run(built())
+
+
+@pytest.fixture
+async def callers(accounts: Mapping[str, Path], namespace_of_refusals: str) -> AsyncIterator[Callers]:
+    """The accounts' clients; every policy is in force."""
+    async with connected(accounts) as found:
         yield found
+
+
+@asynccontextmanager
+async def connected(accounts: Mapping[str, Path]) -> AsyncIterator[Callers]:
+    """Provide a client of each account."""
+    async with AsyncExitStack() as stack:
+        yield {
+            name: await stack.enter_async_context(client.connect(kubeconfig=kubeconfig, deadlines=DEADLINES))
+            for name, kubeconfig in accounts.items()
+        }
 
 
 @pytest.fixture
 async def scene(administrator: client.KubeClient) -> Scene:
-    await jobsets.install(administrator)  # it is defined: this waits until it is served
     return await admission_scene.built(administrator)
 
 
@@ -132,7 +165,10 @@ async def test_allowed(case: Case, callers: Callers, scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case.caller}: {case.name}")
-async def test_refused(case: Case, callers: Callers, scene: Scene) -> None:
+async def test_refused(
+    case: Case, callers: Callers, administrator: client.KubeClient, namespace_of_refusals: str
+) -> None:
+    scene = Scene(namespace_of_refusals, administrator)
     with pytest.raises(errors.ForbiddenError) as refusal:
         await case.call(callers[case.caller], scene)
     assert case.refused in str(refusal.value)

@@ -22,6 +22,14 @@ async def test_version_names_the_runtime(node: Node) -> None:
     assert version.version
 
 
+async def test_runtime_names_its_oci_runtime_or_leaves_it_to_the_search_path(node: Node) -> None:
+    named = await node.cri.named_programs()
+
+    assert named.problem is None
+    assert all(each.startswith("/") for each in named.programs)
+    assert named.programs or not node.is_crio, "CRI-O looks its programs up by itself, and names them"
+
+
 async def test_container_is_listed_with_its_pod_and_state(node: Node) -> None:
     pod = await node.pod()
     container_id = await pod.create("trainer", attempt=2)

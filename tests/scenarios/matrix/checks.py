@@ -115,11 +115,11 @@ def counts(scene: Played, name: str) -> tuple[int, ...]:
         return (0,)
     if cell.look is Look.ANY:
         return (1, 2)
-    # A CREATED successor that kubelet acts on is one that it starts: it creates another one. Not where the old one has
-    # ended by itself: the name of that other one is reserved, except on CRI-O.
-    is_reserved = cell.end.by_itself and not cell.on_crio
-    found_created = cell.look is Look.SECOND_GAP and not cell.order.starts_first and not is_reserved
-    return (2,) if found_created or cell.acts is Acts.BY_TIMER else (1,)
+    # Kubelet creates a copy of a successor that it finds in CREATED. The copy's name is reserved, except on CRI-O, and
+    # where the successor is started at once beside the old container.
+    is_reserved = not cell.on_crio and not cell.order.starts_first
+    found_created = (cell.look is Look.SECOND_GAP and not cell.order.starts_first) or cell.acts is Acts.BY_TIMER
+    return (2,) if found_created and not is_reserved else (1,)
 
 
 def _replaced(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
@@ -150,12 +150,12 @@ def _init_runs(cell: cells.Cell) -> tuple[int, ...]:
 def _never_two_at_once(scene: Played, before: Snapshot, after: Snapshot) -> Iterator[str]:
     """Check that the old one ended before its successor's first instruction; a held one counts from its release.
 
-    Known gap: a container that kubelet starts by its timer while the successor waits CREATED runs next to the old
-    container until that has been stopped, which takes its grace period.
+    Known gap on CRI-O: a container that kubelet starts by its timer while the successor waits CREATED runs next to the
+    old container until that has been stopped, which takes its grace period.
     """
-    old = after.infos.get(before.shown(MAIN))
-    by_timer = scene.cell.acts is Acts.BY_TIMER or scene.cell.look is Look.ANY
-    known = scene.cell.order.starts_first or (scene.cell.order is SwapOrder.CREATE_FIRST and by_timer)
+    cell, old = scene.cell, after.infos.get(before.shown(MAIN))
+    by_timer = cell.on_crio and (cell.acts is Acts.BY_TIMER or cell.look is Look.ANY)
+    known = cell.order.starts_first or (cell.order is SwapOrder.CREATE_FIRST and by_timer)
     for new in after.running(MAIN):
         if old is not None and not known:
             late = (old.finished_at - after.infos[new].started_at) / 1e6

@@ -14,7 +14,7 @@ from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState, ExecHook
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.intents import Strategy
-from tests.environments import pod_rig
+from tests.environments import call_errors, pod_rig
 from tests.environments.pod_rig import LASTING, PodRig
 from tests.environments.runtime import Rig
 
@@ -44,9 +44,7 @@ def hooks_run(rig: Rig) -> list[Any]:
     return [call.request.container_id for call in rig.server.calls if call.method == "ExecSync"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("order", intents.SwapOrder)
-@pytest.mark.parametrize("method", ["StopContainer", "CreateContainer", "StartContainer", "ListContainers"])
-@codes
+@call_errors.of_swaps(CODES)
 async def test_swap_with_a_lost_answer_completes(
     rig: Rig, method: str, code: grpc.StatusCode, order: intents.SwapOrder
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.actuator.hold import rootfs_mount_watch
+from kubemend.agent.actuator.hold.oci_runtimes import OciRuntimes
 from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
 from kubemend.agent.model.workloads import ContainerId
 
@@ -40,7 +41,7 @@ async def test_mount_name_that_is_not_unicode_hides_no_container(tmp_path: Path)
     def then(root: Path) -> None:
         loop.call_soon_threadsafe(found.put_nowait, root)
 
-    RootfsMountWatcher(tmp_path).wait_for(ContainerId("c1"), then)
+    RootfsMountWatcher(tmp_path, oci_runtimes=OciRuntimes()).wait_for(ContainerId("c1"), then)
     async with asyncio.timeout(60.0):
         assert (await found.get()).name == "rootfs"
 
@@ -48,11 +49,11 @@ async def test_mount_name_that_is_not_unicode_hides_no_container(tmp_path: Path)
 def test_kinds_are_those_of_container_roots_only(tmp_path: Path) -> None:
     lines = [MOUNT % (1, b"/mnt/\xff", b"xfs"), MOUNT % (2, ROOT % (b"a" * 64), b"ext4")]
     (tmp_path / "mountinfo").write_bytes(b"".join(lines))
-    assert RootfsMountWatcher(tmp_path).kinds() == {"ext4"}
+    assert RootfsMountWatcher(tmp_path, oci_runtimes=OciRuntimes()).kinds() == {"ext4"}
     (tmp_path / "mountinfo").write_bytes(b"".join([*lines, MOUNT % (3, ROOT % (b"b" * 64), b"overlay")]))
-    assert RootfsMountWatcher(tmp_path).kinds() == {"ext4", "overlay"}
-    assert not RootfsMountWatcher(tmp_path).shows(ContainerId("a" * 64))
-    assert RootfsMountWatcher(tmp_path).shows(ContainerId("b" * 64))
+    assert RootfsMountWatcher(tmp_path, oci_runtimes=OciRuntimes()).kinds() == {"ext4", "overlay"}
+    assert not RootfsMountWatcher(tmp_path, oci_runtimes=OciRuntimes()).shows(ContainerId("a" * 64))
+    assert RootfsMountWatcher(tmp_path, oci_runtimes=OciRuntimes()).shows(ContainerId("b" * 64))
 
 
 def test_a_root_whose_place_is_known_must_be_an_overlay(tmp_path: Path) -> None:
@@ -60,5 +61,5 @@ def test_a_root_whose_place_is_known_must_be_an_overlay(tmp_path: Path) -> None:
     lines = [MOUNT % (1, merged % b"5", b"ext4"), MOUNT % (2, merged % b"6", b"overlay")]
     (tmp_path / "mountinfo").write_bytes(b"".join(lines))
     shown = {name: (merged % name).decode() for name in (b"5", b"6", b"7")}
-    watcher = RootfsMountWatcher(tmp_path)
+    watcher = RootfsMountWatcher(tmp_path, oci_runtimes=OciRuntimes())
     assert [watcher.shows(ContainerId("c1"), place) for place in shown.values()] == [False, True, False]

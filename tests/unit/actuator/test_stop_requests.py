@@ -61,7 +61,7 @@ async def runtime_with(
 ) -> AsyncIterator["asyncio.Queue[ContainerId | None]"]:
     """Follow a runtime that this process is, and that finds its OCI runtime there. None: a command was not read."""
     found: asyncio.Queue[ContainerId | None] = asyncio.Queue()
-    monkeypatch.setattr(oci_runtimes, "programs", lambda _: (program,))
+    monkeypatch.setattr(oci_runtimes, "find", lambda _, named: (program,))
     path = program.parent / "cri.sock"
     marked = asyncio.Event()
     mark = fanotify.report_file

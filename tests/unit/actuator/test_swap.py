@@ -29,6 +29,7 @@ from kubemend.agent.restart import intents, likeness, overlap, steps, swap
 from kubemend.common import contained
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
+from tests.environments import call_errors
 from tests.environments.runtime import LAST_WORDS, TARGET, Rig
 from tests.fakes.freezer import Freezer
 from tests.fakes.standbys import Standbys
@@ -131,12 +132,8 @@ async def test_second_attempt_reuses_the_termination_log(rig: Rig) -> None:
     assert set(rig.termination_logs.iterdir()) == {rig.termination_log, own}
 
 
-@BOTH_ORDERS
-@pytest.mark.parametrize("method", ["StopContainer", "CreateContainer", "StartContainer", "ListContainers"])
-@pytest.mark.parametrize(
-    "code",
-    [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)],
-    ids=lambda code: code.name,
+@call_errors.of_swaps(
+    code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)
 )
 async def test_any_call_error_ends_in_one_running_container(
     rig: Rig, method: str, code: grpc.StatusCode, order: intents.SwapOrder

@@ -1,5 +1,7 @@
 """Importing libraries without what is not used."""
 
+import contextlib
+import gc
 import importlib
 import ssl
 import sys
@@ -78,3 +80,16 @@ def test_contexts_within_the_block_trust_no_authority_of_the_system(
     after = ssl.create_default_context()
     assert (within.cert_store_stats()["x509_ca"], after.cert_store_stats()["x509_ca"]) == (0, 1)
     assert within.verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nothing_is_collected_within_the_block(enabled: bool) -> None:
+    was_enabled = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with contextlib.suppress(ZeroDivisionError), footprint.without_collection():
+            within = gc.isenabled()
+            raise ZeroDivisionError
+        assert (within, gc.isenabled()) == (False, enabled)
+    finally:
+        (gc.enable if was_enabled else gc.disable)()

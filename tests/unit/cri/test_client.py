@@ -20,6 +20,7 @@ from kubemend.agent.clients.cri import client, convert, errors, kills
 from kubemend.agent.clients.cri.client import CriClient, Deadlines
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import options
+from kubemend.agent.restart.oci_programs import Named
 from kubemend.common import aio
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_runtime import Behaviour
@@ -55,6 +56,14 @@ async def test_stop_deadline_is_grace_plus_margin(server: CriServer, cri: CriCli
 
     requests = [call.request for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
     assert [request.timeout for request in requests] == [1, 0]
+
+
+async def test_programs_that_the_runtime_names_are_read_from_its_configuration(
+    server: CriServer, cri: CriClient
+) -> None:
+    assert await cri.named_programs() == Named()
+    server.runtime.behaviour.config = '{"crio": {"Runtimes": {"crun": {"RuntimePath": "/opt/crun"}}}}'
+    assert await cri.named_programs() == Named(("/opt/crun",))
 
 
 @pytest.mark.parametrize("grace", [3600.5, 1e20, float("inf"), float("nan")])

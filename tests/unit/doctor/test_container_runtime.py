@@ -1,5 +1,7 @@
 """The doctor's checks of the container runtime: present, absent, another service; and its features."""
 
+import json
+import os
 import socket
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import grpc.aio
 import pytest
 
 from kubemend.agent.doctor import container_runtime
-from kubemend.agent.doctor.checks import Result
+from kubemend.agent.doctor.checks import Check, Result
 from kubemend.agent.settings import Settings
 from tests.fakes.cri_server import CriServer
 from tests.unit.cri.conftest import create, start
@@ -158,3 +160,43 @@ async def test_socket_without_grpc_fails(tmp_path: Path) -> None:
 
     assert check.result is Result.FAIL
     assert str(path) in check.what
+
+
+def with_programs(proc: Path, *files: str) -> Path:
+    """Make a procfs in which this process, which serves the stand-in runtime, has these files."""
+    root = proc / str(os.getpid()) / "root"
+    root.mkdir(parents=True)
+    for file in files:
+        path = root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return proc
+
+
+async def oci(runtime: CriServer, proc: Path, *, program: str) -> Check:
+    options = {"BinaryName": program}
+    entry = {"runtimeType": "io.containerd.runc.v2", "options": options}
+    runtime.runtime.behaviour.config = json.dumps({"containerd": {"runtimes": {"runc": entry}}})
+    (check,) = await container_runtime.oci(settings(runtime.endpoint, proc=proc))
+    return check
+
+
+async def test_oci_runtime_that_the_runtime_names_is_found_outside_the_search_path(
+    runtime: CriServer, tmp_path: Path
+) -> None:
+    check = await oci(runtime, with_programs(tmp_path / "p", "opt/crun-1/crun"), program="/opt/crun-1/crun")
+    assert (check.result, check.what) == (Result.OK, "/opt/crun-1/crun")
+
+
+async def test_named_program_that_is_no_path_is_a_warning_with_its_reason(runtime: CriServer, tmp_path: Path) -> None:
+    check = await oci(runtime, with_programs(tmp_path / "p", "usr/bin/runc"), program="../crun")
+    assert check.result is Result.WARN
+    assert "'../crun', the program of the runtime 'runc', is neither" in check.what
+    assert "(NoProgram); found by search path and name: /usr/bin/runc" in check.what
+    assert "BinaryName" in check.hint
+
+
+async def test_no_oci_runtime_at_all_is_a_warning(runtime: CriServer, tmp_path: Path) -> None:
+    check = await oci(runtime, with_programs(tmp_path / "p"), program="/opt/gone/crun")
+    assert check.result is Result.WARN
+    assert "/opt/gone/crun" in check.what

@@ -21,6 +21,7 @@ NAMES = (
     "container-runtime",
     "container-config",
     "container-events",
+    "oci-runtime",
     "host-processes",
     "kubernetes-api",
     "node",
@@ -102,7 +103,7 @@ async def test_bare_machine_gives_results_with_hints(tmp_path: Path, unused_tcp_
 async def test_hanging_check_is_unknown_and_delays_no_other(
     tmp_path: Path, runtime: CriServer, fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for method in ("Version", "ListContainers"):
+    for method in ("Version", "Status", "ListContainers"):
         runtime.delay(method, 3600)
     fake.hang()
     thawed = threading.Event()

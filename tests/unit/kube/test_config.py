@@ -1,5 +1,6 @@
 import datetime as dt
 import json
+import ssl
 import stat
 from pathlib import Path
 
@@ -25,6 +26,24 @@ from tests.control_plane import ControlPlane, Tenant
 )
 def test_loopback_is_recognised(url: str, *, expected: bool) -> None:
     assert config.is_loopback(url) is expected
+
+
+@pytest.mark.parametrize(
+    ("url", "loaded"), [("http://127.0.0.1:1", False), ("https://127.0.0.1:1", True), ("http://10.0.0.1:1", True)]
+)
+async def test_plain_loopback_loads_no_authorities(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, *, loaded: bool
+) -> None:
+    """Another one may be reached by a proxy of the environment, with TLS."""
+    trusting: list[ssl.SSLContext] = []
+
+    def load(context: ssl.SSLContext) -> None:
+        trusting.append(context)
+
+    monkeypatch.setattr(ssl.SSLContext, "set_default_verify_paths", load)
+    session = await config.load(kubeconfig=kubeconfig.write(tmp_path / "client", server=url, token="t"))
+    await session.close()
+    assert bool(trusting) is loaded
 
 
 async def test_environment_proxies_do_not_apply_to_loopback(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,33 @@ def test_only_opted_in_pod_with_owner_may_be_deleted(
     assert members.bar(builders.member(0, **changes), namespaces=frozenset(namespaces)) is bar
 
 
+@pytest.mark.parametrize(
+    ("api_version", "kind", "at_random"),
+    [
+        ("v1", "ReplicationController", True),
+        ("apps/v1", "ReplicaSet", True),
+        ("batch/v1", "Job", True),
+        ("ray.io/v1", "RayCluster", True),
+        ("apps/v1", "StatefulSet", False),
+        ("kubeflow.org/v1", "PyTorchJob", False),
+        ("example.com/v1", "ReplicaSet", False),
+    ],
+)
+def test_new_pod_of_any_name_replaces_one_of_an_owner_that_names_at_random(
+    api_version: str, kind: str, *, at_random: bool
+) -> None:
+    owner = {"apiVersion": api_version, "kind": kind, "name": "train", "uid": "u1", "controller": True}
+    found = members.member(pod(labels={"kubemend.io/gang": "llm"}, ownerReferences=[owner]))
+    assert found is not None
+    assert members.interchangeable(found) is at_random
+
+
+def test_pod_of_an_indexed_job_is_replaced_by_its_index_only() -> None:
+    found = members.member(pod())
+    assert found is not None
+    assert not members.interchangeable(found)
+
+
 def test_by_slot_prefers_the_pod_that_can_run() -> None:
     failed = builders.member(0, phase=PodPhase.FAILED, created_at=5.0)
     leaving = builders.member(0, generation=1, deleting=True, created_at=4.0)
