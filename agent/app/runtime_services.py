@@ -136,7 +136,7 @@ class RuntimeServices:
             )
             watch.on_sandbox_stopped(ends.sandbox_stopped)
             aio.spawn_eternal(tasks, watch.run(), name="container-watch")
-            afterlife = ConnectionDrain(cgroup_root=self._processes.cgroup_root)
+            connection_drain = ConnectionDrain(cgroup_root=self._processes.cgroup_root)
             aio.spawn_eternal(tasks, ends.run(), name="pod-ends")
             asked = StopRequests(
                 socket_path=choice.path,
@@ -148,7 +148,7 @@ class RuntimeServices:
             programs = OciPrograms(cri, self._oci_runtimes)
             aio.spawn_eternal(tasks, programs.run(), name="oci-programs")
             aio.spawn_eternal(tasks, _follow_stops(asked, after=programs), name="stop-requests")
-            aio.spawn_eternal(tasks, afterlife.run(cri.connections()), name="afterlife")
+            aio.spawn_eternal(tasks, connection_drain.run(cri.connections()), name="connection-drain")
             aio.spawn_eternal(tasks, self._reattach_timer.run(), name="reattach-timer")
             aio.spawn_eternal(tasks, self._owners.run(self._pods), name="owners")
             heartbeats = HeartbeatSource(
