@@ -16,7 +16,7 @@ _FAST = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Metrics:
-    """Hold all metrics of the process (one instance). Counters count; gauges show the current state."""
+    """All metrics of the process (one instance). Counters count; gauges show the current state."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -163,7 +163,7 @@ class Metrics:
             ["result"],
             registry=registry,
         )
-        self.announcements = Counter(
+        self.events = Counter(
             "kubemend_events",
             "Kubernetes Events to record, by result.",
             ["result"],

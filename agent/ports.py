@@ -11,9 +11,9 @@ from typing import Any, Final, Protocol
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model import rounds
-from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Load
+from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.model.workloads import (
@@ -41,7 +41,7 @@ class ContainerStatuses(Protocol):
 
 
 class RequestedEnds(Protocol):
-    """Tell whose end this agent has requested."""
+    """Return which containers' end this agent has requested."""
 
     def has_ended(self, container_id: ContainerId) -> bool:
         """Return whether this agent has requested the container's end."""
@@ -242,16 +242,16 @@ class Conditions(Protocol):
     def set(self, pod: PodRef, condition: Condition) -> None: ...
 
 
-class Announcements(Protocol):
+class EventRecorder(Protocol):
     """Record Kubernetes Events (``agent.reporters.events``)."""
 
-    def record(self, announcement: EventMessage) -> None: ...
+    def record(self, event_message: EventMessage) -> None: ...
 
 
 class Gangs(Protocol):
     """Ask the component that restarts gangs together (``agent.hub``)."""
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
+    async def report_fault(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         """Report a fault to the hub and return its answer; ALONE if there is none before the timeout."""
 
     async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
@@ -262,7 +262,7 @@ class Gangs(Protocol):
 
 
 class _NoGangs:
-    async def take(
+    async def report_fault(
         self,
         target: ContainerRef,  # noqa: ARG002
         cause: admission.Cause,  # noqa: ARG002
@@ -289,12 +289,12 @@ class RoundMembers(Protocol):
 class Rounds(RoundMembers, Protocol):
     """Manage the round members on this node (``agent.rounds.participant.RoundParticipant``)."""
 
-    async def carry_out(self, order: rounds.Order, *, told: Callable[[rounds.Standing], None]) -> None: ...
+    async def handle_order(self, order: rounds.Order, *, on_result: Callable[[rounds.StepResult], None]) -> None: ...
     def release(self, round_id: str, pods: Collection[PodUid], /) -> None: ...
     def abort(self, round_id: str, pods: Collection[PodUid], /, *, reason: str) -> None: ...
     def guarding(self, failed: ContainerSummary, /) -> AbstractAsyncContextManager[asyncio.Event]: ...
-    def standings(self) -> tuple[rounds.Standing, ...]: ...
-    def tell_taken_up(self, told: Callable[[rounds.Standing], None]) -> None: ...
+    def step_results(self) -> tuple[rounds.StepResult, ...]: ...
+    def report_resumed(self, on_result: Callable[[rounds.StepResult], None]) -> None: ...
 
 
 class StoredIds(Protocol):
@@ -333,28 +333,28 @@ NO_HEARTBEATS: Final[Heartbeats] = _NoHeartbeats()
 
 
 class _NoRecorder:
-    def record(self, announcement: EventMessage) -> None: ...
+    def record(self, event_message: EventMessage) -> None: ...
 
 
-NO_RECORDER: Final[Announcements] = _NoRecorder()
+NO_RECORDER: Final[EventRecorder] = _NoRecorder()
 """No-op recorder."""
 
 
 class Nics(Protocol):
     """Look up the node's NICs for pods. The names are those of the verdict store."""
 
-    def near(self, devices: Collection[str]) -> frozenset[str]:
+    def nics_for_gpus(self, devices: Collection[str]) -> frozenset[str]:
         """Return the NICs that are paired with these GPUs."""
 
-    def held_as(self, plugin_id: str) -> str | None:
+    def nic_for_plugin_id(self, plugin_id: str) -> str | None:
         """Return the NIC for a device plugin's id; None if the id is not the NIC's PCI address."""
 
 
 class _NoNics:
-    def near(self, devices: Collection[str]) -> frozenset[str]:  # noqa: ARG002
+    def nics_for_gpus(self, devices: Collection[str]) -> frozenset[str]:  # noqa: ARG002
         return frozenset()
 
-    def held_as(self, plugin_id: str) -> str | None:  # noqa: ARG002
+    def nic_for_plugin_id(self, plugin_id: str) -> str | None:  # noqa: ARG002
         return None
 
 

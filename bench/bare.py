@@ -29,7 +29,7 @@ class Prepared:
 
     target: runtime_state.RuntimeState
     intent: intents.Intent
-    material: SuccessorSpec
+    successor_spec: SuccessorSpec
 
 
 async def prepared(cri: CriClient, ref: ContainerRef, target: runtime_state.RuntimeState) -> Prepared:
@@ -44,17 +44,17 @@ async def prepared(cri: CriClient, ref: ContainerRef, target: runtime_state.Runt
         reason="Bench",
         created_at=time.time(),
     )
-    material = await runtime_state.material(cri, target.info, intent=intent, pod=None, processes=ProcFs())
-    return Prepared(target, intent, material)
+    successor_spec = await runtime_state.successor_spec(cri, target.info, intent=intent, pod=None, processes=ProcFs())
+    return Prepared(target, intent, successor_spec)
 
 
 async def calls(cri: CriClient, restart: Prepared) -> None:
     """Make the three calls in the product's order, with the config that it would use."""
-    material = restart.material
+    successor_spec = restart.successor_spec
     container_id = await cri.create_container(
         sandbox_id=restart.intent.sandbox_id,
-        config=material.successor.config,
-        sandbox_config=material.sandbox_config,
+        config=successor_spec.successor.config,
+        sandbox_config=successor_spec.sandbox_config,
     )
     await cri.start_container(container_id)
     await cri.stop_container(restart.target.view.id, grace=0)

@@ -127,8 +127,8 @@ async def _bare_calls(made: rig.Rig, restart: bare.Prepared) -> None:
     """Create and start the successor. Raises CriError."""
     container = await made.cri.create_container(
         sandbox_id=restart.intent.sandbox_id,
-        config=restart.material.successor.config,
-        sandbox_config=restart.material.sandbox_config,
+        config=restart.successor_spec.successor.config,
+        sandbox_config=restart.successor_spec.sandbox_config,
     )
     await made.cri.start_container(container)
 

@@ -48,7 +48,7 @@ class _Round:
 
     name: str
     intent: intents.PodIntent
-    materials: Mapping[str, SuccessorSpec]
+    successor_specs: Mapping[str, SuccessorSpec]
     before: Seen
     outcome: Outcome | None = None
 
@@ -88,8 +88,8 @@ async def _prepared(made: Rig, name: str) -> _Round:
         reason="Bench",
         created_at=time.time(),
     )
-    materials = await runtime_state.materials(made.cri, intent, pod=pod, processes=ProcFs())
-    return _Round(name=name, intent=intent, materials=materials, before=seen)
+    successor_specs = await runtime_state.successor_specs(made.cri, intent, pod=pod, processes=ProcFs())
+    return _Round(name=name, intent=intent, successor_specs=successor_specs, before=seen)
 
 
 async def _rerun(made: Rig, name: str, samples: Samples, *, after: float) -> _Round:
@@ -98,7 +98,7 @@ async def _rerun(made: Rig, name: str, samples: Samples, *, after: float) -> _Ro
     begun = await _prepared(made, name)
     await made.store.begin(begun.intent)
     kill = time.perf_counter()
-    outcome = await made.whole_pods.carry_out(begun.intent, materials=begun.materials)
+    outcome = await made.whole_pods.carry_out(begun.intent, successor_specs=begun.successor_specs)
     done = time.perf_counter()
     assert outcome.result.restarted, outcome
     samples.prepare.append(kill - began)
@@ -112,7 +112,7 @@ async def _rerun(made: Rig, name: str, samples: Samples, *, after: float) -> _Ro
 async def _settled(made: Rig, done: _Round, *, restart: int) -> _Round:
     """Wait until kubelet shows one of each. The product checks again, as always; after bare calls that is a cleanup."""
     if done.outcome is not None:
-        again = await made.whole_pods.carry_out(done.intent, materials=done.materials)
+        again = await made.whole_pods.carry_out(done.intent, successor_specs=done.successor_specs)
         await _whole(made, done.name, restart=restart)
         return replace(done, outcome=replace(done.outcome, notes=(*done.outcome.notes, *again.notes)))
     async with asyncio.timeout(SECONDS):
@@ -120,7 +120,7 @@ async def _settled(made: Rig, done: _Round, *, restart: int) -> _Round:
             try:
                 await _whole(made, done.name, restart=restart, timeout=_COPY_SECONDS)
             except TimeoutError:
-                await made.whole_pods.carry_out(done.intent, materials=None)
+                await made.whole_pods.carry_out(done.intent, successor_specs=None)
             else:
                 return done
 
@@ -186,9 +186,11 @@ async def _bare_calls(made: Rig, name: str, samples: Samples) -> _Round:
 async def _start(
     made: Rig, begun: _Round, *, planned: intents.Planned, changes: "asyncio.Queue[ContainerEvent]"
 ) -> None:
-    material = begun.materials[planned.name]
+    successor_spec = begun.successor_specs[planned.name]
     container = await made.cri.create_container(
-        sandbox_id=begun.intent.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
+        sandbox_id=begun.intent.sandbox_id,
+        config=successor_spec.successor.config,
+        sandbox_config=successor_spec.sandbox_config,
     )
     await made.cri.start_container(container)
     if planned.role is ContainerRole.INIT:

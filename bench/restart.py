@@ -1,7 +1,7 @@
 """Measure how fast a restart in place is, and how soon a fault is in the API.
 
 Pairs of pods run on one node under kubelet. In turns, one is restarted by the product's swap (listing, decision
-material, journal, calls, confirmation: everything but the wait for kubelet's consent), the other by the bare create,
+its spec, journal, calls, confirmation: everything but the wait for kubelet's consent), the other by the bare create,
 start and stop calls with the same config: in this order kubelet sees no gap, into which it would create a container.
 The same then with reruns of whole pods, and with restarts that kubelet carries out: resets and the pod's own rules.
 Then one container that is swapped and one that is rerun fail many times in a row under a whole agent. Last an agent
@@ -134,7 +134,7 @@ async def _swap(made: rig.Rig, name: str, samples: Samples) -> None:
     restart = await bare.prepared(made.cri, ref, target)
     await made.store.begin(restart.intent)
     kill = time.perf_counter()
-    outcome = await made.swap.carry_out(restart.intent, material=restart.material, seen=target.siblings)
+    outcome = await made.swap.carry_out(restart.intent, successor_spec=restart.successor_spec, seen=target.siblings)
     done = time.perf_counter()
     assert outcome.result.restarted, outcome
     samples.adopted += outcome.result is Result.ADOPTED

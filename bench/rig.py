@@ -66,7 +66,7 @@ async def is_ready(agent: node.Agent) -> bool:
 
 async def _standbys(cri: cri_client.CriClient) -> Standbys:
     """Return the hold mechanism for successors, as the agent has it. Raises HoldError where this machine cannot."""
-    holds = ExecHolds(socket_path=cri.endpoint, proc=_PROC, tells=cri)
+    holds = ExecHolds(socket_path=cri.endpoint, proc=_PROC, roots=cri)
     made = Standbys(holds=holds, proc=_PROC, cgroup_root=_CGROUPS)
     await made.check()
     return made

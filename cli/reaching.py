@@ -24,13 +24,13 @@ _OF_GANGS: Final = (GANG, JOBSET_NAME, JOB_INDEX, LWS_GROUP)
 Json = dict[str, Any]
 
 
-class CannotTellError(click.ClickException):
+class UndeterminedError(click.ClickException):
     """The information cannot be read; the text has the reason and the hint."""
 
     exit_code = EXIT_UNKNOWN
 
 
-class NotInstalledError(CannotTellError):
+class NotInstalledError(UndeterminedError):
     """The cluster does not know Restart objects."""
 
     def __init__(self) -> None:
@@ -39,12 +39,12 @@ class NotInstalledError(CannotTellError):
 
 @contextlib.asynccontextmanager
 async def api(kubeconfig: Path | None) -> AsyncIterator[client.KubeClient]:
-    """Provide a client. Its errors within the block become CannotTellError."""
+    """Provide a client. Its errors within the block become UndeterminedError."""
     async with client.connect(kubeconfig=kubeconfig) as connected:
         try:
             yield connected
         except errors.KubeError as error:
-            raise CannotTellError(str(error)) from error
+            raise UndeterminedError(str(error)) from error
 
 
 async def gang_pods(api: client.KubeClient, *, namespace: str | None) -> list[Json]:
@@ -79,7 +79,7 @@ async def restart(api: client.KubeClient, *, namespace: str, name: str) -> Json:
         if f'"{name}"' not in error.what:  # "404 page not found": the server does not know the path at all
             raise NotInstalledError from error
         text = f"there is no Restart {name} in namespace {namespace}: kubectl get restarts -A lists them"
-        raise CannotTellError(text) from error
+        raise UndeterminedError(text) from error
 
 
 def current_namespace(kubeconfig: Path | None, *, environ: Mapping[str, str] = os.environ) -> str:

@@ -68,7 +68,7 @@ _EXIT_CODES = {"Well": 0, "Ill": 1, "Unknown": 3}
 
 
 async def _read_report(namespace: str | None, *, kubeconfig: Path | None, now: float) -> "Report":
-    """Return the report from the API server. Raises CannotTellError when it does not provide the pods."""
+    """Return the report from the API server. Raises UndeterminedError when it does not provide the pods."""
     from kubemend.cli import gangs_view, reaching
     from kubemend.common.kube import errors
 
@@ -82,7 +82,7 @@ async def _read_report(namespace: str | None, *, kubeconfig: Path | None, now: f
 
 
 def _named(text: str, report: "Report", *, where: str | None) -> tuple["GangView", ...]:
-    """Return the gangs of that name. Raises CannotTellError when there is none."""
+    """Return the gangs of that name. Raises UndeterminedError when there is none."""
     from kubemend.cli import reaching
 
     kind, _, name = text.rpartition("/")
@@ -91,5 +91,5 @@ def _named(text: str, report: "Report", *, where: str | None) -> tuple["GangView
     )
     if not found:
         place = f"in namespace {where}" if where is not None else "in any namespace"
-        raise reaching.CannotTellError(f"there is no gang {text} {place}: kubemend status -A lists them")
+        raise reaching.UndeterminedError(f"there is no gang {text} {place}: kubemend status -A lists them")
     return found

@@ -14,7 +14,7 @@ CLOCK_SLACK = 60.0
 """Seconds by which a recorded time may lie in the future and still count: clocks are adjusted all the time."""
 
 
-class Noted(Protocol):
+class BudgetEntry(Protocol):
     """Define an entry that counts. ``at`` is its start, ``fault_at`` the time of the fault that caused it."""
 
     @property
@@ -23,7 +23,7 @@ class Noted(Protocol):
     def fault_at(self) -> float: ...
 
 
-_Noted = TypeVar("_Noted", bound=Noted)
+_Entry = TypeVar("_Entry", bound=BudgetEntry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Window:
     seconds: float
     what: str = "restarts"
 
-    def closed(self, past: Sequence[Noted], *, now: float) -> Closed | None:
+    def closed(self, past: Sequence[BudgetEntry], *, now: float) -> Closed | None:
         """Return the time before which the next entry is not allowed, or None. ``past``: oldest first."""
         if self.limit <= 0:
             return Closed(math.inf, "no restart is allowed")
@@ -54,11 +54,11 @@ class Window:
             return None
         return Closed(recent[-self.limit].at + self.seconds, f"{len(recent)} {self.what} within {span(self.seconds)}")
 
-    def left(self, past: Sequence[Noted], *, now: float) -> int:
+    def left(self, past: Sequence[BudgetEntry], *, now: float) -> int:
         """Return how many more entries are allowed now."""
         return max(0, self.limit - len(self._recent(past, now=now)))
 
-    def _recent(self, past: Sequence[Noted], *, now: float) -> Sequence[Noted]:
+    def _recent(self, past: Sequence[BudgetEntry], *, now: float) -> Sequence[BudgetEntry]:
         return [each for each in past if each.at + self.seconds > now]
 
 
@@ -74,12 +74,12 @@ class Backoff:
     first_wait: float = 10.0
     longest_wait: float = 300.0
 
-    def streak(self, past: Sequence[_Noted], *, died_at: float) -> Sequence[_Noted]:
+    def streak(self, past: Sequence[_Entry], *, died_at: float) -> Sequence[_Entry]:
         """Return the newest entries of ``past`` with short lifetimes, consecutive, oldest first.
 
         ``died_at`` (Unix seconds) is the time of the fault that the next entry is for.
         """
-        found: list[_Noted] = []
+        found: list[_Entry] = []
         died = died_at
         for each in reversed(past):
             if died - each.at >= self.young:
@@ -88,7 +88,7 @@ class Backoff:
             died = each.fault_at
         return found[::-1]
 
-    def closed(self, past: Sequence[Noted], *, now: float, died_at: float) -> Closed | None:
+    def closed(self, past: Sequence[BudgetEntry], *, now: float, died_at: float) -> Closed | None:
         """Return the time before which the next entry is not allowed, or None. See ``streak``."""
         streak = len(self.streak(past, died_at=died_at))
         if streak < self.free or not past:
@@ -104,7 +104,7 @@ def later(one: Closed | None, other: Closed | None) -> Closed | None:
     return max((each for each in (one, other) if each is not None), key=lambda each: each.until, default=None)
 
 
-def noted_by(noted: Iterable[_Noted], *, now: float) -> tuple[_Noted, ...]:
+def noted_by(noted: Iterable[_Entry], *, now: float) -> tuple[_Entry, ...]:
     """Return the entries sorted by time, without those that a clock recorded before it was set back."""
     return tuple(sorted((each for each in noted if each.at <= now + CLOCK_SLACK), key=lambda each: each.at))
 

@@ -34,7 +34,7 @@ class FaultAnswer(enum.Enum):
 class OrderKind(enum.Enum):
     """What a round orders for a member (``Order.Action``).
 
-    RESTART: end the running container and hold its successor. HOLD: end nothing, hold what runs or starts.
+    RESTART: end the running container and hold its successor. HOLD: end nothing, hold the containers that run or start.
     """
 
     RESTART = "Restart"

@@ -21,7 +21,7 @@ class Room:
 
 
 class FairRoom(Generic[_G]):
-    """Hold peers by address, the oldest first.
+    """The peers by address, the oldest first.
 
     One address never excludes another: when the room is full, the address with most peers loses its oldest.
     """

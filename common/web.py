@@ -33,7 +33,7 @@ class ListenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Set the seconds until a request must be complete, and then until its answer must have been read."""
 
     request: float = 5.0
@@ -67,11 +67,11 @@ class WebServer:
         parts: ComponentRegistry,
         registry: CollectorRegistry | None,
         setting: str = "--metrics-address",
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         self._address = address
         self._setting = setting
-        self._patience = patience or Patience()
+        self._timeouts = timeouts or Timeouts()
         self.pages: Mapping[str, Callable[[], Page]] = {
             "/healthz": healthz,
             "/readyz": functools.partial(readyz, parts),
@@ -120,7 +120,7 @@ class WebServer:
         try:
             with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
                 answer = await self._answer(reader)
-                async with asyncio.timeout(self._patience.answer):
+                async with asyncio.timeout(self._timeouts.answer):
                     writer.write(answer)
                     writer.close()
                     await writer.wait_closed()
@@ -130,7 +130,7 @@ class WebServer:
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         """Return the answer to the one request. Raises IncompleteReadError and OSError when there is none."""
         try:
-            async with asyncio.timeout(self._patience.request):
+            async with asyncio.timeout(self._timeouts.request):
                 head = await reader.readuntil(b"\r\n\r\n")
         except TimeoutError:
             return _refusal(http.HTTPStatus.REQUEST_TIMEOUT)

@@ -58,9 +58,9 @@ class Settings:
         "Maximum connections to the hub: one for each agent, and some for peers that are not authenticated yet.",
         default=_CAPS.connections,
     )
-    hub_strangers_per_address: int = setting(
+    hub_unauthenticated_per_address: int = setting(
         "Maximum unauthenticated connections from one address. Raise it if many nodes share one (NAT).",
-        default=_CAPS.strangers_of_address,
+        default=_CAPS.unauthenticated_of_address,
     )
     hub_policy: str = setting(
         "NetworkPolicy in which the leader lists the nodes' addresses, so that only nodes reach the hub. None by "
@@ -146,7 +146,7 @@ class Settings:
 
     def caps(self) -> Caps:
         """Return the connection limits of the hub."""
-        return Caps(connections=self.hub_connections, strangers_of_address=self.hub_strangers_per_address)
+        return Caps(connections=self.hub_connections, unauthenticated_of_address=self.hub_unauthenticated_per_address)
 
     def agent_user(self) -> str:
         """Return the agents' account as the API server names it."""
@@ -189,9 +189,9 @@ def _check(settings: Settings) -> None:
         raise click.BadParameter(f"--jobset-writes {settings.jobset_writes}; must be from 1 to {MOST_WRITES}")
     if not 1 <= settings.hub_connections <= MOST_CONNECTIONS:
         raise click.BadParameter(f"--hub-connections {settings.hub_connections}; must be from 1 to {MOST_CONNECTIONS}")
-    if settings.hub_strangers_per_address < 1:
+    if settings.hub_unauthenticated_per_address < 1:
         raise click.BadParameter(
-            f"--hub-strangers-per-address {settings.hub_strangers_per_address}; must be at least 1, "
+            f"--hub-unauthenticated-per-address {settings.hub_unauthenticated_per_address}; must be at least 1, "
             "because agents connect before they are authenticated"
         )
     if settings.keep_restarts < 1:

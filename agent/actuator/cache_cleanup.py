@@ -44,7 +44,7 @@ class Result(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds.
 
     ``work`` is for one emptying, ``slice`` for one call that removes the remains, ``remains`` for all of a volume.
@@ -84,13 +84,13 @@ class CacheCleaner:
         calls: Calls | None = None,
         documents: Documents | None = None,
         proc: Path = Path("/proc"),
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         count: Callable[[Result], None] = lambda _: None,
     ) -> None:
         self._access = Access(socket_path, proc)
         self._calls = calls
         self._documents = documents
-        self._patience = patience if patience is not None else Patience()
+        self._timeouts = timeouts if timeouts is not None else Timeouts()
         self._count = count
         self._known: Counter[cache.Volume] = Counter()
         self._spent: dict[cache.Volume, float] = {}
@@ -103,7 +103,7 @@ class CacheCleaner:
         try:
             emptying = await self._empty(place)
         except TimeoutError as error:
-            emptying = Emptying(Result.NOT_EMPTIED, str(error) or f"it took more than {self._patience.work:g} s")
+            emptying = Emptying(Result.NOT_EMPTIED, str(error) or f"it took more than {self._timeouts.work:g} s")
         except (ProcessEndedError, OSError) as error:
             emptying = Emptying(Result.NOT_EMPTIED, error.strerror or str(error))
         except Exception as error:
@@ -117,11 +117,11 @@ class CacheCleaner:
             return Emptying(Result.NOT_EMPTIED, "this agent has no access to it")
         self._known[place.volume] += 1
         await self._save()
-        bounds = Bounds(until=time.monotonic() + self._patience.work)
+        bounds = Bounds(until=time.monotonic() + self._timeouts.work)
         work = functools.partial(cache_removal.empty, self._access, place, bounds=bounds)
         try:
             removed = await self._calls.call(
-                work, who=f"cache {place.volume.path}", timeout=self._patience.work + _SLACK
+                work, who=f"cache {place.volume.path}", timeout=self._timeouts.work + _SLACK
             )
         finally:
             self._waiting.put_nowait(place.volume)
@@ -157,7 +157,7 @@ class CacheCleaner:
         else:
             if removed.is_complete:
                 return True
-            if removed.cut_short and removed.entries and self._spent.get(volume, 0.0) < self._patience.remains:
+            if removed.cut_short and removed.entries and self._spent.get(volume, 0.0) < self._timeouts.remains:
                 return False
             why = "; ".join(removed.left) or f"there was more after {self._spent.get(volume, 0.0):.0f} s"
         log.warning("cache.not_removed", volume=posixpath.join(volume.pods, volume.path), why=why)
@@ -167,9 +167,9 @@ class CacheCleaner:
     async def _remove(self, volume: cache.Volume) -> Removed:
         if self._calls is None:
             return Removed()
-        bounds = Bounds(until=time.monotonic() + self._patience.slice)
+        bounds = Bounds(until=time.monotonic() + self._timeouts.slice)
         work = functools.partial(cache_removal.remove, self._access, volume, bounds=bounds)
-        return await self._calls.call(work, who=f"remains {volume.path}", timeout=self._patience.slice + _SLACK)
+        return await self._calls.call(work, who=f"remains {volume.path}", timeout=self._timeouts.slice + _SLACK)
 
     async def _load(self) -> None:
         """Queue the volumes of previous agents, once. Without the journal the remains go with their pods."""
@@ -196,7 +196,7 @@ class CacheCleaner:
             try:
                 await self._documents.save(DOCUMENT, json.dumps(known))
             except HistoryError as error:
-                log.warning("cache.remains_not_kept", error=str(error))
+                log.warning("cache.remains_not_saved", error=str(error))
 
 
 class CacheCleanup:

@@ -4,8 +4,8 @@ The rename takes one call, whatever is in the directory, so that the successor n
 moved aside stays in the pod's volume, counts for its size, and goes with the pod at the latest.
 
 The pod controls the content: links, mounts, names in any encoding, millions of files, any depth, and other containers
-that write meanwhile. So nothing is opened through a link or across a mount, each call is bounded in time and entries,
-and deep directories are moved to the top of the tree instead of being followed down.
+that write in the meantime. So nothing is opened through a link or across a mount, each call is bounded in time and
+entries, and deep directories are moved to the top of the tree instead of being followed down.
 """
 
 import contextlib

@@ -69,7 +69,7 @@ class ActuatorContext:
     kill without effect counts as proof that they are not.
 
     ``standbys`` is None on a node that cannot hold containers, ``launchers`` where the agent speaks with none.
-    ``gates`` delay the start of successors, ``broom`` and ``caches`` clean before it, ``layers`` keeps
+    ``gates`` delay the start of successors, ``shm_cleaner`` and ``caches`` clean before it, ``layers`` keeps
     files. ``ending`` returns why a pod (its
     sandbox is an argument, too) is terminating; empty if there is no sign of that. ``kubelet_creates`` returns whether
     kubelet creates another container at once in place of one that has ended, by the pod's policy.
@@ -85,7 +85,7 @@ class ActuatorContext:
     standbys: Standbys | None = None
     launchers: Launchers | None = None
     gates: ReleaseGates = field(default_factory=open_gates)
-    broom: ShmCleaner = field(default_factory=ShmCleaner)
+    shm_cleaner: ShmCleaner = field(default_factory=ShmCleaner)
     caches: CacheCleaner = field(default_factory=CacheCleaner)
     layers: LayerKeeper = field(default_factory=LayerKeeper)
     ending: Callable[[PodUid, SandboxId], str] = lambda *_: ""
@@ -137,29 +137,29 @@ class StartPreparation:
     ``emptyings`` and ``kept`` are by container name.
     """
 
-    sweep: ShmCleanup | None = None
+    shm_cleanup: ShmCleanup | None = None
     emptyings: Mapping[str, CacheCleanup] = field(default_factory=dict)
     kept: Mapping[str, LayerKeeping] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, tools: ActuatorContext, specs: Mapping[str, SuccessorSpec], *, sweep: shm.Request | None = None
+        cls, tools: ActuatorContext, specs: Mapping[str, SuccessorSpec], *, shm_cleanup: shm.Request | None = None
     ) -> Self:
         """Prepare what the plan requests; ``specs`` are by container name."""
         return cls(
-            ShmCleanup(tools.broom, sweep) if sweep is not None else None,
+            ShmCleanup(tools.shm_cleaner, shm_cleanup) if shm_cleanup is not None else None,
             {name: CacheCleanup(tools.caches, spec.emptying) for name, spec in specs.items() if spec.emptying},
             {name: LayerKeeping(tools.layers, spec.keeping) for name, spec in specs.items() if spec.keeping},
         )
 
     def cleans(self, container: str) -> bool:
         """Return whether something is removed before a container's start."""
-        return self.sweep is not None or container in self.emptyings
+        return self.shm_cleanup is not None or container in self.emptyings
 
     async def clean(self, container: str, *, is_first: bool) -> None:
         """Remove it. ``is_first`` is False if a new container has run already, whose files they may be."""
-        if self.sweep is not None:
-            await self.sweep.before_start(container, is_first=is_first)
+        if self.shm_cleanup is not None:
+            await self.shm_cleanup.before_start(container, is_first=is_first)
         if container in self.emptyings:
             await self.emptyings[container].before_start()
 
@@ -175,7 +175,7 @@ class StartPreparation:
     @property
     def notes(self) -> list[str]:
         """Return what was cleaned and kept and what not, for people."""
-        notes = [self.sweep.note] if self.sweep is not None else []
+        notes = [self.shm_cleanup.note] if self.shm_cleanup is not None else []
         notes += [emptying.note for emptying in self.emptyings.values() if emptying.note]
         return notes + [keeping.note for keeping in self.kept.values()]
 

@@ -22,16 +22,16 @@ def no_obstacle() -> admission.Decision | None:
 
 @dataclass(slots=True)
 class DeviceHealth:
-    """The health of one restart's devices. ``patience`` is for how long a decision may be on hold, in seconds."""
+    """The health of one restart's devices. ``timeout`` is for how long a decision may be on hold, in seconds."""
 
     judge: Judge
-    patience: float
+    timeout: float
     _held_since: float | None = field(default=None, init=False)
 
     def unusable(self) -> str:
         """Return why nothing may start on the devices, for good; empty if something may, or that is undecided."""
         decision = self.judge()
-        if decision is None or (decision.verb is admission.Verb.HOLD and not self._is_overdue()):
+        if decision is None or (decision.verb is admission.Verb.POSTPONE and not self._is_overdue()):
             return ""
         return decision.detail
 
@@ -41,7 +41,7 @@ class DeviceHealth:
         until = clock() + timeout if timeout is not None else None
         backoff = aio.Backoff(first=0.005, limit=0.25)
         while (decision := self.judge()) is not None:
-            if decision.verb is not admission.Verb.HOLD:
+            if decision.verb is not admission.Verb.POSTPONE:
                 return False
             if self._held_since is None:
                 self._held_since = clock()
@@ -53,4 +53,4 @@ class DeviceHealth:
 
     def _is_overdue(self) -> bool:
         now = asyncio.get_running_loop().time()
-        return self._held_since is not None and now - self._held_since >= self.patience
+        return self._held_since is not None and now - self._held_since >= self.timeout

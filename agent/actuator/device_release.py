@@ -4,8 +4,8 @@ The rule is in ``agent.restart.device_release``.
 
 The processes on the devices are recorded before the stop, in parallel with the journal write. A driver that is busy
 with a fault may list them too late for that: its answer still counts when it comes while the old processes are dying,
-and without one those count that had device files open (``agent.actuator.old_processes``). When the old processes have
-ended (a pidfd shows it, mostly before the runtime answers the stop) the driver is polled until they have left, so
+and without one those count that had device files open (``agent.actuator.device_processes``). When the old processes
+have ended (a pidfd shows it, mostly before the runtime answers the stop) the driver is polled until they have left, so
 a gate is mostly open before the successor exists. A driver that does not answer delays nothing. Then the devices that a
 restart must prove are proved (``agent.actuator.device_proof``).
 """
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds.
 
     ``before`` bounds the wait for the driver's list of processes before the stop, ``late`` the time for which that is
@@ -84,7 +84,7 @@ class Gate:
         before: "asyncio.Task[device_release.Seen | None]",
         recorded: "asyncio.Task[Mapping[int, device_release.Process]]",
         host: Host,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> None:
         self._restart = intent.id
         self._old = intent.old_ids
@@ -92,7 +92,7 @@ class Gate:
         self._before = before
         self._recorded = recorded
         self._host = host
-        self._patience = patience
+        self._timeouts = timeouts
         self._held: Sequence[device_release.Held] = ()
         self._worth_asking = asyncio.Event()
         self._due_at: float | None = None
@@ -123,7 +123,7 @@ class Gate:
         if not devices or self._opening.done():
             return 0
         self.left = device_release.left(
-            self._held, await self._host.processes_on(devices, timeout=self._patience.answer)
+            self._held, await self._host.processes_on(devices, timeout=self._timeouts.answer)
         )
         return self.left
 
@@ -151,7 +151,7 @@ class Gate:
         await _end(self._opening)
 
     async def _decide(self) -> ReleaseCheck:
-        before = await self._listed(timeout=self._patience.before)
+        before = await self._listed(timeout=self._timeouts.before)
         if before is not None:
             self._held = device_release.remember(before, old=self._old)
             silent = self._devices - before.devices.keys()
@@ -166,7 +166,7 @@ class Gate:
         devices = frozenset(item.device for item in self._held)
         backoff = aio.Backoff(first=0.005, limit=0.25)
         while True:
-            seen = await self._host.processes_on(devices, timeout=self._patience.answer)
+            seen = await self._host.processes_on(devices, timeout=self._timeouts.answer)
             self.left = device_release.left(self._held, seen)
             judgement = device_release.judge(self._held, seen, old=self._old, silent=silent)
             if judgement.verdict.is_settled:
@@ -179,7 +179,7 @@ class Gate:
                     restart=self._restart,
                     verdict=judgement.verdict.value,
                     detail=judgement.detail,
-                    seconds=self._patience.leave,
+                    seconds=self._timeouts.leave,
                 )
                 return judgement
             await backoff.wait()
@@ -192,7 +192,7 @@ class Gate:
     async def _remember_late(self) -> frozenset[DeviceId]:
         """Take what is known without a list from before the stop; return the devices of which nothing is.
 
-        The old processes are dying meanwhile. The driver gets time beyond their end only if one had device files open.
+        The old processes die in the meantime. The driver gets time beyond their end only if one had device files open.
         """
         recorded = await asyncio.shield(self._recorded)
         self._held = device_release.remember_late(None, recorded, devices=self._devices, old=self._old)
@@ -201,7 +201,7 @@ class Gate:
             await self._until_worth_asking()
         else:
             await self._until_due_or_listed()
-        late = await self._listed(timeout=self._patience.answer if on_devices else 0.0)
+        late = await self._listed(timeout=self._timeouts.answer if on_devices else 0.0)
         if late is None and not self._before.done():
             return self._devices
         self._held = device_release.remember_late(late, recorded, devices=self._devices, old=self._old)
@@ -232,13 +232,13 @@ class Gate:
         if self._due_at is None:
             return False
         now = asyncio.get_running_loop().time()
-        if now - self._due_at >= self._patience.longest:
+        if now - self._due_at >= self._timeouts.longest:
             return True
-        if now - max(self._due_at, self._moved_at) < self._patience.leave:
+        if now - max(self._due_at, self._moved_at) < self._timeouts.leave:
             return False
         still = stuck.Still(threads, self._moved_at, now)
         may_be_stuck = stuck.is_stuck(still, window=0.0)
-        return not may_be_stuck or stuck.is_stuck(still, window=self._patience.stuck)
+        return not may_be_stuck or stuck.is_stuck(still, window=self._timeouts.stuck)
 
     async def _until_worth_asking(self) -> None:
         """Wait until the old processes have ended, or until the successor waits regardless of them."""
@@ -267,13 +267,13 @@ class GateSession:
     before: "asyncio.Task[device_release.Seen | None]"
     recorded: "asyncio.Task[Mapping[int, device_release.Process]]"
     proving: Proving
-    patience: Patience
+    timeouts: Timeouts
 
     async def remembered(self) -> None:
         """Wait until the processes on the devices are known, or that times out. Nothing is stopped before."""
-        await asyncio.wait({self.before}, timeout=self.patience.before)
+        await asyncio.wait({self.before}, timeout=self.timeouts.before)
         if not self.before.done() or self.before.exception() is not None or self.before.result() is None:
-            await asyncio.wait({self.recorded}, timeout=self.patience.before)
+            await asyncio.wait({self.recorded}, timeout=self.timeouts.before)
 
     async def judgement(self) -> ReleaseCheck:
         """Wait until all gates are open, and return the worst result."""
@@ -303,12 +303,12 @@ class ReleaseGates:
         driver: Driver,
         processes: ports.DeviceProcesses,
         old: DeviceUsers | None = None,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         """``old`` None: processes are known from the driver alone."""
         self._old = old
         self._host = Host(driver, processes)
-        self._patience = patience if patience is not None else Patience()
+        self._timeouts = timeouts if timeouts is not None else Timeouts()
         self._gates: dict[str, Gate] = {}
         self._proofs: dict[str, Proving] = {}
         self._health: dict[str, DeviceHealth] = {}
@@ -327,21 +327,21 @@ class ReleaseGates:
         ``proof`` runs once, behind all gates; the block closes it. ``judge`` decides behind them, and again behind the
         proof, whether the devices' health allows a start.
         """
-        query = self._host.processes_on(devices, timeout=self._patience.late)
+        query = self._host.processes_on(devices, timeout=self._timeouts.late)
         before = asyncio.create_task(query, name="before the stop")
         recorded = asyncio.create_task(self._recorded(begun, devices=devices), name="old processes")
         made = {
             intent.id: Gate(
-                intent, devices=devices, before=before, recorded=recorded, host=self._host, patience=self._patience
+                intent, devices=devices, before=before, recorded=recorded, host=self._host, timeouts=self._timeouts
             )
             for intent in begun
         }
         proving = Proving(proof, openings=[gate.opening for gate in made.values()])
         self._gates.update(made)
         self._proofs.update(dict.fromkeys(made, proving))
-        self._health.update(dict.fromkeys(made, DeviceHealth(judge, self._patience.leave)))
+        self._health.update(dict.fromkeys(made, DeviceHealth(judge, self._timeouts.leave)))
         try:
-            yield GateSession(tuple(made.values()), before, recorded, proving, self._patience)
+            yield GateSession(tuple(made.values()), before, recorded, proving, self._timeouts)
         finally:
             await proving.close()
             for restart, gate in made.items():
@@ -369,7 +369,7 @@ class ReleaseGates:
             return False
         proving, health = self._proofs[restart], self._health[restart]
         if health.unusable():
-            return False  # a proof would tell nothing new
+            return False  # a proof would show nothing new
         if not await proving.done(timeout=timeout) or device_proof.unusable(proving.results):
             return False
         return await health.allows_start(timeout=timeout)

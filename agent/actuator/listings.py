@@ -26,7 +26,7 @@ class TargetListing:
     def is_first(self, seen: Iterable[ContainerSummary]) -> bool:  # noqa: ARG002 - there is one start
         return True
 
-    def survivors(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
+    def current(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
         """Return the newest container."""
         newest = sorted(seen, key=lambda view: (view.created_at, view.attempt))
         return {view.ref.name: view.id for view in newest}

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 class NameAhead:
     """The name after that of the successor of ``old``, which has ended and may not be restarted at all.
 
-    ``config`` need only tell whose container it is (``clone.identity``).
+    ``config`` need only identify the container's pod (``clone.identity``).
     """
 
     old: ContainerSummary
@@ -112,7 +112,7 @@ class NextNames:
         try:
             await self._runtime.remove_container(container_id)
         except CriError as error:
-            log.warning("restart.not_given_back", restart=restart_id, container=container_id, error=str(error))
+            log.warning("restart.name_not_released", restart=restart_id, container=container_id, error=str(error))
 
     async def clear(self, sandbox_id: SandboxId, *, name: str, attempt: int) -> None:
         """Remove the reservation of this name that another restart has left. Raises CriError."""

@@ -73,12 +73,12 @@ _WORST_FIRST = (
 class Outcome:
     """The outcome of a restart.
 
-    ``phases`` maps a phase (stop, create, start, confirm, …) to seconds; ``survivors`` maps names to containers.
+    ``phases`` maps a phase (stop, create, start, confirm, …) to seconds; ``current`` maps names to containers.
     ``detail`` is why it ended so, ``notes`` are other messages for people.
     """
 
     result: Result
-    survivors: Mapping[str, ContainerId] = field(default_factory=lambda: MappingProxyType({}))
+    current: Mapping[str, ContainerId] = field(default_factory=lambda: MappingProxyType({}))
     phases: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     detail: str = ""
     notes: tuple[str, ...] = ()
@@ -92,14 +92,14 @@ class Outcome:
 def together(outcomes: Iterable[Outcome]) -> Outcome:
     """Combine the outcomes (at least one) of concurrent restarts: the worst result, the longest phases."""
     outcomes = list(outcomes)
-    survivors = {name: container for outcome in outcomes for name, container in outcome.survivors.items()}
+    current = {name: container for outcome in outcomes for name, container in outcome.current.items()}
     phases: dict[str, float] = {}
     for outcome in outcomes:
         for phase, seconds in outcome.phases.items():
             phases[phase] = max(phases.get(phase, 0.0), seconds)
     return Outcome(
         result=min((outcome.result for outcome in outcomes), key=_WORST_FIRST.index),
-        survivors=MappingProxyType(survivors),
+        current=MappingProxyType(current),
         phases=MappingProxyType(phases),
         detail="; ".join(dict.fromkeys(outcome.detail for outcome in outcomes if outcome.detail)),
         notes=tuple(note for outcome in outcomes for note in outcome.notes),

@@ -110,7 +110,7 @@ class PlanRunner:
     def _outcome(self, result: Result, *, detail: str = "") -> Outcome:
         return Outcome(
             result=result,
-            survivors=MappingProxyType(self._ops.listing.survivors(self._state.seen)),
+            current=MappingProxyType(self._ops.listing.current(self._state.seen)),
             phases=MappingProxyType(dict(self._state.phases)),
             detail=detail or self._state.last_error,
             notes=(*self._state.hook_failures.values(), *self._strategy.notes()),

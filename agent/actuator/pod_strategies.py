@@ -40,23 +40,23 @@ class PodActuator:
         self,
         intent: intents.PodIntent,
         *,
-        materials: Mapping[str, SuccessorSpec] | None = None,
+        successor_specs: Mapping[str, SuccessorSpec] | None = None,
         pre_stop_hooks: Mapping[str, PreStopHook] = _NO_HOOKS,
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NO_FOLLOWER,
         preparation: StartPreparation = NO_PREPARATION,
         holding: HoldSet | None = None,
     ) -> Outcome:
-        """Carry out the intent by its strategy; ``materials`` and ``pre_stop_hooks`` are by container name.
+        """Carry out the intent by its strategy; ``successor_specs`` and ``pre_stop_hooks`` are by container name.
 
-        Without ``materials`` (a replay) kubelet starts the missing containers. ``LEFT_TO_KUBELET``: no old container is
-        left, and kubelet does the rest. See ``SwapActuator``.
+        Without ``successor_specs`` (a replay) kubelet starts the missing containers. ``LEFT_TO_KUBELET``: no old
+        container is left, and kubelet does the rest. See ``SwapActuator``.
         """
         restart = PodRestart(
             tools=self._tools,
             pods=self._pods,
             intent=intent,
-            materials=materials,
+            successor_specs=successor_specs,
             pre_stop_hooks=pre_stop_hooks,
             resolution=resolution,
             followed=followed,
@@ -66,12 +66,14 @@ class PodActuator:
         return await RUNNERS[intent.strategy](restart).run_to_end()
 
     async def released(
-        self, intent: intents.PodIntent, *, materials: Mapping[str, SuccessorSpec] | None, holding: HoldSet
+        self, intent: intents.PodIntent, *, successor_specs: Mapping[str, SuccessorSpec] | None, holding: HoldSet
     ) -> None:
         """Do the work that was postponed while the main containers were held.
 
         Kubelet does this work for the containers that it starts.
         """
         listing = PodListing(self._tools.runtime, intent)
-        ops = RuntimeOps(tools=self._tools, intent=intent, listing=listing, specs=materials or {}, holding=holding)
+        ops = RuntimeOps(
+            tools=self._tools, intent=intent, listing=listing, specs=successor_specs or {}, holding=holding
+        )
         await ops.released()

@@ -26,7 +26,7 @@ _LEAST_WAIT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds, beyond the grace period.
 
     - ``stop``: for a launcher to report that the program is dead. Freeing pinned memory takes 240 ms for each GiB.
@@ -42,9 +42,9 @@ class Patience:
 class ProcessActuator:
     """Have launchers restart their programs."""
 
-    def __init__(self, tools: ActuatorContext, *, patience: Patience | None = None) -> None:
+    def __init__(self, tools: ActuatorContext, *, timeouts: Timeouts | None = None) -> None:
         self._tools = tools
-        self._patience = patience if patience is not None else Patience()
+        self._timeouts = timeouts if timeouts is not None else Timeouts()
 
     async def carry_out(
         self,
@@ -64,7 +64,7 @@ class ProcessActuator:
         """
         if self._tools.launchers is None:
             return Outcome(Result.STEPPED_DOWN, detail="this agent speaks with no launchers")
-        run = _Run(self._tools, self._tools.launchers, self._patience, intent, resolution, followed, holding)
+        run = _Run(self._tools, self._tools.launchers, self._timeouts, intent, resolution, followed, holding)
         if holding is not None and holding.is_frozen(intent.container):
             return run.outcome(Result.RESTARTED)
         try:
@@ -94,7 +94,7 @@ class ProcessActuator:
 class _Run:
     tools: ActuatorContext
     launchers: Launchers
-    patience: Patience
+    timeouts: Timeouts
     intent: intents.ProcessIntent
     resolution: steps.Resolution
     followed: progress.Progress
@@ -108,7 +108,7 @@ class _Run:
             return self.outcome(Result.STEPPED_DOWN, "the container has ended")
         launcher = await self.launchers.status(container)
         began = _now()
-        stop_until, start_until = began + self.intent.grace_seconds + self.patience.stop, 0.0
+        stop_until, start_until = began + self.intent.grace_seconds + self.timeouts.stop, 0.0
         silent_since: float | None = None
         while True:
             if not isinstance(launcher, Silent):
@@ -124,12 +124,12 @@ class _Run:
             if why := self.tools.ending(self.intent.target.pod.uid, self.intent.sandbox_id):
                 return self.outcome(Result.UNDONE, f"the pod is ending: {why}")  # its launcher gets a signal
             if step.kind is StepKind.START:
-                start_until = start_until or _now() + self.patience.start
+                start_until = start_until or _now() + self.timeouts.start
             if _now() > (start_until or stop_until):
                 return self.outcome(Result.STEPPED_DOWN, f"the launcher remains in state {_state(launcher)}")
             launcher = await self._take(step, container, launcher)
             if step.why is StepReason.OLD_ON_DEVICE:
-                stop_until = _now() + self.patience.stop
+                stop_until = _now() + self.timeouts.stop
 
     async def _seen(self, container: ContainerStatus, launcher: Launcher | Silent) -> process.Seen:
         held = isinstance(launcher, Launcher) and launcher.state is process.State.HELD
@@ -142,7 +142,7 @@ class _Run:
 
     async def _may_answer(self, since: float) -> bool:
         """Return, after a moment, whether a silent launcher may still answer: on a busy node it may be late."""
-        if _now() - since >= self.patience.silence:
+        if _now() - since >= self.timeouts.silence:
             return False
         container = await self.tools.runtime.container_status(self.intent.container)
         await asyncio.sleep(_LEAST_WAIT)
@@ -198,8 +198,8 @@ class _Run:
         return self.outcome(Result.STEPPED_DOWN, why)
 
     def outcome(self, result: Result, detail: str = "") -> Outcome:
-        survivors = {self.intent.target.name: self.intent.container}
-        return Outcome(result, MappingProxyType(survivors), phases=MappingProxyType(dict(self.phases)), detail=detail)
+        current = {self.intent.target.name: self.intent.container}
+        return Outcome(result, MappingProxyType(current), phases=MappingProxyType(dict(self.phases)), detail=detail)
 
 
 def _state(launcher: Launcher | Silent) -> str:

@@ -43,8 +43,8 @@ class RerunListing:
     def is_first(self, seen: Iterable[ContainerSummary]) -> bool:
         return self.pod.is_first(seen)
 
-    def survivors(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
-        return self.pod.survivors(seen)
+    def current(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
+        return self.pod.current(seen)
 
     def end_detail(self, end: steps.Step) -> str:
         return self.pod.end_detail(end)
@@ -142,13 +142,13 @@ class RerunStrategy:
 def runner(restart: PodRestart) -> PlanRunner:
     """Return what carries out a rerun."""
     listing = RerunListing(restart.tools.runtime, restart.intent)
-    ops = restart.ops(listing, pre_stop_hooks=hooks_of(restart.materials or {}))
+    ops = restart.ops(listing, pre_stop_hooks=hooks_of(restart.successor_specs or {}))
     strategy = RerunStrategy(
         ops,
         restart.intent,
         listing=listing,
         kubelet=KubeletView(restart.pods, restart.intent),
-        can_clone=restart.materials is not None,
+        can_clone=restart.successor_specs is not None,
     )
     return PlanRunner(ops, strategy)
 

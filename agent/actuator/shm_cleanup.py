@@ -21,7 +21,7 @@ _SLACK = 0.5  # seconds after which a cleanup that should have ended by itself i
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds: ``others`` for the other old containers to end after the first, ``work`` for the cleanup."""
 
     others: float = 1.0
@@ -40,13 +40,13 @@ class ShmCleaner:
     calls: Calls | None = None
     proc: Path = Path("/proc")
     cgroup_root: Path = Path("/sys/fs/cgroup")
-    patience: Patience = Patience()
+    timeouts: Timeouts = Timeouts()
 
     async def empty(self, place: shm.Place) -> str:
         """Empty a place; return a description of the result for people."""
         if self.calls is None:
             return "not emptied: this agent has no access to it"
-        until = time.monotonic() + self.patience.work
+        until = time.monotonic() + self.timeouts.work
         work = functools.partial(
             emptying.empty_for_runtime,
             self.socket_path,
@@ -56,9 +56,9 @@ class ShmCleaner:
             until=until,
         )
         try:
-            return await self.calls.call(work, who=place.cgroup, timeout=self.patience.work + _SLACK)
+            return await self.calls.call(work, who=place.cgroup, timeout=self.timeouts.work + _SLACK)
         except TimeoutError as error:
-            return f"not emptied: {error}" if str(error) else f"not emptied within {self.patience.work:g} s"
+            return f"not emptied: {error}" if str(error) else f"not emptied within {self.timeouts.work:g} s"
         except ProcessEndedError as error:
             return f"not emptied: {error}"
         except Exception as error:
@@ -69,8 +69,8 @@ class ShmCleaner:
 class ShmCleanup:
     """The cleanup of one restart, done once: when all old containers are dead, and before anything new runs."""
 
-    def __init__(self, broom: ShmCleaner, request: shm.Request) -> None:
-        self._broom = broom
+    def __init__(self, shm_cleaner: ShmCleaner, request: shm.Request) -> None:
+        self._cleaner = shm_cleaner
         self._places = tuple(dict.fromkeys(request.places))
         self._alive = set(request.waits_for)
         self._all_dead = asyncio.Event()
@@ -97,7 +97,7 @@ class ShmCleanup:
 
     async def _clean(self) -> str:
         try:
-            async with asyncio.timeout(self._broom.patience.others):
+            async with asyncio.timeout(self._cleaner.timeouts.others):
                 await self._all_dead.wait()
         except TimeoutError:
             return f"not emptied: {', '.join(sorted(self._alive))} has not ended"
@@ -106,5 +106,5 @@ class ShmCleanup:
             if isinstance(place, shm.NotOurs):
                 results.append(f"not emptied: {place.why}")
             else:
-                results.append(await self._broom.empty(place))
+                results.append(await self._cleaner.empty(place))
         return "; ".join(results)

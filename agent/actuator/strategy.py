@@ -23,7 +23,7 @@ class Listing(Protocol):
     def is_first(self, seen: Iterable[ContainerSummary]) -> bool:
         """Return whether no new container has run in place of the stopped ones."""
 
-    def survivors(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
+    def current(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
         """Return the container of each name that remains after the restart."""
 
     def end_detail(self, end: Step) -> str:

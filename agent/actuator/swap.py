@@ -39,7 +39,7 @@ class SwapActuator:
         self,
         intent: intents.Intent,
         *,
-        material: SuccessorSpec | None,
+        successor_spec: SuccessorSpec | None,
         resolution: steps.Resolution = steps.Resolution.FINISH,
         followed: progress.Progress = progress.NO_FOLLOWER,
         seen: Sequence[ContainerSummary] | None = None,
@@ -48,12 +48,14 @@ class SwapActuator:
     ) -> Outcome:
         """Carry out the intent and return its outcome; with ``holding`` the successor is held at the end.
 
-        ``material`` is None on a replay whose old container is gone. ``seen`` is a listing made just before (it saves
-        one call on the fast path). ``followed`` receives each step. ``UNFINISHED`` means that the time limit (plus the
-        grace period) passed, or the runtime was unavailable: carry it out again later. Whatever happens, its
-        standby is ended.
+        - ``successor_spec`` is None on a replay whose old container is gone.
+        - ``seen`` is a listing made just before; it saves one call on the fast path.
+        - ``followed`` receives each step.
+
+        ``UNFINISHED`` means that the time limit (plus the grace period) passed, or the runtime was unavailable: carry
+        it out again later. Its standby is ended in every case.
         """
-        specs = {intent.target.name: material} if material is not None else {}
+        specs = {intent.target.name: successor_spec} if successor_spec is not None else {}
         ops = RuntimeOps(
             tools=self._tools,
             intent=intent,
@@ -65,9 +67,9 @@ class SwapActuator:
             holding=holding,
             followed=followed,
         )
-        standby = SwapStandby(ops, intent, spec=material)
-        calls = SwapCalls(ops, intent, spec=material, standby=standby, next_names=self._next_names)
-        strategy = SwapStrategy(ops, spec=material, calls=calls, standby=standby)
+        standby = SwapStandby(ops, intent, spec=successor_spec)
+        calls = SwapCalls(ops, intent, spec=successor_spec, standby=standby, next_names=self._next_names)
+        strategy = SwapStrategy(ops, spec=successor_spec, calls=calls, standby=standby)
         try:
             outcome = await PlanRunner(ops, strategy).run_to_end(list_first=seen is None)
         finally:
@@ -77,13 +79,13 @@ class SwapActuator:
             await standby.thaw_old()
         return outcome
 
-    async def released(self, intent: intents.Intent, *, material: SuccessorSpec | None, holding: HoldSet) -> None:
+    async def released(self, intent: intents.Intent, *, successor_spec: SuccessorSpec | None, holding: HoldSet) -> None:
         """Do the work that was postponed while the successor was held."""
         ops = RuntimeOps(
             tools=self._tools,
             intent=intent,
             listing=listings.TargetListing(self._tools.runtime, intent.target),
-            specs={intent.target.name: material} if material is not None else {},
+            specs={intent.target.name: successor_spec} if successor_spec is not None else {},
             holding=holding,
         )
         await ops.released(stops_failed=intent.order.exit_is_restarted)
@@ -201,7 +203,7 @@ class SwapStrategy:
             self._alike.add(view.id)
         else:
             self._state.last_error = f"the successor would differ: {self._unlike}"
-            log.warning("restart.not_alike", restart=self.calls.intent.id, field=self._unlike)
+            log.warning("restart.successor_differs", restart=self.calls.intent.id, field=self._unlike)
 
     def _stays(self) -> frozenset[ContainerId]:
         """Return the containers that a round has released, or will release unless kubelet's container is running."""

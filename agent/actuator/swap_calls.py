@@ -75,7 +75,7 @@ class SwapCalls:
 
         Kubelet starts a copy of a successor that waits in CREATED as soon as anything of the pod wakes it, and after an
         agent crash nothing else would keep both from running. So the name of such a copy is reserved, unless the
-        successor is started at once beside the frozen old container. A program that dies of the fault is listed as
+        successor is started at once next to the frozen old container. A program that dies of the fault is listed as
         running, but its process cannot be frozen any more.
         """
         standby = self._standby
@@ -100,7 +100,7 @@ class SwapCalls:
             await self._next_names.reserve(self.intent, config, sandbox_config=sandbox_config)
 
     async def _reserve_before_stop(self) -> None:
-        """Reserve the next name, unless a new container runs beside the old one, whose end kubelet sees in a moment.
+        """Reserve the next name, unless a new container runs next to the old one, whose end kubelet sees in a moment.
 
         Kubelet adopts a successor that has been started, and copies one that waits in CREATED.
         """

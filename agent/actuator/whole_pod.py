@@ -29,15 +29,15 @@ NOTICED_AFTER = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRestart:
-    """The restart of a whole pod, and its services. ``materials`` and ``pre_stop_hooks`` are by container name.
+    """The restart of a whole pod, and its services. ``successor_specs`` and ``pre_stop_hooks`` are by container name.
 
-    ``materials`` is None if kubelet starts the containers, as on a replay. ``pods`` have kubelet's status.
+    ``successor_specs`` is None if kubelet starts the containers, as on a replay. ``pods`` have kubelet's status.
     """
 
     tools: ActuatorContext
     pods: ports.Pods
     intent: intents.PodIntent
-    materials: Mapping[str, SuccessorSpec] | None
+    successor_specs: Mapping[str, SuccessorSpec] | None
     pre_stop_hooks: Mapping[str, PreStopHook]
     resolution: steps.Resolution
     followed: progress.Progress
@@ -51,7 +51,7 @@ class PodRestart:
             intent=self.intent,
             listing=listing,
             state=RestartState(resolution=self.resolution),
-            specs=self.materials or {},
+            specs=self.successor_specs or {},
             pre_stop_hooks=pre_stop_hooks,
             preparation=self.preparation,
             holding=self.holding,
@@ -77,7 +77,7 @@ class PodListing:
         news = (view for view in seen if view.ref.name in names and view.id not in old)
         return all(view.state is ContainerState.CREATED for view in news)
 
-    def survivors(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
+    def current(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
         """Return the newest container of each name, if it is not an old one."""
         views = tuple(seen)
         found = {planned.name: reset.successors(self._intent, views, planned.name) for planned in self._intent.plan}

@@ -38,14 +38,14 @@ class NicAffinity:
         self._paired_for: tuple[frozenset[PciAddress], frozenset[PciAddress]] | None = None
         self._pairs: Mapping[PciAddress, tuple[PciAddress, ...]] = MappingProxyType({})
 
-    def near(self, devices: Collection[str]) -> frozenset[str]:
+    def nics_for_gpus(self, devices: Collection[str]) -> frozenset[str]:
         """Return the NICs near these GPUs."""
         inventory = self._gpus()
         pairs = self._up_to_date(inventory)
         gpus = [gpu for gpu in inventory.gpus if gpu.uuid in devices]
         return frozenset(str(nic) for gpu in gpus for nic in pairs.get(gpu.pci, ()))
 
-    def held_as(self, plugin_id: str) -> str | None:
+    def nic_for_plugin_id(self, plugin_id: str) -> str | None:
         """Return the NIC that a device plugin allocates under that id, None where the id is not a NIC's PCI address."""
         try:
             pci = PciAddress.parse(plugin_id)

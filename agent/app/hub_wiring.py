@@ -32,7 +32,7 @@ def hub(
     store: Store,
     holders: GpuHolders,
     driver: Driver,
-    ledger: VerdictStore,
+    verdict_store: VerdictStore,
 ) -> "Hub | None":
     """Return the hub client; None without a hub. The agent's readiness does not depend on it."""
     report = parts.reporter("hub", needed=False)
@@ -57,15 +57,15 @@ def hub(
             opted_in_namespaces=frozenset(settings.opt_in_namespaces),
             dry_run=settings.dry_run,
         ),
-        outside=coordination.Dependencies(
+        dependencies=coordination.Dependencies(
             pods=pods,
             epochs=store,
             exits=StoredIds(store, EXITS_HANDLED),
             holders=holders,
             loads=driver,
-            verdicts=Verdicts(ledger=ledger, devices=driver, holders=holders),
+            verdicts=Verdicts(verdict_store=verdict_store, devices=driver, holders=holders),
         ),
         report=report,
         metrics=HubMetrics(registry),
-        patience=settings.hub_answer_timeout,
+        answer_timeout=settings.hub_answer_timeout,
     )

@@ -42,13 +42,20 @@ _BEFORE_AN_END = 10.0
 class LastResort:
     """Releases frozen containers while no agent holds the node lock. Works on one runtime.
 
-    ``patience``: seconds in which only interrupted swaps are completed.
+    ``swaps_only_seconds``: seconds in which only interrupted swaps are completed.
     """
 
     def __init__(
-        self, *, state_dir: Path, socket: str, owner: str, cgroup_root: Path, proc: Path, patience: float = 0.0
+        self,
+        *,
+        state_dir: Path,
+        socket: str,
+        owner: str,
+        cgroup_root: Path,
+        proc: Path,
+        swaps_only_seconds: float = 0.0,
     ) -> None:
-        self._patience = patience
+        self._swaps_only_seconds = swaps_only_seconds
         self._state_dir = state_dir
         self._socket = socket
         self._owner = owner
@@ -68,7 +75,7 @@ class LastResort:
             )
             begun = time.monotonic()
             while await self._run_once(  # noqa: ASYNC110 - the kernel sends no event
-                cri, freezer, states=_ALL if time.monotonic() - begun >= self._patience else _SWAPPED
+                cri, freezer, states=_ALL if time.monotonic() - begun >= self._swaps_only_seconds else _SWAPPED
             ):
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -100,7 +107,7 @@ async def _release(cri: client.CriClient, freezer: Freezer, *, states: Collectio
     for container_id, fate in leftovers.fates(views, still=still).items():
         with contained.within(contained.Part.CONTAINER, container_id):
             container = str(names[container_id].ref) if container_id in names else ""
-            log.warning("last_resort.fate", container_id=container_id, container=container, fate=fate.value)
+            log.warning("last_resort.handled", container_id=container_id, container=container, fate=fate.value)
             if fate is Fate.GOES_ON:
                 freezer.thaw(container_id)
             elif fate is Fate.ENDS:
@@ -134,14 +141,14 @@ def owner(node: str, *, socket_path: str) -> str:
 
 def main() -> None:
     """Run the last resort with the arguments of the command line."""
-    patience, state_dir, socket, mark_owner, cgroup_root, proc = sys.argv[1:]
+    swaps_only_seconds, state_dir, socket, mark_owner, cgroup_root, proc = sys.argv[1:]
     resort = LastResort(
         state_dir=Path(state_dir),
         socket=socket,
         owner=mark_owner,
         cgroup_root=Path(cgroup_root),
         proc=Path(proc),
-        patience=float(patience),
+        swaps_only_seconds=float(swaps_only_seconds),
     )
     asyncio.run(resort.run())
 

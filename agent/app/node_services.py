@@ -74,7 +74,7 @@ class NodeServices:
     """The services. ``hub`` is None without one; ``access`` is fulfilled when the runtime has been found."""
 
     sources: DeviceSources
-    ledger: VerdictStore
+    verdict_store: VerdictStore
     pods: PodWatch
     node: NodeWatch
     reporting: Reporting
@@ -90,7 +90,7 @@ class NodeServices:
     requests: ManualRestarts
     operators: OperatorCommands
     owners: OwnerLookup
-    knowledge: DeviceFacts
+    device_facts: DeviceFacts
     health_checks: dict[str, Coroutine[Any, Any, None]]
 
     @classmethod
@@ -107,7 +107,7 @@ class NodeServices:
             queue=queue,
         )
         driver = sources.driver
-        ledger = await _verdicts(shared, sources)
+        verdict_store = await _verdicts(shared, sources)
         pods = _pods(shared)
         node = NodeWatch(
             api=shared.api,
@@ -117,7 +117,7 @@ class NodeServices:
         )
         reporting = Reporting.of(shared.settings, api=shared.api, pods=pods, metrics=shared.metrics, parts=shared.parts)
         holders = GpuHolders(cache=shared.allocations, inventory=lambda: driver.inventory)
-        publisher = _publisher(sources, ledger=ledger, pods=pods, holders=holders, reporting=reporting)
+        publisher = _publisher(sources, verdict_store=verdict_store, pods=pods, holders=holders, reporting=reporting)
         hub = hub_wiring.hub(
             shared.settings,
             parts=shared.parts,
@@ -126,11 +126,11 @@ class NodeServices:
             store=shared.store,
             holders=holders,
             driver=driver,
-            ledger=ledger,
+            verdict_store=verdict_store,
         )
         access: aio.Promise[RuntimeAccess] = aio.Promise()
         faults = AppFaultHandler(
-            ledger=ledger,
+            verdict_store=verdict_store,
             catalog=shared.catalog,
             pods=pods,
             devices=driver,
@@ -140,7 +140,7 @@ class NodeServices:
         )
         made = cls(
             sources=sources,
-            ledger=ledger,
+            verdict_store=verdict_store,
             pods=pods,
             node=node,
             reporting=reporting,
@@ -150,11 +150,11 @@ class NodeServices:
             access=access,
             pipeline=FindingPipeline(
                 queue=queue,
-                ledger=ledger,
+                verdict_store=verdict_store,
                 publisher=publisher,
                 faults=faults,
                 lost=LostDevices(
-                    ledger=ledger,
+                    verdict_store=verdict_store,
                     catalog=shared.catalog,
                     faults=faults,
                     devices=driver,
@@ -166,20 +166,24 @@ class NodeServices:
                 classify=shared.catalog.classify,
                 on_aside=lambda finding: _record_oom_kill(finding, pods=pods, events=reporting.events),
             ),
-            expiry=DegradationExpiry(ledger=ledger, catalog=shared.catalog, submit=queue.submit),
+            expiry=DegradationExpiry(verdict_store=verdict_store, catalog=shared.catalog, submit=queue.submit),
             suspects=SuspicionTracker(
-                ledger=ledger,
+                verdict_store=verdict_store,
                 driver=driver,
                 processes=shared.processes,
                 submit=queue.submit,
                 classify=shared.catalog.classify,
             ),
             hangs=Hangs(
-                ledger=ledger, devices=driver, holders=holders, reporter=reporting.pods, metrics=shared.metrics
+                verdict_store=verdict_store,
+                devices=driver,
+                holders=holders,
+                reporter=reporting.pods,
+                metrics=shared.metrics,
             ),
             prover=RestartProofs(
                 nvml=sources.nvml,
-                ledger=ledger,
+                verdict_store=verdict_store,
                 holders=holders,
                 processes=shared.processes,
                 submit=queue.submit,
@@ -188,7 +192,7 @@ class NodeServices:
                 timeout=shared.settings.proof_timeout,
             ),
             requests=ManualRestarts(
-                ledger=ledger,
+                verdict_store=verdict_store,
                 pods=pods,
                 devices=driver,
                 holders=holders,
@@ -196,7 +200,7 @@ class NodeServices:
                 lacking=lambda: _missing_runtime(shared.parts),
             ),
             operators=OperatorCommands(
-                ledger=ledger,
+                verdict_store=verdict_store,
                 devices=driver,
                 handles=sources.nvml,
                 submit=queue.submit,
@@ -204,7 +208,7 @@ class NodeServices:
                 nics=sources.nic_names,
             ),
             owners=OwnerLookup(shared.api),
-            knowledge=DeviceFacts(holders=holders, ledger=ledger, devices=driver),
+            device_facts=DeviceFacts(holders=holders, verdict_store=verdict_store, devices=driver),
             health_checks=health_checks.works(
                 shared.settings,
                 parts=shared.parts,
@@ -215,7 +219,9 @@ class NodeServices:
                 verdicts_of=publisher.verdicts_of,
             ),
         )
-        made._subscribe(_plugin_reports(shared, queue=queue, driver=driver, ledger=ledger), parts=shared.parts)
+        made._subscribe(
+            _plugin_reports(shared, queue=queue, driver=driver, verdict_store=verdict_store), parts=shared.parts
+        )
         return made
 
     def _subscribe(self, plugins: PluginReports, *, parts: ComponentRegistry) -> None:
@@ -264,15 +270,15 @@ class NodeServices:
 
 
 async def _verdicts(shared: Resources, sources: DeviceSources) -> VerdictStore:
-    ledger = VerdictStore(
+    verdict_store = VerdictStore(
         store=shared.store,
         metrics=shared.metrics,
         boot_id=shared.boot_id,
         catalog=shared.catalog,
         is_there=sources.nearby.is_there,
     )
-    await ledger.load()
-    return ledger
+    await verdict_store.load()
+    return verdict_store
 
 
 def _pods(shared: Resources) -> PodWatch:
@@ -285,17 +291,17 @@ def _pods(shared: Resources) -> PodWatch:
 
 
 def _publisher(
-    sources: DeviceSources, *, ledger: VerdictStore, pods: PodWatch, holders: GpuHolders, reporting: Reporting
+    sources: DeviceSources, *, verdict_store: VerdictStore, pods: PodWatch, holders: GpuHolders, reporting: Reporting
 ) -> ConditionPublisher:
     return ConditionPublisher(
-        ledger=ledger,
+        verdict_store=verdict_store,
         pods=pods,
         devices=sources.driver,
         holders=holders,
         reporter=reporting.pods,
         nics=sources.nearby,
         node=NodeHealth(
-            ledger=ledger,
+            verdict_store=verdict_store,
             devices=sources.driver,
             condition=reporting.node,
             events=reporting.events,
@@ -306,7 +312,7 @@ def _publisher(
 
 
 def _plugin_reports(
-    shared: Resources, *, queue: FindingQueue, driver: ports.Devices, ledger: VerdictStore
+    shared: Resources, *, queue: FindingQueue, driver: ports.Devices, verdict_store: VerdictStore
 ) -> PluginReports:
     def locate(uuid: DeviceId) -> Gpu | None:
         return driver.inventory.by_id(uuid)
@@ -315,7 +321,7 @@ def _plugin_reports(
         emit=queue.submit,
         classify=shared.catalog.classify,
         locate=locate,
-        held=lambda: ledger.held(FindingKind.REPORTED_UNHEALTHY),
+        held=lambda: verdict_store.held(FindingKind.REPORTED_UNHEALTHY),
     )
 
 

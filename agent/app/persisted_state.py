@@ -19,9 +19,9 @@ from kubemend.common import aio
 log = structlog.get_logger(__name__)
 
 BEATING: Final = "beating"
-"""Containers that have touched their heartbeat file (``agent.sources.heartbeats.Memory``)."""
+"""Containers that have touched their heartbeat file (``agent.ports.StoredIds``)."""
 EXITS_HANDLED: Final = "exits-handled"
-"""Containers of gangs whose exit has been answered (``agent.hub.ports.StoredIds``)."""
+"""Containers of gangs whose exit has been answered (``agent.ports.StoredIds``)."""
 _CURSOR: Final = "kernel-log-cursor"
 _FIRST_START: Final = "first-start"
 

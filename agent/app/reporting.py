@@ -56,7 +56,7 @@ class Reporting:
                 api=api,
                 node_name=name,
                 report=parts.reporter("events"),
-                on_outcome=lambda outcome, count: metrics.announcements.labels(outcome.value).inc(count),
+                on_outcome=lambda outcome, count: metrics.events.labels(outcome.value).inc(count),
             ),
             taints=taints,
             counts=RestartCounts(api=api, pods=pods.pods),

@@ -68,7 +68,7 @@ class RestartProofs:
         self,
         *,
         nvml: Nvml,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         holders: ports.Holders,
         processes: ProcFs,
         submit: Callable[[Finding], None],
@@ -79,7 +79,7 @@ class RestartProofs:
     ) -> None:
         """``timeout`` bounds each proof, in seconds; 0: nothing is proved. ``now`` is Unix time."""
         self._nvml = nvml
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._holders = holders
         self._processes = processes
         self._submit = submit
@@ -110,9 +110,10 @@ class RestartProofs:
     def _is_concerned(self, uuid: DeviceId, device: str | None) -> bool:
         (key,) = gpu_keys([uuid], inventory=self._nvml.inventory)
         active = any(
-            fault.action.severity >= ActionClass.RESTART_APP.severity for fault in self._ledger.active_faults(key)
+            fault.action.severity >= ActionClass.RESTART_APP.severity
+            for fault in self._verdict_store.active_faults(key)
         )
-        return active or key == device or self._now() - self._ledger.last_fault(key) < device_proof.FRESH
+        return active or key == device or self._now() - self._verdict_store.last_fault(key) < device_proof.FRESH
 
     def _ended(self, subject: Subject, results: Sequence[DeviceProof], verdicts: Mapping[DeviceId, Verdict]) -> None:
         """Count and log the results; submit those that accuse a GPU as findings."""
@@ -196,7 +197,9 @@ class RestartProof:
             try:
                 await self._run()
             except asyncio.CancelledError:
-                self._report(if_open=Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, "a container was started meanwhile"))
+                self._report(
+                    if_open=Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, "a container was started during the proof")
+                )
                 raise
             finally:
                 self.close()
@@ -263,7 +266,7 @@ class RestartProof:
     def _shared(self, gpu: Gpu, allocations: Allocations) -> Verdict | None:
         """Return the verdict on a GPU that other containers hold, or may hold at any time."""
         if not allocations.known:
-            return Verdict(Outcome.UNKNOWN, Reason.SHARED, "kubelet does not tell which containers hold it")
+            return Verdict(Outcome.UNKNOWN, Reason.SHARED, "kubelet does not report which containers hold it")
         pod, holders = self._subject.pod, allocations.holders(frozenset({gpu.uuid}))
         others = [
             f"{each.namespace}/{each.pod_name} {each.container}"

@@ -12,7 +12,7 @@ import structlog
 from kubemend.agent.actuator.cache_cleanup import CacheCleaner
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.device_processes import OldProcesses
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
 from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.actuator.hold.oci_runtimes import OciRuntimes
@@ -77,12 +77,12 @@ class RuntimeServices:
         self._pods = node.pods
         self._driver = driver = node.sources.driver
         self._owners = node.owners
-        self._knowledge = node.knowledge
+        self._device_facts = node.device_facts
         self._gangs = node.gangs
         self._hub = node.hub
         self._boot_id = shared.boot_id
         self._reporter = node.reporting.pods
-        self._announcements = node.reporting.events
+        self._event_recorder = node.reporting.events
         self._spares = SpareConditions(pods=node.pods.pods, publish=node.reporting.pods.set)
         self._processes = processes = shared.processes
         self._prover = node.prover
@@ -90,7 +90,7 @@ class RuntimeServices:
         self._report = shared.parts.reporter("container-runtime")
         self._report_heartbeats = shared.parts.reporter("heartbeats")
         self._oci_runtimes = OciRuntimes()
-        self._newcomers = DeviceReattachTimer(driver=driver, processes=processes, metrics=shared.metrics)
+        self._reattach_timer = DeviceReattachTimer(driver=driver, processes=processes, metrics=shared.metrics)
         self._next_steps = NextStepTimer(metrics=shared.metrics)
         self._scheduler: aio.Promise[RestartScheduler] = aio.Promise()
         self._sweeping = SideProcess("shm", cgroup_root=processes.cgroup_root)
@@ -136,7 +136,7 @@ class RuntimeServices:
             )
             watch.on_sandbox_stopped(ends.sandbox_stopped)
             aio.spawn_eternal(tasks, watch.run(), name="container-watch")
-            afterlife = ConnectionDrain(cgroup_root=self._processes.cgroup_root)
+            connection_drain = ConnectionDrain(cgroup_root=self._processes.cgroup_root)
             aio.spawn_eternal(tasks, ends.run(), name="pod-ends")
             asked = StopRequests(
                 socket_path=choice.path,
@@ -148,8 +148,8 @@ class RuntimeServices:
             programs = OciPrograms(cri, self._oci_runtimes)
             aio.spawn_eternal(tasks, programs.run(), name="oci-programs")
             aio.spawn_eternal(tasks, _follow_stops(asked, after=programs), name="stop-requests")
-            aio.spawn_eternal(tasks, afterlife.run(cri.connections()), name="afterlife")
-            aio.spawn_eternal(tasks, self._newcomers.run(), name="newcomers")
+            aio.spawn_eternal(tasks, connection_drain.run(cri.connections()), name="connection-drain")
+            aio.spawn_eternal(tasks, self._reattach_timer.run(), name="reattach-timer")
             aio.spawn_eternal(tasks, self._owners.run(self._pods), name="owners")
             heartbeats = HeartbeatSource(
                 runtime=cri,
@@ -238,7 +238,7 @@ class RuntimeServices:
             runtime=cri,
             ends=ends,
             rounds=rounds,
-            knowledge=self._knowledge,
+            device_facts=self._device_facts,
             now=self._now,
             reported=lambda pod: self._hub is not None and pod.gang is not None,
             opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
@@ -271,7 +271,7 @@ class RuntimeServices:
         Containers held by a round come first, and are left to the round.
         """
         files = HostFiles(symlink_dir=self._settings.pod_log_symlinks)
-        holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc, tells=cri, oci_runtimes=self._oci_runtimes)
+        holds = ExecHolds(socket_path=socket_path, proc=self._settings.proc, roots=cri, oci_runtimes=self._oci_runtimes)
         standbys = await self._standbys(holds, owner=owner)
         freezer = Freezer(
             runtime=cri,
@@ -281,7 +281,7 @@ class RuntimeServices:
             cgroup_root=self._processes.cgroup_root,
             owner=owner,
         )
-        broom = ShmCleaner(
+        shm_cleaner = ShmCleaner(
             socket_path, calls=self._sweeping, proc=self._processes.root, cgroup_root=self._processes.cgroup_root
         )
         caches = CacheCleaner(
@@ -299,17 +299,17 @@ class RuntimeServices:
             statuses=cri,
             proc=self._processes.root,
         )
-        patience = Patience(leave=self._settings.device_release_timeout)
+        timeouts = Timeouts(leave=self._settings.device_release_timeout)
         old = OldProcesses(runtime=cri, events=watch, processes=self._processes)
-        gates = ReleaseGates(driver=self._driver, processes=self._processes, old=old, patience=patience)
-        outside = Dependencies(
+        gates = ReleaseGates(driver=self._driver, processes=self._processes, old=old, timeouts=timeouts)
+        dependencies = Dependencies(
             runtime=cri,
             events=watch,
             pods=self._pods,
             devices=self._driver,
             owners=self._owners,
             reporter=self._reporter,
-            announcements=self._announcements,
+            event_recorder=self._event_recorder,
             processes=self._processes,
             heartbeats=heartbeats,
             launchers=self._launchers,
@@ -321,7 +321,7 @@ class RuntimeServices:
                     processes=self._processes,
                     standbys=standbys,
                     launchers=self._launchers,
-                    broom=broom,
+                    shm_cleaner=shm_cleaner,
                     caches=caches,
                     layers=layers,
                     gates=gates,
@@ -331,10 +331,10 @@ class RuntimeServices:
                 pods=self._pods,
             ),
             prover=self._prover,
-            device_facts=self._knowledge,
+            device_facts=self._device_facts,
         )
         restarts = RestartScheduler(
-            outside=outside,
+            dependencies=dependencies,
             store=self._store,
             metrics=self._metrics,
             now=self._now,
@@ -344,17 +344,17 @@ class RuntimeServices:
             dry_run=self._settings.dry_run,
             storm=budgets.Window(limit=self._settings.storm_restarts, seconds=self._settings.storm_window),
             suspects=self._suspects,
-            newcomers=self._newcomers,
+            reattach_timer=self._reattach_timer,
             next_steps=self._next_steps,
             gangs=self._gangs,
         )
         self._scheduler.fulfil(restarts)
         rounds = RoundParticipant(
-            outside=outside,
+            dependencies=dependencies,
             store=self._store,
             restarts=restarts,
             freezer=freezer,
-            knowledge=self._knowledge,
+            device_facts=self._device_facts,
             clocks=Clocks(now=self._now, since_boot=since_boot, boot=self._boot_id),
             metrics=self._metrics,
             bounds=NodePolicy(
@@ -366,7 +366,7 @@ class RuntimeServices:
         )
         held = await _until_done(rounds.load, name="rounds")
         aio.spawn_eternal(tasks, rounds.run(), name="rounds")
-        recovery = Recovery(outside=outside, store=self._store, now=self._now, spared=held)
+        recovery = Recovery(dependencies=dependencies, store=self._store, now=self._now, spared=held)
         count = await _until_done(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
         doubt = functools.partial(why_not_its_own, pods=self._pods, events=watch, runtime=cri, ends=ends)

@@ -85,7 +85,7 @@ def _result(last: Event | None) -> tuple[bool, str, str]:
             return last.verified, last.outcome.result.value, last.outcome.detail
         case Reported():
             return False, "NotVerified", _unpassed_checks(last)
-        case Decided(decision) if decision.verb is admission.Verb.HOLD:
+        case Decided(decision) if decision.verb is admission.Verb.POSTPONE:
             return False, decision.reason.value, f"timed out: {decision.detail}"
         case Decided(decision):
             return False, decision.reason.value, decision.detail

@@ -41,7 +41,7 @@ class ConditionPublisher:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         pods: ports.Pods,
         devices: ports.Devices,
         holders: ports.Holders,
@@ -53,7 +53,7 @@ class ConditionPublisher:
     ) -> None:
         self._nics = nics
         self._node = node
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._pods = pods
         self._devices = devices
         self._holders = holders
@@ -113,7 +113,7 @@ class ConditionPublisher:
             self._reporter.set(pod, condition)
 
     def _pod_verdicts(self, names: set[str]) -> PodVerdicts:
-        return PodVerdicts(own=self._verdicts(names), near=self._verdicts(self._nics.near(names) - names))
+        return PodVerdicts(own=self._verdicts(names), near=self._verdicts(self._nics.nics_for_gpus(names) - names))
 
     def _forget_named(self) -> None:
         """Drop deleted pods and pods whose device has recovered."""
@@ -121,7 +121,7 @@ class ConditionPublisher:
         self._named = {
             (pod, device): pod.uid in there
             for (pod, device), was_there in self._named.items()
-            if self._ledger.active_faults(device) and (pod.uid in there or not was_there)
+            if self._verdict_store.active_faults(device) and (pod.uid in there or not was_there)
         }
 
     def _concerned(self, allocations: Allocations) -> dict[PodRef, set[str]]:
@@ -132,16 +132,18 @@ class ConditionPublisher:
         for item in allocations.items:
             with contained.within(Part.CONDITION, f"{item.namespace}/{item.pod_name}"):
                 pod = self._pods.by_name(item.namespace, item.pod_name)
-                nics = {nic for held in item.plugin_devices if (nic := self._nics.held_as(held.id)) is not None}
+                nics = {
+                    nic for held in item.plugin_devices if (nic := self._nics.nic_for_plugin_id(held.id)) is not None
+                }
                 if pod is not None and nics:
                     concerned[pod.ref] |= nics
         for pod_ref, device in self._named:
-            concerned[pod_ref].add(self._ledger.name(device))
+            concerned[pod_ref].add(self._verdict_store.name(device))
         return concerned
 
     def _verdicts(self, names: Iterable[str]) -> list[Verdict]:
         inventory = self._devices.inventory
-        return [self._ledger.verdict(name, inventory=inventory) for name in sorted(names)]
+        return [self._verdict_store.verdict(name, inventory=inventory) for name in sorted(names)]
 
 
 def _by_device(concerned: Mapping[PodRef, Collection[str]]) -> dict[str, set[PodRef]]:

@@ -22,14 +22,14 @@ class DegradationExpiry:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         catalog: Catalog,
         submit: Callable[[Finding], None],
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         period: float = 30.0,
     ) -> None:
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._catalog = catalog
         self._submit = submit
         self._now = now
@@ -54,22 +54,22 @@ class DegradationExpiry:
         if self._read_since is None:
             return
         read_for = self._clock() - self._read_since
-        for device in self._ledger.devices():
+        for device in self._verdict_store.devices():
             with contained.within(contained.Part.DEVICE, device):
                 self._check_device(device, read_for=read_for)
 
     def _check_device(self, device: str, *, read_for: float) -> None:
-        for latch in self._ledger.active_faults(device):
-            silence = self._catalog.over_after(latch.key)
-            if silence is not None and min(read_for, self._now() - latch.last_seen) >= silence:
+        for active_fault in self._verdict_store.active_faults(device):
+            silence = self._catalog.over_after(active_fault.key)
+            if silence is not None and min(read_for, self._now() - active_fault.last_seen) >= silence:
                 self._submit(
                     Finding(
                         source=Source.KERNEL_LOG,
                         kind=FindingKind.FAULT_OVER,
-                        code=latch.kind.value,
+                        code=active_fault.kind.value,
                         device=locator(device),
                         action=ActionClass.NONE,
                         observed_at=self._now(),
-                        text=f"{latch.title} has not been seen for {silence:.0f} s",
+                        text=f"{active_fault.title} has not been seen for {silence:.0f} s",
                     )
                 )

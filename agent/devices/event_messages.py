@@ -4,8 +4,8 @@ from collections.abc import Collection
 from typing import Final
 
 from kubemend.agent.health.state import evidence
-from kubemend.agent.model.announcements import EventMessage, Level
 from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.event_messages import EventMessage, Level
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import ContainerRef, PodRef
@@ -17,14 +17,14 @@ DEVICE_HEALTHY = "DeviceHealthy"
 RESTARTED = "RestartedInPlace"
 RESTART_FAILED = "InPlaceRestartFailed"
 RESTART_REFUSED = "InPlaceRestartRefused"
-RESTART_HELD = "InPlaceRestartHeld"
+RESTART_POSTPONED = "InPlaceRestartPostponed"
 OOM_KILLED = "OOMKilled"
 
 _NODE: Final = None  # the object of a message about the node
 _REASON = {Health.UNHEALTHY: DEVICE_UNHEALTHY, Health.DEGRADED: DEVICE_DEGRADED, Health.HEALTHY: DEVICE_HEALTHY}
 
 
-class DeviceAnnouncements:
+class DeviceEventMessages:
     """Turn changes of verdicts into messages: one for the node, and one for each pod that holds the device.
 
     ``Unknown`` is not reported: it is neither a fault nor the end of one. The recovery of a device is reported only to
@@ -102,7 +102,7 @@ def of_decision(
         return None
     return EventMessage(
         about=target.pod,
-        reason=RESTART_HELD if decision.verb is admission.Verb.HOLD else RESTART_REFUSED,
+        reason=RESTART_POSTPONED if decision.verb is admission.Verb.POSTPONE else RESTART_REFUSED,
         message=f"{decision.reason.value}: {condition.message}",
         at=now,
         subject=f"{target.name} {decision.reason.value}",

@@ -32,29 +32,29 @@ class NodeHealth:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         devices: ports.Devices,
         condition: NodeCondition,
-        events: ports.Announcements,
+        events: ports.EventRecorder,
         taints: Taints | None = None,
         nics: Callable[[], Iterable[str]] = tuple,
-        patience: float = 10.0,
+        start_grace: float = 10.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Create it; ``nics`` returns the names of the present NICs, ``now`` Unix seconds.
 
-        ``patience``: seconds after the start in which Unknown is not published while the driver comes up. Otherwise
+        ``start_grace``: seconds after the start in which Unknown is not published while the driver comes up. Otherwise
         each new agent would change the status, and its time, to Unknown and back.
         """
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._devices = devices
         self._condition = condition
         self._events = events
         self._taints = taints
         self._nics = nics
-        self._announcements = event_messages.DeviceAnnouncements()
+        self._event_messages = event_messages.DeviceEventMessages()
         self._clock = asyncio.get_running_loop().time
-        self._grace_until = self._clock() + patience
+        self._grace_until = self._clock() + start_grace
         self._now = now
 
     def publish(self, holders: Mapping[str, Collection[PodRef]] | None) -> None:
@@ -63,16 +63,16 @@ class NodeHealth:
         ``holders`` are the pods of each device, by its name in the verdict store; None while kubelet cannot be asked.
         """
         inventory = self._devices.inventory
-        names = {str(gpu.uuid) for gpu in inventory.gpus} | {*self._nics()} | self._ledger.devices()
-        verdicts = [self._ledger.verdict(name, inventory=inventory) for name in sorted(names)]
+        names = {str(gpu.uuid) for gpu in inventory.gpus} | {*self._nics()} | self._verdict_store.devices()
+        verdicts = [self._verdict_store.verdict(name, inventory=inventory) for name in sorted(names)]
         condition = node_summary.of_node(verdicts)
         if condition.status is not ConditionStatus.UNKNOWN or inventory.complete or self._is_grace_over:
             self._condition.set(condition)
-        gone = sorted(self._announcements.open - names)  # they have no active fault, so they may be healthy again
-        for verdict in (*verdicts, *(self._ledger.verdict(name, inventory=inventory) for name in gone)):
+        gone = sorted(self._event_messages.open - names)  # they have no active fault, so they may be healthy again
+        for verdict in (*verdicts, *(self._verdict_store.verdict(name, inventory=inventory) for name in gone)):
             pods = holders.get(verdict.device, ()) if holders is not None else None
-            for announcement in self._announcements.of(verdict, holders=pods, now=self._now()):
-                self._events.record(announcement)
+            for event_message in self._event_messages.of(verdict, holders=pods, now=self._now()):
+                self._events.record(event_message)
         if self._taints is not None:
             self._taints.set(verdicts)
 

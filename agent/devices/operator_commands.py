@@ -52,7 +52,7 @@ class OperatorCommands:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         devices: ports.Devices,
         handles: Handles,
         submit: Callable[[Finding], None],
@@ -61,7 +61,7 @@ class OperatorCommands:
         now: Callable[[], float] = time.time,
     ) -> None:
         """``forget`` receives the device that need not come back if it is missing; ``nics`` names the present NICs."""
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._devices = devices
         self._handles = handles
         self._submit = submit
@@ -73,14 +73,14 @@ class OperatorCommands:
     def verdicts(self) -> list[Verdict]:
         """Return the verdict of each device that is present or has an active fault."""
         inventory = self._devices.inventory
-        return [self._ledger.verdict(name, inventory=inventory) for name in sorted(self._names())]
+        return [self._verdict_store.verdict(name, inventory=inventory) for name in sorted(self._names())]
 
     def clear(self, name: str, *, operator: str) -> Cleared:
         """End a device's faults at an operator's command. Raises NoSuchDeviceError."""
         device = self._device(name)
-        active_faults = self._ledger.active_faults(device)
-        still_seen = tuple(latch.title for latch in active_faults if latch.kind in fold.STANDING)
-        over = tuple(latch.title for latch in active_faults if latch.kind not in fold.STANDING)
+        active_faults = self._verdict_store.active_faults(device)
+        still_seen = tuple(active_fault.title for active_fault in active_faults if active_fault.kind in fold.STANDING)
+        over = tuple(active_fault.title for active_fault in active_faults if active_fault.kind not in fold.STANDING)
         log.info("device.cleared", device=device, operator=operator, over=over, still_seen=still_seen)
         self._forget(device)
         self._submit(
@@ -129,7 +129,7 @@ class OperatorCommands:
 
     def _names(self) -> set[str]:
         gpus: set[str] = {gpu.uuid for gpu in self._devices.inventory.gpus}
-        return gpus | {*self._nics()} | self._ledger.devices()
+        return gpus | {*self._nics()} | self._verdict_store.devices()
 
     def _device(self, name: str) -> str:
         """Return the device that a name refers to: a UUID, a PCI address in any spelling, or an NVML index."""
@@ -137,7 +137,7 @@ class OperatorCommands:
         by_index = {str(gpu.index): gpu.uuid for gpu in inventory.gpus}
         known = self._names()
         for spelling in (name, by_index.get(name, ""), str(locator(name).pci or "")):
-            if spelling and (device := self._ledger.name(spelling)) in known:
+            if spelling and (device := self._verdict_store.name(spelling)) in known:
                 return device
         there = ", ".join(sorted(known)) or "none"
         raise NoSuchDeviceError(f"device {name} not found on this node. Its devices: {there}")

@@ -32,7 +32,7 @@ class SuspicionTracker:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         driver: device_processes.Driver,
         processes: ports.DeviceProcesses,
         submit: Callable[[Finding], None],
@@ -41,7 +41,7 @@ class SuspicionTracker:
         since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
         period: float = 10.0,
     ) -> None:
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._driver = driver
         self._processes = processes
         self._submit = submit
@@ -61,28 +61,28 @@ class SuspicionTracker:
 
     async def check(self) -> None:
         """Check every suspect device once."""
-        for device in self._ledger.devices():
+        for device in self._verdict_store.devices():
             with contained.within(contained.Part.DEVICE, device):
                 await self._check_device(device)
 
     async def _check_device(self, device: str) -> None:
-        for latch in self._ledger.active_faults(device):
-            if latch.kind in fold.SUSPICIONS and (why := await self._over(device, latch)):
+        for active_fault in self._verdict_store.active_faults(device):
+            if active_fault.kind in fold.SUSPICIONS and (why := await self._over(device, active_fault)):
                 kind = FindingKind.FAULT_OVER
-                self._emit(kind, code=latch.kind.value, device=device, text=why, action=ActionClass.NONE)
+                self._emit(kind, code=active_fault.kind.value, device=device, text=why, action=ActionClass.NONE)
 
-    async def _over(self, device: str, latch: fold.ActiveFault) -> str:
+    async def _over(self, device: str, active_fault: fold.ActiveFault) -> str:
         """Return the evidence against a suspicion; empty if there is none, or the driver does not answer."""
         uuid = locator(device).uuid
         uses = await self._driver.uses([uuid], timeout=_DRIVER_SECONDS) if uuid is not None else None
         if uuid is None or uses is None or uuid not in uses:
             return ""
-        if latch.kind is FindingKind.PROCESS_STUCK:
+        if active_fault.kind is FindingKind.PROCESS_STUCK:
             stuck = any(
                 device_processes.is_stuck(self._processes, each.pid, if_unknown=True) for each in uses[uuid].processes
             )
             return "" if stuck else "it no longer has a process that cannot be killed"
-        return self._evidence_of_work(uses[uuid], since=latch.last_seen)
+        return self._evidence_of_work(uses[uuid], since=active_fault.last_seen)
 
     def _evidence_of_work(self, use: DeviceUse, *, since: float) -> str:
         booted_at = self._now() - self._since_boot()

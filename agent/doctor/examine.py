@@ -17,7 +17,7 @@ from kubemend.agent.doctor.checks import Check, Report, Result
 from kubemend.agent.settings import Settings
 from kubemend.common.kube import client as kube
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Timeout of a check in seconds. NVML has more: nvmlInit takes seconds per GPU without persistence mode."""
 
 _NVML_PATIENCE = 3
@@ -31,27 +31,27 @@ class _Probe:
     names: tuple[str, ...]
     work: Callable[[], Awaitable[Sequence[Check]]]
     timeout_hint: str
-    patience: float
+    timeout: float
 
 
-async def examine(settings: Settings, *, patience: float = PATIENCE) -> Report:
-    """Check all requirements of an agent with these settings. ``patience`` is in seconds.
+async def examine(settings: Settings, *, timeout: float = TIMEOUT) -> Report:
+    """Check all requirements of an agent with these settings. ``timeout`` is in seconds.
 
     It only reads, except for access reviews and a temporary file in the state directory.
     """
     async with kube.connect(kubeconfig=settings.kubeconfig, deadlines=kube.Deadlines(call=_NEVER)) as api:
         async with asyncio.TaskGroup() as tasks:
-            runs = [tasks.create_task(_run(probe)) for probe in _probes(settings, api=api, patience=patience)]
+            runs = [tasks.create_task(_run(probe)) for probe in _probes(settings, api=api, timeout=timeout)]
         return Report(node=settings.node_name, checks=tuple(check for run in runs for check in run.result()))
 
 
-def _probes(settings: Settings, *, api: kube.KubeClient, patience: float) -> tuple[_Probe, ...]:
+def _probes(settings: Settings, *, api: kube.KubeClient, timeout: float) -> tuple[_Probe, ...]:
     server = "is the API server up, and reachable from here?"
     runtime = "see the runtime's log (journalctl -u containerd or crio): it hangs or is overloaded"
     disk = "check whether the file system answers; use a local one"
 
     def probe(*names: str, work: Callable[[], Awaitable[Sequence[Check]]], timeout_hint: str, times: int = 1) -> _Probe:
-        return _Probe(names=names, work=work, timeout_hint=timeout_hint, patience=times * patience)
+        return _Probe(names=names, work=work, timeout_hint=timeout_hint, timeout=times * timeout)
 
     return (
         probe(container_runtime.RUNTIME, work=lambda: container_runtime.runtime(settings), timeout_hint=runtime),
@@ -78,7 +78,7 @@ def _probes(settings: Settings, *, api: kube.KubeClient, patience: float) -> tup
         ),
         probe(
             *nvml.NAMES,
-            work=lambda: nvml.gpus(sysfs=settings.sysfs, hang_deadline=patience),
+            work=lambda: nvml.gpus(sysfs=settings.sysfs, hang_deadline=timeout),
             timeout_hint="run nvidia-smi on the node and look for NVRM in its kernel log",
             times=_NVML_PATIENCE,
         ),
@@ -102,10 +102,10 @@ def _probes(settings: Settings, *, api: kube.KubeClient, patience: float) -> tup
 
 async def _run(probe: _Probe) -> Sequence[Check]:
     try:
-        async with asyncio.timeout(probe.patience):
+        async with asyncio.timeout(probe.timeout):
             return await probe.work()
     except TimeoutError:
-        what, hint = f"no answer within {probe.patience:g} s", probe.timeout_hint
+        what, hint = f"no answer within {probe.timeout:g} s", probe.timeout_hint
     except OSError as error:
         what, hint = f"could not be checked: {error}", "run as root on the node, or in the agent's pod"
     return tuple(Check(name=name, result=Result.UNKNOWN, what=what, hint=hint) for name in probe.names)

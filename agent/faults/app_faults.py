@@ -43,7 +43,7 @@ _ANY_PROGRAM_ERROR: Final = "any program error"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds.
 
     - ``root_cause``: from a finding's arrival, the time in which a graver one may name its cause. Only for findings
@@ -88,22 +88,22 @@ class AppFaultHandler:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         catalog: Catalog,
         pods: ports.Pods,
         devices: ports.Devices,
         holders: ports.Holders,
         processes: ports.Processes,
         access: aio.Promise[RuntimeAccess],
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._catalog = catalog
         self._pods = pods
         self._devices = devices
         self._holders = holders
         self._processes = processes
-        self._patience = patience if patience is not None else Patience()
+        self._timeouts = timeouts if timeouts is not None else Timeouts()
         self._under_way: Counter[str] = Counter()
         self._named: dict[_Event, float] = {}
         self._newly_named = asyncio.Condition()
@@ -126,60 +126,60 @@ class AppFaultHandler:
         known = access.events.containers() if access is not None else ()
         return next((view.ref for view in known if view.id == facts.container), ProcessLookup.NOT_LISTED)
 
-    async def handle(self, noted: RecordedFinding) -> Callable[[], Awaitable[None]]:
+    async def handle(self, recorded: RecordedFinding) -> Callable[[], Awaitable[None]]:
         """Restart the affected containers; return a function that waits until all of them have ended."""
-        self._under_way[noted.device] += 1
+        self._under_way[recorded.device] += 1
         arrived_at = asyncio.get_running_loop().time()
-        if await self._superseded_by_attributed_report(noted):
-            log.info("fault.duplicate", finding=noted.finding.title, device=noted.device)
+        if await self._superseded_by_attributed_report(recorded):
+            log.info("fault.duplicate", finding=recorded.finding.title, device=recorded.device)
             return _at_once
         events = await self._known_containers()
         restarts = (await self._access.wait()).restarts
-        found = await self._attribute(noted)
+        found = await self._attribute(recorded)
         log.info(
             "fault.attributed",
-            finding=noted.finding.title,
-            device=noted.device,
+            finding=recorded.finding.title,
+            device=recorded.device,
             how=found.how.value,
             restart=[str(ref) for ref in found.restart],
             concerned=[str(ref) for ref in found.concerned],
         )
         over = fault_end.of(
             found,
-            noticed_at=noted.finding.observed_at,
-            pid=noted.finding.pid,
+            noticed_at=recorded.finding.observed_at,
+            pid=recorded.finding.pid,
             events=events,
             processes=self._processes,
-            holders=functools.partial(self._holders_of, noted.device),
+            holders=functools.partial(self._holders_of, recorded.device),
             renewed=(programs := _Programs()).restarted,
         )
-        if found.restart and self._catalog.may_follow_graver(FaultKey(noted.finding.kind, noted.finding.code)):
+        if found.restart and self._catalog.may_follow_graver(FaultKey(recorded.finding.kind, recorded.finding.code)):
             waited = asyncio.get_running_loop().time() - arrived_at
-            await asyncio.sleep(max(0.0, self._patience.root_cause - waited))
+            await asyncio.sleep(max(0.0, self._timeouts.root_cause - waited))
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
-                request = await self._request(noted, target, named=found.how is How.PROCESS)
+                request = await self._request(recorded, target, named=found.how is How.PROCESS)
                 await restarts.handle(replace(request, followed=programs))
         return over
 
-    def is_over(self, noted: RecordedFinding) -> bool:
+    def is_over(self, recorded: RecordedFinding) -> bool:
         """Call once after each fault's end; return True for the last fault on its device."""
-        self._under_way[noted.device] -= 1
-        if self._under_way[noted.device] > 0:
+        self._under_way[recorded.device] -= 1
+        if self._under_way[recorded.device] > 0:
             return False
-        del self._under_way[noted.device]
+        del self._under_way[recorded.device]
         return True
 
-    async def replaced(self, device: str, *, since: float) -> None:
+    async def wait_until_replaced(self, device: str, *, since: float) -> None:
         """Wait until no container that holds the device is older than ``since`` (Unix seconds)."""
         events, holders = await self._known_containers(), functools.partial(self._holders_of, device)
         await fault_end.wait_until_replaced(since, holders=holders, events=events)
 
-    async def hit(self, device: str, *, at: float) -> list[ContainerSummary]:
+    async def holders_at(self, device: str, *, at: float) -> list[ContainerSummary]:
         """Return the containers that hold a device and ran when it failed (Unix seconds); wait until they are known."""
         events, holders = await self._known_containers(), functools.partial(self._holders_of, device)
         return await fault_end.holders_older_than(
-            at, holders=holders, events=events, ask_again=self._patience.ask_again
+            at, holders=holders, events=events, ask_again=self._timeouts.ask_again
         )
 
     async def _known_containers(self) -> ports.Events:
@@ -188,13 +188,13 @@ class AppFaultHandler:
         await events.until_listed()
         return events
 
-    async def _superseded_by_attributed_report(self, noted: RecordedFinding) -> bool:
+    async def _superseded_by_attributed_report(self, recorded: RecordedFinding) -> bool:
         """Return whether another report of the same event names the process that this one lacks.
 
         NVML reports an Xid without the process, the kernel log with it. Without this check the agent would blame the
         GPU's holder for the fault of a process outside all pods.
         """
-        finding, events = noted.finding, _events(noted)
+        finding, events = recorded.finding, _events(recorded)
         if finding.pid is not None:
             async with self._newly_named:
                 self._named.update(dict.fromkeys(events, finding.observed_at))
@@ -202,33 +202,33 @@ class AppFaultHandler:
             return False
 
         def named() -> bool:
-            windows = (self._patience.twin_window, self._patience.codes_window)
+            windows = (self._timeouts.twin_window, self._timeouts.codes_window)
             return any(
                 abs(self._named.get(event, float("-inf")) - finding.observed_at) <= window
                 for event, window in zip(events, windows, strict=False)
             )
 
-        return await aio.holds_within(self._patience.twin, self._newly_named, named)
+        return await aio.holds_within(self._timeouts.twin, self._newly_named, named)
 
-    async def _attribute(self, noted: RecordedFinding) -> Attribution:
+    async def _attribute(self, recorded: RecordedFinding) -> Attribution:
         """Attribute the finding as soon as kubelet and the runtime report the necessary facts."""
         clock = asyncio.get_running_loop().time
         begun = clock()
         while True:
-            process = self.named_container(noted.finding, noted.process)
-            if process is ProcessLookup.NOT_LISTED and clock() - begun >= self._patience.listed:
+            process = self.named_container(recorded.finding, recorded.process)
+            if process is ProcessLookup.NOT_LISTED and clock() - begun >= self._timeouts.listed:
                 process = ProcessLookup.OUTSIDE_PODS  # a container that kubelet did not create
-            if isinstance(process, ContainerRef) and not await self._is_its_own(noted):
+            if isinstance(process, ContainerRef) and not await self._is_its_own(recorded):
                 process = ProcessLookup.PUT_IN
-            holders = await self._all_holders(noted.finding.device)
-            found = attribution.attribute(noted.finding, process=process, holders=holders)
-            if found.how is not How.HOLDERS_UNKNOWN or clock() - begun >= self._patience.holders:
+            holders = await self._all_holders(recorded.finding.device)
+            found = attribution.attribute(recorded.finding, process=process, holders=holders)
+            if found.how is not How.HOLDERS_UNKNOWN or clock() - begun >= self._timeouts.holders:
                 return found
-            await asyncio.sleep(self._patience.ask_again)
+            await asyncio.sleep(self._timeouts.ask_again)
 
-    async def _is_its_own(self, noted: RecordedFinding) -> bool:
+    async def _is_its_own(self, recorded: RecordedFinding) -> bool:
         """Return whether the process is the container's first or descends from it; False if unknown."""
-        entrance, process = noted.entrance, noted.process
+        entrance, process = recorded.entrance, recorded.process
         if entrance is None or process is None or process.container is None:
             return False
         if entrance.is_its_own:
@@ -260,21 +260,21 @@ class AppFaultHandler:
     async def _holders_of(self, device: str) -> list[ContainerRef] | None:
         return await self._all_holders(locator(device))
 
-    async def _request(self, noted: RecordedFinding, target: ContainerRef, *, named: bool) -> Request:
+    async def _request(self, recorded: RecordedFinding, target: ContainerRef, *, named: bool) -> Request:
         held = convert.held_by(target, await self._holders.current(max_age=1.0))
-        finding = noted.finding
+        finding = recorded.finding
 
         def cause() -> admission.Cause:
             inventory = self._devices.inventory
-            where = noted.device if finding.pid is None else f"{noted.device} pid {finding.pid}"
+            where = recorded.device if finding.pid is None else f"{recorded.device} pid {finding.pid}"
             return admission.Cause(
                 code=f"{finding.kind.value}{finding.code}",
                 message=f"{finding.title} on {where}",
                 happened_at=finding.observed_at,
-                action=self._ledger.worst_action(
-                    {noted.device, *gpu_keys(held or (), inventory=inventory)}, inventory=inventory
+                action=self._verdict_store.worst_action(
+                    {recorded.device, *gpu_keys(held or (), inventory=inventory)}, inventory=inventory
                 ),
-                device=noted.device,
+                device=recorded.device,
                 names_process=named,
             )
 
@@ -282,7 +282,7 @@ class AppFaultHandler:
             return await (await self._access.wait()).doubt(target)
 
         async def lapsed() -> str:
-            gone = noted.process is not None and not self._processes.is_alive(noted.process)
+            gone = recorded.process is not None and not self._processes.is_alive(recorded.process)
             return f"process {finding.pid}, which the fault hit, has ended" if gone else ""
 
         return Request(
@@ -298,19 +298,19 @@ class _Programs:
 
     def notify(self, event: progress.Event) -> None:
         if isinstance(event, progress.Reported) and event.outcome.result is Result.RESTARTED:
-            self.restarted.update(event.outcome.survivors.values())
+            self.restarted.update(event.outcome.current.values())
 
 
-def _events(noted: RecordedFinding) -> tuple[_Event, ...]:
+def _events(recorded: RecordedFinding) -> tuple[_Event, ...]:
     """Return the events of which a finding can be one report: of its code first, then of any.
 
     One error of a program can be reported by Xids of several codes. A stack overflow on an H100 gives two lines of Xid
     13 without a process, and 4 ms later one of Xid 43 with it.
     """
-    finding = noted.finding
-    same_code = (noted.device, finding.kind, finding.code)
+    finding = recorded.finding
+    same_code = (recorded.device, finding.kind, finding.code)
     if finding.kind is FindingKind.XID and finding.action is ActionClass.RESTART_APP:
-        return (same_code, (noted.device, finding.kind, _ANY_PROGRAM_ERROR))
+        return (same_code, (recorded.device, finding.kind, _ANY_PROGRAM_ERROR))
     return (same_code,)
 
 

@@ -96,7 +96,7 @@ class Exits:
         runtime: ports.ContainerEnds,
         ends: Ends,
         rounds: ports.RoundMembers,
-        knowledge: DeviceFacts,
+        device_facts: DeviceFacts,
         now: Callable[[], float],
         reported: Callable[[PodView], bool] = lambda _: False,
         opted_in_namespaces: frozenset[str] = frozenset(),
@@ -108,7 +108,7 @@ class Exits:
         self._runtime = runtime
         self._ends = ends
         self._rounds = rounds
-        self._knowledge = knowledge
+        self._device_facts = device_facts
         self._now = now
         self._reported = reported
         self._namespaces = opted_in_namespaces
@@ -196,13 +196,13 @@ class Exits:
         spec = pod.container(view.ref.name)
         if spec is not None and not spec.holds_devices:
             return frozenset()
-        return convert.held_by(view.ref, await self._knowledge.holders.current(max_age=1.0))
+        return convert.held_by(view.ref, await self._device_facts.holders.current(max_age=1.0))
 
     def _cause(self, ended: Ended, held: frozenset[DeviceId] | None) -> admission.Cause:
         """Return the cause. Its action refuses the restart if a device needs more than one."""
-        ledger, inventory = self._knowledge.ledger, self._knowledge.devices.inventory
-        devices = gpu_keys(held, inventory=inventory) if held is not None else ledger.devices()
-        action = ledger.worst_action(devices, inventory=inventory)
+        verdict_store, inventory = self._device_facts.verdict_store, self._device_facts.devices.inventory
+        devices = gpu_keys(held, inventory=inventory) if held is not None else verdict_store.devices()
+        action = verdict_store.worst_action(devices, inventory=inventory)
         how = ended.how
         why = f" ({how.reason})" if how.reason not in ("", "Error") else ""
         return admission.Cause(

@@ -34,13 +34,13 @@ class Hangs:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         devices: ports.Devices,
         holders: ports.Holders,
         reporter: ports.Conditions,
         metrics: Metrics,
     ) -> None:
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._devices = devices
         self._holders = holders
         self._reporter = reporter
@@ -120,8 +120,8 @@ class Hangs:
     def _cause(self, hang: Hang, held: frozenset[DeviceId] | None) -> admission.Cause:
         """Return the cause. Its action refuses the restart if a device needs more than one."""
         inventory = self._devices.inventory
-        devices = gpu_keys(held, inventory=inventory) if held is not None else self._ledger.devices()
-        action = self._ledger.worst_action(devices, inventory=inventory)
+        devices = gpu_keys(held, inventory=inventory) if held is not None else self._verdict_store.devices()
+        action = self._verdict_store.worst_action(devices, inventory=inventory)
         return admission.Cause(
             code=hangs.CODE,
             message=f"no heartbeat in {hang.file} for {hang.silent:.0f} s (timeout {hang.timeout:g} s; {hang.doing})",

@@ -35,7 +35,7 @@ class LostDevices:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         catalog: Catalog,
         faults: AppFaultHandler,
         devices: ports.Devices,
@@ -43,7 +43,7 @@ class LostDevices:
         settle: float = 0.05,
     ) -> None:
         """``settle``: seconds in which the root cause of the finding may still arrive; it gives the code."""
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._catalog = catalog
         self._faults = faults
         self._devices = devices
@@ -84,7 +84,7 @@ class LostDevices:
         await asyncio.sleep(self._settle)
         if (loss := self._loss(device)) is None:
             return
-        hit = await self._faults.hit(device, at=loss.last_seen)
+        hit = await self._faults.holders_at(device, at=loss.last_seen)
         if earlier and self._answers(device):
             return
         async with asyncio.TaskGroup() as tasks:
@@ -98,7 +98,7 @@ class LostDevices:
             code=loss.reason,
             message=f"{loss.title} on {device}: programs cannot continue on it",
             happened_at=loss.last_seen,
-            action=self._ledger.worst_action({device}, inventory=self._devices.inventory),
+            action=self._verdict_store.worst_action({device}, inventory=self._devices.inventory),
             device=device,
         )
         with contained.within(contained.Part.FAULT, container.ref):
@@ -107,9 +107,13 @@ class LostDevices:
 
     def _loss(self, device: str) -> ActiveFault | None:
         """Return the active fault that makes a device lost: the cause, not its effects. None if there is none."""
-        losses = [latch for latch in self._ledger.active_faults(device) if self._catalog.ends_programs(latch.key)]
+        losses = [
+            active_fault
+            for active_fault in self._verdict_store.active_faults(device)
+            if self._catalog.ends_programs(active_fault.key)
+        ]
         effects = [one for one in losses if any(self._catalog.is_side_effect(other, one) for other in losses)]
-        return next((latch for latch in losses if latch not in effects), None)
+        return next((active_fault for active_fault in losses if active_fault not in effects), None)
 
     def _answers(self, device: str) -> bool:
         inventory = self._devices.inventory

@@ -39,7 +39,7 @@ class FindingPipeline:
         self,
         *,
         queue: FindingQueue,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         publisher: ConditionPublisher,
         faults: AppFaultHandler,
         lost: LostDevices,
@@ -56,7 +56,7 @@ class FindingPipeline:
         ``now`` is Unix time; ``monotonic`` is the clock of the deduplication. Both are in seconds.
         """
         self._queue = queue
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._publisher = publisher
         self._faults = faults
         self._lost = lost
@@ -67,18 +67,18 @@ class FindingPipeline:
         self._on_aside = on_aside
         self._deduplicator = FindingDeduplicator(clock=monotonic)
         self._recovery_actions = RecoveryActionQuery(
-            ledger=ledger, devices=devices, classify=classify, submit=queue.submit, now=now
+            verdict_store=verdict_store, devices=devices, classify=classify, submit=queue.submit, now=now
         )
 
     async def run(self) -> None:
         """Handle findings as they arrive."""
         async with asyncio.TaskGroup() as tasks:
-            for device in self._ledger.devices():
+            for device in self._verdict_store.devices():
                 with contained.within(Part.DEVICE, device):
                     tasks.create_task(self._earlier_fault(device), name=f"earlier fault on {device}")
                     self._lost.found(device, tasks, earlier=True)
-                    for noted in self._recovery_actions.unanswered(device):
-                        tasks.create_task(self._ask_driver(noted), name=f"ask the driver about {device}")
+                    for recorded in self._recovery_actions.unanswered(device):
+                        tasks.create_task(self._ask_driver(recorded), name=f"ask the driver about {device}")
             while True:
                 batch = await self._queue.next_batch()
                 try:
@@ -88,15 +88,15 @@ class FindingPipeline:
 
     async def _process_batch(self, batch: Sequence[Finding], tasks: asyncio.TaskGroup) -> None:
         """Fold and publish all findings; act once the verdicts are on disk."""
-        noted = []
+        recorded = []
         for finding in batch:
             with contained.within(Part.FINDING, f"{finding.title} on {finding.device}"):
                 if self._must_be_recorded(finding):
-                    noted.append(self._record(finding))
-        await self._ledger.save()
+                    recorded.append(self._record(finding))
+        await self._verdict_store.save()
         with contained.within(Part.DEVICE, "those that are back"):
             self._lost.clear_recovered()
-        for each in noted:
+        for each in recorded:
             with contained.within(Part.FINDING, f"{each.finding.title} on {each.device}"):
                 self._dispatch(each, tasks)
 
@@ -107,8 +107,10 @@ class FindingPipeline:
         """Return whether it ends a fault that the device does not have. A source reports many of these at its start."""
         if finding.kind is not FindingKind.FAULT_OVER:
             return False
-        device = self._ledger.key(finding.device, inventory=self._devices.inventory)
-        return all(latch.kind.value != finding.code for latch in self._ledger.active_faults(device))
+        device = self._verdict_store.key(finding.device, inventory=self._devices.inventory)
+        return all(
+            active_fault.kind.value != finding.code for active_fault in self._verdict_store.active_faults(device)
+        )
 
     def _has_no_device(self, finding: Finding) -> bool:
         """Return whether it concerns no device, such as an OOM kill. It is counted and logged only."""
@@ -128,19 +130,19 @@ class FindingPipeline:
             return True
         return False
 
-    def _dispatch(self, noted: RecordedFinding, tasks: asyncio.TaskGroup) -> None:
-        finding = noted.finding
-        if noted.again:
+    def _dispatch(self, recorded: RecordedFinding, tasks: asyncio.TaskGroup) -> None:
+        finding = recorded.finding
+        if recorded.again:
             self._metrics.findings_damped.labels(finding.kind.value).inc()
         elif finding.action is ActionClass.RESTART_APP:
             self._queue.unfinished()
-            tasks.create_task(self._handle(noted), name=f"handle {finding.title} on {noted.device}")
+            tasks.create_task(self._handle(recorded), name=f"handle {finding.title} on {recorded.device}")
         elif finding.action is ActionClass.ASK_DRIVER:
-            tasks.create_task(self._ask_driver(noted), name=f"ask the driver about {noted.device}")
+            tasks.create_task(self._ask_driver(recorded), name=f"ask the driver about {recorded.device}")
         elif finding.kind in (FindingKind.APP_GONE, FindingKind.DEVICE_BACK):
-            self._deduplicator.over(noted.device)
+            self._deduplicator.over(recorded.device)
         elif self._lost.is_one(finding):
-            self._lost.found(noted.device, tasks)
+            self._lost.found(recorded.device, tasks)
 
     def _record(self, finding: Finding) -> RecordedFinding:
         """Fold the finding, and read the process's facts before the process is gone."""
@@ -149,8 +151,8 @@ class FindingPipeline:
         entrance = self._processes.entrance(process.pid) if process is not None and process.container else None
         pod = named.pod if isinstance(named, ContainerRef) else None
         inventory = self._devices.inventory
-        device = self._ledger.apply(finding, inventory=inventory, pod=pod.uid if pod is not None else "")
-        verdict = self._ledger.verdict(device, inventory=inventory)
+        device = self._verdict_store.apply(finding, inventory=inventory, pod=pod.uid if pod is not None else "")
+        verdict = self._verdict_store.verdict(device, inventory=inventory)
         self._metrics.findings.labels(finding.source.value, finding.kind.value, finding.code).inc()
         self._metrics.findings_last_seen.labels(device, finding.kind.value, finding.code).set(finding.observed_at)
         again = self._deduplicator.is_duplicate(finding, device=device)
@@ -184,21 +186,21 @@ class FindingPipeline:
             log.warning("pipeline.process_unreadable", pid=pid, error=str(error))
             return ProcessFacts(pid=pid, container=None, started=0.0)
 
-    async def _handle(self, noted: RecordedFinding) -> None:
+    async def _handle(self, recorded: RecordedFinding) -> None:
         """Handle one app-class fault, to the end of what it hit."""
-        finding, about = noted.finding, f"{noted.finding.title} on {noted.device}"
+        finding, about = recorded.finding, f"{recorded.finding.title} on {recorded.device}"
         # If the affected containers are unknown, the fault is over when no holder is older than it.
         over: Callable[[], Awaitable[None]] = functools.partial(
-            self._faults.replaced, noted.device, since=finding.observed_at
+            self._faults.wait_until_replaced, recorded.device, since=finding.observed_at
         )
         with contained.within(Part.FAULT, about):
             try:
-                over = await self._faults.handle(noted)
+                over = await self._faults.handle(recorded)
             finally:
                 self._queue.finished()
         with contained.within(Part.FAULT, about) as ending:
             await over()
-        if self._faults.is_over(noted) and not ending.failed:
+        if self._faults.is_over(recorded) and not ending.failed:
             self._app_gone(finding, text=f"every process or container that {finding.title} hit has ended")
 
     async def _earlier_fault(self, device: str) -> None:
@@ -210,7 +212,7 @@ class FindingPipeline:
         since: float | None = None
         while (latest := self._latest_app_fault(device)) is not None and latest != since:
             since = latest  # another one may arrive during the wait
-            await self._faults.replaced(device, since=since)
+            await self._faults.wait_until_replaced(device, since=since)
         if latest is not None:
             where = locator(device)
             self._queue.submit(
@@ -220,23 +222,23 @@ class FindingPipeline:
     def _latest_app_fault(self, device: str) -> float | None:
         """Return when an app-class fault was last seen on a device (Unix seconds); None if it has none."""
         return max(
-            (x.last_seen for x in self._ledger.active_faults(device) if x.action is ActionClass.RESTART_APP),
+            (x.last_seen for x in self._verdict_store.active_faults(device) if x.action is ActionClass.RESTART_APP),
             default=None,
         )
 
-    async def _ask_driver(self, noted: RecordedFinding) -> None:
+    async def _ask_driver(self, recorded: RecordedFinding) -> None:
         """Query the driver now rather than at the next poll, because the catalog leaves the decision to it."""
-        with contained.within(Part.FAULT, f"{noted.finding.title} on {noted.device}"):
-            await self._handle_when_usable(noted)
+        with contained.within(Part.FAULT, f"{recorded.finding.title} on {recorded.device}"):
+            await self._handle_when_usable(recorded)
 
-    async def _handle_when_usable(self, noted: RecordedFinding) -> None:
-        if not await self._recovery_actions.is_usable(noted):
+    async def _handle_when_usable(self, recorded: RecordedFinding) -> None:
+        if not await self._recovery_actions.is_usable(recorded):
             return
         # The driver needs no recovery action, so a new process may use the device: handle it as an app-class fault.
-        self._queue.submit(replace(noted.finding, action=ActionClass.RESTART_APP))
-        if evidence.LOOK_BACK in noted.finding.evidence:  # it causes no restart, and its process may be long gone
-            await self._faults.replaced(noted.device, since=noted.finding.observed_at)
-            self._app_gone(noted.finding, text="every holder is newer than the fault")
+        self._queue.submit(replace(recorded.finding, action=ActionClass.RESTART_APP))
+        if evidence.LOOK_BACK in recorded.finding.evidence:  # it causes no restart, and its process may be long gone
+            await self._faults.wait_until_replaced(recorded.device, since=recorded.finding.observed_at)
+            self._app_gone(recorded.finding, text="every holder is newer than the fault")
 
     def _app_gone(self, finding: Finding, *, text: str) -> None:
         self._queue.submit(self._evidence(FindingKind.APP_GONE, where=finding.device, text=text))

@@ -26,13 +26,13 @@ class RecoveryActionQuery:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         devices: ports.Devices,
         classify: Callable[[FindingKind, str], ActionClass],
         submit: Callable[[Finding], None],
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._devices = devices
         self._classify = classify
         self._submit = submit
@@ -42,68 +42,71 @@ class RecoveryActionQuery:
     def unanswered(self, device: str) -> list[RecordedFinding]:
         """Return a previous agent's faults that the driver has not answered. They cause no restart."""
         return [
-            RecordedFinding(finding=_previous_finding(latch, device=device), device=device, process=None)
-            for latch in self._ledger.active_faults(device)
-            if latch.action is ActionClass.ASK_DRIVER
+            RecordedFinding(finding=_previous_finding(active_fault, device=device), device=device, process=None)
+            for active_fault in self._verdict_store.active_faults(device)
+            if active_fault.action is ActionClass.ASK_DRIVER
         ]
 
-    async def is_usable(self, noted: RecordedFinding) -> bool:
+    async def is_usable(self, recorded: RecordedFinding) -> bool:
         """Poll until the driver requires no recovery action; return False if the fault is no longer active.
 
         False also if another call polls for the same fault. The driver may not be up yet, hang, or be content only
         after a reset; without the poll none of that would be noticed later.
         """
-        finding = noted.finding
-        question = noted.device, finding.kind, finding.code, finding.pid
+        finding = recorded.finding
+        question = recorded.device, finding.kind, finding.code, finding.pid
         if question in self._open:
             return False
         self._open.add(question)
         try:
-            return await self._poll(noted)
+            return await self._poll(recorded)
         finally:
             self._open.discard(question)
 
-    async def _poll(self, noted: RecordedFinding) -> bool:
+    async def _poll(self, recorded: RecordedFinding) -> bool:
         backoff = aio.Backoff(first=_FIRST_WAIT, limit=_LONGEST_WAIT)
         last_code: int | None = None
         while True:
-            gpu = self._devices.inventory.locate(noted.finding.device)
+            gpu = self._devices.inventory.locate(recorded.finding.device)
             code = await self._devices.recovery_action(gpu.uuid, timeout=_DRIVER_SECONDS) if gpu is not None else None
             if code is None:
-                log.debug("driver.no_verdict", device=noted.device, finding=noted.finding.title)
+                log.debug("driver.no_verdict", device=recorded.device, finding=recorded.finding.title)
             elif code != last_code:
-                last_code, answer = code, self._finding(noted, code=code)
+                last_code, answer = code, self._finding(recorded, code=code)
                 self._submit(answer)
                 if answer.action is ActionClass.NONE:
                     return True
             await backoff.wait()
-            if not self._is_held(noted):
+            if not self._is_held(recorded):
                 return False
 
-    def _finding(self, noted: RecordedFinding, *, code: int) -> Finding:
+    def _finding(self, recorded: RecordedFinding, *, code: int) -> Finding:
         return Finding(
             source=Source.NVML,
             kind=FindingKind.RECOVERY_ACTION,
             code=str(code),
-            device=noted.finding.device,
+            device=recorded.finding.device,
             action=self._classify(FindingKind.RECOVERY_ACTION, str(code)),
             observed_at=self._now(),
-            text=f"queried after {noted.finding.title}",
+            text=f"queried after {recorded.finding.title}",
         )
 
-    def _is_held(self, noted: RecordedFinding) -> bool:
-        fault = noted.finding.kind, noted.finding.code
-        return any((latch.kind, latch.code) == fault for latch in self._ledger.active_faults(noted.device))
+    def _is_held(self, recorded: RecordedFinding) -> bool:
+        fault = recorded.finding.kind, recorded.finding.code
+        return any(
+            (active_fault.kind, active_fault.code) == fault
+            for active_fault in self._verdict_store.active_faults(recorded.device)
+        )
 
 
-def _previous_finding(latch: fold.ActiveFault, *, device: str) -> Finding:
+def _previous_finding(active_fault: fold.ActiveFault, *, device: str) -> Finding:
     return Finding(
         source=Source.NVML,
-        kind=latch.kind,
-        code=latch.code,
+        kind=active_fault.kind,
+        code=active_fault.code,
         device=locator(device),
-        action=latch.action,
-        observed_at=latch.last_seen,
-        text=latch.text,
+        action=active_fault.action,
+        observed_at=active_fault.last_seen,
+        text=active_fault.text,
         evidence={evidence.LOOK_BACK: "true"},
     )

@@ -20,7 +20,7 @@ from kubemend.agent.hub.members import Failure, MemberCallbacks, Members
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
-from kubemend.agent.model.rounds import Order, Standing
+from kubemend.agent.model.rounds import Order, StepResult
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, SandboxId
 from kubemend.agent.restart import admission
 from kubemend.common import aio, contained
@@ -65,42 +65,42 @@ class Hub:
         where: HubEndpoint,
         *,
         identity: Identity,
-        outside: Dependencies,
+        dependencies: Dependencies,
         report: Callable[[ComponentStatus], None],
         metrics: HubMetrics,
-        patience: float,
+        answer_timeout: float,
         limits: Limits | None = None,
     ) -> None:
-        """``patience``: for how many seconds a fault waits for the hub's answer."""
+        """``answer_timeout``: for how many seconds a fault waits for the hub's answer."""
         self._where = where
         self._identity = identity
-        self._outside = outside
+        self._dependencies = dependencies
         self._report = report
         self._metrics = metrics
         self._limits = limits
         self._faults = OpenFaults()
-        self._desk = FaultReporter(
-            pods=outside.pods.pods,
+        self._fault_reporter = FaultReporter(
+            pods=dependencies.pods.pods,
             faults=self._faults,
-            worst=outside.verdicts.worst,
+            worst=dependencies.verdicts.worst,
             metrics=metrics,
             opted_in_namespaces=identity.opted_in_namespaces,
-            patience=patience,
+            answer_timeout=answer_timeout,
             dry_run=identity.dry_run,
         )
         self._connection: Connection | None = None
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
+    async def report_fault(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         """Report a fault and return the answer. Never raises; see ``FaultReporter``."""
-        return await self._desk.take(target, cause, kind=kind)
+        return await self._fault_reporter.report_fault(target, cause, kind=kind)
 
     async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
-        """Report a container's lost device (``agent.faults.lost_devices.Tell``); see ``FaultReporter``."""
-        return await self._desk.device_lost(target, cause)
+        """Report a container's lost device (``agent.faults.lost_devices.ReportLost``); see ``FaultReporter``."""
+        return await self._fault_reporter.device_lost(target, cause)
 
     async def program_failed(self, failure: Failure) -> FaultAnswer:
         """Report that the program in a member's container has failed; see ``FaultReporter``."""
-        return await self._desk.program_failed(failure, is_welcomed=self._is_welcomed)
+        return await self._fault_reporter.program_failed(failure, is_welcomed=self._is_welcomed)
 
     def failed_programs(
         self, launchers: Launchers, *, why_ending: Callable[[PodUid, SandboxId], str], now: Callable[[], float]
@@ -109,7 +109,7 @@ class Hub:
         return FailedPrograms(
             launchers=launchers,
             report=self.program_failed,
-            pod=lambda uid: self._outside.pods.pods().get(uid),
+            pod=lambda uid: self._dependencies.pods.pods().get(uid),
             why_ending=why_ending,
             now=now,
         )
@@ -133,12 +133,14 @@ class Hub:
         - ``doubt`` returns why an exit is not a failure because the pod is ending; empty: it is a failure.
         - ``alone`` restarts a member that the hub leaves to this agent.
         """
-        fence = Fence(self._outside.epochs)
+        fence = Fence(self._dependencies.epochs)
         await fence.load()
         async with asyncio.TaskGroup() as tasks:
 
             def begin(order: Order, pod: PodRef) -> None:
-                work = rounds.carry_out(order, told=lambda standing: outbox.result(_with_pod_name(standing, pod)))
+                work = rounds.handle_order(
+                    order, on_result=lambda step_result: outbox.result(_with_pod_name(step_result, pod))
+                )
                 tasks.create_task(work, name=f"round {order.round} of {pod}")
 
             def failed(failure: Failure) -> None:
@@ -147,24 +149,24 @@ class Hub:
                 tasks.create_task(work, name=f"fault of {failure.container.ref}")
 
             members = Members(
-                pods=self._outside.pods,
+                pods=self._dependencies.pods,
                 containers=containers,
                 runtime=runtime,
                 rounds=rounds,
-                handled=self._outside.exits,
-                ears=MemberCallbacks(failed=failed, gone=self._faults.gone),
+                handled=self._dependencies.exits,
+                callbacks=MemberCallbacks(failed=failed, gone=self._faults.gone),
                 opted_in_namespaces=self._identity.opted_in_namespaces,
             )
             outbox = Outbox(introduction=self._hello_info(fence, rounds), faults=self._faults)
             self._faults.on_new(outbox.wake)
             self._faults.on_settled(members.fault_settled)
-            rounds.tell_taken_up(outbox.result)
+            rounds.report_resumed(outbox.result)
             inbox = Inbox(
                 fence=fence,
                 rounds=rounds,
                 faults=self._faults,
                 begin=begin,
-                say_hello=outbox.say_hello,
+                send_hello=outbox.send_hello,
                 metrics=self._metrics,
             )
             self._connection = self._connect(outbox, inbox)
@@ -183,7 +185,7 @@ class Hub:
         alone: Callable[[Failure], Awaitable[None]],
     ) -> None:
         with contained.within(contained.Part.FAULT, failure.container.ref):
-            taken = await self._desk.tell(failure, guarded=guarded, doubt=doubt)
+            taken = await self._fault_reporter.report_exit(failure, guarded=guarded, doubt=doubt)
             if taken is FaultAnswer.NOTHING:
                 members.settled(failure.container.id)
             elif taken is FaultAnswer.ALONE:
@@ -197,7 +199,7 @@ class Hub:
         return HelloInfo(
             node=self._identity.node,
             epoch=lambda: fence.obeyed,
-            standings=rounds.standings,
+            step_results=rounds.step_results,
         )
 
     def _connect(self, outbox: Outbox, inbox: Inbox) -> Connection:
@@ -211,10 +213,10 @@ class Hub:
         )
 
     def _sampler(self, outbox: Outbox) -> Sampler:
-        outside = self._outside
-        return Sampler(pods=outside.pods, holders=outside.holders, loads=outside.loads, outbox=outbox)
+        dependencies = self._dependencies
+        return Sampler(pods=dependencies.pods, holders=dependencies.holders, loads=dependencies.loads, outbox=outbox)
 
 
-def _with_pod_name(standing: Standing, pod: PodRef) -> Standing:
+def _with_pod_name(step_result: StepResult, pod: PodRef) -> StepResult:
     """Return a member's state with the hub's name for the pod if this node has none: the pod is not here."""
-    return standing if standing.pod.name else replace(standing, pod=pod)
+    return step_result if step_result.pod.name else replace(step_result, pod=pod)

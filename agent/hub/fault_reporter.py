@@ -26,7 +26,7 @@ UNANSWERED: Final = "Unanswered"
 
 
 class FaultReporter:
-    """Report faults (``agent.ports.Gangs``). ``patience`` is how many seconds to wait for an answer."""
+    """Report faults (``agent.ports.Gangs``). ``answer_timeout`` is how many seconds to wait for an answer."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class FaultReporter:
         worst: Callable[[ContainerRef], Awaitable[ActionClass]],
         metrics: HubMetrics,
         opted_in_namespaces: frozenset[str],
-        patience: float,
+        answer_timeout: float,
         dry_run: bool = False,
     ) -> None:
         """``worst`` returns the most severe action that a container's devices need. A dry run reports no fault."""
@@ -45,15 +45,15 @@ class FaultReporter:
         self._worst = worst
         self._metrics = metrics
         self._namespaces = opted_in_namespaces
-        self._patience = patience
+        self._answer_timeout = answer_timeout
         self._dry_run = dry_run
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
+    async def report_fault(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         """Report a fault and return the answer; ALONE at once for a container that is in no gang."""
         gang = self._gang(target)
         if gang is None:
             return FaultAnswer.ALONE
-        return await self._report_and_wait(_fault(target, cause, gang=gang, kind=kind), patience=self._patience)
+        return await self._report_and_wait(_fault(target, cause, gang=gang, kind=kind), timeout=self._answer_timeout)
 
     async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
         """Report the permanent loss of a container's device.
@@ -64,22 +64,22 @@ class FaultReporter:
         gang = self._gang(target)
         if gang is None:
             return FaultAnswer.ALONE
-        return await self._report_and_wait(_fault(target, cause, gang=gang, kind=FaultKind.DEVICE), patience=LONGEST)
+        return await self._report_and_wait(_fault(target, cause, gang=gang, kind=FaultKind.DEVICE), timeout=LONGEST)
 
-    async def _report_and_wait(self, fault: Fault, *, patience: float) -> FaultAnswer:
+    async def _report_and_wait(self, fault: Fault, *, timeout: float) -> FaultAnswer:
         """Report a fault and wait for the answer. After the timeout the report continues, also to later leaders."""
-        answer = self._faults.tell(fault)
+        answer = self._faults.add(fault)
         try:
-            if await aio.is_done_within(patience, answer):
+            if await aio.is_done_within(timeout, answer):
                 return answer.result()
             self._metrics.answers.labels(fault.kind.value, UNANSWERED).inc()
-            log.warning("hub.no_answer", container=str(fault.target), cause=fault.code, seconds=patience)
+            log.warning("hub.no_answer", container=str(fault.target), cause=fault.code, seconds=timeout)
             return FaultAnswer.ALONE
         finally:
             if not answer.done():
                 self._faults.leave_alone(fault.id)
 
-    async def tell(
+    async def report_exit(
         self,
         failure: Failure,
         *,
@@ -95,13 +95,13 @@ class FaultReporter:
         """
         async with guarded if guarded is not None else contextlib.nullcontext() as ordered:
             if why := await doubt(failure):
-                log.info("hub.member_ends", container=str(failure.container.ref), why=why)
+                log.info("hub.member_ending", container=str(failure.container.ref), why=why)
                 return FaultAnswer.NOTHING
             gang = self._gang(failure.container.ref)
             if gang is None:
                 return FaultAnswer.ALONE
             fault = await self._exit_fault(failure, gang)  # outside the timeout, which is for the answer
-            answer = self._faults.tell(fault)
+            answer = self._faults.add(fault)
             if ordered is None:
                 self._faults.leave_alone(failure.id)
                 return FaultAnswer.ALONE
@@ -117,8 +117,8 @@ class FaultReporter:
             return FaultAnswer.ALONE
         fault = await self._exit_fault(failure, gang)
         if is_welcomed:
-            return await self._report_and_wait(fault, patience=self._patience)
-        self._faults.tell(fault)
+            return await self._report_and_wait(fault, timeout=self._answer_timeout)
+        self._faults.add(fault)
         self._faults.leave_alone(fault.id)
         return FaultAnswer.ALONE
 
@@ -126,8 +126,8 @@ class FaultReporter:
         self, failure: Failure, answer: "asyncio.Future[FaultAnswer]", ordered: asyncio.Event
     ) -> FaultAnswer:
         """Wait for the answer, and for the order that follows it, until the timeout."""
-        until = asyncio.get_running_loop().time() + self._patience
-        if not await aio.is_done_within(self._patience, answer):
+        until = asyncio.get_running_loop().time() + self._answer_timeout
+        if not await aio.is_done_within(self._answer_timeout, answer):
             self._faults.leave_alone(failure.id)
             return FaultAnswer.ALONE
         taken = answer.result()

@@ -24,7 +24,7 @@ class StaleLeaderError(Exception):
 
 
 class Inbox:
-    """Process messages in order. ``begin`` starts an order for a pod; ``say_hello`` sends the full state again."""
+    """Process messages in order. ``begin`` starts an order for a pod; ``send_hello`` sends the full state again."""
 
     def __init__(
         self,
@@ -33,14 +33,14 @@ class Inbox:
         rounds: ports.Rounds,
         faults: OpenFaults,
         begin: Callable[[Order, PodRef], None],
-        say_hello: Callable[[], None],
+        send_hello: Callable[[], None],
         metrics: HubMetrics,
     ) -> None:
         self._fence = fence
         self._rounds = rounds
         self._faults = faults
         self._begin = begin
-        self._say_hello = say_hello
+        self._send_hello = send_hello
         self._metrics = metrics
 
     async def take(self, message: pb.HubMessage | None) -> str | None:
@@ -86,7 +86,7 @@ class Inbox:
                     reason = message.abort.reason
                     self._rounds.abort(message.abort.round, _uids(message.abort), reason=reason)
                 case "sync":
-                    self._say_hello()
+                    self._send_hello()
         except wire.MalformedError as error:
             self._ignored("malformed", body=body, error=str(error))
 

@@ -61,8 +61,8 @@ _MAX_AGE: Final = 1.0  # seconds; an older answer may lack a new container's dev
 class Verdicts:
     """Look up a container's devices, and their verdicts."""
 
-    def __init__(self, *, ledger: VerdictStore, devices: ports.Devices, holders: ports.Holders) -> None:
-        self._ledger = ledger
+    def __init__(self, *, verdict_store: VerdictStore, devices: ports.Devices, holders: ports.Holders) -> None:
+        self._verdict_store = verdict_store
         self._devices = devices
         self._holders = holders
 
@@ -78,6 +78,6 @@ class Verdicts:
         except TimeoutError:
             held = None
         if held is not None:
-            return self._ledger.worst_action(gpu_keys(held, inventory=inventory), inventory=inventory)
-        worst = self._ledger.worst_action(self._ledger.devices(), inventory=inventory)
+            return self._verdict_store.worst_action(gpu_keys(held, inventory=inventory), inventory=inventory)
+        worst = self._verdict_store.worst_action(self._verdict_store.devices(), inventory=inventory)
         return worst if worst.leaves_device_usable else ActionClass.ASK_DRIVER

@@ -71,7 +71,7 @@ class Members:
         runtime: ports.ContainerEnds,
         rounds: ports.Rounds,
         handled: ports.StoredIds,
-        ears: MemberCallbacks,
+        callbacks: MemberCallbacks,
         now: Callable[[], float] = time.time,
         opted_in_namespaces: frozenset[str] = frozenset(),
     ) -> None:
@@ -83,7 +83,7 @@ class Members:
         self._stored = handled
         self._handled: set[ContainerId] = set()
         self._unsaved = asyncio.Event()
-        self._ears = ears
+        self._callbacks = callbacks
         self._now = now
         self._namespaces = opted_in_namespaces
         self._exit_codes: dict[ContainerId, int | None] = {}  # None: not read, its pod is over
@@ -117,7 +117,7 @@ class Members:
                     await self._check_pod(pod)
                     await self._check_missed(pod)
                 self._known.set()
-                tasks.create_task(self._check_late_pods(), name="gang-newcomers")
+                tasks.create_task(self._check_late_pods(), name="gang-late-pods")
                 tasks.create_task(self._save_handled(), name="gang-exits-handled")
                 while True:
                     step = await steps.get()
@@ -145,7 +145,7 @@ class Members:
             if change.pod.gang is not None and self._is_alive(uid):
                 self._leaving.add(uid)  # force-deleted: it is gone when its last container has ended
             else:
-                self._ears.gone(uid)
+                self._callbacks.gone(uid)
         elif change.kind is PodChangeKind.APPEARED and self._known.is_set():
             self._appeared.put_nowait(change.pod)
 
@@ -162,7 +162,7 @@ class Members:
                 self._ended(step.container, step.exit_code, reason=step.reason, at=at)
         if uid in self._leaving and not self._is_alive(uid):
             self._leaving.remove(uid)
-            self._ears.gone(uid)
+            self._callbacks.gone(uid)
 
     async def _ask(self, view: ContainerSummary, *, at: float | None) -> None:
         """Get a container's exit from the runtime. It ended at ``at`` (Unix time; None: as the runtime reports)."""
@@ -244,7 +244,7 @@ class Members:
             no_fault=why.value if why is not None else None,
         )
         if why is None:
-            self._ears.failed(Failure(pod=pod, container=view, exit_code=exit_code, reason=reason, at=at))
+            self._callbacks.failed(Failure(pod=pod, container=view, exit_code=exit_code, reason=reason, at=at))
 
     def _is_ours(self, view: ContainerSummary) -> bool:
         return (

@@ -9,7 +9,7 @@ OUT: Final = "out"
 
 
 class HubMetrics:
-    """Hold the metrics of the process (one instance)."""
+    """The metrics of the process (one instance)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.connected = Gauge(

@@ -38,7 +38,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class FaultReport:
     """A fault to report now: its age in seconds, and whether its member is restarted ``alone`` already."""
 
     fault: Fault
@@ -52,7 +52,7 @@ class _Open:
     age: float  # seconds, when it was opened
     opened: float  # loop time
     answer: "asyncio.Future[FaultAnswer]"
-    said: bool = False
+    is_reported: bool = False
     taken: FaultAnswer | None = None
     ordered: bool = False
     alone: bool = False
@@ -75,7 +75,7 @@ class OpenFaults:
         """Set the callback for a fault that the hub has answered, and that needs no report any more, by its id."""
         self._settled = settled
 
-    def tell(self, fault: Fault) -> "asyncio.Future[FaultAnswer]":
+    def add(self, fault: Fault) -> "asyncio.Future[FaultAnswer]":
         """Add a fault to report; return the future of the hub's answer. One that is open already is the same."""
         known = self._open.get(fault.id)
         if known is not None:
@@ -97,12 +97,12 @@ class OpenFaults:
         if (each := self._open.get(fault_id)) is not None:
             each.alone = True
 
-    def say_again(self) -> None:
+    def report_again(self) -> None:
         """Report all open faults again, after a Hello."""
         for each in self._open.values():
-            each.said = False
+            each.is_reported = False
 
-    def next(self) -> Saying | None:
+    def next(self) -> FaultReport | None:
         """Return the next fault to report, and mark it as reported; None if there is none.
 
         Faults that have been open for too long are dropped.
@@ -112,9 +112,9 @@ class OpenFaults:
             known_for = time_now - each.opened
             if known_for > LONGEST:
                 del self._open[each.fault.id]
-            elif not each.said:
-                each.said = True
-                return Saying(each.fault, each.age + known_for, alone=each.alone)
+            elif not each.is_reported:
+                each.is_reported = True
+                return FaultReport(each.fault, each.age + known_for, alone=each.alone)
         return None
 
     def answered(self, fault_id: str, taken: FaultAnswer) -> Fault | None:

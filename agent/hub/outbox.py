@@ -8,7 +8,7 @@ from typing import Final
 from kubemend.agent.hub import wire
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.model.devices import DeviceId, Load
-from kubemend.agent.model.rounds import Standing
+from kubemend.agent.model.rounds import StepResult
 from kubemend.agent.model.workloads import PodUid
 from kubemend.common import contained
 from kubemend.common.coordination import PROTOCOL
@@ -22,11 +22,11 @@ Loads = Mapping[tuple[PodUid, DeviceId], Load]
 
 @dataclass(frozen=True, slots=True)
 class HelloInfo:
-    """Fields of a Hello (coordination/v1). ``epoch`` and ``standings`` return the current ones."""
+    """Fields of a Hello (coordination/v1). ``epoch`` and ``step_results`` return the current ones."""
 
     node: str
     epoch: Callable[[], int]
-    standings: Callable[[], tuple[Standing, ...]]
+    step_results: Callable[[], tuple[StepResult, ...]]
 
 
 class Outbox:
@@ -38,7 +38,7 @@ class Outbox:
     def __init__(self, *, introduction: HelloInfo, faults: OpenFaults) -> None:
         self._introduction = introduction
         self._faults = faults
-        self._results: dict[tuple[str, PodUid], Standing] = {}
+        self._results: dict[tuple[str, PodUid], StepResult] = {}
         self._samples: Loads | None = None
         self._hello_due = self._open = self._leaving = False
         self._wake_event = asyncio.Event()
@@ -51,22 +51,22 @@ class Outbox:
     def open(self) -> None:
         """Start a stream with a Hello."""
         self._open = True
-        self.say_hello()
+        self.send_hello()
 
     def close(self) -> None:
         """Drop everything queued, because the stream has ended."""
         self._open = False
         self._forget()
 
-    def say_hello(self) -> None:
+    def send_hello(self) -> None:
         """Send the full state again."""
         self._hello_due = True
         self.wake()
 
-    def result(self, standing: Standing) -> None:
+    def result(self, step_result: StepResult) -> None:
         """Send a member's state in its round."""
         if self._open:
-            self._results[standing.round, standing.pod.uid] = standing
+            self._results[step_result.round, step_result.pod.uid] = step_result
             self._bounded()
 
     def samples(self, loads: Loads) -> None:
@@ -111,13 +111,13 @@ class Outbox:
         self._hello_due = False
         about = self._introduction
         self._forget()
-        self._faults.say_again()
+        self._faults.report_again()
         return pb.AgentMessage(
             hello=pb.Hello(
                 protocol=PROTOCOL,
                 node=about.node,
                 epoch=about.epoch(),
-                results=[wire.result(each) for each in about.standings()],
+                results=[wire.result(each) for each in about.step_results()],
             )
         )
 

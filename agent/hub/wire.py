@@ -62,7 +62,7 @@ def fault(of: Fault, *, age: float, alone: bool = False) -> pb.AgentMessage:
     )
 
 
-def result(of: rounds.Standing) -> pb.StepResult:
+def result(of: rounds.StepResult) -> pb.StepResult:
     """Return a member's state as a message."""
     return pb.StepResult(
         round=of.round,
@@ -71,7 +71,7 @@ def result(of: rounds.Standing) -> pb.StepResult:
         reason=_code(of.reason),
         detail=_text(of.detail),
         seconds={_code(phase): max(0.0, length) for phase, length in of.seconds.items()},
-        slipped_seconds=max(0.0, of.slipped),
+        slipped_seconds=max(0.0, of.unheld_seconds),
         attempt=of.attempt,
     )
 

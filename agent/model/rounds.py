@@ -37,23 +37,23 @@ FIRST_CONTACT_SECONDS: Final = 20.0
 """Seconds for which a restarted agent continues a hold in any case: the hub renews it only once it is connected."""
 
 
-def hold_ends_at(*, heard_at: float, hold_seconds: float, resumed_at: float | None = None) -> float:
+def hold_ends_at(*, renewed_at: float, hold_seconds: float, resumed_at: float | None = None) -> float:
     """Return when a hold ends if no further message about its round arrives (seconds since boot).
 
     ``resumed_at`` is when an agent resumed the hold of a previous one: the hub cannot renew a hold while there is no
     agent. Agents that die repeatedly extend a hold by ``AGENT_AWAY_SECONDS`` at most. Pure.
     """
-    due = heard_at + hold_seconds
+    due = renewed_at + hold_seconds
     if resumed_at is None:
         return due
     return max(due, min(resumed_at + FIRST_CONTACT_SECONDS, due + AGENT_AWAY_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StepResult:
     """The state of one member in one round (coordination/v1 ``StepResult``).
 
-    ``seconds`` are the lengths of the restart's phases. ``slipped`` is the maximum number of seconds for which a
+    ``seconds`` are the lengths of the restart's phases. ``unheld_seconds`` is the maximum number of seconds for which a
     successor ran before it was held. ``attempt`` is the round's number in its gang, 0 where it is unknown.
     """
 
@@ -63,7 +63,7 @@ class Standing:
     reason: str = ""
     detail: str = ""
     seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    slipped: float = 0.0
+    unheld_seconds: float = 0.0
     attempt: int = 0
 
 
@@ -71,15 +71,15 @@ class Standing:
 class Record:
     """The journal record of a member in a round: enough for the next agent to resume.
 
-    ``heard_at`` is the time of the last message about the round, in seconds since the boot that ``boot`` names;
+    ``renewed_at`` is the time of the last message about the round, in seconds since the boot that ``boot`` names;
     ``written_at`` is Unix time. ``names`` are the held containers; ``released`` means that they are no longer held.
     """
 
     order: Order
     pod: PodRef
-    standing: Standing
+    step_result: StepResult
     boot: str
-    heard_at: float
+    renewed_at: float
     written_at: float
     names: frozenset[str] = frozenset()
     released: bool = False
@@ -91,5 +91,5 @@ class Record:
 
     def is_under_way(self, *, boot: str) -> bool:
         """Return whether containers may still be held for it in that boot."""
-        held = self.standing.phase in (StepPhase.STOPPING, StepPhase.STOPPED, StepPhase.FAILED, StepPhase.STUCK)
+        held = self.step_result.phase in (StepPhase.STOPPING, StepPhase.STOPPED, StepPhase.FAILED, StepPhase.STUCK)
         return held and self.boot == boot and not self.released

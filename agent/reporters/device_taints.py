@@ -37,7 +37,7 @@ _STABLE = re.compile(r"v\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Intervals:
     """Intervals in seconds.
 
     ``resync`` applies while a rule or an unhealthy device exists, ``served`` between checks for an API that is not
@@ -66,7 +66,7 @@ class DeviceTaintReporter:
         api: client.KubeClient,
         node_name: str,
         report: Callable[[ComponentStatus], None],
-        pace: Pace | None = None,
+        intervals: Intervals | None = None,
         backoff: aio.Backoff | None = None,
         if_stable: bool = False,
     ) -> None:
@@ -78,7 +78,7 @@ class DeviceTaintReporter:
         self._node = node_name
         self._report = report
         self._if_stable = if_stable
-        self._pace = pace if pace is not None else Pace()
+        self._intervals = intervals if intervals is not None else Intervals()
         self._backoff = backoff if backoff is not None else aio.Backoff(first=0.5, limit=30.0)
         self._verdicts: tuple[Verdict, ...] | None = None
         self._served: _Served | None = None
@@ -109,7 +109,7 @@ class DeviceTaintReporter:
                     self._served = None  # the API may have been switched off
                 if self._if_stable and isinstance(error, errors.ForbiddenError):
                     self._report(ComponentStatus(ComponentState.IDLE, error.what, error.hint))
-                    await asyncio.sleep(self._pace.served)
+                    await asyncio.sleep(self._intervals.served)
                 else:
                     self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
                     await self._backoff.wait()
@@ -121,10 +121,10 @@ class DeviceTaintReporter:
 
     async def _until_due(self) -> None:
         if self._served is None:
-            await asyncio.sleep(self._pace.served)  # no verdict changes what the server serves
+            await asyncio.sleep(self._intervals.served)  # no verdict changes what the server serves
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._pace.resync if self._has_rules or self._unhealthy else None):
+            async with asyncio.timeout(self._intervals.resync if self._has_rules or self._unhealthy else None):
                 await self._news.wait()
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from kubemend.agent.model.announcements import EventMessage
+from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.workloads import PodRef
 from kubemend.agent.reporters import event_objects
 from kubemend.agent.reporters.allowances import Allowances
@@ -55,23 +55,23 @@ _Key = tuple[PodRef | None, str, str]
 class _Series:
     """One series: its newest message, and how many are not recorded yet (the oldest is from ``first``, Unix time)."""
 
-    announcement: EventMessage
+    event_message: EventMessage
     first: float
     since: float = 0.0  # the same in loop time
     unrecorded: int = 0
     count: int | None = None  # in the API; None: no Event is known to exist
     not_before: float = float("-inf")  # loop time
 
-    def add(self, announcement: EventMessage, *, now: float) -> None:
+    def add(self, event_message: EventMessage, *, now: float) -> None:
         if not self.unrecorded:
-            self.first, self.since = announcement.at, now
-        self.announcement = announcement
+            self.first, self.since = event_message.at, now
+        self.event_message = event_message
         self.unrecorded += 1
 
-    def settle(self, announcements: int, *, now: float) -> None:
+    def settle(self, occurrences: int, *, now: float) -> None:
         """Subtract messages that are done; those that arrived in the meantime stay."""
-        self.unrecorded -= announcements
-        self.first, self.since = self.announcement.at, now
+        self.unrecorded -= occurrences
+        self.first, self.since = self.event_message.at, now
 
 
 class EventReporter:
@@ -83,7 +83,7 @@ class EventReporter:
         api: client.KubeClient,
         node_name: str,
         report: Callable[[ComponentStatus], None],
-        on_outcome: Callable[[Outcome, int], None] = lambda _outcome, _announcements: None,
+        on_outcome: Callable[[Outcome, int], None] = lambda _outcome, _occurrences: None,
         limits: Limits | None = None,
         backoff: aio.Backoff | None = None,
     ) -> None:
@@ -98,14 +98,14 @@ class EventReporter:
         self._series: dict[_Key, _Series] = {}  # the one that was added to last comes last
         self._news = asyncio.Event()
 
-    def record(self, announcement: EventMessage) -> None:
+    def record(self, event_message: EventMessage) -> None:
         """Accept a message. Does not block."""
-        key = (announcement.about, announcement.reason, announcement.subject)
+        key = (event_message.about, event_message.reason, event_message.subject)
         series = self._series.pop(key, None)
         if series is None:
             self._make_room()
-            series = _Series(announcement, first=announcement.at)
-        series.add(announcement, now=asyncio.get_running_loop().time())
+            series = _Series(event_message, first=event_message.at)
+        series.add(event_message, now=asyncio.get_running_loop().time())
         self._series[key] = series
         if series.unrecorded == 1:
             self._news.set()
@@ -116,7 +116,7 @@ class EventReporter:
         while True:
             series = await self._next()
             recorded = True
-            with contained.within(contained.Part.EVENT, series.announcement.about) as work:
+            with contained.within(contained.Part.EVENT, series.event_message.about) as work:
                 recorded = await self._attempt(series)
             if work.failed:
                 self._finish(series, Outcome.DROPPED)
@@ -148,7 +148,7 @@ class EventReporter:
                     await self._news.wait()
 
     def _due_at(self, series: _Series) -> float:
-        return max(series.not_before, self._allowances.next_at(series.announcement.about))
+        return max(series.not_before, self._allowances.next_at(series.event_message.about))
 
     def _drop_stale(self, *, now: float) -> None:
         for series in self._series.values():
@@ -157,7 +157,7 @@ class EventReporter:
 
     async def _attempt(self, series: _Series) -> bool:
         """Record its present state; return False if that must be tried again."""
-        announcements = series.unrecorded
+        occurrences = series.unrecorded
         try:
             outcome = await self._write(series)
         except errors.NotFoundError:
@@ -166,53 +166,53 @@ class EventReporter:
                 return False
             outcome = Outcome.REFUSED  # its namespace has been deleted
         except errors.InvalidError as error:
-            log.warning("event.refused", reason=series.announcement.reason, error=str(error))
+            log.warning("event.refused", reason=series.event_message.reason, error=str(error))
             outcome = Outcome.REFUSED
         except errors.ForbiddenError as error:
             if not error.is_by_admission:
                 self._report(ComponentStatus(ComponentState.DEGRADED, "creating Events is forbidden", error.hint))
                 return False
-            log.info("event.refused_by_admission", reason=series.announcement.reason, error=str(error))
+            log.info("event.refused_by_admission", reason=series.event_message.reason, error=str(error))
             outcome = Outcome.REFUSED
         except errors.KubeError as error:
-            log.debug("event.write_failed", reason=series.announcement.reason, error=str(error))
+            log.debug("event.write_failed", reason=series.event_message.reason, error=str(error))
             return False
         else:
             self._report(ComponentStatus(ComponentState.READY))
         self._backoff.reset()
         now = asyncio.get_running_loop().time()
-        self._allowances.spend(series.announcement.about, now=now)
+        self._allowances.spend(series.event_message.about, now=now)
         series.not_before = now + self._limits.spacing
-        self._finish(series, outcome, announcements=announcements)
+        self._finish(series, outcome, occurrences=occurrences)
         return True
 
-    def _finish(self, series: _Series, outcome: Outcome, *, announcements: int | None = None) -> None:
-        announcements = series.unrecorded if announcements is None else announcements
-        if not announcements:
+    def _finish(self, series: _Series, outcome: Outcome, *, occurrences: int | None = None) -> None:
+        occurrences = series.unrecorded if occurrences is None else occurrences
+        if not occurrences:
             return
-        series.settle(announcements, now=asyncio.get_running_loop().time())
-        self._on_outcome(outcome, announcements)
-        about = str(series.announcement.about or self._node)
+        series.settle(occurrences, now=asyncio.get_running_loop().time())
+        self._on_outcome(outcome, occurrences)
+        about = str(series.event_message.about or self._node)
         log.debug(
-            "event", about=about, reason=series.announcement.reason, outcome=outcome.value, announcements=announcements
+            "event", about=about, reason=series.event_message.reason, outcome=outcome.value, occurrences=occurrences
         )
 
     async def _write(self, series: _Series) -> Outcome:
-        announcement, unrecorded = series.announcement, series.unrecorded
-        path = event_objects.collection(announcement)
-        name = event_objects.name(announcement, node=self._node)
+        event_message, unrecorded = series.event_message, series.unrecorded
+        path = event_objects.collection(event_message)
+        name = event_objects.name(event_message, node=self._node)
         if series.count is None:
-            event = event_objects.created(announcement, node=self._node, count=unrecorded, first=series.first)
+            event = event_objects.created(event_message, node=self._node, count=unrecorded, first=series.first)
             try:
                 await self._api.create(path, event)
             except errors.ConflictError:  # a previous agent's; or this agent's, and the answer was lost
-                count, last = repeats.told(await self._api.get(f"{path}/{name}"))
+                count, last = repeats.occurrences(await self._api.get(f"{path}/{name}"))
                 series.count = count
-                if last >= int(announcement.at):
+                if last >= int(event_message.at):
                     return Outcome.KNOWN
             else:
                 series.count = unrecorded
                 return Outcome.WRITTEN
-        await self._api.patch(f"{path}/{name}", event_objects.continued(announcement, count=series.count + unrecorded))
+        await self._api.patch(f"{path}/{name}", event_objects.continued(event_message, count=series.count + unrecorded))
         series.count += unrecorded
         return Outcome.WRITTEN

@@ -35,7 +35,7 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Intervals:
     """Minimum seconds between two writes.
 
     ``changed``: if status or reason differ. ``reworded``: if only the message does; a message may count or measure
@@ -62,7 +62,7 @@ class NodeConditionReporter:
         report: Callable[[ComponentStatus], None],
         on_outcome: Callable[[Outcome], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
-        pace: Pace | None = None,
+        intervals: Intervals | None = None,
         backoff: aio.Backoff | None = None,
     ) -> None:
         """``clock`` returns Unix seconds."""
@@ -71,10 +71,10 @@ class NodeConditionReporter:
         self._report = report
         self._on_outcome = on_outcome
         self._clock = clock
-        self._pace = pace if pace is not None else Pace()
+        self._intervals = intervals if intervals is not None else Intervals()
         self._backoff = backoff if backoff is not None else aio.Backoff(first=0.2, limit=10.0)
         self._status = StatusConditions(f"{paths.NODES}/{node_name}")
-        self._allowances = Allowances(burst=self._pace.burst, refill=self._pace.refill)
+        self._allowances = Allowances(burst=self._intervals.burst, refill=self._intervals.refill)
         self._written_at = float("-inf")  # loop time
         self._news = asyncio.Event()
 
@@ -114,13 +114,13 @@ class NodeConditionReporter:
         if not desired:
             return float("inf")
         if not self._status.unwritten:
-            return self._written_at + self._pace.heartbeat
+            return self._written_at + self._intervals.heartbeat
         reworded = all(
             (before := known.get(condition.type)) is not None
             and (before.status, before.reason) == (condition.status, condition.reason)
             for condition in desired.values()
         )
-        due = self._written_at + (self._pace.reworded if reworded else self._pace.changed)
+        due = self._written_at + (self._intervals.reworded if reworded else self._intervals.changed)
         return max(due, self._allowances.next_at(self._node_name))
 
     async def _attempt(self) -> Outcome:

@@ -1,4 +1,4 @@
-"""Hold desired and known conditions of one API object, compute the patch between them, and write it."""
+"""Keep desired and known conditions of one API object, compute the patch between them, and write it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -2,7 +2,7 @@
 
 The hard part is what a restart can break without failing itself: a ``Never`` pod that kubelet then fails for good, a
 Job whose backoffLimit the extra restartCount exhausts, a LeaderWorkerSet that recreates its whole group. Each is
-refused beforehand. If the evidence is inconclusive, the restart is held and decided again, or refused.
+refused beforehand. If the evidence is inconclusive, the restart is postponed and decided again, or refused.
 """
 
 import enum
@@ -46,10 +46,10 @@ _ONE_ANSWER = 120.0
 
 
 class Verb(enum.Enum):
-    """ACT now, HOLD and decide again (at ``retry_at``, or when a missing fact arrives), or REFUSE for good."""
+    """ACT now, POSTPONE and decide again (at ``retry_at``, or when a missing fact arrives), or REFUSE for good."""
 
     ACT = "act"
-    HOLD = "hold"
+    POSTPONE = "postpone"
     REFUSE = "refuse"
 
 
@@ -144,7 +144,7 @@ class Decision:
 
     For ACT ``strategy`` and ``grace_seconds`` are set, ``detail`` lists the strategies that were passed over, and
     ``orders`` has the containers that a swap replaces, each with its safe order. ``retry_at`` (Unix time) is set for a
-    timed HOLD.
+    timed POSTPONE.
     """
 
     verb: Verb
@@ -278,7 +278,7 @@ def _spent(facts: Facts, *, allowance: budget.Budget, now: float) -> Decision | 
     if math.isinf(until):
         return _refuse(reason, f"{whose} is used up for good: {why}")
     return Decision(
-        Verb.HOLD, reason, f"{whose} is used up: {why}; it opens again at {budgets.clock(until)}", retry_at=until
+        Verb.POSTPONE, reason, f"{whose} is used up: {why}; it opens again at {budgets.clock(until)}", retry_at=until
     )
 
 
@@ -478,4 +478,4 @@ def _refuse(reason: Reason, detail: str) -> Decision:
 
 
 def _hold(reason: Reason, detail: str) -> Decision:
-    return Decision(Verb.HOLD, reason, detail)
+    return Decision(Verb.POSTPONE, reason, detail)

@@ -79,7 +79,7 @@ def sandbox_config(config: Mapping[str, Any] | None) -> api_pb2.PodSandboxConfig
 
 
 def identity(config: Mapping[str, Any] | None, *, restart_id: str) -> api_pb2.ContainerConfig:
-    """Return of a container's config what tells whose it is, and what it shares with its sandbox.
+    """Return the part of a container's config that identifies its pod, and that it shares with its sandbox.
 
     Raises CloneRefusedError.
     """

@@ -46,7 +46,7 @@ NOT_FREE: Final = "NotFree"
 """The reason of a proof that did not begin, because it is unknown whether the old process has left the GPU."""
 
 DEVICES_UNKNOWN: Final = "DevicesUnknown"
-"""The reason why a resumed restart proves nothing: kubelet did not tell in time which devices its containers hold."""
+"""The reason why a resumed restart proves nothing: kubelet did not report in time which devices its containers hold."""
 
 IMPLAUSIBLE: Final = "Implausible"
 """The reason of failures that all GPUs of a restart share: the driver, or the proof, is the likelier cause."""

@@ -20,8 +20,8 @@ LATE: Final = 2.0
 """Seconds that kubelet may take, on a busy node, from a turn of a probe to the status that it leads to."""
 
 
-def patience(spec: ContainerSpec) -> float:
-    """Return for how many seconds a container may be held from its start on; infinite if no probe kills it."""
+def max_hold_seconds(spec: ContainerSpec) -> float:
+    """Return how many seconds after its start a probe kills a held container; infinite if none does."""
     asked = [spec.startup if spec.startup is not None else spec.liveness]
     if liveness_may_act_first(spec):
         asked.append(spec.liveness)
@@ -30,7 +30,7 @@ def patience(spec: ContainerSpec) -> float:
 
 def longest_hold(specs: Iterable[ContainerSpec]) -> float:
     """Return after how many seconds held containers of these must be restarted; infinite: never."""
-    return max(SHARE * min(map(patience, specs), default=math.inf), SHORTEST)
+    return max(SHARE * min(map(max_hold_seconds, specs), default=math.inf), SHORTEST)
 
 
 def liveness_may_act_first(spec: ContainerSpec) -> bool:

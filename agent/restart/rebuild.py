@@ -3,7 +3,7 @@
 CRI-O does not return the config that it was given: ``ContainerStatus(verbose)`` has the OCI spec, and whether the
 container is privileged. CRI-O makes the spec from the config, the sandbox, the image and its own settings, so what the
 spec says can be asked for again explicitly: the whole command line, the whole environment, user and groups by number,
-capabilities one by one. What cannot be told from the spec is left out. A rebuilt config is therefore a proposal: the
+capabilities one by one. What the spec does not show is left out. A rebuilt config is therefore a proposal: the
 spec of the container that is created from it must be the old one's (``agent.restart.likeness``).
 
 Sources: CRI-O 1.34 ``server/container_create.go``, ``server/container_create_linux.go`` and
@@ -75,9 +75,9 @@ def with_image(config: Mapping[str, Any], *, named: str) -> dict[str, Any]:
 
 
 def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, info: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the part of a sandbox's config that CRI-O reads when it creates a container; None if it is not told.
+    """Return the part of a sandbox's config that CRI-O reads to create a container; None if it is not returned.
 
-    It knows the rest: cgroup, network, log directory and labels of the sandbox are its own records. ``info`` is the
+    CRI-O knows the rest: cgroup, network, log directory and labels of the sandbox are its own records. ``info`` is the
     verbose part of the answer. Raises CloneRefusedError if that is not understood.
     """
     status = answer.status

@@ -210,7 +210,7 @@ def _last_one_running(situation: Situation) -> tuple[Reason, str] | None:
 
 
 def _waiting_through_grace(situation: Situation) -> tuple[Reason, str] | None:
-    """Refuse a CREATED successor during a grace period: within a second kubelet starts a copy next to it."""
+    """Refuse a CREATED successor during a grace period: within a second kubelet starts another one next to it."""
     for target in situation.targets:
         if situation.grace_seconds > 0 and order_of(target, situation) is SwapOrder.CREATE_FIRST:
             return (

@@ -33,15 +33,20 @@ def next_step(
 ) -> Step:
     """Return the one next step, given every container of the target's name that the runtime lists now.
 
-    ``can_clone`` is False if the old container's config is not available (removed before a replay). ``is_unlike``: the
-    successor has been found to differ from the old container, and is taken back (``agent.restart.likeness``). ``stays``
-    are successors that a round has released, or is about to: kubelet's copy of such a one is removed, not the
-    successor. ``kubelet_first``: kubelet is about to create the
-    successor of a container that has ended, and the runtime must not be asked for one of that name meanwhile.
+    - ``can_clone`` is False if the old container's config is not available (removed before a replay)
+    - ``is_unlike``: the successor differs from the old container, and is removed (``agent.restart.likeness``)
+    - ``stays`` are successors that a round has released, or is about to release: kubelet's container next to such a
+      successor is removed, and not the successor
+    - ``kubelet_first``: kubelet is about to create the successor of a container that has ended; until it has, the
+      runtime must not be asked for a container of that name
 
-    Invariants (property-tested): a STOP only names the old container; a REMOVE only names a container of this intent,
-    or kubelet's copy of one that stays; START is never returned while the old one runs, unless the order starts first
-    (then the old one is frozen and the successor held); CREATE is never returned while a newer container exists.
+    Invariants (property-tested):
+
+    - STOP only names the old container.
+    - REMOVE only names a container of this intent, or kubelet's container next to one that stays.
+    - START is never returned while the old container runs, unless the order starts first; then the old one is frozen
+      and the successor held.
+    - CREATE is never returned while a newer container exists.
     """
     containers = sorted(seen, key=lambda view: (view.created_at, view.attempt))
     old = next((view for view in containers if view.id == intent.old), None)

@@ -31,7 +31,7 @@ class Check:
 def one_running(
     seen: Iterable[ContainerSummary], *, expected: Mapping[str, ContainerId], awaited: frozenset[str] = frozenset()
 ) -> Check:
-    """Check that of each name exactly one container runs, the survivor; ``awaited`` names have none yet."""
+    """Check that of each name exactly one container runs, the current one; ``awaited`` names have none yet."""
     running: dict[str, list[ContainerId]] = {}
     for view in seen:
         if view.state is ContainerState.RUNNING:
@@ -47,7 +47,7 @@ def one_running(
 def kubelet_agrees(
     pod: PodView | None, *, expected: Mapping[str, ContainerId], awaited: frozenset[str] = frozenset()
 ) -> Check:
-    """Check that kubelet's status shows the survivors, and those that do not end by themselves as running.
+    """Check that kubelet's status shows the current containers, and those that do not end by themselves as running.
 
     Their ids alone prove nothing: kubelet shows the id of a container that it found CREATED, too, and then starts
     another one in its place (``startContainer`` of the same sync).

@@ -1,4 +1,4 @@
-"""Hold what restarts need: the ports that ``agent.app`` supplies, the devices of pods, and the actuators."""
+"""The dependencies of restarts: the ports that ``agent.app`` supplies, the devices of pods, and the actuators."""
 
 import asyncio
 import contextlib
@@ -25,11 +25,11 @@ class DeviceFacts:
     """Device allocations and device health."""
 
     holders: ports.Holders
-    ledger: VerdictStore
+    verdict_store: VerdictStore
     devices: ports.Devices
 
     async def held(self, pod: PodRef, names: Iterable[str], *, timeout: float) -> frozenset[DeviceId] | None:
-        """Return the devices that these containers hold; None if kubelet does not tell in ``timeout`` seconds."""
+        """Return the devices that these containers hold; None if kubelet does not answer in ``timeout`` seconds."""
         allocations = Allocations()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -51,12 +51,12 @@ class DeviceFacts:
     def action(self, devices: frozenset[DeviceId]) -> ActionClass:
         """Return the most severe action that any of the devices needs now."""
         inventory = self.devices.inventory
-        return self.ledger.worst_action(gpu_keys(devices, inventory=inventory), inventory=inventory)
+        return self.verdict_store.worst_action(gpu_keys(devices, inventory=inventory), inventory=inventory)
 
 
 @dataclass(frozen=True, slots=True)
 class Actuators:
-    """Hold the actuators, and the services that all of them share."""
+    """The actuators, and the services that all of them share."""
 
     tools: context.ActuatorContext
     process: ProcessActuator
@@ -71,7 +71,7 @@ class Actuators:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Hold every external dependency of restarts.
+    """Every external dependency of restarts.
 
     ``launchers`` None: the agent speaks with none. ``prover`` None: no GPU is proved before a start.
     ``device_facts`` None: the devices of restarts that a previous agent has begun are unknown.
@@ -85,7 +85,7 @@ class Dependencies:
     reporter: ports.Conditions
     processes: ports.Processes
     actuators: Actuators
-    announcements: ports.Announcements = ports.NO_RECORDER
+    event_recorder: ports.EventRecorder = ports.NO_RECORDER
     heartbeats: ports.Heartbeats = ports.NO_HEARTBEATS
     launchers: context.Launchers | None = None
     prover: Prover | None = None

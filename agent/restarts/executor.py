@@ -69,7 +69,7 @@ class _Verified:
 class RoundHooks(Protocol):
     """Connect a restart to its gang's round (``agent.rounds.session.MemberSession``)."""
 
-    def take_on(self, plan: RestartPlan, *, pid: int | None) -> HoldSet:
+    def follow(self, plan: RestartPlan, *, pid: int | None) -> HoldSet:
         """Begin to follow a plan; return what holds the containers that it starts. ``pid`` is the process to end."""
 
     def record(self) -> rounds.Record:
@@ -117,23 +117,23 @@ class RestartExecutor:
     def __init__(
         self,
         *,
-        outside: Dependencies,
+        dependencies: Dependencies,
         store: Store,
         metrics: Metrics,
         now: Callable[[], float],
-        held: float,
+        retry_seconds: float,
         suspects: SuspicionTracker | None = None,
-        newcomers: DeviceReattachTimer | None = None,
+        reattach_timer: DeviceReattachTimer | None = None,
         next_steps: NextStepTimer | None = None,
     ) -> None:
-        self._outside = outside
-        self._aftermath = verifier.RestartVerifier(outside=outside)
+        self._dependencies = dependencies
+        self._verifier = verifier.RestartVerifier(dependencies=dependencies)
         self._store = store
         self._metrics = metrics
         self._now = now
-        self._held = held
+        self._retry_seconds = retry_seconds
         self._suspects = suspects
-        self._newcomers = newcomers
+        self._reattach_timer = reattach_timer
         self._next_steps = next_steps
         self._hurried: dict[PodUid, asyncio.Event] = {}
         self._in_a_hurry: Counter[PodUid] = Counter()
@@ -141,14 +141,14 @@ class RestartExecutor:
         self.quiet = asyncio.Event()
         self.quiet.set()
 
-    async def perform(
+    async def execute(
         self,
         plan: RestartPlan,
         *,
         cause: admission.Cause,
         counted: Counted,
         devices: frozenset[DeviceId] | None,
-        announce: Callable[[], None],
+        on_begun: Callable[[], None],
         judge: device_health.Judge,
         followed: progress.Progress = progress.NO_FOLLOWER,
         part: RoundHooks | None = None,
@@ -159,29 +159,29 @@ class RestartExecutor:
         ``Result.NOT_ALIKE`` is not an end: nothing was changed or reported, and the caller chooses another strategy.
 
         - ``counted`` is journalled with it.
-        - ``announce`` is called once it is in the journal.
+        - ``on_begun`` is called once it is in the journal.
         - ``devices`` must be free of the old processes before anything new starts, and answer afterwards.
         - ``judge`` decides again, before anything new starts on them, whether their health allows it.
         - ``followed`` is notified of each step.
         - ``part`` is set for a restart of a round, and follows it with ``old_pid``, the process to end.
         """
-        holding = part.take_on(plan, pid=old_pid) if part is not None else None
-        execution = execution_of(self._outside, plan, followed=followed, holding=holding)
-        gates = self._outside.actuators.tools.gates
+        holding = part.follow(plan, pid=old_pid) if part is not None else None
+        execution = execution_of(self._dependencies, plan, followed=followed, holding=holding)
+        gates = self._dependencies.actuators.tools.gates
         record = part.record() if part is not None else None
         attempt = record.order.attempt if record is not None else 0
-        proof = restart_proof.prepare(self._outside, plan, devices=devices, device=cause.device, attempt=attempt)
+        proof = restart_proof.prepare(self._dependencies, plan, devices=devices, device=cause.device, attempt=attempt)
         if not devices and cause.device is None:
             judge = device_health.no_obstacle
         async with gates.around(plan.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
             await self._store.begin(*plan.entries, counted=counted.restart, record=record)
             counted.has_begun()
-            announce()
+            on_begun()
             containers = sorted(plan.names)
             followed.notify(progress.Begun(self._now(), plan.id, plan.strategy, containers, plan.restart_count))
             with self._act_noted(in_round=part is not None):
                 outcome = await self._to_the_end(execution, remembered=visit.remembered)
-            outcome = restart_proof.noted(outcome, visit.proving)
+            outcome = restart_proof.with_note(outcome, visit.proving)
             done = _Done(execution, cause, outcome, in_round=part is not None)
             if outcome.result is Result.NOT_ALIKE:
                 counted.taken_back()
@@ -193,14 +193,14 @@ class RestartExecutor:
 
     async def resume(self, plan: RestartPlan, *, cause: admission.Cause, part: RoundHooks, holding: HoldSet) -> None:
         """Finish a plan that a previous agent started for a round. It is in the journal already."""
-        execution = execution_of(self._outside, plan, holding=holding)
-        found = await restart_proof.of_resumed(self._outside, plan, attempt=part.record().order.attempt)
-        gates, devices = self._outside.actuators.tools.gates, found.devices or frozenset()
+        execution = execution_of(self._dependencies, plan, holding=holding)
+        found = await restart_proof.of_resumed(self._dependencies, plan, attempt=part.record().order.attempt)
+        gates, devices = self._dependencies.actuators.tools.gates, found.devices or frozenset()
         async with gates.around(plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             with self._act_noted(in_round=True):
                 outcome = await self._to_the_end(execution, remembered=visit.remembered)
-            restart_proof.log_resumed(plan, outcome, found.told(visit.proving))
-            outcome = restart_proof.noted(outcome, visit.proving, unproved=found.unproved)
+            restart_proof.log_resumed(plan, outcome, found.by_device(visit.proving))
+            outcome = restart_proof.with_note(outcome, visit.proving, unproved=found.unproved)
             done = _Done(execution, cause, outcome, in_round=True)
             await self._finish(done, part=part, devices=found.devices, visit=visit)
 
@@ -265,7 +265,7 @@ class RestartExecutor:
         clock = asyncio.get_running_loop().time
         begun = clock()
         outcome = await execution.carry_out()
-        while outcome.result is Result.UNFINISHED and clock() - begun < self._held:
+        while outcome.result is Result.UNFINISHED and clock() - begun < self._retry_seconds:
             log.warning("restart.unfinished", restart=execution.plan.id, detail=outcome.detail)
             stale = clock() - begun > STALE_AFTER
             outcome = await execution.carry_out(resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH)
@@ -283,8 +283,8 @@ class RestartExecutor:
             await self._close(done)
             return
         if done.outcome.result is Result.RESTARTED:
-            for container in done.outcome.survivors.values():
-                self._outside.heartbeats.restarted(container)
+            for container in done.outcome.current.values():
+                self._dependencies.heartbeats.restarted(container)
         if not (done.in_round and done.outcome.result.restarted):
             self._report(done, checks=(), settled=not done.outcome.result.restarted)
         if done.outcome.result is Result.STUCK:
@@ -333,20 +333,20 @@ class RestartExecutor:
 
     async def _verify(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> _Verified:
         (outcome, settled), answer, free = await asyncio.gather(
-            self._aftermath.settle(done.execution, done.outcome),
-            self._aftermath.devices_answer(devices),
-            self._aftermath.devices_free(devices, visit=visit),
+            self._verifier.wait_for_kubelet(done.execution, done.outcome),
+            self._verifier.devices_answer(devices),
+            self._verifier.devices_free(devices, visit=visit),
         )
         return _Verified(outcome, settled, answer, free)
 
     def _expect(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> None:
         """Start timing until a new process uses the devices that the old ones used."""
-        if self._newcomers is not None and done.outcome.result.restarted and visit.was_occupied:
-            self._newcomers.expect(
+        if self._reattach_timer is not None and done.outcome.result.restarted and visit.was_occupied:
+            self._reattach_timer.expect(
                 done.plan.id,
                 strategy=done.plan.strategy,
                 devices=devices or frozenset(),
-                containers=done.outcome.survivors.values(),
+                containers=done.outcome.current.values(),
             )
 
     def _expect_step(self, done: _Done) -> None:
@@ -354,11 +354,11 @@ class RestartExecutor:
         if self._next_steps is None:
             return
         plan = done.plan
-        new = {name: container for name, container in done.outcome.survivors.items() if container not in plan.old}
+        new = {name: container for name, container in done.outcome.current.items() if container not in plan.old}
         self._next_steps.expect(
             plan.id,
             strategy=plan.strategy,
-            pod=self._outside.pods.pods().get(plan.target.pod.uid),
+            pod=self._dependencies.pods.pods().get(plan.target.pod.uid),
             old=plan.old,
             successors={name: new.get(name) for name in plan.names},
             fault_age=self._now() - done.cause.happened_at,
@@ -402,9 +402,9 @@ class RestartExecutor:
             checks=checks,
             settled=settled,
         )
-        self._outside.reporter.set(plan.target.pod, condition)
+        self._dependencies.reporter.set(plan.target.pod, condition)
         if settled:
-            self._outside.announcements.record(event_messages.of_restart(plan.target, condition, now=self._now()))
+            self._dependencies.event_recorder.record(event_messages.of_restart(plan.target, condition, now=self._now()))
         log.info(
             "restart.finished" if settled else "restart.acted",
             restart=plan.id,

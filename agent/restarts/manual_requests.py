@@ -38,28 +38,28 @@ class ManualRestarts:
     def __init__(
         self,
         *,
-        ledger: VerdictStore,
+        verdict_store: VerdictStore,
         pods: ports.Pods,
         devices: ports.Devices,
         holders: ports.Holders,
         access: aio.Promise[RuntimeAccess],
         lacking: Callable[[], str],
         now: Callable[[], float] = time.time,
-        patience: float = 600.0,
+        timeout: float = 600.0,
         ask_again: float = 1.0,
         watch_delay: float = 5.0,
     ) -> None:
-        """``lacking`` returns why there is no runtime; ``patience`` is for how many seconds a request waits for one.
+        """``lacking`` returns why there is no runtime; ``timeout`` is for how many seconds a request waits for one.
 
         ``watch_delay``: for how many seconds the watch may report a pod as Pending that a client has seen running.
         """
-        self._ledger = ledger
+        self._verdict_store = verdict_store
         self._pods = pods
         self._devices = devices
         self._holders = holders
         self._lacking = lacking
         self._now = now
-        self._patience = patience
+        self._timeout = timeout
         self._ask_again = ask_again
         self._watch_delay = watch_delay
         self._access = access
@@ -87,7 +87,7 @@ class ManualRestarts:
         """
         asked_at = self._now()
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 restarts = await self._runtime(followed)
                 await self._seen_running(target)
                 held = await self._held(target, followed)
@@ -101,7 +101,7 @@ class ManualRestarts:
                 code=CODE,
                 message=f"request of {requester}",
                 happened_at=asked_at,
-                action=self._ledger.worst_action(devices, inventory=inventory),
+                action=self._verdict_store.worst_action(devices, inventory=inventory),
             )
 
         await restarts.handle(Request(target=target, cause=cause, devices=held, asked=asked, followed=followed))
@@ -138,9 +138,9 @@ class ManualRestarts:
         return convert.held_by(target, await self._holders.current(max_age=self._ask_again))
 
     def _all_usable(self) -> bool:
-        action = self._ledger.worst_action(self._ledger.devices(), inventory=self._devices.inventory)
+        action = self._verdict_store.worst_action(self._verdict_store.devices(), inventory=self._devices.inventory)
         return action.leaves_device_usable
 
 
 def _hold(followed: progress.Progress, reason: Reason, detail: str) -> None:
-    followed.notify(progress.Decided(admission.Decision(admission.Verb.HOLD, reason, detail)))
+    followed.notify(progress.Decided(admission.Decision(admission.Verb.POSTPONE, reason, detail)))

@@ -32,7 +32,7 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
 
     def __init__(
         self,
-        outside: Dependencies,
+        dependencies: Dependencies,
         plan: _Plan_co,
         *,
         followed: progress.Progress = progress.NO_FOLLOWER,
@@ -40,8 +40,8 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
     ) -> None:
         self.plan = plan
         self.followed = followed
-        self._outside = outside
-        self._preparation = StartPreparation.of(outside.actuators.tools, plan.specs, sweep=plan.sweep)
+        self._dependencies = dependencies
+        self._preparation = StartPreparation.of(dependencies.actuators.tools, plan.specs, shm_cleanup=plan.shm_cleanup)
         self._holding = holding
 
     @abc.abstractmethod
@@ -65,7 +65,7 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
         Nothing is created or cleaned, because that may be what fails; kubelet starts containers that have ended. The
         outcome is UNFINISHED if the undo does not finish either; otherwise its detail is ``why``.
         """
-        bare = execution_of(self._outside, self.plan.bare(), followed=self.followed, holding=self._holding)
+        bare = execution_of(self._dependencies, self.plan.bare(), followed=self.followed, holding=self._holding)
         for _ in range(_TRIES_TO_TAKE_BACK):
             with contained.within(contained.Part.RESTART, self.plan.target):
                 outcome = await bare.carry_out(resolution=steps.Resolution.UNDO)
@@ -88,14 +88,14 @@ class _Swaps(PlanExecution[SwapPlan]):
     _is_again = False
 
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
-        swapper, is_again = self._outside.actuators.swap, self._is_again
+        swapper, is_again = self._dependencies.actuators.swap, self._is_again
         self._is_again = True
         outcome = outcomes.together(
             await turns.side_by_side(
                 *(
                     swapper.carry_out(
                         swap.intent,
-                        material=swap.material,
+                        successor_spec=swap.successor_spec,
                         resolution=resolution,
                         followed=self.followed,
                         seen=None if is_again else swap.seen,
@@ -109,11 +109,11 @@ class _Swaps(PlanExecution[SwapPlan]):
         return self._noted(outcome)
 
     async def resolve(self, outcome: Outcome) -> Outcome:
-        swapper = self._outside.actuators.swap
+        swapper = self._dependencies.actuators.swap
         again = outcomes.together(
             await aio.side_by_side(
                 *(
-                    swapper.carry_out(swap.intent, material=None, followed=self.followed, holding=self._holding)
+                    swapper.carry_out(swap.intent, successor_spec=None, followed=self.followed, holding=self._holding)
                     for swap in self.plan.swaps
                 )
             )
@@ -122,23 +122,26 @@ class _Swaps(PlanExecution[SwapPlan]):
         if again.result is Result.ADOPTED:
             changed = self._preparation.adopted()
             notes = tuple(changed.get(note, note) for note in notes)
-        return replace(outcome, result=again.result, survivors={**outcome.survivors, **again.survivors}, notes=notes)
+        return replace(outcome, result=again.result, current={**outcome.current, **again.current}, notes=notes)
 
     async def released(self) -> None:
         assert self._holding is not None
-        swapper, holding = self._outside.actuators.swap, self._holding
+        swapper, holding = self._dependencies.actuators.swap, self._holding
         await aio.side_by_side(
-            *(swapper.released(swap.intent, material=swap.material, holding=holding) for swap in self.plan.swaps)
+            *(
+                swapper.released(swap.intent, successor_spec=swap.successor_spec, holding=holding)
+                for swap in self.plan.swaps
+            )
         )
 
     async def give_back(self) -> None:
-        swapper = self._outside.actuators.swap
+        swapper = self._dependencies.actuators.swap
         await aio.side_by_side(*(swapper.give_back(swap.intent) for swap in self.plan.swaps))
 
 
 class _Program(PlanExecution[ProcessPlan]):
     async def carry_out(self, *, resolution: steps.Resolution = steps.Resolution.FINISH) -> Outcome:
-        actuator = self._outside.actuators.process
+        actuator = self._dependencies.actuators.process
         return await actuator.carry_out(
             self.plan.intent, resolution=resolution, followed=self.followed, holding=self._holding
         )
@@ -146,14 +149,14 @@ class _Program(PlanExecution[ProcessPlan]):
     async def resolve(self, outcome: Outcome) -> Outcome:
         """Check that the container still runs. Kubelet makes another one after its end, but none next to it."""
         try:
-            container = await self._outside.runtime.container_status(self.plan.intent.container)
+            container = await self._dependencies.runtime.container_status(self.plan.intent.container)
         except CriError:
             return outcome
         ended = container.state is not ContainerState.RUNNING
         return replace(outcome, result=Result.SUCCESSOR_EXITED) if ended else outcome
 
     async def released(self) -> None:
-        await self._outside.actuators.process.released(self.plan.intent)
+        await self._dependencies.actuators.process.released(self.plan.intent)
 
 
 class _WholePod(PlanExecution[PodRestartPlan]):
@@ -161,9 +164,9 @@ class _WholePod(PlanExecution[PodRestartPlan]):
         return self._noted(await self._carry_out(resolution=resolution, starts=True))
 
     async def _carry_out(self, *, resolution: steps.Resolution, starts: bool) -> Outcome:
-        return await self._outside.actuators.pods.carry_out(
+        return await self._dependencies.actuators.pods.carry_out(
             self.plan.intent,
-            materials=self.plan.materials if starts else None,
+            successor_specs=self.plan.successor_specs if starts else None,
             pre_stop_hooks=runtime_state.pre_stop_hooks(self.plan.pod),
             resolution=resolution,
             followed=self.followed,
@@ -176,20 +179,20 @@ class _WholePod(PlanExecution[PodRestartPlan]):
         again = await self._carry_out(resolution=steps.Resolution.FINISH, starts=starts)
         if again.result is Result.UNFINISHED:
             return outcome
-        return replace(outcome, survivors=again.survivors)
+        return replace(outcome, current=again.current)
 
     async def released(self) -> None:
         """Run the hooks and links of its containers. Kubelet does this for the containers that it starts."""
         assert self._holding is not None
-        actuator = self._outside.actuators.pods
-        await actuator.released(self.plan.intent, materials=self.plan.materials, holding=self._holding)
+        actuator = self._dependencies.actuators.pods
+        await actuator.released(self.plan.intent, successor_specs=self.plan.successor_specs, holding=self._holding)
 
 
 AnyExecution = PlanExecution[RestartPlan]
 
 
 def execution_of(
-    outside: Dependencies,
+    dependencies: Dependencies,
     plan: RestartPlan,
     *,
     followed: progress.Progress = progress.NO_FOLLOWER,
@@ -198,9 +201,9 @@ def execution_of(
     """Return what executes a plan (see ``PlanExecution``)."""
     match plan:
         case SwapPlan():
-            return _Swaps(outside, plan, followed=followed, holding=holding)
+            return _Swaps(dependencies, plan, followed=followed, holding=holding)
         case ProcessPlan():
-            return _Program(outside, plan, followed=followed, holding=holding)
+            return _Program(dependencies, plan, followed=followed, holding=holding)
         case PodRestartPlan():
-            return _WholePod(outside, plan, followed=followed, holding=holding)
+            return _WholePod(dependencies, plan, followed=followed, holding=holding)
     raise AssertionError(f"no strategy has such a plan: {plan}")

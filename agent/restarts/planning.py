@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 async def prepare(
-    outside: Dependencies,
+    dependencies: Dependencies,
     decision: admission.Decision,
     *,
     target: runtime_state.RuntimeState,
@@ -51,12 +51,12 @@ async def prepare(
     spec = SPECS[decision.strategy]
     if spec.scope is Scope.CONTAINERS:
         return await _prepare_swap(
-            outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
+            dependencies, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
         )
     if spec.scope is Scope.PROGRAM:
         return _prepare_process(decision, target=target, reason=reason, now=now)
     ref = target.view.ref
-    plan = await runtime_state.plan(outside.runtime, pod)
+    plan = await runtime_state.plan(dependencies.runtime, pod)
     intent = intents.PodIntent(
         id=_new_id(),
         target=ref,
@@ -68,23 +68,27 @@ async def prepare(
         grace_seconds=0.0 if spec.kills else decision.grace_seconds,
         trigger=_trigger(pod, plan=plan, preferred=ref.name) if spec.kills else None,
     )
-    materials: Mapping[str, SuccessorSpec] | None = None
+    successor_specs: Mapping[str, SuccessorSpec] | None = None
     if spec.starts_containers:
-        materials = await runtime_state.materials(outside.runtime, intent, pod=pod, processes=outside.processes)
-    sweep = _sweep(pod.annotations, materials=(materials or {}).values())
+        successor_specs = await runtime_state.successor_specs(
+            dependencies.runtime, intent, pod=pod, processes=dependencies.processes
+        )
+    shm_cleanup = _shm_cleanup(pod.annotations, successor_specs=(successor_specs or {}).values())
     of_target = pod.container(ref.name)
     count = of_target.restart_count + 1 if of_target is not None else 1
-    if materials is not None:
-        count = materials[ref.name].successor.restart_count
-        materials = {
+    if successor_specs is not None:
+        count = successor_specs[ref.name].successor.restart_count
+        successor_specs = {
             name: replace(
-                material,
-                emptying=_emptying(material, after=_young_deaths(crashes, material, pod=pod, container=name)),
-                keeping=_keeping_in_rerun(material, pod=pod, intent=intent, container=name),
+                successor_spec,
+                emptying=_emptying(
+                    successor_spec, after=_young_deaths(crashes, successor_spec, pod=pod, container=name)
+                ),
+                keeping=_keeping_in_rerun(successor_spec, pod=pod, intent=intent, container=name),
             )
-            for name, material in materials.items()
+            for name, successor_spec in successor_specs.items()
         }
-    return restart_plan.PodRestartPlan(ref, count, intent, pod, materials, sweep=sweep)
+    return restart_plan.PodRestartPlan(ref, count, intent, pod, successor_specs, shm_cleanup=shm_cleanup)
 
 
 def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> NameAhead | None:
@@ -100,52 +104,54 @@ def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> Na
             sandbox_config=clone.sandbox_config(sandbox),
         )
     except clone.CloneRefusedError:
-        return None  # the decision tells why
+        return None  # the decision has the reason
 
 
-async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
+async def resume(dependencies: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
     """Build the plan of a restart that a previous agent started. Raises CriError."""
-    pod = outside.pods.pods().get(intent.target.pod.uid)
+    pod = dependencies.pods.pods().get(intent.target.pod.uid)
     if isinstance(intent, intents.PodIntent):
         return restart_plan.PodRestartPlan(intent.target, 0, intent, pod)
     if isinstance(intent, intents.ProcessIntent):
         return bare(intent)
-    views = await outside.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
+    views = await dependencies.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
     if all(view.id != intent.old for view in views):  # kubelet's GC removed it, and its config
         return bare(intent)
-    info = await outside.runtime.container_status(intent.old)
+    info = await dependencies.runtime.container_status(intent.old)
     try:
-        material = await runtime_state.material(
-            outside.runtime, info, intent=intent, pod=pod, processes=outside.processes
+        successor_spec = await runtime_state.successor_spec(
+            dependencies.runtime, info, intent=intent, pod=pod, processes=dependencies.processes
         )
     except clone.CloneRefusedError as error:
         log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
         return bare(intent)
-    annotations = pod.annotations if pod is not None else material.sandbox_config.annotations
-    sweep = keeping = None
+    annotations = pod.annotations if pod is not None else successor_spec.sandbox_config.annotations
+    shm_cleanup = keeping = None
     with contextlib.suppress(options.BadAnnotationError):  # the annotations have changed since the start
-        keeping = _keeping_in_swap(material, annotations, intent=intent)
+        keeping = _keeping_in_swap(successor_spec, annotations, intent=intent)
     with contextlib.suppress(options.BadAnnotationError):
         if len(options.parse(annotations).containers) <= 1:  # the state of others is unknown
-            sweep = _sweep(annotations, materials=[material])
-    emptying = _emptying(material, after=intent.empty_cache_after)
-    swap = restart_plan.Swap(intent, replace(material, emptying=emptying, keeping=keeping))
-    return restart_plan.SwapPlan(intent.target, 0, (swap,), sweep=sweep)
+            shm_cleanup = _shm_cleanup(annotations, successor_specs=[successor_spec])
+    emptying = _emptying(successor_spec, after=intent.empty_cache_after)
+    swap = restart_plan.Swap(intent, replace(successor_spec, emptying=emptying, keeping=keeping))
+    return restart_plan.SwapPlan(intent.target, 0, (swap,), shm_cleanup=shm_cleanup)
 
 
-async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyIntent]) -> restart_plan.RestartPlan:
+async def plan_from_journal(
+    dependencies: Dependencies, opened: Sequence[intents.AnyIntent]
+) -> restart_plan.RestartPlan:
     """Build one plan from all intents that a previous agent opened for a pod's restart.
 
     Raises CriError.
     """
-    made = [await resume(outside, intent) for intent in opened]
+    made = [await resume(dependencies, intent) for intent in opened]
     first, parts = made[0], [plan for plan in made if isinstance(plan, restart_plan.SwapPlan)]
     if not isinstance(first, restart_plan.SwapPlan):
         return first
     swaps = tuple(swap for part in parts for swap in part.swaps)
-    places = tuple(place for part in parts if part.sweep is not None for place in part.sweep.places)
-    sweep = shm.Request(places, tuple(swap.intent.target.name for swap in swaps)) if places else None
-    return replace(first, swaps=swaps, sweep=sweep)
+    places = tuple(place for part in parts if part.shm_cleanup is not None for place in part.shm_cleanup.places)
+    shm_cleanup = shm.Request(places, tuple(swap.intent.target.name for swap in swaps)) if places else None
+    return replace(first, swaps=swaps, shm_cleanup=shm_cleanup)
 
 
 def bare(intent: intents.AnyIntent) -> restart_plan.RestartPlan:
@@ -176,7 +182,7 @@ def _prepare_process(
 
 
 async def _prepare_swap(
-    outside: Dependencies,
+    dependencies: Dependencies,
     decision: admission.Decision,
     *,
     target: runtime_state.RuntimeState,
@@ -191,7 +197,7 @@ async def _prepare_swap(
     for name, order in decision.orders.items():
         found = target
         if name != target.view.ref.name:
-            sibling = await runtime_state.find(outside.runtime, ContainerRef(pod=pod.ref, name=name))
+            sibling = await runtime_state.find(dependencies.runtime, ContainerRef(pod=pod.ref, name=name))
             if sibling is None or (sibling.info.state is not ContainerState.RUNNING and not ended_too):
                 continue  # the fault did not hit it, and kubelet starts what does not run
             exited = sibling.info.state is ContainerState.EXITED
@@ -209,51 +215,51 @@ async def _prepare_swap(
             created_at=now,
             grace_seconds=decision.grace_seconds,
         )
-        material = await runtime_state.material(
-            outside.runtime, found.info, intent=intent, pod=pod, processes=outside.processes
+        successor_spec = await runtime_state.successor_spec(
+            dependencies.runtime, found.info, intent=intent, pod=pod, processes=dependencies.processes
         )
-        after = _young_deaths(crashes, material, pod=pod, container=name)
+        after = _young_deaths(crashes, successor_spec, pod=pod, container=name)
         intent = replace(intent, empty_cache_after=after)
-        material = replace(
-            material,
-            emptying=_emptying(material, after=after),
-            keeping=_keeping_in_swap(material, pod.annotations, intent=intent),
+        successor_spec = replace(
+            successor_spec,
+            emptying=_emptying(successor_spec, after=after),
+            keeping=_keeping_in_swap(successor_spec, pod.annotations, intent=intent),
             overlap_request=_overlap(pod, several=len(decision.orders) > 1),
         )
-        made.append((intent, material, found.siblings))
+        made.append((intent, successor_spec, found.siblings))
         if found is target:
-            count = material.successor.restart_count
-    sweep = _sweep(
+            count = successor_spec.successor.restart_count
+    shm_cleanup = _shm_cleanup(
         pod.annotations,
-        materials=[material for _, material, _ in made],
+        successor_specs=[successor_spec for _, successor_spec, _ in made],
         waits_for=[intent.target.name for intent, _, _ in made],
     )
-    swaps = tuple(restart_plan.Swap(intent, material, siblings) for intent, material, siblings in made)
-    return restart_plan.SwapPlan(target.view.ref, count, swaps, sweep=sweep)
+    swaps = tuple(restart_plan.Swap(intent, successor_spec, siblings) for intent, successor_spec, siblings in made)
+    return restart_plan.SwapPlan(target.view.ref, count, swaps, shm_cleanup=shm_cleanup)
 
 
-def _sweep(
-    annotations: Mapping[str, str], *, materials: Iterable[SuccessorSpec], waits_for: Iterable[str] = ()
+def _shm_cleanup(
+    annotations: Mapping[str, str], *, successor_specs: Iterable[SuccessorSpec], waits_for: Iterable[str] = ()
 ) -> shm.Request | None:
     """Return the cleanup before the start; None if the pod's annotations do not request one."""
     if options.Clean.SHM not in options.clean(annotations):
         return None
-    return shm.Request(tuple(material.shared_memory for material in materials), tuple(waits_for))
+    return shm.Request(tuple(successor_spec.shared_memory for successor_spec in successor_specs), tuple(waits_for))
 
 
-def _young_deaths(crashes: cache.Crashes, material: SuccessorSpec, *, pod: PodView, container: str) -> int:
+def _young_deaths(crashes: cache.Crashes, successor_spec: SuccessorSpec, *, pod: PodView, container: str) -> int:
     """Return the number of young deaths because of which a container's cache is emptied; 0: it is kept."""
     decision = cache.decide(
-        crashes, container=container, found=material.compile_cache, pod_options=options.parse(pod.annotations)
+        crashes, container=container, found=successor_spec.compile_cache, pod_options=options.parse(pod.annotations)
     )
     log.debug("cache.decided", pod=str(pod.ref), container=container, reason=decision.reason.value)
     return decision.young_deaths if decision.empties else 0
 
 
-def _emptying(material: SuccessorSpec, *, after: int) -> cache.Request | None:
-    if not after or isinstance(material.compile_cache, cache.NotOurs):
+def _emptying(successor_spec: SuccessorSpec, *, after: int) -> cache.Request | None:
+    if not after or isinstance(successor_spec.compile_cache, cache.NotOurs):
         return None
-    return cache.Request(material.compile_cache, young_deaths=after)
+    return cache.Request(successor_spec.compile_cache, young_deaths=after)
 
 
 def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:
@@ -263,23 +269,23 @@ def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:
 
 
 def _keeping(
-    material: SuccessorSpec, annotations: Mapping[str, str], *, container: str, old: ContainerId, refused: str
+    successor_spec: SuccessorSpec, annotations: Mapping[str, str], *, container: str, old: ContainerId, refused: str
 ) -> keep.Request | None:
     """Return what a successor keeps; None if the pod's annotations do not request it. Raises BadAnnotationError."""
     paths = options.kept_paths(annotations)
-    return keep.Request(container, paths, old, material.mount_points, refused=refused) if paths else None
+    return keep.Request(container, paths, old, successor_spec.mount_points, refused=refused) if paths else None
 
 
 def _keeping_in_swap(
-    material: SuccessorSpec, annotations: Mapping[str, str], *, intent: intents.Intent
+    successor_spec: SuccessorSpec, annotations: Mapping[str, str], *, intent: intents.Intent
 ) -> keep.Request | None:
     """Return what a container's successor keeps in a swap."""
-    refused = keep.obstacle_of_swap(intent.order, has_snapshots=material.original is None)
-    return _keeping(material, annotations, container=intent.target.name, old=intent.old, refused=refused)
+    refused = keep.obstacle_of_swap(intent.order, has_snapshots=successor_spec.original is None)
+    return _keeping(successor_spec, annotations, container=intent.target.name, old=intent.old, refused=refused)
 
 
 def _keeping_in_rerun(
-    material: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
+    successor_spec: SuccessorSpec, *, pod: PodView, intent: intents.PodIntent, container: str
 ) -> keep.Request | None:
     """Return what a container's successor keeps in a rerun."""
     planned = next(each for each in intent.plan if each.name == container)
@@ -287,7 +293,7 @@ def _keeping_in_rerun(
     order = intents.SwapOrder.of(policy=pod.policy_of(container), grace_seconds=intent.grace_seconds)
     is_restarted = order.exit_is_restarted and spec is not None and not spec.restart_rules
     refused = keep.obstacle_of_rerun(role=planned.role, exit_is_restarted=is_restarted)
-    return _keeping(material, pod.annotations, container=container, old=planned.old[-1], refused=refused)
+    return _keeping(successor_spec, pod.annotations, container=container, old=planned.old[-1], refused=refused)
 
 
 def _trigger(pod: PodView, *, plan: Sequence[intents.Planned], preferred: str) -> ContainerId | None:

@@ -35,7 +35,7 @@ class _Expected:
 class DeviceReattachTimer:
     """Find the new processes of restarted containers.
 
-    Seconds: ``period`` between two queries, ``patience`` before one restart is dropped.
+    Seconds: ``period`` between two queries, ``timeout`` before one restart is dropped.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class DeviceReattachTimer:
         processes: ports.DeviceProcesses,
         metrics: Metrics,
         period: float = 0.5,
-        patience: float = 600.0,
+        timeout: float = 600.0,
     ) -> None:
         self._driver = driver
         self._processes = processes
         self._metrics = metrics
         self._period = period
-        self._patience = patience
+        self._timeout = timeout
         self._expected: list[_Expected] = []
         self._some = asyncio.Event()
 
@@ -84,8 +84,8 @@ class DeviceReattachTimer:
                 log.info("restart.on_device", restart=each.restart, milliseconds=round(took * 1000, 1))
                 self._metrics.restart_phase.labels(each.strategy.value, ON_DEVICE_PHASE).observe(took)
                 self._expected.remove(each)
-            elif took >= self._patience:
-                log.info("restart.not_on_device", restart=each.restart, seconds=self._patience)
+            elif took >= self._timeout:
+                log.info("restart.not_on_device", restart=each.restart, seconds=self._timeout)
                 self._expected.remove(each)
 
     def _containers(self, use: DeviceUse) -> frozenset[ContainerId]:

@@ -22,7 +22,7 @@ from kubemend.common.contained import Part
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE = verifier.Patience(kubelet=5.0, pod=5.0)
+_TIMEOUTS = verifier.Timeouts(kubelet=5.0, pod=5.0)
 """Shorter than after a restart of this agent, because nothing new starts during the replay."""
 
 _API_PATIENCE = 5.0
@@ -48,18 +48,18 @@ class Recovery:
     def __init__(
         self,
         *,
-        outside: Dependencies,
+        dependencies: Dependencies,
         store: Store,
         now: Callable[[], float],
-        patience: verifier.Patience = _PATIENCE,
+        timeouts: verifier.Timeouts = _TIMEOUTS,
         spared: Collection[PodUid] = (),
     ) -> None:
         """``spared``: pods that a round holds. The round finishes their restarts."""
-        self._outside = outside
+        self._dependencies = dependencies
         self._store = store
         self._now = now
         self._spared = frozenset(spared)
-        self._aftermath = verifier.RestartVerifier(outside=outside, patience=patience)
+        self._verifier = verifier.RestartVerifier(dependencies=dependencies, timeouts=timeouts)
 
     async def run(self) -> int:
         """Finish or undo every open intent; return how many there were.
@@ -71,7 +71,7 @@ class Recovery:
         """
         opened = await self._store.unfinished()
         unfinished = [intent for intent in opened if intent.target.pod.uid not in self._spared]
-        views = await self._outside.runtime.list_containers()
+        views = await self._dependencies.runtime.list_containers()
         owned = frozenset(intent.id for intent in opened) | await self._store.quarantined()
         lost = await self._mine(swap.orphans(views, owned=owned, now=self._now()))
         for orphan in lost:
@@ -84,7 +84,9 @@ class Recovery:
         return len(unfinished) + len(lost)
 
     async def _take_back_orphan(self, orphan: intents.Intent) -> None:
-        outcome = await execution_of(self._outside, planning.bare(orphan)).carry_out(resolution=steps.Resolution.UNDO)
+        outcome = await execution_of(self._dependencies, planning.bare(orphan)).carry_out(
+            resolution=steps.Resolution.UNDO
+        )
         log.warning("restart.orphan", restart=orphan.id, container=str(orphan.target), result=outcome.result.value)
 
     async def _mine(self, lost: Sequence[intents.Intent]) -> Sequence[intents.Intent]:
@@ -93,13 +95,13 @@ class Recovery:
         Simulated nodes share a runtime, so an apparent orphan may be another node's restart in progress. Kubelet ends a
         pod that the API server no longer has.
         """
-        if lost and not self._outside.pods.synced:
+        if lost and not self._dependencies.pods.synced:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_API_PATIENCE):
-                    await self._outside.pods.until_synced()
-        if not self._outside.pods.synced:
+                    await self._dependencies.pods.until_synced()
+        if not self._dependencies.pods.synced:
             return lost
-        return [orphan for orphan in lost if orphan.target.pod.uid in self._outside.pods.pods()]
+        return [orphan for orphan in lost if orphan.target.pod.uid in self._dependencies.pods.pods()]
 
     async def _resume(self, intent: intents.AnyIntent) -> _Resumed | None:
         """Replay one intent; return None if that failed with an internal error.
@@ -121,7 +123,7 @@ class Recovery:
             await self._store.replay_ended(intent.id, failed=False)
             return resumed
         why = contained.why(work.error)
-        outcome = await execution_of(self._outside, planning.bare(intent)).take_back(why=why)
+        outcome = await execution_of(self._dependencies, planning.bare(intent)).take_back(why=why)
         if outcome.result is not Result.UNFINISHED:
             await self._close(intent, outcome)
         elif await self._store.replay_ended(intent.id, failed=True):
@@ -145,12 +147,12 @@ class Recovery:
             refusal = admission.Decision(admission.Verb.REFUSE, reason, detail)
             cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
             condition = pod_conditions.for_refusal(container=target.name, cause=cause, decision=refusal)
-            self._outside.reporter.set(target.pod, condition)
-            self._outside.announcements.record(event_messages.of_restart(target, condition, now=self._now()))
+            self._dependencies.reporter.set(target.pod, condition)
+            self._dependencies.event_recorder.record(event_messages.of_restart(target, condition, now=self._now()))
 
     async def _replay(self, intent: intents.AnyIntent) -> _Resumed:
         stale = self._now() - intent.created_at > STALE_AFTER
-        resumed = execution_of(self._outside, await planning.resume(self._outside, intent))
+        resumed = execution_of(self._dependencies, await planning.resume(self._dependencies, intent))
         outcome, proofs = await self._undone(resumed) if stale else await self._finished(resumed)
         restart_proof.log_resumed(resumed.plan, outcome, proofs, stale=stale)
         return _Resumed(intent, resumed, outcome)
@@ -160,14 +162,14 @@ class Recovery:
 
     async def _finished(self, resumed: AnyExecution) -> tuple[Outcome, Mapping[str, str]]:
         """Finish a restart behind its gates and a proof; return also each GPU's result, or why there is none."""
-        found = await restart_proof.of_resumed(self._outside, resumed.plan)
-        gates, devices = self._outside.actuators.tools.gates, found.devices or frozenset()
+        found = await restart_proof.of_resumed(self._dependencies, resumed.plan)
+        gates, devices = self._dependencies.actuators.tools.gates, found.devices or frozenset()
         async with gates.around(resumed.plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             await visit.remembered()
-            return await resumed.carry_out(), found.told(visit.proving)
+            return await resumed.carry_out(), found.by_device(visit.proving)
 
     async def _verified(self, resumed: _Resumed) -> Outcome:
-        outcome, checks = await self._aftermath.settle(resumed.execution, resumed.outcome)
+        outcome, checks = await self._verifier.wait_for_kubelet(resumed.execution, resumed.outcome)
         log.info(
             "restart.verified",
             restart=resumed.intent.id,

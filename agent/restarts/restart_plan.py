@@ -22,13 +22,14 @@ from kubemend.agent.restart.intents import Strategy
 class RestartPlan(abc.ABC):
     """A restart that was admitted.
 
-    ``restart_count`` is the target's count after it, ``sweep`` the shared memory to empty. ``stepped_down`` is why a
-    better strategy was not used, if its container could not be copied exactly.
+    - ``restart_count`` is the target's count after it
+    - ``shm_cleanup`` is the shared memory to empty
+    - ``stepped_down`` is why a better strategy was not used, if its container could not be copied exactly
     """
 
     target: ContainerRef
     restart_count: int
-    sweep: shm.Request | None = field(default=None, kw_only=True)
+    shm_cleanup: shm.Request | None = field(default=None, kw_only=True)
     stepped_down: str = field(default="", kw_only=True)
 
     @property
@@ -71,12 +72,12 @@ class RestartPlan(abc.ABC):
         return self
 
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
-        """Return the survivors that must keep running."""
-        return outcome.survivors
+        """Return the current containers that must keep running."""
+        return outcome.current
 
     def awaited(self, outcome: Outcome) -> frozenset[str]:
         """Return the names that kubelet has not started yet."""
-        return self.names - outcome.survivors.keys()
+        return self.names - outcome.current.keys()
 
     @property
     def id(self) -> str:
@@ -94,7 +95,7 @@ class Swap:
     """One container's swap. ``seen`` is the listing on which the decision is based."""
 
     intent: intents.Intent
-    material: SuccessorSpec | None
+    successor_spec: SuccessorSpec | None
     seen: Sequence[ContainerSummary] | None = None
 
 
@@ -127,10 +128,10 @@ class SwapPlan(RestartPlan):
 
     @property
     def specs(self) -> Mapping[str, SuccessorSpec]:
-        return {swap.intent.target.name: swap.material for swap in self.swaps if swap.material is not None}
+        return {swap.intent.target.name: swap.successor_spec for swap in self.swaps if swap.successor_spec is not None}
 
     def bare(self) -> RestartPlan:
-        return replace(self, swaps=tuple(Swap(swap.intent, None) for swap in self.swaps), sweep=None)
+        return replace(self, swaps=tuple(Swap(swap.intent, None) for swap in self.swaps), shm_cleanup=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +159,11 @@ class ProcessPlan(RestartPlan):
 
 @dataclass(frozen=True, slots=True)
 class PodRestartPlan(RestartPlan):
-    """Restart a whole pod. ``materials`` None: kubelet starts the missing containers (a replay, a reset, the rules)."""
+    """Restart a whole pod. Without ``successor_specs`` kubelet starts the missing containers (replay, reset, rules)."""
 
     intent: intents.PodIntent
     pod: PodView | None = None
-    materials: Mapping[str, SuccessorSpec] | None = None
+    successor_specs: Mapping[str, SuccessorSpec] | None = None
 
     @property
     def entries(self) -> tuple[intents.AnyIntent, ...]:
@@ -178,11 +179,11 @@ class PodRestartPlan(RestartPlan):
 
     @property
     def specs(self) -> Mapping[str, SuccessorSpec]:
-        return self.materials or {}
+        return self.successor_specs or {}
 
     @property
     def not_kept(self) -> str:
-        if self.materials is not None or self.pod is None:
+        if self.successor_specs is not None or self.pod is None:
             return ""
         try:
             paths = options.kept_paths(self.pod.annotations)
@@ -191,8 +192,8 @@ class PodRestartPlan(RestartPlan):
         return f"{', '.join(paths)} not kept: {keep.KUBELET}" if paths else ""
 
     def bare(self) -> RestartPlan:
-        return replace(self, materials=None, pod=None, sweep=None)
+        return replace(self, successor_specs=None, pod=None, shm_cleanup=None)
 
     def must_run(self, outcome: Outcome) -> Mapping[str, ContainerId]:
         lasting = {planned.name for planned in self.intent.plan if planned.role is not ContainerRole.INIT}
-        return {name: container for name, container in outcome.survivors.items() if name in lasting}
+        return {name: container for name, container in outcome.current.items() if name in lasting}

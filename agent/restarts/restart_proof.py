@@ -17,17 +17,22 @@ from kubemend.common import contained
 log = structlog.get_logger(__name__)
 
 RESUMED_SECONDS = 2.0
-"""Seconds for kubelet to tell which devices a resumed restart's containers hold, and for the driver to list them."""
+"""Seconds for kubelet to return a resumed restart's devices, and for the driver to list them."""
 
 
 def prepare(
-    outside: Dependencies, plan: RestartPlan, *, devices: frozenset[DeviceId] | None, device: str | None, attempt: int
+    dependencies: Dependencies,
+    plan: RestartPlan,
+    *,
+    devices: frozenset[DeviceId] | None,
+    device: str | None,
+    attempt: int,
 ) -> proofs.PreparedProof | None:
     """Return the proof of a plan's GPUs, ready to begin; None if nothing is proved, or on an internal error.
 
     ``device`` is the device at fault, ``attempt`` the number of the gang's round, 0 outside rounds.
     """
-    if outside.prover is None or not devices:
+    if dependencies.prover is None or not devices:
         return None
     subject = proofs.Subject(
         restart=plan.id,
@@ -39,7 +44,7 @@ def prepare(
         attempt=attempt,
     )
     with contained.within(contained.Part.VERIFICATION, plan.target):
-        return outside.prover.prepare(subject)
+        return dependencies.prover.prepare(subject)
     return None
 
 
@@ -55,22 +60,22 @@ class ResumedDevices:
     judge: device_health.Judge
     unproved: str = ""
 
-    def told(self, proving: proofs.Proving) -> Mapping[str, str]:
+    def by_device(self, proving: proofs.Proving) -> Mapping[str, str]:
         """Return each GPU's result or stable reason; under ``all`` the reason why none is proved."""
         return device_proof.by_device(proving.results) or ({"all": self.unproved} if self.unproved else {})
 
 
-async def of_resumed(outside: Dependencies, plan: RestartPlan, *, attempt: int = 0) -> ResumedDevices:
+async def of_resumed(dependencies: Dependencies, plan: RestartPlan, *, attempt: int = 0) -> ResumedDevices:
     """Find the devices of a restart that a previous agent has begun, and prepare their proof.
 
-    The journal has no device: the faults in the saved verdicts tell which GPUs are to be proved.
+    The journal has no device: the faults in the saved verdicts name the GPUs that must be proved.
     """
-    facts = outside.device_facts
+    facts = dependencies.device_facts
     if facts is None:
         return ResumedDevices(None, None, device_health.no_obstacle)
     devices = await facts.held(plan.target.pod, sorted(plan.names), timeout=RESUMED_SECONDS)
     if devices is None:
-        why = device_proof.DEVICES_UNKNOWN if outside.prover is not None else ""
+        why = device_proof.DEVICES_UNKNOWN if dependencies.prover is not None else ""
         return ResumedDevices(None, None, device_health.no_obstacle, why)
     if not devices:
         return ResumedDevices(devices, None, device_health.no_obstacle)
@@ -78,13 +83,13 @@ async def of_resumed(outside: Dependencies, plan: RestartPlan, *, attempt: int =
     cause = admission.Cause("Resumed", "a restart that a previous agent has begun", happened_at=0.0)
     return ResumedDevices(
         devices,
-        prepare(outside, plan, devices=devices, device=None, attempt=attempt),
+        prepare(dependencies, plan, devices=devices, device=None, attempt=attempt),
         lambda: admission.by_device(replace(cause, action=facts.action(devices))),
     )
 
 
 def log_resumed(plan: RestartPlan, outcome: Outcome, proofs: Mapping[str, str], *, stale: bool = False) -> None:
-    """Log a restart that a previous agent has begun. ``proofs`` is as ``ResumedDevices.told`` returns it."""
+    """Log a restart that a previous agent has begun. ``proofs`` is as ``ResumedDevices.by_device`` returns it."""
     log.warning(
         "restart.resumed",
         restart=plan.id,
@@ -96,7 +101,7 @@ def log_resumed(plan: RestartPlan, outcome: Outcome, proofs: Mapping[str, str], 
     )
 
 
-def noted(outcome: Outcome, proving: proofs.Proving, *, unproved: str = "") -> Outcome:
-    """Return the outcome with a line about the proof for people, if there is anything to tell."""
+def with_note(outcome: Outcome, proving: proofs.Proving, *, unproved: str = "") -> Outcome:
+    """Return the outcome with a line about the proof for people, if there is one."""
     note = device_proof.note(proving.results) or (f"no GPU was proved: {unproved}" if unproved else "")
     return replace(outcome, notes=(*outcome.notes, note)) if note else outcome

@@ -182,7 +182,7 @@ async def plan(runtime: ports.Runtime, pod: PodView) -> tuple[intents.Planned, .
     return tuple(found)
 
 
-async def material(
+async def successor_spec(
     runtime: ports.Runtime,
     info: ContainerStatus,
     *,
@@ -223,7 +223,7 @@ async def material(
     )
 
 
-async def materials(
+async def successor_specs(
     runtime: ports.Runtime, intent: intents.PodIntent, *, pod: PodView, processes: ports.Processes
 ) -> Mapping[str, SuccessorSpec]:
     """Return the spec of each container's successor, by name. Raises CriError, or CloneRefusedError."""
@@ -234,7 +234,7 @@ async def materials(
                 clone.CloneRefusal.NO_CONFIG, f"the runtime has no container {planned.name} to clone"
             )
         info = await runtime.container_status(planned.old[-1])
-        found[planned.name] = await material(
+        found[planned.name] = await successor_spec(
             runtime, info, intent=intent.of_container(planned), pod=pod, processes=processes
         )
     return found

@@ -42,11 +42,11 @@ log = structlog.get_logger(__name__)
 class Limits:
     """Limit restarts.
 
-    ``held``: seconds for which a request that cannot be decided is kept. ``parallel_pods``: pods whose restarts make
-    calls at the same time.
+    - ``retry_seconds``: for how long a request that cannot be decided is kept
+    - ``parallel_pods``: pods whose restarts make calls at the same time
     """
 
-    held: float = 600.0
+    retry_seconds: float = 600.0
     parallel_pods: int = 8
 
 
@@ -78,14 +78,14 @@ class Request:
     followed: progress.Progress = progress.NO_FOLLOWER
     withdrawn: Callable[[], Awaitable[str]] = _stands
     lapsed: Callable[[], Awaitable[str]] = _stands
-    held_back: bool = False
+    was_postponed: bool = False
     kind: FaultKind = FaultKind.OTHER
     part: RoundHooks | None = None
     gang_answered: bool = False
 
     async def why_gone(self) -> str:
         """Return why the cause no longer holds; "" while it does."""
-        return await self.withdrawn() or (await self.lapsed() if self.held_back else "")
+        return await self.withdrawn() or (await self.lapsed() if self.was_postponed else "")
 
 
 _ASK_AGAIN = 1.0
@@ -99,7 +99,7 @@ class RestartScheduler:
     def __init__(
         self,
         *,
-        outside: Dependencies,
+        dependencies: Dependencies,
         store: Store,
         metrics: Metrics,
         now: Callable[[], float],
@@ -110,12 +110,12 @@ class RestartScheduler:
         limits: Limits | None = None,
         storm: budgets.Window = budget.STORM,
         suspects: SuspicionTracker | None = None,
-        newcomers: DeviceReattachTimer | None = None,
+        reattach_timer: DeviceReattachTimer | None = None,
         next_steps: NextStepTimer | None = None,
         gangs: ports.Gangs = ports.NO_GANGS,
         since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
-        self._outside = outside
+        self._dependencies = dependencies
         self._metrics = metrics
         self._now = now
         self._since_boot = since_boot
@@ -131,22 +131,22 @@ class RestartScheduler:
         self._suspects = suspects
         self._gangs = gangs
         self._budgets = Budgets(store=store, now=now, storm=storm)
-        metrics.watch(BudgetGauges(self._budgets, pods=outside.pods, now=now))
-        self._performer = RestartExecutor(
-            outside=outside,
+        metrics.watch(BudgetGauges(self._budgets, pods=dependencies.pods, now=now))
+        self._executor = RestartExecutor(
+            dependencies=dependencies,
             store=store,
             metrics=metrics,
             now=now,
-            held=self._limits.held,
+            retry_seconds=self._limits.retry_seconds,
             suspects=suspects,
-            newcomers=newcomers,
+            reattach_timer=reattach_timer,
             next_steps=next_steps,
         )
 
     @property
     def quiet(self) -> asyncio.Event:
         """Is set while no restart is at work (``RestartExecutor``)."""
-        return self._performer.quiet
+        return self._executor.quiet
 
     async def handle(self, request: Request) -> None:
         """Handle one request to its end.
@@ -188,24 +188,24 @@ class RestartScheduler:
         with contained.within(contained.Part.RESTART, request.target):
             cause = request.cause()
         refusal = admission.Decision(admission.Verb.REFUSE, Reason.INTERNAL, contained.why(error))
-        self._announce(replace(request, cause=lambda: cause), refusal)
+        self._report(replace(request, cause=lambda: cause), refusal)
 
     async def resume(self, plan: RestartPlan, *, cause: admission.Cause, part: RoundHooks, holding: HoldSet) -> None:
         """Finish a restart that a previous agent started for a round."""
         uid = plan.target.pod.uid
-        async with self._locks.turn(uid, waiting=self._performer.expedite(uid)):
-            await self._performer.resume(plan, cause=cause, part=part, holding=holding)
+        async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
+            await self._executor.resume(plan, cause=cause, part=part, holding=holding)
 
     async def _is_handled_by_hub(self, request: Request) -> bool:
         """Return whether the hub handles the fault, or has decided against a restart."""
         cause = request.cause()
-        taken = await self._gangs.take(request.target, cause, kind=request.kind)
+        taken = await self._gangs.report_fault(request.target, cause, kind=request.kind)
         if taken is FaultAnswer.ROUND:
             log.info("restart.left_to_round", container=str(request.target), cause=cause.code)
         elif taken is FaultAnswer.NOTHING:
             detail = "the controller has decided that its gang is not restarted"
             refusal = admission.Decision(admission.Verb.REFUSE, Reason.LEFT_TO_GANG, detail)
-            self._announce(request, refusal)
+            self._report(request, refusal)
         return taken is not FaultAnswer.ALONE
 
     def _under_way(self, request: Request) -> ProgressFanout | None:
@@ -222,18 +222,18 @@ class RestartScheduler:
 
     async def _admission_loop(self, request: Request) -> None:
         clock = asyncio.get_running_loop().time
-        give_up_at = clock() + self._limits.held
+        give_up_at = clock() + self._limits.retry_seconds
         last_logged: tuple[Reason, float | None] | None = None
         while True:
             async with self._pod_turn(request), self._name_reserved(request):
-                decision = await self._once(request)
-            if decision.verb is not admission.Verb.HOLD:
+                decision = await self._admit(request)
+            if decision.verb is not admission.Verb.POSTPONE:
                 return
-            if decision.retry_at is not None and not request.held_back:
-                request = replace(request, held_back=True)
+            if decision.retry_at is not None and not request.was_postponed:
+                request = replace(request, was_postponed=True)
                 continue
             if (decision.reason, decision.retry_at) != last_logged:
-                self._announce(request, decision)
+                self._report(request, decision)
                 last_logged = decision.reason, decision.retry_at
             if clock() >= give_up_at and decision.retry_at is None:
                 log.warning("restart.timed_out", container=str(request.target), reason=decision.reason.value)
@@ -246,15 +246,15 @@ class RestartScheduler:
         if decision.retry_at is not None:
             wait = min(max(decision.retry_at - self._now(), 0.05), _LONGEST_WAIT)
         uid = request.target.pod.uid
-        before = self._outside.pods.pods().get(uid)
-        await self._outside.pods.wait_for(uid, lambda pod: pod is not before, timeout=wait)
+        before = self._dependencies.pods.pods().get(uid)
+        await self._dependencies.pods.wait_for(uid, lambda pod: pod is not before, timeout=wait)
 
     @contextlib.asynccontextmanager
     async def _pod_turn(self, request: Request) -> AsyncIterator[None]:
         """Wait for the pod's lock and a slot. A round's members need no slot: they wait for each other, held."""
         uid = request.target.pod.uid
         if request.part is not None:
-            async with self._locks.turn(uid, waiting=self._performer.expedite(uid)):
+            async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
                 yield
             return
         namespace = request.target.pod.namespace
@@ -273,7 +273,7 @@ class RestartScheduler:
         if ahead is None:
             yield
             return
-        swapper = self._outside.actuators.swap
+        swapper = self._dependencies.actuators.swap
         swapper.reserve_ahead(ahead)
         try:
             yield
@@ -286,54 +286,54 @@ class RestartScheduler:
             return None
         cause = request.cause()
         target = runtime_state.as_known(
-            self._outside.runtime, request.target, ended=cause, known=self._outside.events.containers()
+            self._dependencies.runtime, request.target, ended=cause, known=self._dependencies.events.containers()
         )
         if target is None:
             return None
-        pod = self._outside.pods.pods().get(request.target.pod.uid)
+        pod = self._dependencies.pods.pods().get(request.target.pod.uid)
         decision = admission.decide(
             self._facts(request, cause, pod, target=target, owner=admission.OwnerFacts()), now=self._now()
         )
         if decision.verb is not admission.Verb.ACT or request.target.name not in decision.orders:
             return None
-        return planning.name_ahead(self._outside.runtime, target)
+        return planning.name_ahead(self._dependencies.runtime, target)
 
-    async def _once(self, request: Request, *, launcher_failed: str = "") -> admission.Decision:
+    async def _admit(self, request: Request, *, launcher_failed: str = "") -> admission.Decision:
         """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read.
 
         ``launcher_failed``: why the container's launcher could not restart the program; empty if it has not tried.
         """
         cause = request.cause()
-        pod = self._outside.pods.pods().get(request.target.pod.uid)
+        pod = self._dependencies.pods.pods().get(request.target.pod.uid)
         try:
             by_round = request.part is not None
             target = await runtime_state.find(
-                self._outside.runtime,
+                self._dependencies.runtime,
                 request.target,
-                known=self._outside.events.containers(),
+                known=self._dependencies.events.containers(),
                 ended=cause.container if request.kind is FaultKind.EXIT and not by_round else None,
             )
             async with turns.waiting(after=turns.SLOW):  # the API server may be away
-                owner = await self._outside.owners.facts(pod, at_once=by_round) if pod is not None else None
+                owner = await self._dependencies.owners.facts(pod, at_once=by_round) if pod is not None else None
             await self._budgets.load()
             if launcher_failed and target is not None:
                 target = replace(target, launcher=process.Silent(launcher_failed))
             elif target is not None:
-                launcher = await runtime_state.launcher(self._outside.launchers, target.info)
+                launcher = await runtime_state.launcher(self._dependencies.launchers, target.info)
                 target = replace(target, launcher=launcher)
         except CriError as error:
-            return admission.Decision(admission.Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, str(error))
         except HistoryError as error:
-            return admission.Decision(admission.Verb.HOLD, Reason.JOURNAL_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
         facts = self._facts(request, cause, pod, target=target, owner=owner)
         decision = admission.decide(facts, now=self._now())
         if decision.verb is admission.Verb.ACT:
             assert target is not None
             return await self._act(request, facts, decision, target=target)
-        if decision.verb is admission.Verb.HOLD and (why := await request.why_gone()):
+        if decision.verb is admission.Verb.POSTPONE and (why := await request.why_gone()):
             decision = _withdrawn(request, why)
         if decision.verb is admission.Verb.REFUSE:
-            self._announce(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
+            self._report(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
         return decision
 
     def _facts(
@@ -360,7 +360,7 @@ class RestartScheduler:
         )
 
     def _runtime_facts(self, target: runtime_state.RuntimeState) -> admission.RuntimeFacts:
-        processes = self._outside.processes
+        processes = self._dependencies.processes
         now, since_boot = self._now(), self._since_boot()
         return target.facts(
             now=now,
@@ -392,7 +392,7 @@ class RestartScheduler:
         assert facts.pod is not None
         try:
             plan = await planning.prepare(
-                self._outside,
+                self._dependencies,
                 decision,
                 target=target,
                 pod=facts.pod,
@@ -404,36 +404,36 @@ class RestartScheduler:
         except clone.CloneRefusedError as error:
             return await self._without_clone(request, facts, target=target, why=str(error))
         except CriError as error:
-            return admission.Decision(admission.Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, str(error))
         if self._dry_run:
             refusal = replace(decision, verb=admission.Verb.REFUSE, reason=Reason.DRY_RUN)
-            self._announce(request, refusal)
+            self._report(request, refusal)
             return refusal
         if why := await request.why_gone():
             refusal = _withdrawn(request, why)
-            self._announce(request, refusal)
+            self._report(request, refusal)
             return refusal
         if (obstacle := admission.by_device(request.cause())) is not None:  # found since the decision
             if obstacle.verb is admission.Verb.REFUSE:
-                self._announce(request, obstacle)
+                self._report(request, obstacle)
             return obstacle
         not_copied = facts.runtime is not None and facts.runtime.not_cloneable is not None
         try:
-            outcome = await self._performer.perform(
+            outcome = await self._executor.execute(
                 replace(plan, stepped_down=decision.detail if not_copied else ""),
                 cause=facts.cause,
                 counted=counted,
                 devices=request.devices,
-                announce=lambda: self._announce(request, decision, restart=plan.id),
+                on_begun=lambda: self._report(request, decision, restart=plan.id),
                 judge=lambda: admission.by_device(request.cause()),
                 followed=request.followed,
                 part=request.part,
                 old_pid=target.info.pid,
             )
         except HistoryError as error:
-            return admission.Decision(admission.Verb.HOLD, Reason.JOURNAL_UNAVAILABLE, str(error))
+            return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
         if outcome.result is Result.STEPPED_DOWN:
-            return await self._once(request, launcher_failed=outcome.detail)
+            return await self._admit(request, launcher_failed=outcome.detail)
         if outcome.result is Result.NOT_ALIKE:
             return await self._without_clone(request, facts, target=target, why=outcome.detail)
         return decision
@@ -448,10 +448,10 @@ class RestartScheduler:
         if decision.verb is admission.Verb.ACT:
             return await self._act(request, facts, decision, target=target)
         if decision.verb is admission.Verb.REFUSE:
-            self._announce(request, decision)
+            self._report(request, decision)
         return decision
 
-    def _announce(
+    def _report(
         self, request: Request, decision: admission.Decision, *, restart: str | None = None, answered: bool = False
     ) -> None:
         """Log and count the decision, and publish a condition unless the pod never opted in.
@@ -481,10 +481,10 @@ class RestartScheduler:
             silent |= _KUBELETS
         if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
             condition = pod_conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
-            self._outside.reporter.set(request.target.pod, condition)
+            self._dependencies.reporter.set(request.target.pod, condition)
             message = event_messages.of_decision(request.target, decision, condition, now=self._now())
             if message is not None:
-                self._outside.announcements.record(message)
+                self._dependencies.event_recorder.record(message)
         if decision.reason is Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
             assert cause.device is not None
             self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)

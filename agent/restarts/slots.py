@@ -13,7 +13,7 @@ _NAMESPACES_LEAVE = 8
 
 
 class PodLocks:
-    """Hold a lock for each pod that a restart holds or waits for."""
+    """One lock for each pod that has a restart or a waiting one."""
 
     def __init__(self) -> None:
         self._locks: defaultdict[PodUid, asyncio.Lock] = defaultdict(asyncio.Lock)

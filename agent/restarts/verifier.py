@@ -22,10 +22,10 @@ from kubemend.agent.restarts.restart_plan import RestartPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds.
 
-    - ``kubelet``: until kubelet's status shows a swap's survivors.
+    - ``kubelet``: until kubelet's status shows a swap's current containers.
     - ``pod``: until a whole pod is up again.
     - ``devices``, ``api``: until the driver and the API server answer.
     """
@@ -39,15 +39,15 @@ class Patience:
 class RestartVerifier:
     """Verify restarts."""
 
-    def __init__(self, *, outside: Dependencies, patience: Patience | None = None) -> None:
-        self._outside = outside
-        self._patience = patience if patience is not None else Patience()
+    def __init__(self, *, dependencies: Dependencies, timeouts: Timeouts | None = None) -> None:
+        self._dependencies = dependencies
+        self._timeouts = timeouts if timeouts is not None else Timeouts()
 
     async def devices_answer(self, devices: frozenset[DeviceId] | None) -> Check:
         """Ask the driver whether the container's devices still answer; None: it is unknown which devices it holds."""
         if not devices:
             return verification.devices_answer(devices, answering=None)
-        answering = await self._outside.devices.answering(devices, timeout=self._patience.devices)
+        answering = await self._dependencies.devices.answering(devices, timeout=self._timeouts.devices)
         return verification.devices_answer(devices, answering=answering)
 
     async def devices_free(self, devices: frozenset[DeviceId] | None, *, visit: GateSession) -> Check:
@@ -56,8 +56,8 @@ class RestartVerifier:
             return device_release.unknown_devices()
         return device_release.check(await visit.judgement())
 
-    async def settle(self, execution: AnyExecution, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
-        """Wait until kubelet shows the survivors, and resolve any duplicate that it starts; then check once more.
+    async def wait_for_kubelet(self, execution: AnyExecution, outcome: Outcome) -> tuple[Outcome, Sequence[Check]]:
+        """Wait until kubelet shows the current containers, and resolve any duplicate that it starts; then check again.
 
         Kubelet never shows a successor as running that has exited already. In that case nothing is awaited, so that the
         container's next restart is not delayed.
@@ -66,8 +66,8 @@ class RestartVerifier:
         uid = plan.target.pod.uid
         loop = asyncio.get_running_loop()
         whole_pod = strategies.SPECS[plan.strategy].whole_pod
-        deadline = loop.time() + (self._patience.pod if whole_pod else self._patience.kubelet)
-        async with self._outside.events.subscribe(uid) as changes:
+        deadline = loop.time() + (self._timeouts.pod if whole_pod else self._timeouts.kubelet)
+        async with self._dependencies.events.subscribe(uid) as changes:
             outcome = await execution.resolve(outcome)
             while outcome.result is not Result.SUCCESSOR_EXITED and (left := deadline - loop.time()) > 0:
                 if await self._kubelet_agrees_first(plan, outcome, changes=changes, timeout=left):
@@ -82,16 +82,16 @@ class RestartVerifier:
         """Query the API server before this check fails: the last update from one that hangs proves nothing."""
 
         def check(pod: PodView | None) -> Check:
-            return verification.kubelet_agrees(pod, expected=outcome.survivors, awaited=awaited)
+            return verification.kubelet_agrees(pod, expected=outcome.current, awaited=awaited)
 
-        cached = check(self._outside.pods.pods().get(plan.target.pod.uid))
+        cached = check(self._dependencies.pods.pods().get(plan.target.pod.uid))
         if cached.state is not CheckState.FAILED:
             return cached
-        return check(await self._outside.pods.ask(plan.target.pod, timeout=self._patience.api))
+        return check(await self._dependencies.pods.ask(plan.target.pod, timeout=self._timeouts.api))
 
     async def _one_running(self, plan: RestartPlan, outcome: Outcome, *, awaited: frozenset[str]) -> Check:
         try:
-            seen = await self._outside.runtime.list_containers(pod_uid=plan.target.pod.uid)
+            seen = await self._dependencies.runtime.list_containers(pod_uid=plan.target.pod.uid)
         except CriError as error:
             return Check("one-running", CheckState.UNKNOWN, str(error))
         return verification.one_running(seen, expected=plan.must_run(outcome), awaited=awaited)
@@ -99,18 +99,18 @@ class RestartVerifier:
     async def _kubelet_agrees_first(
         self, plan: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]", timeout: float
     ) -> bool:
-        """Wait for kubelet's status to show the survivors, or for another container event.
+        """Wait for kubelet's status to show the current containers, or for another container event.
 
-        Return True when it shows them or the time is up, False when a survivor ends or another container appears.
+        Return True when it shows them or the time is up, False when a current container ends or another one appears.
         """
         complete = not plan.awaited(outcome)
 
-        def shows_survivors(pod: PodView) -> bool:
-            check = verification.kubelet_agrees(pod, expected=outcome.survivors)
+        def shows_current(pod: PodView) -> bool:
+            check = verification.kubelet_agrees(pod, expected=outcome.current)
             return complete and check.state is CheckState.PASSED
 
         agreed = asyncio.create_task(
-            self._outside.pods.wait_for(plan.target.pod.uid, shows_survivors, timeout=timeout),
+            self._dependencies.pods.wait_for(plan.target.pod.uid, shows_current, timeout=timeout),
             name=f"kubelet-agrees {plan.id}",
         )
         another = asyncio.create_task(_another(plan, outcome, changes=changes), name=f"another {plan.id}")
@@ -124,8 +124,8 @@ class RestartVerifier:
 
 
 async def _another(plan: RestartPlan, outcome: Outcome, *, changes: "asyncio.Queue[ContainerEvent]") -> None:
-    """Return when a survivor ends, or a container of the plan's names that is no survivor is created or started."""
-    known = set(outcome.survivors.values())
+    """Return when a current container ends, or another one of the plan's names is created or started."""
+    known = set(outcome.current.values())
     while True:
         event = await changes.get()
         if event.container.id in known:

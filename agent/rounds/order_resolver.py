@@ -33,10 +33,10 @@ class OrderResolver:
     """Resolve orders with the facts that this node knows."""
 
     def __init__(
-        self, *, outside: Dependencies, knowledge: DeviceFacts, bounds: NodePolicy, now: Callable[[], float]
+        self, *, dependencies: Dependencies, device_facts: DeviceFacts, bounds: NodePolicy, now: Callable[[], float]
     ) -> None:
-        self._outside = outside
-        self._knowledge = knowledge
+        self._dependencies = dependencies
+        self._device_facts = device_facts
         self._bounds = bounds
         self._now = now
 
@@ -64,9 +64,11 @@ class OrderResolver:
 
     async def selection(self, order: Order, pod: PodView) -> members.Selection:
         """Return the containers that the order concerns. Raises CriError."""
-        seen = members.newest(view for view in self._outside.events.containers() if view.ref.pod.uid == pod.ref.uid)
+        seen = members.newest(
+            view for view in self._dependencies.events.containers() if view.ref.pod.uid == pod.ref.uid
+        )
         ended = {name: view.id for name, view in seen.items() if view.state is ContainerState.EXITED}
-        infos = await asyncio.gather(*(self._outside.runtime.container_status(each) for each in ended.values()))
+        infos = await asyncio.gather(*(self._dependencies.runtime.container_status(each) for each in ended.values()))
         codes = {name: info.exit_code for name, info in zip(ended, infos, strict=True)}
         return members.select(pod, named=order.containers or _annotated(pod), seen=seen, exit_codes=codes)
 
@@ -74,7 +76,7 @@ class OrderResolver:
         """Return the restart request for a member's order."""
         order = member.order
         target = ContainerRef(pod=member.pod, name=selection.restarted[0])
-        allocations = await self._knowledge.holders.current(max_age=1.0)
+        allocations = await self._device_facts.holders.current(max_age=1.0)
         parts = [convert.held_by(ContainerRef(member.pod, name), allocations) for name in selection.restarted]
         known = [part for part in parts if part is not None]
         held = frozenset[DeviceId]().union(*known) if len(known) == len(parts) else None
@@ -95,9 +97,9 @@ class OrderResolver:
 
     def cause(self, member: MemberSession, held: frozenset[DeviceId] | None) -> admission.Cause:
         """Return the cause. Its action refuses the restart if a device needs more than one."""
-        ledger, inventory = self._knowledge.ledger, self._knowledge.devices.inventory
-        devices = gpu_keys(held, inventory=inventory) if held is not None else ledger.devices()
-        action = ledger.worst_action(devices, inventory=inventory)
+        verdict_store, inventory = self._device_facts.verdict_store, self._device_facts.devices.inventory
+        devices = gpu_keys(held, inventory=inventory) if held is not None else verdict_store.devices()
+        action = verdict_store.worst_action(devices, inventory=inventory)
         return admission.Cause(
             code=member.order.cause_code,
             message=member.order.cause_message,

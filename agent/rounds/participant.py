@@ -19,7 +19,7 @@ from kubemend.agent.actuator.hold.hold_set import Freezer, HoldSet
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.rounds import Order, Record, Standing
+from kubemend.agent.model.rounds import Order, Record, StepResult
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodRef, PodUid, PodView
 from kubemend.agent.restart.members import Selection
 from kubemend.agent.restart.reasons import Reason
@@ -37,7 +37,7 @@ from kubemend.common.coordination import OrderKind, StepPhase
 
 log = structlog.get_logger(__name__)
 
-Told = Callable[[Standing], None]
+OnResult = Callable[[StepResult], None]
 _MOST_ENDS = 4096
 _LAG = 2.0
 """Seconds by which this agent may learn of a pod later than the controller."""
@@ -49,16 +49,16 @@ class RoundParticipant:
     def __init__(
         self,
         *,
-        outside: Dependencies,
+        dependencies: Dependencies,
         store: Store,
         restarts: RestartScheduler,
         freezer: Freezer,
-        knowledge: DeviceFacts,
+        device_facts: DeviceFacts,
         clocks: Clocks,
         metrics: Metrics,
         bounds: NodePolicy | None = None,
     ) -> None:
-        self._outside = outside
+        self._dependencies = dependencies
         self._store = store
         self._restarts = restarts
         self._freezer = freezer
@@ -66,55 +66,60 @@ class RoundParticipant:
         self._metrics = metrics
         metrics.round_held.set_function(lambda: len(self.held()))
         self._orders = OrderResolver(
-            outside=outside, knowledge=knowledge, bounds=bounds if bounds is not None else NodePolicy(), now=clocks.now
+            dependencies=dependencies,
+            device_facts=device_facts,
+            bounds=bounds if bounds is not None else NodePolicy(),
+            now=clocks.now,
         )
-        self._guards = PreemptiveHolds(outside=outside, freezer=freezer)
+        self._preemptive_holds = PreemptiveHolds(dependencies=dependencies, freezer=freezer)
         self._members: dict[Key, MemberSession] = {}
         self._records = Records(store, now=clocks.now)
         self._ended: deque[ContainerId] = deque(maxlen=_MOST_ENDS)
         self._aborted: deque[Key] = deque(maxlen=_MOST_ENDS)
         self._resumed: list[MemberSession] = []
 
-    async def carry_out(self, order: Order, *, told: Told) -> None:
+    async def handle_order(self, order: Order, *, on_result: OnResult) -> None:
         """Run one member through a round: stopped, held, released, verified. Returns when the round has ended for it.
 
         Idempotent by round and pod: repeating an order extends the hold and reports the member's state again. An order
         of another round takes the pod over. An internal error ends this member's part only, and is reported.
         """
         with contained.within(Part.ROUND, f"{order.round} {order.pod}") as work:
-            await self._carry_out(order, told=told)
+            await self._handle_order(order, on_result=on_result)
         if work.error is not None and (order.round, order.pod) not in self._records.all:
             with contained.within(Part.ROUND, f"{order.round} {order.pod}"):
                 why = contained.why(work.error)
-                told(Standing(order.round, PodRef("", "", order.pod), StepPhase.FAILED, reason=INTERNAL, detail=why))
+                on_result(
+                    StepResult(order.round, PodRef("", "", order.pod), StepPhase.FAILED, reason=INTERNAL, detail=why)
+                )
 
-    async def _carry_out(self, order: Order, *, told: Told) -> None:
+    async def _handle_order(self, order: Order, *, on_result: OnResult) -> None:
         pod = await self._pod(order)
         key = order.round, order.pod
         if (member := self._members.get(key)) is not None:
-            member.told = told
-            member.hear(order)
-            if member.standing.phase is not StepPhase.STOPPING:
-                told(member.standing)
+            member.report_to(on_result)
+            member.renew(order)
+            if member.step_result.phase is not StepPhase.STOPPING:
+                on_result(member.step_result)
         elif (known := self._records.all.get(key)) is not None:
-            told(known.standing)
+            on_result(known.step_result)
         elif key in self._aborted:
-            told(Standing(order.round, PodRef("", "", order.pod), StepPhase.SELF_RELEASED, reason="Aborted"))
+            on_result(StepResult(order.round, PodRef("", "", order.pod), StepPhase.SELF_RELEASED, reason="Aborted"))
         elif pod is None:
-            await wait_terminated(order.pod, events=self._outside.events)
-            told(Standing(order.round, PodRef("", "", order.pod), StepPhase.GONE))
+            await wait_terminated(order.pod, events=self._dependencies.events)
+            on_result(StepResult(order.round, PodRef("", "", order.pod), StepPhase.GONE))
         else:
-            member = self._new(order, pod=pod.ref, told=told)
+            member = self._new(order, pod=pod.ref, on_result=on_result)
             await self._run_to_end(member, functools.partial(self._start, member, pod))
 
     def release(self, round_name: str, pods: Collection[PodUid]) -> None:
         """Release these members (none: all on this node); ignore members that are not in the round."""
-        self._end(round_name, pods, word=EndReason.RELEASED)
+        self._end(round_name, pods, end_reason=EndReason.RELEASED)
 
     def abort(self, round_name: str, pods: Collection[PodUid], *, reason: str) -> None:
         """Release held containers, and ignore an order that arrives later. No pods: all members on this node."""
         self._aborted += [(round_name, uid) for uid in pods if (round_name, uid) not in self._members]
-        self._end(round_name, pods, word=EndReason.ABORTED, reason=reason)
+        self._end(round_name, pods, end_reason=EndReason.ABORTED, reason=reason)
 
     @contextlib.asynccontextmanager
     async def guarding(self, failed: ContainerSummary) -> AsyncIterator[asyncio.Event]:
@@ -123,17 +128,17 @@ class RoundParticipant:
         The hold lasts for the block, or until a round takes it over; then the yielded event is set. A container that
         must not be held is not held.
         """
-        pod = self._outside.pods.pods().get(failed.ref.pod.uid)
+        pod = self._dependencies.pods.pods().get(failed.ref.pod.uid)
         if pod is None or self.busy(pod.ref.uid) or self._orders.why_not_held(pod) is not None:
             yield asyncio.Event()
             return
-        async with self._guards.over(failed) as taken_over:
+        async with self._preemptive_holds.hold(failed) as taken_over:
             yield taken_over
 
-    def standings(self) -> tuple[Standing, ...]:
+    def step_results(self) -> tuple[StepResult, ...]:
         """Return the state of every member that this node still remembers."""
-        finished = {key: record.standing for key, record in self._records.all.items()}
-        return tuple((finished | {key: member.standing for key, member in self._members.items()}).values())
+        finished = {key: record.step_result for key, record in self._records.all.items()}
+        return tuple((finished | {key: member.step_result for key, member in self._members.items()}).values())
 
     def held(self) -> frozenset[ContainerId]:
         """Return the containers that are held for a round."""
@@ -142,16 +147,16 @@ class RoundParticipant:
     def expects_end(self, container: ContainerId) -> bool:
         """Return whether a round ended, or is to end, the container."""
         under_way = (member.holding for member in self._members.values())
-        return container in self._ended or any(container in each.spared | each.held for each in under_way)
+        return container in self._ended or any(container in each.excluded | each.held for each in under_way)
 
     def busy(self, pod: PodUid) -> bool:
         """Return whether a round stops or holds the pod now."""
         return any(uid == pod and member.holding.on for (_, uid), member in self._members.items())
 
-    def tell_taken_up(self, told: Told) -> None:
+    def report_resumed(self, on_result: OnResult) -> None:
         """Set the callback that reports the members of a previous agent."""
         for member in self._resumed:
-            member.told = told
+            member.report_to(on_result)
 
     async def load(self) -> frozenset[PodUid]:
         """Resume the members of a previous agent; return the pods that are still held.
@@ -162,7 +167,7 @@ class RoundParticipant:
         records = await self._store.records()
         newest = {record.pod.uid: record for record in sorted(records, key=lambda record: record.written_at)}
         held: dict[str, float] = {
-            uid: record.heard_at for uid, record in newest.items() if record.is_under_way(boot=self._clocks.boot)
+            uid: record.renewed_at for uid, record in newest.items() if record.is_under_way(boot=self._clocks.boot)
         }
         marked = await self._freezer.take_over(keep=held)
         for record in records:
@@ -176,15 +181,15 @@ class RoundParticipant:
         return frozenset(member.pod.uid for member in self._resumed)
 
     def _load(self, record: Record, *, frozen: Mapping[ContainerId, bool], newest: bool, held: bool) -> None:
-        let_go = not all(frozen.values())
+        was_thawed = not all(frozen.values())
         if not newest:
             self._records.forget_one(record)  # a later round took over the pod, with its frozen containers
-        elif held and not let_go:
+        elif held and not was_thawed:
             self._resume_member(record, frozen=frozen)
         else:
             for container_id in frozen:
                 self._freezer.thaw(container_id)  # completes an unfinished release
-            self._records.note(_final_record(record, let_go=let_go))
+            self._records.note(_final_record(record, was_thawed=was_thawed))
 
     async def run(self) -> None:
         """Run the resumed members, and keep writing records to disk."""
@@ -196,13 +201,13 @@ class RoundParticipant:
 
     async def _pod(self, order: Order) -> PodView | None:
         """Return the pod; None if the API server has synced and does not list it."""
-        pods = self._outside.pods
+        pods = self._dependencies.pods
         if order.pod not in pods.pods():
-            patience = _LAG if pods.synced else order.hold_seconds
-            await pods.wait_for(order.pod, lambda _: True, timeout=patience)
+            timeout = _LAG if pods.synced else order.hold_seconds
+            await pods.wait_for(order.pod, lambda _: True, timeout=timeout)
         return pods.pods().get(order.pod)
 
-    def _new(self, order: Order, *, pod: PodRef, told: Told, earlier: Record | None = None) -> MemberSession:
+    def _new(self, order: Order, *, pod: PodRef, on_result: OnResult, earlier: Record | None = None) -> MemberSession:
         """Create a member that takes over the hold of the pod's previous member."""
         holding = HoldSet(self._freezer, mark=pod.uid, names=earlier.names if earlier is not None else ())
         for key, other in list(self._members.items()):
@@ -210,16 +215,16 @@ class RoundParticipant:
                 other.end(EndReason.SUPERSEDED)
                 other.holding.transfer_to(holding)
                 del self._members[key]
-        self._guards.transfer_to(pod.uid, by=holding)
+        self._preemptive_holds.transfer_to(pod.uid, by=holding)
         self._records.forget(pod.uid, but=self._members.keys())
         member = MemberSession(
             order,
             pod=pod,
-            outside=self._outside,
+            dependencies=self._dependencies,
             holding=holding,
             clocks=self._clocks,
-            noted=self._records.note,
-            told=told,
+            on_record=self._records.note,
+            on_result=on_result,
             metrics=self._metrics,
             earlier=earlier,
         )
@@ -240,7 +245,7 @@ class RoundParticipant:
                 with contained.within(Part.ROUND, member.pod):
                     member.drop()
             self._ended.extend(member.ended)
-            if member.word is EndReason.DELETED:
+            if member.end_reason is EndReason.DELETED:
                 await member.until_gone()
         finally:
             if self._members.get(key := (member.order.round, member.order.pod)) is member:
@@ -248,14 +253,14 @@ class RoundParticipant:
 
     async def _start(self, member: MemberSession, pod: PodView) -> None:
         await self._restart_unless_refused(member, pod)
-        if member.tried_again:
+        if member.was_retried:
             await self._restart_unless_refused(member, pod)
         await self._restart_again(member)
 
     async def _restart_again(self, member: MemberSession) -> None:
         """Restart a member whose probes allow no longer hold, held again, until the round releases it."""
-        while member.begins_anew and (pod := self._outside.pods.pods().get(member.pod.uid)) is not None:
-            member.begins_anew = False
+        while member.must_restart_again and (pod := self._dependencies.pods.pods().get(member.pod.uid)) is not None:
+            member.must_restart_again = False
             log.info("round.restarted", round=member.order.round, pod=str(member.pod))
             await self._restart_unless_refused(member, pod)
 
@@ -278,9 +283,9 @@ class RoundParticipant:
         if member.order.kind is OrderKind.HOLD or not selection.restarted:
             await self._hold_only(member)
             return
-        tried_before = member.tried_again
+        tried_before = member.was_retried
         await self._restarts.handle(await self._orders.request(member, selection))
-        if member.standing.phase is StepPhase.STOPPING and member.tried_again is tried_before:
+        if member.step_result.phase is StepPhase.STOPPING and member.was_retried is tried_before:
             member.refuse(refuse(Reason.ROUND_OVER, "the restart was not decided in time"))
 
     async def _selection(self, member: MemberSession, pod: PodView) -> Selection | None:
@@ -300,7 +305,7 @@ class RoundParticipant:
         while True:
             try:
                 opened = [each for each in await self._store.unfinished() if each.target.pod.uid == member.pod.uid]
-                plan = await planning.plan_from_journal(self._outside, opened) if opened else None
+                plan = await planning.plan_from_journal(self._dependencies, opened) if opened else None
                 break
             except (CriError, HistoryError) as error:
                 log.warning("round.not_resumed", pod=str(member.pod), error=str(error))
@@ -308,12 +313,12 @@ class RoundParticipant:
         if plan is None:
             await member.hold_only()
             return
-        holding = member.take_on(plan, pid=None)
+        holding = member.follow(plan, pid=None)
         if not plan.stays:  # its program may not be dead yet; if it was, the previous agent may have frozen it
             await member.hold_running()
         await self._restarts.resume(plan, cause=self._orders.cause(member, None), part=member, holding=holding)
-        pod = self._outside.pods.pods().get(member.pod.uid)
-        if member.tried_again and pod is not None:
+        pod = self._dependencies.pods.pods().get(member.pod.uid)
+        if member.was_retried and pod is not None:
             await self._restart_unless_refused(member, pod)
         await self._restart_again(member)
 
@@ -325,32 +330,32 @@ class RoundParticipant:
             return
         await member.hold_only()
 
-    def _end(self, round_name: str, pods: Collection[PodUid], *, word: EndReason, reason: str = "") -> None:
+    def _end(self, round_name: str, pods: Collection[PodUid], *, end_reason: EndReason, reason: str = "") -> None:
         for (name, uid), member in list(self._members.items()):
             if name == round_name and (not pods or uid in pods):
                 with contained.within(Part.ROUND, member.pod):
-                    member.end(word, reason=reason)
+                    member.end(end_reason, reason=reason)
 
     def _resume_member(self, record: Record, *, frozen: Collection[ContainerId]) -> None:
-        member = self._new(record.order, pod=record.pod, told=_ignore, earlier=record)
+        member = self._new(record.order, pod=record.pod, on_result=_ignore, earlier=record)
         member.take_over(frozenset(frozen))
         self._records.keep(record)
         self._resumed.append(member)
         log.warning("round.resumed", round=record.order.round, pod=str(record.pod), frozen=sorted(frozen))
 
 
-def _final_record(record: Record, *, let_go: bool) -> Record:
+def _final_record(record: Record, *, was_thawed: bool) -> Record:
     """Return the final record of a member that a previous agent released, or that ended with its node.
 
     A member that was thawed without a recorded reason cannot be reported as released.
     """
-    if record.released or not record.standing.phase.is_before_release:
+    if record.released or not record.step_result.phase.is_before_release:
         return record
-    standing = replace(
-        record.standing, phase=StepPhase.SELF_RELEASED, reason="AgentWasAway" if let_go else "NodeRebooted"
+    step_result = replace(
+        record.step_result, phase=StepPhase.SELF_RELEASED, reason="AgentWasAway" if was_thawed else "NodeRebooted"
     )
-    return replace(record, standing=standing, released=True)
+    return replace(record, step_result=step_result, released=True)
 
 
-def _ignore(_: Standing) -> None:
+def _ignore(_: StepResult) -> None:
     return

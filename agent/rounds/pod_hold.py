@@ -28,17 +28,19 @@ _UNKILLABLE = 2
 class PodHolder:
     """Follow one pod.
 
-    ``changed`` is set at each change. ``strangers`` are the containers that kubelet started, ``created`` those that it
-    has created and not started. ``on_deleted`` is called when the pod is being deleted or ended (an eviction, the
-    node's shutdown), or is gone.
+    - ``changed`` is set at each change.
+    - ``kubelet_started`` has the containers that kubelet started, ``created`` those that it created but did not start.
+    - ``on_deleted`` is called when the pod is being deleted or ended (an eviction, the node's shutdown), or is gone.
     """
 
-    def __init__(self, pod: PodRef, *, outside: Dependencies, holding: HoldSet, on_deleted: Callable[[], None]) -> None:
+    def __init__(
+        self, pod: PodRef, *, dependencies: Dependencies, holding: HoldSet, on_deleted: Callable[[], None]
+    ) -> None:
         self.changed = asyncio.Event()
-        self.strangers: set[ContainerId] = set()
+        self.kubelet_started: set[ContainerId] = set()
         self.created: set[ContainerId] = set()
         self._pod = pod
-        self._outside = outside
+        self._dependencies = dependencies
         self._holding = holding
         self._on_deleted = on_deleted
         self._catching: set[asyncio.Task[None]] = set()
@@ -46,7 +48,7 @@ class PodHolder:
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
         """Follow the pod during the block. If the block is cancelled, held containers stay held."""
-        async with self._outside.events.subscribe(self._pod.uid) as changes:
+        async with self._dependencies.events.subscribe(self._pod.uid) as changes:
             following = asyncio.create_task(self._follow(changes), name=f"containers of {self._pod}")
             watching = asyncio.create_task(self._watch_pod(), name=f"deletion of {self._pod}")
             try:
@@ -68,7 +70,7 @@ class PodHolder:
         backoff = aio.Backoff(first=0.02, limit=2.0)
         while not over.is_set():
             try:
-                views = await self._outside.runtime.list_containers(pod_uid=self._pod.uid)
+                views = await self._dependencies.runtime.list_containers(pod_uid=self._pod.uid)
             except CriError as error:
                 log.warning("round.not_listed", pod=str(self._pod), error=str(error))
                 await backoff.wait()
@@ -79,7 +81,7 @@ class PodHolder:
 
     async def catch_up(self, ended: ContainerSummary) -> None:
         """Hold containers that kubelet created in place of ``ended`` before this object received events."""
-        for view in self._outside.events.containers():
+        for view in self._dependencies.events.containers():
             if view.ref == ended.ref and view.created_at > ended.created_at and view.restart_id is None:
                 if view.state is ContainerState.CREATED:
                     await self._holding.expect(view.id)
@@ -95,7 +97,7 @@ class PodHolder:
         unkilled = 0
         while unkilled < _UNKILLABLE:
             try:
-                await self._outside.runtime.stop_container(container_id, grace=0)
+                await self._dependencies.runtime.stop_container(container_id, grace=0)
             except CriError as error:
                 unkilled += isinstance(error, DeadlineExceeded)
                 log.warning("round.duplicate_runs", pod=str(self._pod), container=container_id, error=str(error))
@@ -108,7 +110,7 @@ class PodHolder:
         """Wait until none of these containers runs, or ``over`` is set."""
         while not over.is_set():
             self.changed.clear()
-            if not any(view.id in containers and _runs(view) for view in self._outside.events.containers()):
+            if not any(view.id in containers and _runs(view) for view in self._dependencies.events.containers()):
                 return
             await self.until_changed()
 
@@ -122,14 +124,14 @@ class PodHolder:
 
     def _all_run(self) -> bool:
         self.changed.clear()
-        mine = (view for view in self._outside.events.containers() if view.ref.pod.uid == self._pod.uid)
-        newest = members.newest(view for view in mine if view.id not in self._holding.spared)
+        mine = (view for view in self._dependencies.events.containers() if view.ref.pod.uid == self._pod.uid)
+        newest = members.newest(view for view in mine if view.id not in self._holding.excluded)
         return all(name in newest and _runs(newest[name]) for name in self._holding.names)
 
     def _is_there(self) -> bool:
         """Return whether something may still start in the pod."""
-        pod = self._outside.pods.pods().get(self._pod.uid)
-        return not pod.is_over if pod is not None else not self._outside.pods.synced
+        pod = self._dependencies.pods.pods().get(self._pod.uid)
+        return not pod.is_over if pod is not None else not self._dependencies.pods.synced
 
     async def _follow(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         while True:
@@ -142,7 +144,7 @@ class PodHolder:
         view = event.container
         if event.kind is not EventKind.CREATED:
             self.created.discard(view.id)
-        if not self._holding.takes(view.ref.name) or view.id in self._holding.spared:
+        if not self._holding.takes(view.ref.name) or view.id in self._holding.excluded:
             return
         if event.kind is EventKind.CREATED and view.restart_id is None:
             self.created.add(view.id)
@@ -153,7 +155,7 @@ class PodHolder:
     def _hold_soon(self, view: ContainerSummary) -> None:
         foreign = view.restart_id is None
         if foreign:
-            self.strangers.add(view.id)
+            self.kubelet_started.add(view.id)
         task = asyncio.create_task(self._hold(view, foreign=foreign), name=f"catch {view.ref}")
         self._catching.add(task)
         task.add_done_callback(self._catching.discard)
@@ -163,7 +165,7 @@ class PodHolder:
             await self._holding.hold(view.id, foreign=foreign)
 
     async def _watch_pod(self) -> None:
-        pods, uid = self._outside.pods, self._pod.uid
+        pods, uid = self._dependencies.pods, self._pod.uid
         while True:
             ending = await pods.wait_for(uid, is_ending, timeout=_POD_RECHECK_SECONDS)
             if ending is not None or (pods.synced and uid not in pods.pods()):

@@ -28,13 +28,13 @@ class _Guard:
 class PreemptiveHolds:
     """Hold in place of failed containers, one guard for each container, because each fault gets its own answer."""
 
-    def __init__(self, *, outside: Dependencies, freezer: Freezer) -> None:
-        self._outside = outside
+    def __init__(self, *, dependencies: Dependencies, freezer: Freezer) -> None:
+        self._dependencies = dependencies
         self._freezer = freezer
         self._guards: dict[ContainerRef, _Guard] = {}
 
     @contextlib.asynccontextmanager
-    async def over(self, failed: ContainerSummary) -> AsyncIterator[asyncio.Event]:
+    async def hold(self, failed: ContainerSummary) -> AsyncIterator[asyncio.Event]:
         """Hold the container that kubelet starts in place of a failed one, during the block.
 
         Yields the event that is set when a round takes the hold over (``transfer_to``). Otherwise the container is
@@ -46,7 +46,7 @@ class PreemptiveHolds:
             return
         holding = HoldSet(self._freezer, mark=pod.uid, names={failed.ref.name})
         guard = self._guards[failed.ref] = _Guard(holding)
-        catcher = PodHolder(pod, outside=self._outside, holding=holding, on_deleted=lambda: _release(holding))
+        catcher = PodHolder(pod, dependencies=self._dependencies, holding=holding, on_deleted=lambda: _release(holding))
         try:
             async with catcher.at_work():
                 await catcher.catch_up(failed)

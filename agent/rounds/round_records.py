@@ -19,7 +19,7 @@ _REMEMBERED = 3600.0
 
 
 class Records:
-    """Hold the newest record of each member. ``write`` saves them to disk."""
+    """The newest record of each member. ``write`` saves them to disk."""
 
     def __init__(self, store: Store, *, now: Callable[[], float]) -> None:
         self._store = store

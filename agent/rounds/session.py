@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 _RECHECK_SECONDS = 1.0
 """Seconds between checks of the running containers when no event comes."""
 
-TELL_EVERY = 3.0
+REPORT_INTERVAL = 3.0
 """Seconds between repeated reports while a member stops or starts. The controller gives up a member that is silent for
 ``--stop-timeout``."""
 
@@ -74,8 +74,8 @@ class Clocks:
     boot: str
 
 
-def _initial_standing(order: rounds.Order, pod: PodRef) -> rounds.Standing:
-    return rounds.Standing(order.round, pod, StepPhase.STOPPING, attempt=order.attempt)
+def _initial_result(order: rounds.Order, pod: PodRef) -> rounds.StepResult:
+    return rounds.StepResult(order.round, pod, StepPhase.STOPPING, attempt=order.attempt)
 
 
 def since_boot() -> float:
@@ -86,9 +86,10 @@ def since_boot() -> float:
 class MemberSession:
     """One member in a round. Its restart uses it as ``restarts.executor.RoundHooks``.
 
-    ``tried_again`` is set when its successor ended before it could be held: the runtime aborts a start when the caller
-    dies. The member is then restarted once more. ``begins_anew`` is set when it was held for as long as its probes
-    allow: kubelet would kill a container that is released after that.
+    - ``was_retried`` is set when its successor ended before it could be held, because the runtime aborts a start when
+      the caller dies. The member is then restarted once more.
+    - ``must_restart_again`` is set when it was held for as long as its probes allow: kubelet would kill a container
+      that is released after that.
     """
 
     def __init__(
@@ -96,134 +97,144 @@ class MemberSession:
         order: rounds.Order,
         *,
         pod: PodRef,
-        outside: Dependencies,
+        dependencies: Dependencies,
         holding: HoldSet,
         clocks: Clocks,
-        noted: Callable[[rounds.Record], None],
-        told: Callable[[rounds.Standing], None],
+        on_record: Callable[[rounds.Record], None],
+        on_result: Callable[[rounds.StepResult], None],
         metrics: Metrics,
         earlier: rounds.Record | None = None,
     ) -> None:
-        """``noted`` receives each record, ``told`` each state to report; ``earlier`` is a previous agent's record."""
+        """``on_record`` receives records, ``on_result`` results to report; ``earlier`` is a previous agent's record."""
         self.order = order
         self.pod = pod
         self.holding = holding
-        self.told = told
-        self.tried_again = False
-        self.begins_anew = False
-        self.standing = earlier.standing if earlier is not None else _initial_standing(order, pod)
-        self._outside = outside
+        self._on_result = on_result
+        self.was_retried = False
+        self.must_restart_again = False
+        self.step_result = earlier.step_result if earlier is not None else _initial_result(order, pod)
+        self._dependencies = dependencies
         self._clocks = clocks
-        self._write_record = noted
+        self._write_record = on_record
         self._metrics = metrics
-        self._renewed_at = earlier.heard_at if earlier is not None else clocks.since_boot()
+        self._renewed_at = earlier.renewed_at if earlier is not None else clocks.since_boot()
         self._resumed_at = clocks.since_boot() if earlier is not None else None
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
         self._seconds: dict[str, float] = {}
         self._end_reason: EndReason | None = None
         self._over = asyncio.Event()
-        self._catcher = PodHolder(pod, outside=outside, holding=holding, on_deleted=lambda: self.end(EndReason.DELETED))
+        self._pod_holder = PodHolder(
+            pod, dependencies=dependencies, holding=holding, on_deleted=lambda: self.end(EndReason.DELETED)
+        )
         self._known: frozenset[ContainerId] = frozenset()
         self._runs: frozenset[ContainerId] = frozenset()
         self._held_since: float | None = None
         self._alive: set[str] = set()
         self._all_started = True
-        self._is_told = self.standing.phase is StepPhase.STOPPED and not self.standing.reason
+        self._is_told = self.step_result.phase is StepPhase.STOPPED and not self.step_result.reason
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def word(self) -> EndReason | None:
+    def end_reason(self) -> EndReason | None:
         """The reason for the end of the hold; None while it lasts."""
         return self._end_reason
 
     def record(self) -> rounds.Record:
         """Return the record to write. After the release it includes the reported phase, in case the report is lost."""
-        standing = self.standing
-        if not self.holding.on and self._end_reason in _PHASE_AFTER_RELEASE and standing.phase.is_before_release:
+        step_result = self.step_result
+        if not self.holding.on and self._end_reason in _PHASE_AFTER_RELEASE and step_result.phase.is_before_release:
             phase, reason = _PHASE_AFTER_RELEASE[self._end_reason]
-            standing = replace(standing, phase=phase, reason=reason)
+            step_result = replace(step_result, phase=phase, reason=reason)
         return rounds.Record(
             order=self.order,
             pod=self.pod,
-            standing=standing,
+            step_result=step_result,
             boot=self._clocks.boot,
-            heard_at=self._renewed_at,
+            renewed_at=self._renewed_at,
             written_at=self._clocks.now(),
             names=self.holding.names,
             released=not self.holding.on,
         )
 
-    def hear(self, order: rounds.Order) -> None:
+    def report_to(self, on_result: Callable[[rounds.StepResult], None]) -> None:
+        """Report the results to this callback from now on."""
+        self._on_result = on_result
+
+    def renew(self, order: rounds.Order) -> None:
         """Extend the hold by the order's duration."""
         self.order = replace(self.order, hold_seconds=order.hold_seconds)
         self._renewed_at, self._resumed_at = self._clocks.since_boot(), None
         self._restart_timer()
         self._write_record(self.record())
 
-    def end(self, word: EndReason, *, reason: str = "") -> None:
+    def end(self, end_reason: EndReason, *, reason: str = "") -> None:
         """End the hold. Stopped containers are started nevertheless; a restart that has not begun is dropped."""
         if self._end_reason is not None:
-            self._end_reason = EndReason.SUPERSEDED if word is EndReason.SUPERSEDED else self._end_reason
+            self._end_reason = EndReason.SUPERSEDED if end_reason is EndReason.SUPERSEDED else self._end_reason
             return
-        log.debug("round.session_ended", round=self.order.round, pod=str(self.pod), word=word.value, reason=reason)
-        self._end_reason = word
-        self.holding.must_release = word in _PHASE_AFTER_RELEASE
+        log.debug(
+            "round.session_ended", round=self.order.round, pod=str(self.pod), end_reason=end_reason.value, reason=reason
+        )
+        self._end_reason = end_reason
+        self.holding.must_release = end_reason in _PHASE_AFTER_RELEASE
         try:
             if not self._is_disputed:
                 self._release()
-                if word is EndReason.RELEASED and self._is_told and len(self._runs) >= len(self.holding.names):
-                    self._stand_running()  # its restart is not over: the runtime still cleans up
+                if end_reason is EndReason.RELEASED and self._is_told and len(self._runs) >= len(self.holding.names):
+                    self._report_running()  # its restart is not over: the runtime still cleans up
         finally:
             self._over.set()
-            self._catcher.changed.set()
+            self._pod_holder.changed.set()
 
     async def why_over(self) -> str:
         """Return why nothing new may start; empty if it may."""
         return f"the round has ended for this pod: {self._end_reason.value}" if self._end_reason is not None else ""
 
-    def stand(self, phase: StepPhase, *, reason: str = "", detail: str = "") -> None:
+    def report(self, phase: StepPhase, *, reason: str = "", detail: str = "") -> None:
         """Record the member's phase and report it, unless another round has superseded it."""
         if self._end_reason is EndReason.SUPERSEDED:
             return
-        self.standing = rounds.Standing(
+        self.step_result = rounds.StepResult(
             round=self.order.round,
             pod=self.pod,
             phase=phase,
             reason=reason,
             detail=detail,
             seconds=MappingProxyType(dict(self._seconds)),
-            slipped=self.holding.slipped,
+            unheld_seconds=self.holding.unheld_seconds,
             attempt=self.order.attempt,
         )
-        self._log_standing()
+        self._log_result()
         self._metrics.round_members.labels(phase.value).inc()
         self._write_record(self.record())
-        self.told(self.standing)
+        self._on_result(self.step_result)
 
     async def _repeat_reports(self) -> None:
         """Repeat the report with the current step, until the member has stopped and from its release until it runs."""
         while True:
-            await asyncio.sleep(TELL_EVERY)
+            await asyncio.sleep(REPORT_INTERVAL)
             if self._end_reason is EndReason.SUPERSEDED:
                 return
-            if self.standing.phase is StepPhase.STOPPING:
-                self.told(replace(self.standing, reason=self.holding.doing, detail=self.holding.detail))
-            elif self.standing.phase is StepPhase.STOPPED and self._end_reason is EndReason.RELEASED:
-                self.told(replace(self.standing, reason="Starting"))
+            if self.step_result.phase is StepPhase.STOPPING:
+                self._on_result(replace(self.step_result, reason=self.holding.doing, detail=self.holding.detail))
+            elif self.step_result.phase is StepPhase.STOPPED and self._end_reason is EndReason.RELEASED:
+                self._on_result(replace(self.step_result, reason="Starting"))
 
-    def _log_standing(self) -> None:
-        standing = self.standing
-        write = log.debug if standing.phase is StepPhase.STOPPED else log.info  # the final phase has its times as well
+    def _log_result(self) -> None:
+        step_result = self.step_result
+        write = (
+            log.debug if step_result.phase is StepPhase.STOPPED else log.info
+        )  # the final phase has its times as well
         write(
-            "round.standing",
-            round=standing.round,
+            "round.step_result",
+            round=step_result.round,
             pod=str(self.pod),
-            phase=standing.phase.value,
-            reason=standing.reason,
-            detail=standing.detail,
-            milliseconds={name: round(seconds * 1000, 1) for name, seconds in standing.seconds.items()},
-            slipped_milliseconds=round(standing.slipped * 1000, 1),
+            phase=step_result.phase.value,
+            reason=step_result.reason,
+            detail=step_result.detail,
+            milliseconds={name: round(seconds * 1000, 1) for name, seconds in step_result.seconds.items()},
+            unheld_milliseconds=round(step_result.unheld_seconds * 1000, 1),
             foreign=self.holding.foreign,
         )
 
@@ -231,14 +242,14 @@ class MemberSession:
         """Report that the restart is refused, and why; hold nothing."""
         self._release()
         was_released = self._end_reason is EndReason.ABORTED or (
-            self._end_reason in _PHASE_AFTER_RELEASE and self.standing.phase is StepPhase.STOPPED
+            self._end_reason in _PHASE_AFTER_RELEASE and self.step_result.phase is StepPhase.STOPPED
         )
         if decision.reason is Reason.ROUND_OVER and was_released and self._end_reason is not None:
             phase, reason = _PHASE_AFTER_RELEASE[self._end_reason]
-            self.stand(phase, reason=reason, detail=decision.detail)
+            self.report(phase, reason=reason, detail=decision.detail)
             return
         phase = StepPhase.COMPLETED if decision.reason is Reason.COMPLETED else StepPhase.REFUSED
-        self.stand(phase, reason=decision.reason.value, detail=decision.detail)
+        self.report(phase, reason=decision.reason.value, detail=decision.detail)
 
     def notify(self, event: progress.Event) -> None:
         """Follow the restart (``progress.Progress``): a refusal applies to the member."""
@@ -248,36 +259,36 @@ class MemberSession:
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
         """Follow the pod and the hold's timeout during the block. A cancelled block leaves everything as it is."""
-        async with self._catcher.at_work():
+        async with self._pod_holder.at_work():
             self._restart_timer()
-            telling = asyncio.create_task(self._repeat_reports(), name=f"progress of {self.pod}")
+            reporting = asyncio.create_task(self._repeat_reports(), name=f"progress of {self.pod}")
             try:
                 yield
                 self._release()
             finally:
-                telling.cancel()
-                await asyncio.gather(telling, return_exceptions=True)
+                reporting.cancel()
+                await asyncio.gather(reporting, return_exceptions=True)
                 if self._timer is not None:
                     self._timer.cancel()
 
     def take_over(self, frozen: frozenset[ContainerId]) -> None:
         """Adopt containers that are frozen already. If two have the same name, one is removed before either runs."""
         self.holding.adopt(frozen - self.holding.held)
-        self._catcher.strangers.update(frozen)
+        self._pod_holder.kubelet_started.update(frozen)
 
     @property
     def ended(self) -> frozenset[ContainerId]:
         """Return the containers that the round ended."""
-        return self.holding.spared | (self.holding.ever_held - self._runs)
+        return self.holding.excluded | (self.holding.ever_held - self._runs)
 
-    def take_on(self, plan: restart_plan.RestartPlan, *, pid: int | None) -> HoldSet:
+    def follow(self, plan: restart_plan.RestartPlan, *, pid: int | None) -> HoldSet:
         """Begin to follow a plan; return what holds the containers that it starts, but not those that it ends."""
         self._seconds["prepare"] = self._loop.time() - self._since
-        self.begins_anew = False
+        self.must_restart_again = False
         self._alive = {each.id for each in plan.entries} | set(plan.duplicates)  # a duplicate is ended later
         self._all_started = True
         self.holding.on_dead = self._old_is_dead
-        self.holding.spare(plan.old, near=pid)
+        self.holding.exclude(plan.old, near=pid)
         if isinstance(plan, restart_plan.PodRestartPlan):
             # holding an init container or a sidecar would block all containers after it
             planned = plan.intent.plan
@@ -295,28 +306,28 @@ class MemberSession:
         for phase, seconds in dead.seconds.items():
             self._seconds[phase] = max(seconds, self._seconds.get(phase, 0.0))
         reports = self._end_reason is None and not self.holding.failed
-        if not self._alive and reports and self.standing.phase is StepPhase.STOPPING:
+        if not self._alive and reports and self.step_result.phase is StepPhase.STOPPING:
             self._is_told = self._all_started
             self._held_since = self._loop.time() if self._all_started else None
-            self.stand(StepPhase.STOPPED, reason="" if self._all_started else NOT_STARTED)
+            self.report(StepPhase.STOPPED, reason="" if self._all_started else NOT_STARTED)
 
     async def hold(self, execution: AnyExecution, outcome: Outcome) -> Outcome:
         """Hold the started containers until the round releases them; return the outcome after that."""
         plan = execution.plan
         self._seconds.update(outcome.phases)
-        if outcome.result is Result.SUCCESSOR_EXITED and not self.tried_again and self._end_reason is None:
-            self.tried_again, self._is_told = True, False  # the caller restarts it; it is still held
+        if outcome.result is Result.SUCCESSOR_EXITED and not self.was_retried and self._end_reason is None:
+            self.was_retried, self._is_told = True, False  # the caller restarts it; it is still held
             return outcome
         if not outcome.result.restarted:
             phase = StepPhase.STUCK if outcome.result is Result.STUCK else StepPhase.FAILED
-            runs = self.standing.phase is StepPhase.RUNNING  # it has ended since, which is a fault of its own
+            runs = self.step_result.phase is StepPhase.RUNNING  # it has ended since, which is a fault of its own
             if not runs and self._end_reason is not EndReason.DELETED:
-                self.stand(phase, reason=outcome.result.value, detail=outcome.detail)
+                self.report(phase, reason=outcome.result.value, detail=outcome.detail)
             await self._over.wait()  # what kubelet starts in the meantime is held, too
             return outcome
-        await self._hold_survivors(plan, outcome)
-        if not all(await asyncio.gather(*(self._catcher.end(container_id) for container_id in plan.duplicates))):
-            self.stand(
+        await self._hold_current(plan, outcome)
+        if not all(await asyncio.gather(*(self._pod_holder.end(container_id) for container_id in plan.duplicates))):
+            self.report(
                 StepPhase.STUCK,
                 reason=Result.STUCK.value,
                 detail="the duplicate of an earlier restart cannot be killed",
@@ -324,9 +335,9 @@ class MemberSession:
             await self._over.wait()
             return outcome
         if outcome.result is Result.TRIGGERED:
-            await self._catcher.until_ended(plan.old, over=self._over)  # kubelet restarts it
+            await self._pod_holder.until_ended(plan.old, over=self._over)  # kubelet restarts it
         if self.holding.failed:
-            self.stand(StepPhase.FAILED, reason=Reason.CANNOT_HOLD.value, detail=self.holding.failed)
+            self.report(StepPhase.FAILED, reason=Reason.CANNOT_HOLD.value, detail=self.holding.failed)
             await self._over.wait()
             return outcome
         if self._end_reason is None:
@@ -335,7 +346,7 @@ class MemberSession:
             self._observe_stop()
         outcome = await self._undisputed(execution, outcome, until=self._loop.time() + self._longest_hold())
         if self._end_reason is None:
-            self.begins_anew, self._is_told = True, False
+            self.must_restart_again, self._is_told = True, False
             return replace(
                 outcome, result=Result.SUCCESSOR_EXITED, detail="held as long as its probes allow; restarted"
             )
@@ -343,7 +354,7 @@ class MemberSession:
             return replace(outcome, result=Result.FAILED, detail="the pod is being deleted")
         if self._end_reason is EndReason.SUPERSEDED:
             return outcome
-        expected = frozenset(outcome.survivors.values()) & (self.holding.ever_held | self.holding.started_free)
+        expected = frozenset(outcome.current.values()) & (self.holding.ever_held | self.holding.started_free)
         await self._report_after_release(
             expected=expected if not plan.awaited(outcome) else frozenset(), timeout=_STARTED
         )
@@ -354,10 +365,10 @@ class MemberSession:
         """Hold running and starting containers until the round releases them. Nothing is ended."""
         await self.hold_running()
         while self.order.kind is OrderKind.HOLD and not self.holding.held and self._end_reason is None:
-            await self._catcher.until_changed()  # it has not started yet
+            await self._pod_holder.until_changed()  # it has not started yet
         await self.holding.settled()
         if self.holding.failed:
-            self.stand(StepPhase.FAILED, reason=Reason.CANNOT_HOLD.value, detail=self.holding.failed)
+            self.report(StepPhase.FAILED, reason=Reason.CANNOT_HOLD.value, detail=self.holding.failed)
             await self._over.wait()
             return
         if self._end_reason is None:
@@ -369,12 +380,12 @@ class MemberSession:
     async def hold_running(self) -> None:
         """Hold the running containers, except those that the restart ends."""
         if self._end_reason is None:
-            await self._catcher.hold_running(self._over)
+            await self._pod_holder.hold_running(self._over)
 
     async def fail(self, why: str) -> None:
         """Report Failed after an internal error. Held containers stay held until the round is over."""
-        if self.standing.phase not in (StepPhase.FAILED, StepPhase.RUNNING, StepPhase.SELF_RELEASED, StepPhase.GONE):
-            self.stand(StepPhase.FAILED, reason=INTERNAL, detail=why)
+        if self.step_result.phase not in (StepPhase.FAILED, StepPhase.RUNNING, StepPhase.SELF_RELEASED, StepPhase.GONE):
+            self.report(StepPhase.FAILED, reason=INTERNAL, detail=why)
         await self._over.wait()
 
     def drop(self) -> None:
@@ -384,38 +395,38 @@ class MemberSession:
 
     def finalize(self) -> None:
         """Report Failed if the session ended without a final phase, so that the controller does not keep waiting."""
-        if self.standing.phase.is_before_release and self._end_reason not in _NEVER_RUN:
-            self.stand(StepPhase.FAILED, reason=Result.UNFINISHED.value, detail="the restart ended without a result")
+        if self.step_result.phase.is_before_release and self._end_reason not in _NEVER_RUN:
+            self.report(StepPhase.FAILED, reason=Result.UNFINISHED.value, detail="the restart ended without a result")
 
     def _stopped(self) -> None:
         self._held_since = self._loop.time() if self._held_since is None else self._held_since
         self._observe_stop()
-        if self._is_told and not self.holding.slipped:  # it would be one more message of each of thousands
-            self.standing = replace(self.standing, seconds=MappingProxyType(dict(self._seconds)))
+        if self._is_told and not self.holding.unheld_seconds:  # it would be one more message of each of thousands
+            self.step_result = replace(self.step_result, seconds=MappingProxyType(dict(self._seconds)))
         else:
-            self.stand(StepPhase.STOPPED)
+            self.report(StepPhase.STOPPED)
 
     def _observe_stop(self) -> None:
         for phase in self._seconds.keys() - {"held"}:  # ``_count_hold`` counts that
             self._metrics.round_phase.labels(phase).observe(self._seconds[phase])
-        self._metrics.round_slip.observe(self.holding.slipped)
+        self._metrics.round_slip.observe(self.holding.unheld_seconds)
 
     async def until_gone(self) -> None:
         """Wait until a pod that is being deleted or ended is gone or over, and report that.
 
         A pod that stays, because the shutdown of its node was cancelled, has failed in this round.
         """
-        pods = self._outside.pods
+        pods = self._dependencies.pods
         while (pod := pods.pods().get(self.pod.uid)) is not None and is_ending(pod) and not pod.is_over:
             await pods.wait_for(self.pod.uid, lambda pod: pod.is_over or not is_ending(pod), timeout=_RECHECK_SECONDS)
         if pod is not None and not pod.is_over:
-            self.stand(StepPhase.FAILED, reason=Result.UNFINISHED.value, detail="its node no longer shuts down")
+            self.report(StepPhase.FAILED, reason=Result.UNFINISHED.value, detail="its node no longer shuts down")
             return
-        await wait_terminated(self.pod.uid, events=self._outside.events)
+        await wait_terminated(self.pod.uid, events=self._dependencies.events)
         if pod is None:
-            self.stand(StepPhase.GONE)
+            self.report(StepPhase.GONE)
         else:
-            self.stand(StepPhase.REFUSED, reason=Reason.POD_NOT_RUNNING.value, detail=f"the pod has {pod.phase}")
+            self.report(StepPhase.REFUSED, reason=Reason.POD_NOT_RUNNING.value, detail=f"the pod has {pod.phase}")
 
     @property
     def _is_disputed(self) -> bool:
@@ -424,33 +435,33 @@ class MemberSession:
         Before the release a container that kubelet has created and not started counts, too: kubelet would start it next
         to the successor.
         """
-        others = self._catcher.strangers
+        others = self._pod_holder.kubelet_started
         if self._end_reason is not None:
-            others = others | self._catcher.created
-        return not others - self.holding.spared <= self._known
+            others = others | self._pod_holder.created
+        return not others - self.holding.excluded <= self._known
 
-    async def _hold_survivors(self, plan: restart_plan.RestartPlan, outcome: Outcome) -> None:
-        """Hold all survivors, including kubelet's adopted containers whose event is late."""
-        mine = (container_id for name, container_id in outcome.survivors.items() if self.holding.takes(name))
+    async def _hold_current(self, plan: restart_plan.RestartPlan, outcome: Outcome) -> None:
+        """Hold all current containers, including kubelet's adopted containers whose event is late."""
+        mine = (container_id for name, container_id in outcome.current.items() if self.holding.takes(name))
         await asyncio.gather(*(self.holding.hold(each, stays=each in plan.stays) for each in mine))
         await self.holding.settled()
 
     def _longest_hold(self) -> float:
         """Return the longest hold in seconds that the containers' probes allow (``agent.restart.probes``)."""
-        pod = self._outside.pods.pods().get(self.pod.uid)
+        pod = self._dependencies.pods.pods().get(self.pod.uid)
         return probes.longest_hold(spec for spec in (pod.containers if pod else ()) if spec.name in self.holding.names)
 
     async def _undisputed(self, execution: AnyExecution, outcome: Outcome, *, until: float) -> Outcome:
         """Wait for the end of the hold, at most ``until`` (loop time); resolve duplicates while both are held."""
         while True:
-            self._known = frozenset(outcome.survivors.values())
+            self._known = frozenset(outcome.current.values())
             if self._is_disputed:
                 await self.holding.settled()
-                before = frozenset(self._catcher.strangers | self._catcher.created)
+                before = frozenset(self._pod_holder.kubelet_started | self._pod_holder.created)
                 outcome = await execution.resolve(outcome)
-                await self._hold_survivors(execution.plan, outcome)
-                self._catcher.strangers -= before
-                self._catcher.created -= before
+                await self._hold_current(execution.plan, outcome)
+                self._pod_holder.kubelet_started -= before
+                self._pod_holder.created -= before
                 continue
             if self._end_reason is not None:
                 self._release()
@@ -458,28 +469,28 @@ class MemberSession:
             left = until - self._loop.time()
             if left <= 0:
                 return outcome
-            await self._catcher.until_changed(timeout=None if math.isinf(left) else left)
+            await self._pod_holder.until_changed(timeout=None if math.isinf(left) else left)
 
     async def _report_after_release(self, *, expected: frozenset[ContainerId], timeout: float | None) -> None:
         """Report the phase after the release: at once for held containers, otherwise when kubelet starts them."""
-        if self._end_reason in _NEVER_RUN or self.standing.phase is StepPhase.RUNNING:
+        if self._end_reason in _NEVER_RUN or self.step_result.phase is StepPhase.RUNNING:
             return
         self._count_hold()
         phase, reason = (
             _PHASE_AFTER_RELEASE[self._end_reason] if self._end_reason is not None else (StepPhase.RUNNING, "")
         )
         if phase is not StepPhase.RUNNING:
-            self.stand(phase, reason=reason)
-        elif (expected and expected <= self._runs | self.holding.started_free) or await self._catcher.has_started(
+            self.report(phase, reason=reason)
+        elif (expected and expected <= self._runs | self.holding.started_free) or await self._pod_holder.has_started(
             timeout
         ):
-            self._stand_running()
+            self._report_running()
         else:
-            self.stand(StepPhase.FAILED, reason="NotRunning", detail=f"not running {timeout:g} s after its release")
+            self.report(StepPhase.FAILED, reason="NotRunning", detail=f"not running {timeout:g} s after its release")
 
-    def _stand_running(self) -> None:
+    def _report_running(self) -> None:
         self._count_hold()
-        self.stand(StepPhase.RUNNING)
+        self.report(StepPhase.RUNNING)
 
     def _count_hold(self) -> None:
         """Count the time since it was held as the phase ``held``, once."""
@@ -493,7 +504,7 @@ class MemberSession:
         if self._timer is not None:
             self._timer.cancel()
         ends_at = rounds.hold_ends_at(
-            heard_at=self._renewed_at, hold_seconds=self.order.hold_seconds, resumed_at=self._resumed_at
+            renewed_at=self._renewed_at, hold_seconds=self.order.hold_seconds, resumed_at=self._resumed_at
         )
         left = ends_at - self._clocks.since_boot()
         self._timer = self._loop.call_later(max(left, 0.0), self.end, EndReason.TIMED_OUT)

@@ -73,7 +73,7 @@ def _with_driver_verdict(state: HealthState, found: Found, *, catalog: Catalog, 
     """Apply the driver's recovery action (NVML field 230) where the catalog leaves the decision to it."""
     for device, active_faults in state.devices.items():
         answer = found.gpus.answers.get(DeviceId(device))
-        asked = any(latch.action is ActionClass.ASK_DRIVER for latch in active_faults)
+        asked = any(active_fault.action is ActionClass.ASK_DRIVER for active_fault in active_faults)
         if asked and answer is not None and answer.recovery_action is not None:
             code = str(answer.recovery_action)
             action = catalog.action(FaultKey(FindingKind.RECOVERY_ACTION, code))
@@ -84,13 +84,13 @@ def _with_driver_verdict(state: HealthState, found: Found, *, catalog: Catalog, 
 
 def _without_ended_faults(state: HealthState, found: Found, *, catalog: Catalog, now: float) -> HealthState:
     for device, active_faults in state.devices.items():
-        for_app = any(latch.action is ActionClass.RESTART_APP for latch in active_faults)
+        for_app = any(active_fault.action is ActionClass.RESTART_APP for active_fault in active_faults)
         if for_app and not any(_still_runs(finding, found) for finding in _of_app(device, found)):
             state = fold.fold(state, _finding(FindingKind.APP_GONE, device, now=now), device=device, catalog=catalog)
-        for latch in active_faults:
-            silence = catalog.over_after(latch.key)
-            if silence is not None and now - latch.last_seen >= silence:
-                over = _finding(FindingKind.FAULT_OVER, device, code=latch.kind.value, now=now)
+        for active_fault in active_faults:
+            silence = catalog.over_after(active_fault.key)
+            if silence is not None and now - active_fault.last_seen >= silence:
+                over = _finding(FindingKind.FAULT_OVER, device, code=active_fault.kind.value, now=now)
                 state = fold.fold(state, over, device=device, catalog=catalog)
     return state
 

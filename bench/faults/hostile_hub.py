@@ -166,7 +166,7 @@ def _reached(product: Product) -> tuple[str, ...]:
     """
     if _has_ipv6():
         return (f"--hub-address=[::]:{_port(product)}",)
-    return ("--hub-strangers-per-address=1024",)
+    return ("--hub-unauthenticated-per-address=1024",)
 
 
 def _has_ipv6() -> bool:

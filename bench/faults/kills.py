@@ -17,7 +17,7 @@ from kubemend.agent.model.workloads import ContainerState
 
 PROMISE: Final = (
     "Agent and controller may be killed or upgraded at any step of a restart and in any state of a round: the "
-    "next process finishes it, no verdict is lost, and no gang waits for a member that failed meanwhile."
+    "next process finishes it, no verdict is lost, and no gang waits for a member that failed in that time."
 )
 
 _CALLS: Final = ("StopContainer", "CreateContainer", "StartContainer")
@@ -120,7 +120,7 @@ async def _brought_to(state: str, product: Product, gang: Gang) -> int:
 
 async def _has_reported(product: Product, log: looking.Log) -> bool | None:
     """Return True when the agent has sent that its member is stopped. It answers only after that: it has one loop."""
-    if not log.events("round.standing", phase="Stopped"):
+    if not log.events("round.step_result", phase="Stopped"):
         return None
     return bool(await looking.metrics(product.agents[0].metrics_address)) or None
 

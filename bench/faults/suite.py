@@ -21,7 +21,7 @@ from bench.faults import (
     long_graces,
     pod_storm,
     runtime_restarts,
-    strangers,
+    unauthenticated,
     version_skew,
 )
 from bench.faults.scale import Scale
@@ -55,7 +55,7 @@ FAULTS: Final = (
     Fault("long-graces", long_graces.PROMISE, long_graces.tried),
     Fault("hung-files", hung_files.PROMISE, hung_files.tried),
     Fault("huge-pods", huge_pods.PROMISE, huge_pods.tried),
-    Fault("strangers", strangers.PROMISE, strangers.tried),
+    Fault("unauthenticated", unauthenticated.PROMISE, unauthenticated.tried),
 )
 
 

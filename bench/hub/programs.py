@@ -51,7 +51,7 @@ async def controller(*, kubeconfig: Path, log: Path) -> AsyncIterator[tuple[int,
         "--hub-address": f"{HOST}:{port}",
         "--hub-service": HOST,
         "--hub-connections": str(_MOST_CONNECTIONS),
-        "--hub-strangers-per-address": str(_MOST_CONNECTIONS),  # all agents are at one address here
+        "--hub-unauthenticated-per-address": str(_MOST_CONNECTIONS),  # all agents are at one address here
         "--metrics-address": f"{HOST}:{loopback.free_port()}",
         "--log-level": "info",
     }

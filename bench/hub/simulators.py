@@ -19,7 +19,7 @@ from typing import Any
 from bench.hub import http2
 from bench.hub.agents import Agent, DeafAgent, Place, SlowAgent, Times
 
-_CONNECTING = 16  # at once: all come from one address (``strangers_of_address`` in controller.hub.limits)
+_CONNECTING = 16  # at once: all come from one address (``unauthenticated_of_address`` in controller.hub.limits)
 _TEND_SECONDS = 0.5
 
 

@@ -144,7 +144,7 @@ def _has_spare(where: exchange.Where) -> bool:
         exchange.exchange, where, process.STATUS_REQUEST, passing=functools.partial(exchange.in_states, frozenset())
     )
     try:
-        return ask(patience=_ANSWER_SECONDS, least=_ANSWER_SECONDS).ready
+        return ask(timeout=_ANSWER_SECONDS, least=_ANSWER_SECONDS).ready
     except exchange.NoAnswerError:
         return False
 

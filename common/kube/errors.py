@@ -27,9 +27,11 @@ from kubemend.common.kube import paths
 class KubeError(Exception):
     """A request to the API server failed. The text has in one line the request, the server, the reason and the hint.
 
-    ``status`` is the HTTP status (None when there was no answer), ``reason`` the server's ``Status.reason``, ``said``
-    the server's message (else the text's first part), ``hint`` the advice to a person, ``retry_after`` the seconds that
-    the server asked the client to wait.
+    - ``status`` is the HTTP status; None when there was no answer
+    - ``reason`` is the server's ``Status.reason``
+    - ``server_message`` is the server's message, else the text's first part
+    - ``hint`` is advice to a person
+    - ``retry_after``: the seconds that the server asked the client to wait
     """
 
     def __init__(
@@ -39,12 +41,12 @@ class KubeError(Exception):
         hint: str = "",
         status: int | None = None,
         reason: str = "",
-        said: str = "",
+        server_message: str = "",
         retry_after: float | None = None,
     ) -> None:
         super().__init__(f"{what}: {hint}" if hint else what)
         self.what = what
-        self.said = said or what
+        self.server_message = server_message or what
         self.hint = hint
         self.status = status
         self.reason = reason
@@ -69,7 +71,7 @@ class ForbiddenError(KubeError):
     @property
     def is_by_admission(self) -> bool:
         """Return whether admission refuses this request only, such as by a quota of its namespace."""
-        return _AUTHORIZER.search(self.said) is None
+        return _AUTHORIZER.search(self.server_message) is None
 
 
 class NotFoundError(KubeError):
@@ -111,13 +113,13 @@ def from_status(
     """Return the error for a ``Status`` object: an answer's body or a watch's ERROR event."""
     reason = str(answer.get("reason") or "")
     kind = _kind(status, reason)
-    said = str(answer.get("message") or _phrase(status))
+    server_message = str(answer.get("message") or _phrase(status))
     return kind(
-        f"cannot {target} at {server}: {said}",
-        hint=_hint(kind, target, said=said),
+        f"cannot {target} at {server}: {server_message}",
+        hint=_hint(kind, target, server_message=server_message),
         status=status,
         reason=reason,
-        said=said,
+        server_message=server_message,
         retry_after=retry_after,
     )
 
@@ -161,11 +163,11 @@ _BY_STATUS: dict[int, type[KubeError]] = {
 }
 
 
-def _hint(kind: type[KubeError], target: paths.Target, *, said: str) -> str:
-    if kind is ForbiddenError and _AUTHORIZER.search(said):
+def _hint(kind: type[KubeError], target: paths.Target, *, server_message: str) -> str:
+    if kind is ForbiddenError and _AUTHORIZER.search(server_message):
         return f'allow verb "{target.verb}" on resource "{target.rbac_resource}" in the role of this service account'
     if kind is ForbiddenError:
-        return next((hint for part, hint in _ADMISSION.items() if part in said), _OTHER_ADMISSION)
+        return next((hint for part, hint in _ADMISSION.items() if part in server_message), _OTHER_ADMISSION)
     if kind is UnauthorizedError:
         return "check the token or client certificate (service account, kubeconfig)"
     return ""

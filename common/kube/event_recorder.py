@@ -23,13 +23,13 @@ log = structlog.get_logger(__name__)
 class _Entry:
     """Hold one Event, the collection that it goes to, and its last occurrence (Unix time).
 
-    ``untold``: occurrences not yet written; None: it happens once.
+    ``unrecorded``: occurrences not yet written; None: it happens once.
     """
 
     path: str
     body: Json
     at: float
-    untold: int | None = None
+    unrecorded: int | None = None
 
     @property
     def key(self) -> str:
@@ -40,16 +40,16 @@ class _Entry:
 class _Counted:
     """Hold how many occurrences of a recurring Event were written, and when the next write is allowed (Unix time).
 
-    ``untold``: occurrences since then.
+    ``unrecorded``: occurrences since then.
     """
 
     count: int
     not_before: float
-    untold: int = 0
+    unrecorded: int = 0
 
 
 class EventRecorder:
-    """Queue Events with ``tell`` and write them with ``run``. The Event's name ensures that it is written once."""
+    """Queue Events with ``record`` and write them with ``run``. The Event's name ensures that it is written once."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class EventRecorder:
         self._entries: collections.deque[_Entry] = collections.deque(maxlen=waiting)
         self._queued = asyncio.Event()
 
-    def tell(self, path: str, body: Json, *, at: float, may_repeat: bool = False) -> None:
+    def record(self, path: str, body: Json, *, at: float, may_repeat: bool = False) -> None:
         """Queue an Event for the collection at ``path``; it happened ``at``. Does not block.
 
         ``may_repeat``: an Event of the same name is another occurrence and is counted; else it has already been
@@ -97,16 +97,16 @@ class EventRecorder:
     def _is_due(self, entry: _Entry) -> bool:
         """Count an occurrence; return whether to queue it. If not, a queued or a later Event includes it."""
         for each in self._entries:
-            if each.untold is not None and each.key == entry.key:
-                each.untold, each.at, each.body = each.untold + 1, entry.at, entry.body
+            if each.unrecorded is not None and each.key == entry.key:
+                each.unrecorded, each.at, each.body = each.unrecorded + 1, entry.at, entry.body
                 return False
-        counted, entry.untold = self._counted.get(entry.key), 1
+        counted, entry.unrecorded = self._counted.get(entry.key), 1
         if counted is None:
             return True
         if entry.at < counted.not_before:
-            counted.untold += 1
+            counted.unrecorded += 1
             return False
-        entry.untold, counted.untold = counted.untold + 1, 0
+        entry.unrecorded, counted.unrecorded = counted.unrecorded + 1, 0
         return True
 
     async def run(self) -> None:
@@ -140,7 +140,7 @@ class EventRecorder:
             log.warning("event.refused", reason=reason, error=str(error))
             return True
         except errors.KubeError as error:
-            log.info("event.again", reason=reason, error=str(error))
+            log.info("event.write_retried", reason=reason, error=str(error))
             self._report(ComponentStatus(ComponentState.DEGRADED, error.what, error.hint))
             return False
         self._report(ComponentStatus(ComponentState.READY))
@@ -148,38 +148,40 @@ class EventRecorder:
         return True
 
     async def _write(self, entry: _Entry) -> None:
-        if entry.untold is None:
+        if entry.unrecorded is None:
             await self._api.create(entry.path, entry.body)
             return
-        at, untold = entry.at, entry.untold
-        count = await self._count(entry, at=at, untold=untold)
-        entry.untold -= untold
+        at, unrecorded = entry.at, entry.unrecorded
+        count = await self._count(entry, at=at, unrecorded=unrecorded)
+        entry.unrecorded -= unrecorded
         self._counted.pop(entry.key, None)
         while len(self._counted) >= self._waiting:
             self._counted.popitem(last=False)
-        self._counted[entry.key] = _Counted(count, self._clock() + self._spacing, untold=entry.untold)
+        self._counted[entry.key] = _Counted(count, self._clock() + self._spacing, unrecorded=entry.unrecorded)
 
-    async def _count(self, entry: _Entry, *, at: float, untold: int) -> int:
+    async def _count(self, entry: _Entry, *, at: float, unrecorded: int) -> int:
         """Write the number of occurrences so far, and return it."""
         counted = self._counted.get(entry.key)
         if counted is None:
-            fresh = dict(entry.body) if untold == 1 else entry.body | repeats.again(entry.body, count=untold, at=at)
+            fresh = (
+                dict(entry.body) if unrecorded == 1 else entry.body | repeats.again(entry.body, count=unrecorded, at=at)
+            )
             try:
                 await self._api.create(entry.path, fresh)
             except errors.AlreadyExistsError:
                 # An empty patch answers with the object: no right to read Events is needed.
-                known, last = repeats.told(await self._patch(entry, {}))
+                known, last = repeats.occurrences(await self._patch(entry, {}))
                 if last >= int(at):  # the answer to the own attempt was lost
                     return known
                 counted = _Counted(known, at)
             else:
-                return untold
-        count = counted.count + untold
+                return unrecorded
+        count = counted.count + unrecorded
         try:
             await self._patch(entry, repeats.again(entry.body, count=count, at=at))
         except errors.NotFoundError:  # the Event has expired after its hour
             self._counted.pop(entry.key, None)
-            return await self._count(entry, at=at, untold=untold)
+            return await self._count(entry, at=at, unrecorded=unrecorded)
         return count
 
     async def _patch(self, entry: _Entry, change: Json) -> Json:

@@ -34,16 +34,6 @@ def pod(namespace: str, name: str) -> str:
     return f"{collection('pods', namespace=namespace)}/{quote(name, safe='')}"
 
 
-def pod_status(namespace: str, name: str) -> str:
-    """Return the path of one pod's status subresource."""
-    return f"{pod(namespace, name)}/status"
-
-
-def node_status(name: str) -> str:
-    """Return the path of one node's status subresource."""
-    return f"{NODES}/{quote(name, safe='')}/status"
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """Describe the subject of a request in RBAC's terms. Empty strings: not in the path."""

@@ -29,7 +29,7 @@ def again(body: Mapping[str, Any], *, count: int, at: float) -> Object:
     return {"series": {"count": count, "lastObservedTime": moment}}
 
 
-def told(event: Mapping[str, Any]) -> tuple[int, int]:
+def occurrences(event: Mapping[str, Any]) -> tuple[int, int]:
     """Return the occurrences of an existing Event, and the last one (whole Unix seconds; 0: unknown)."""
     counted = event.get("series") or {}
     last = counted.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")

@@ -57,7 +57,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
     members = Members(api=api, report=parts.reporter("members"), bare=metrics.bare_members.set)
     nodes = Nodes(api=api, report=parts.reporter("nodes"))
     hub = _hub(settings, api=api, relay=relay, members=members, metrics=HubMetrics(registry))
-    tracing = traces.wanted(os.environ, metrics=metrics, about=_about(settings))
+    tracing = traces.from_environment(os.environ, metrics=metrics, about=_about(settings))
     events = RoundEventRecorder(api=api, report=parts.reporter("events"))
     restarts = RestartStore(
         api=api,
@@ -65,11 +65,11 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         is_alive=lambda gang: bool(members.of_gang(gang)),
         keeping=settings.keeping(),
     )
-    outside = Dependencies(
+    dependencies = Dependencies(
         members=members,
         nodes=nodes,
         restarts=restarts,
-        recreator=PodReplacer(api=api, on_outcome=relay.replaced),
+        pod_replacer=PodReplacer(api=api, on_outcome=relay.replaced),
         events=events,
         sessions=hub.sessions().get,
         metrics=metrics,
@@ -86,7 +86,10 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         predecessors=settings.identities(),
         hub=settings.own_hub(),
         lead=LeadershipTerms(
-            outside=outside, hub=hub, relay=relay, policy=_node_policy(settings, api=api, nodes=nodes, parts=parts)
+            dependencies=dependencies,
+            hub=hub,
+            relay=relay,
+            policy=_node_policy(settings, api=api, nodes=nodes, parts=parts),
         ),
         report=parts.reporter("leader"),
     )

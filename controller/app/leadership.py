@@ -40,15 +40,15 @@ class LeaderRelay:
         if self._coordinator is not None:
             self._coordinator.hello(session, hello)
 
-    def told(self, session: Session, message: pb.AgentMessage) -> None:
+    def received(self, session: Session, message: pb.AgentMessage) -> None:
         """Forward an agent's message about its members."""
         if self._coordinator is not None:
-            self._coordinator.told(session, message)
+            self._coordinator.received(session, message)
 
-    def gone(self, session: Session) -> None:
+    def disconnected(self, session: Session) -> None:
         """Forward that an agent's stream has ended."""
         if self._coordinator is not None:
-            self._coordinator.gone(session)
+            self._coordinator.disconnected(session)
 
     def replaced(self, pod: PodRef, outcome: Outcome, detail: str) -> None:
         """Forward that a pod to be replaced has been deleted, no longer exists, or must not be deleted."""
@@ -60,21 +60,21 @@ class LeadershipTerms:
     """Run one term after another (``controller.leader.election.Election`` calls it)."""
 
     def __init__(
-        self, *, outside: Dependencies, hub: Hub, relay: LeaderRelay, policy: NodePolicy | None = None
+        self, *, dependencies: Dependencies, hub: Hub, relay: LeaderRelay, policy: NodePolicy | None = None
     ) -> None:
         """``policy``: the NetworkPolicy to keep."""
-        self._outside = outside
+        self._dependencies = dependencies
         self._hub = hub
         self._relay = relay
         self._policy = policy
 
     async def __call__(self, term: Term) -> None:
         """Lead until cancelled. The caller cancels when the Lease is lost."""
-        outside = self._outside
-        coordinator = GangCoordinator(outside=outside, term=term)
+        dependencies = self._dependencies
+        coordinator = GangCoordinator(dependencies=dependencies, term=term)
         async with asyncio.TaskGroup() as tasks:
-            aio.spawn_eternal(tasks, outside.restarts.run(), name="restarts")
-            aio.spawn_eternal(tasks, outside.recreator.run(), name="recreator")
+            aio.spawn_eternal(tasks, dependencies.restarts.run(), name="restarts")
+            aio.spawn_eternal(tasks, dependencies.pod_replacer.run(), name="pod-replacer")
             aio.spawn_eternal(tasks, self._run_jobsets(), name="jobsets")
             aio.spawn_eternal(tasks, coordinator.run(), name="coordinator")
             if self._policy is not None:
@@ -90,19 +90,19 @@ class LeadershipTerms:
         Earlier, a round under way would look as if its Restart had been deleted, and its failure would be counted
         twice.
         """
-        await self._outside.restarts.wait_synced()
-        await self._outside.jobsets.run()
+        await self._dependencies.restarts.wait_synced()
+        await self._dependencies.jobsets.run()
 
     @contextlib.contextmanager
     def _routed(self, coordinator: GangCoordinator, term: Term) -> Iterator[None]:
         """Route agents to this coordinator; on exit, stop that before anything else of the term ends."""
         self._relay.use(coordinator)
         self._hub.lead(term.epoch)
-        self._outside.metrics.leads.set(1)
+        self._dependencies.metrics.leads.set(1)
         try:
             yield
         finally:
-            self._outside.metrics.leads.set(0)
+            self._dependencies.metrics.leads.set(0)
             self._hub.stand_by()
             self._relay.use(None)
 

@@ -71,7 +71,7 @@ class Traces:
         log.warning("traces.lost", round=span.attributes.get("kubemend.round", ""), result=result, why=why)
 
 
-def wanted(environment: Mapping[str, str], *, metrics: Metrics, about: Mapping[str, str]) -> Traces | None:
+def from_environment(environment: Mapping[str, str], *, metrics: Metrics, about: Mapping[str, str]) -> Traces | None:
     """Return the trace exporter; None if no endpoint is set or traces cannot be exported (which is logged)."""
     endpoint = next((environment[name] for name in ENDPOINTS if environment.get(name)), "")
     if not endpoint or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -85,5 +85,5 @@ def wanted(environment: Mapping[str, str], *, metrics: Metrics, about: Mapping[s
     except ImportError as error:
         log.error("traces.unavailable", error=repr(error), hint="Run pip install 'kubemend[traces]'.")
         return None
-    log.info("traces.wanted", endpoint=endpoint.rpartition("@")[2])  # the part before "@" may hold a password
+    log.info("traces.enabled", endpoint=endpoint.rpartition("@")[2])  # the part before "@" may hold a password
     return Traces(OTLPSpanExporter(), metrics=metrics, about=about)

@@ -23,7 +23,7 @@ from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.hub.ports import Session
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.members import NodeName, PodRef, PodUid
-from kubemend.controller.model.rounds import PodGone, StepTold
+from kubemend.controller.model.rounds import PodGone, StepResult
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.restarts.pod_replacer import Outcome
 from kubemend.controller.restarts.store import RestartChange, RestartChangeKind
@@ -50,28 +50,28 @@ class _ReportedFault:
 class GangCoordinator:
     """One term of leadership. Implements ``controller.hub.ports.Listener`` for the agents' streams."""
 
-    def __init__(self, *, outside: Dependencies, term: Term) -> None:
-        self._outside = outside
+    def __init__(self, *, dependencies: Dependencies, term: Term) -> None:
+        self._dependencies = dependencies
         self._term = term
         self._workers: dict[GangKey, GangWorker] = {}
         self._faults: OrderedDict[str, _ReportedFault] = OrderedDict()
-        self._stragglers = Stragglers(outside=outside)
-        self._single_pods = SinglePods(outside=outside, worker=self._worker, resume=self._resume_single)
+        self._stragglers = Stragglers(dependencies=dependencies)
+        self._single_pods = SinglePods(dependencies=dependencies, worker=self._worker, resume=self._resume_single)
         self._spawned: asyncio.Queue[tuple[Coroutine[Any, Any, None], str]] = asyncio.Queue()
         self.ready = asyncio.Event()
 
     async def run(self) -> None:
         """Resume the previous leaders' rounds and run indefinitely. ``ready`` is set when agents may connect."""
-        outside = self._outside
-        await outside.members.wait_synced()
-        await outside.nodes.wait_synced()
-        await outside.restarts.wait_synced()
-        await outside.jobsets.wait_known()
+        dependencies = self._dependencies
+        await dependencies.members.wait_synced()
+        await dependencies.nodes.wait_synced()
+        await dependencies.restarts.wait_synced()
+        await dependencies.jobsets.wait_known()
         unsubscribe = [
-            outside.jobsets.subscribe(self._jobset_changed),
-            outside.members.subscribe(self._member_changed),
-            outside.nodes.subscribe(self._node_changed),
-            outside.restarts.subscribe(self._restart_changed),
+            dependencies.jobsets.subscribe(self._jobset_changed),
+            dependencies.members.subscribe(self._member_changed),
+            dependencies.nodes.subscribe(self._node_changed),
+            dependencies.restarts.subscribe(self._restart_changed),
         ]
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -105,7 +105,7 @@ class GangCoordinator:
                 self._handle_result(session, result)
         self._report_node(session.node)  # after the results: what they answer need not be sent again
 
-    def told(self, session: Session, message: pb.AgentMessage) -> None:
+    def received(self, session: Session, message: pb.AgentMessage) -> None:
         """Dispatch an agent's message about its members."""
         match message.WhichOneof("body"):
             case "fault":
@@ -117,9 +117,9 @@ class GangCoordinator:
                 with contained.within(Part.STRAGGLER, session.node):
                     samples = [wire.sample(each) for each in message.samples.devices]
                     self._stragglers.take(samples)
-                    self._outside.gpus.take(samples)
+                    self._dependencies.gpus.take(samples)
 
-    def gone(self, session: Session) -> None:
+    def disconnected(self, session: Session) -> None:
         """Report to the rounds that an agent's stream has ended."""
         self._report_node(session.node)
 
@@ -139,7 +139,7 @@ class GangCoordinator:
         for restart in urgent:
             await self._take_over(restart)
         await self._single_pods.wait_resumed()
-        for restart in self._outside.restarts.requests():
+        for restart in self._dependencies.restarts.requests():
             self._request(restart)
         return others
 
@@ -148,7 +148,7 @@ class GangCoordinator:
         gang = restart.gang
         assert gang is not None
         with contained.within(Part.ROUND, restart.id) as work:
-            await self._outside.restarts.resume(restart, epoch=self._term.epoch)
+            await self._dependencies.restarts.resume(restart, epoch=self._term.epoch)
             if not self._is_on(restart):
                 return
             if gang.kind == POD:
@@ -169,14 +169,14 @@ class GangCoordinator:
         others: list[Restart] = []
         seen: set[GangKey] = set()
         of_pods: Counter[str] = Counter()
-        for restart in self._outside.restarts.unfinished():
+        for restart in self._dependencies.restarts.unfinished():
             gang = restart.gang
             assert gang is not None
             if gang.kind == POD:
                 of_pods[gang.namespace] += 1
                 is_urgent = of_pods[gang.namespace] <= single_pods.AT_A_TIME_IN_A_NAMESPACE
             else:
-                is_urgent = bool(self._outside.members.of_gang(gang))
+                is_urgent = bool(self._dependencies.members.of_gang(gang))
             (urgent if is_urgent and gang not in seen else others).append(restart)
             seen.add(gang)
         return urgent, others
@@ -193,14 +193,14 @@ class GangCoordinator:
 
     def _is_on(self, restart: Restart) -> bool:
         """Return whether a previous leader's round was neither deleted nor ended while others were resumed."""
-        found = self._outside.restarts.restarts().get(restart.id)
+        found = self._dependencies.restarts.restarts().get(restart.id)
         return found is not None and found.uid == restart.uid and not found.deleting and not found.is_finished
 
     def _resume(self, restart: Restart, worker: GangWorker) -> None:
         """Resume a round; fail it if its status is invalid. Its agents then release their holds by themselves."""
-        now = self._outside.now()
+        now = self._dependencies.now()
         try:
-            if now - restart.begun_at > _OLDEST_ROUND_TIMEOUTS * self._outside.policy.limits.whole:
+            if now - restart.begun_at > _OLDEST_ROUND_TIMEOUTS * self._dependencies.policy.limits.whole:
                 why = "the round is too old to be resumed"  # a late write of a leader that had lost the Lease
             elif worker.runner is not None:
                 why = f"round {worker.runner.id} of the same gang is under way"
@@ -215,9 +215,9 @@ class GangCoordinator:
         log.error("round.not_resumed", round=restart.id, why=why)
         with contained.within(Part.ROUND, restart.id):
             failed = round_report.failed(
-                restart.status, reason=round_report.NOT_RESUMED, why=why, now=self._outside.now()
+                restart.status, reason=round_report.NOT_RESUMED, why=why, now=self._dependencies.now()
             )
-            self._outside.restarts.set_status(restart.id, failed)
+            self._dependencies.restarts.set_status(restart.id, failed)
 
     def _fault(self, session: Session, reported: pb.Fault) -> None:
         known = self._faults.get(reported.id)
@@ -231,7 +231,7 @@ class GangCoordinator:
         if len(self._faults) > _FAULTS_KEPT:
             answered = (each for each, entry in self._faults.items() if entry.reply is not None)
             del self._faults[next(answered, next(iter(self._faults)))]
-        member = self._outside.members.by_uid(PodUid(reported.pod.uid))
+        member = self._dependencies.members.by_uid(PodUid(reported.pod.uid))
         pod = f"{reported.pod.namespace}/{reported.pod.name}"
         log.info(
             "fault",
@@ -249,7 +249,7 @@ class GangCoordinator:
             return
         worker = self._worker(member.gang)
         with self._contained_to(worker, member.gang):
-            worker.fault(wire.fault(reported, gang=member.gang, now=self._outside.now()))
+            worker.fault(wire.fault(reported, gang=member.gang, now=self._dependencies.now()))
         entry = self._faults.get(reported.id)
         if entry is not None and entry.reply is None and worker.is_idle:  # the worker failed before it queued the fault
             detail = "the controller could not decide; see the traceback in its log"
@@ -261,7 +261,7 @@ class GangCoordinator:
             return  # a fault of the controller's own, or one that was dropped
         entry.reply = reply
         answer = reply.what.name
-        self._outside.metrics.faults.labels(entry.kind, answer).inc()
+        self._dependencies.metrics.faults.labels(entry.kind, answer).inc()
         log.info("fault.answered", fault=fault_id, round=reply.round, answer=answer, reason=reply.reason)
         self._send(entry.session, fault_id, reply)
 
@@ -272,11 +272,11 @@ class GangCoordinator:
 
     def _handle_result(self, session: Session, result: pb.StepResult) -> None:
         """Forward a member's result to its round. A member that is held for no current round is released."""
-        step = wire.standing(result)
+        step = wire.step_result(result)
         if step is None:
             return
-        if result.attempt and (member := self._outside.members.by_uid(step.pod)) is not None:
-            self._outside.restarts.note_attempt(member.gang, result.attempt)
+        if result.attempt and (member := self._dependencies.members.by_uid(step.pod)) is not None:
+            self._dependencies.restarts.note_attempt(member.gang, result.attempt)
         round_ = self._round_of(step)
         if round_ is not None and round_.id == result.round:
             round_.take(step)
@@ -284,8 +284,8 @@ class GangCoordinator:
             log.warning("round.unknown", round=result.round, node=session.node, pod=result.pod.name)
             session.send(wire.abort(result.round, pods=frozenset({step.pod}), reason="the round is over"))
 
-    def _round_of(self, step: StepTold) -> "round_runner.RoundRunner | None":
-        member = self._outside.members.by_uid(step.pod)
+    def _round_of(self, step: StepResult) -> "round_runner.RoundRunner | None":
+        member = self._dependencies.members.by_uid(step.pod)
         worker = self._workers.get(member.gang) if member is not None else None
         return worker.runner if worker is not None else None
 
@@ -312,8 +312,8 @@ class GangCoordinator:
 
     def _report_node(self, node: NodeName) -> None:
         """Report the node's state to the rounds that have members on it."""
-        event = round_runner.node_event(node, outside=self._outside)
-        for gang in {member.gang for member in self._outside.members.on_node(node).values()}:
+        event = round_runner.node_event(node, dependencies=self._dependencies)
+        for gang in {member.gang for member in self._dependencies.members.on_node(node).values()}:
             if gang in self._workers:
                 with self._contained_to(self._workers[gang], gang):
                     self._workers[gang].node_changed(event)
@@ -338,20 +338,22 @@ class GangCoordinator:
         if work.error is not None:
             with contained.within(Part.GANG, restart.id):
                 failed = round_report.failed(
-                    {}, reason=round_report.INTERNAL, why=contained.why(work.error), now=self._outside.now()
+                    {}, reason=round_report.INTERNAL, why=contained.why(work.error), now=self._dependencies.now()
                 )
-                self._outside.restarts.set_status(restart.id, failed)
+                self._dependencies.restarts.set_status(restart.id, failed)
 
     def _take(self, restart: Restart) -> None:
         key = restart.gang
         if key is not None and key.kind == POD:
             self._single_pods.take(restart)
             return
-        if key is None or not self._outside.members.of_gang(key):
+        if key is None or not self._dependencies.members.of_gang(key):
             detail = f"there are no pods of {key}" if key is not None else _NO_GANG
             log.info("request.refused", restart=restart.id, detail=detail)
             decision = Decision(Kind.OBSERVE, Reason.NOT_A_GANG, detail)
-            self._outside.restarts.set_status(restart.id, round_report.refused(decision, now=self._outside.now()))
+            self._dependencies.restarts.set_status(
+                restart.id, round_report.refused(decision, now=self._dependencies.now())
+            )
             return
         self._worker(key).request(restart)
 
@@ -359,7 +361,7 @@ class GangCoordinator:
         if key not in self._workers:
             self._workers[key] = GangWorker(
                 key,
-                outside=self._outside,
+                dependencies=self._dependencies,
                 term=self._term,
                 answer=self._answer,
                 spawn=lambda work, name: self._spawned.put_nowait((work, name)),
@@ -375,6 +377,6 @@ class GangCoordinator:
         async for _ in aio.ticks(period=_TIDY_SECONDS):
             for key, worker in list(self._workers.items()):
                 with contained.within(Part.GANG, key):
-                    if worker.is_idle and not self._outside.members.of_gang(key):
+                    if worker.is_idle and not self._dependencies.members.of_gang(key):
                         del self._workers[key]
-            self._outside.gpus.forget(unless=lambda pod: self._outside.members.by_uid(pod) is not None)
+            self._dependencies.gpus.forget(unless=lambda pod: self._dependencies.members.by_uid(pod) is not None)

@@ -117,7 +117,7 @@ class Restarts(Protocol):
     def set_status(self, restart_id: str, status: Mapping[str, Any]) -> None: ...
 
 
-class Recreator(Protocol):
+class PodReplacer(Protocol):
     """Replaces pods (``controller.restarts.pod_replacer.PodReplacer``)."""
 
     async def run(self) -> None: ...
@@ -181,7 +181,7 @@ class Dependencies:
     members: Members
     nodes: Nodes
     restarts: Restarts
-    recreator: Recreator
+    pod_replacer: PodReplacer
     events: EventRecorder
     sessions: Sessions
     metrics: Metrics

@@ -26,11 +26,11 @@ class JobSetPolicyLookup:
     Without a JobSet that kubemend manages there are no limits, and notifications have no effect.
     """
 
-    def __init__(self, key: GangKey, *, outside: Dependencies) -> None:
+    def __init__(self, key: GangKey, *, dependencies: Dependencies) -> None:
         self._key = key
-        self._jobsets = outside.jobsets
-        self._now = outside.now
-        self._dry_run = outside.policy.dry_run
+        self._jobsets = dependencies.jobsets
+        self._now = dependencies.now
+        self._dry_run = dependencies.policy.dry_run
         self._is_ours = False
 
     def facts(self) -> dict[str, Any]:
@@ -70,10 +70,10 @@ _BEGUN_KEPT: Final = 1000
 class Gang:
     """One gang, with its JobSet if kubemend manages that."""
 
-    def __init__(self, key: GangKey, *, outside: Dependencies) -> None:
+    def __init__(self, key: GangKey, *, dependencies: Dependencies) -> None:
         self.key = key
-        self._outside = outside
-        self._jobset_policy = JobSetPolicyLookup(key, outside=outside)
+        self._dependencies = dependencies
+        self._jobset_policy = JobSetPolicyLookup(key, dependencies=dependencies)
         self._attempt = 0
         self._begun: dict[str, tuple[str, budget.Past]] = {}
 
@@ -81,7 +81,7 @@ class Gang:
 
     def members(self) -> tuple[Member, ...]:
         """Return the members, as a round counts them."""
-        return tuple(self.counted(each) for each in self._outside.members.of_gang(self.key).values())
+        return tuple(self.counted(each) for each in self._dependencies.members.of_gang(self.key).values())
 
     def counted(self, member: Member) -> Member:
         """Return a member as a round counts it."""
@@ -89,27 +89,27 @@ class Gang:
 
     def nodes(self, members: tuple[Member, ...]) -> dict[NodeName, NodeView]:
         """Return the nodes of these members, as far as they are known."""
-        views = {member.node: self._outside.nodes.view(member.node) for member in members if member.node}
+        views = {member.node: self._dependencies.nodes.view(member.node) for member in members if member.node}
         return {name: view for name, view in views.items() if view is not None}
 
     def connected(self, members: tuple[Member, ...]) -> frozenset[NodeName]:
         """Return the nodes of these members whose agents are connected."""
         nodes = {member.node for member in members if member.node}
-        return frozenset(node for node in nodes if self._outside.sessions(node) is not None)
+        return frozenset(node for node in nodes if self._dependencies.sessions(node) is not None)
 
     def owner(self) -> Owner | None:
         """Return the owner of the whole gang: its Restart objects are deleted with it."""
-        return self._outside.jobsets.owner(self.key) or round_report.owner_of(self.key, self.members())
+        return self._dependencies.jobsets.owner(self.key) or round_report.owner_of(self.key, self.members())
 
     def uid(self) -> str:
         """Return the UID of the object that the gang is named after; "" if that is not known."""
-        jobset = self._outside.jobsets.owner(self.key)
+        jobset = self._dependencies.jobsets.owner(self.key)
         return jobset.uid if jobset is not None else members.uid_of(self.members())
 
     def decide(self, cause: Cause) -> Decision:
         """Return the decision about a cause from the current state; count and log it."""
-        decision = table.decide(self._facts(cause), now=self._outside.now())
-        self._outside.metrics.decisions.labels(decision.kind.value, decision.reason.value).inc()
+        decision = table.decide(self._facts(cause), now=self._dependencies.now())
+        self._dependencies.metrics.decisions.labels(decision.kind.value, decision.reason.value).inc()
         log.info(
             "gang.decided",
             gang=str(self.key),
@@ -134,14 +134,16 @@ class Gang:
 
     def member_gone(self) -> None:
         """Record that a member is gone. After the last one, new members may belong to another JobSet."""
-        if not self._outside.members.of_gang(self.key):
-            self._jobset_policy = JobSetPolicyLookup(self.key, outside=self._outside)
+        if not self._dependencies.members.of_gang(self.key):
+            self._jobset_policy = JobSetPolicyLookup(self.key, dependencies=self._dependencies)
 
     # ---- its rounds ----
 
     def next_attempt(self) -> int:
         """Return a number that no round of the gang has had, though the rounds' objects may be deleted."""
-        newest = max(self._outside.restarts.newest_attempt(self.key), self._outside.jobsets.newest_attempt(self.key))
+        newest = max(
+            self._dependencies.restarts.newest_attempt(self.key), self._dependencies.jobsets.newest_attempt(self.key)
+        )
         self._attempt = max(self._attempt, newest) + 1
         return self._attempt
 
@@ -160,9 +162,9 @@ class Gang:
             members=present,
             nodes=self.nodes(present),
             history=round_report.history(
-                self.key, uid=uid, restarts=self._outside.restarts.restarts().values(), begun=begun
+                self.key, uid=uid, restarts=self._dependencies.restarts.restarts().values(), begun=begun
             ),
-            opted_in_namespaces=self._outside.policy.namespaces,
-            dry_run=self._outside.policy.dry_run,
+            opted_in_namespaces=self._dependencies.policy.namespaces,
+            dry_run=self._dependencies.policy.dry_run,
             **self._jobset_policy.facts(),
         )

@@ -24,7 +24,15 @@ from kubemend.controller.decisions.facts import Decision, Kind
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.faults import Fault, Request
 from kubemend.controller.model.members import Member
-from kubemend.controller.model.rounds import Cancelled, FaultTold, MemberSeen, NodeTold, PodGone, RoundEvent, RoundRef
+from kubemend.controller.model.rounds import (
+    Cancelled,
+    FaultReported,
+    MemberSeen,
+    NodeChanged,
+    PodGone,
+    RoundEvent,
+    RoundRef,
+)
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.rounds.outcome import Mended
 
@@ -51,22 +59,22 @@ class GangWorker:
         self,
         key: GangKey,
         *,
-        outside: Dependencies,
+        dependencies: Dependencies,
         term: Term,
         answer: Callable[[str, Reply], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
         """``answer`` takes a fault's id and its answer; ``spawn`` runs a named task."""
-        self._gang = Gang(key, outside=outside)
-        self._outside = outside
-        self._beginning = RoundFactory(self._gang, outside=outside, term=term, over=self._over)
+        self._gang = Gang(key, dependencies=dependencies)
+        self._dependencies = dependencies
+        self._beginning = RoundFactory(self._gang, dependencies=dependencies, term=term, over=self._over)
         self._answer = answer
         self._spawn = spawn
         self._queue = PendingQueue()
         self._awake = asyncio.Event()
         self._deciding = False
         self._runner: RoundRunner | None = None
-        self._joined: dict[FaultTold, Fault] = {}
+        self._joined: dict[FaultReported, Fault] = {}
         self._last_record: Mended | None = None
         self._taken: set[str] = set()
         self._settled = asyncio.Event()
@@ -134,10 +142,10 @@ class GangWorker:
             return
         self.forward(MemberSeen(self._gang.counted(member)))
         if member.node:
-            self.forward(round_runner.node_event(member.node, outside=self._outside))
+            self.forward(round_runner.node_event(member.node, dependencies=self._dependencies))
 
     def member_left(self, member: Member) -> None:
-        """Record that a member has left the gang: no decision is held for it any longer."""
+        """Record that a member has left the gang: no decision waits for it any longer."""
         self._queue.recheck(pod=member.pod.uid)
         self._wake_up()
 
@@ -149,7 +157,7 @@ class GangWorker:
         self._wake_up()
         self.forward(Cancelled(why))
 
-    def node_changed(self, event: NodeTold) -> None:
+    def node_changed(self, event: NodeChanged) -> None:
         """Handle that a node or its agent has appeared or disappeared."""
         self.forward(event)
 
@@ -176,7 +184,7 @@ class GangWorker:
         try:
             with contained.within(Part.GANG, self._gang.key) as work:
                 while self._queue and self._runner is None:
-                    case = self._queue.next(now=self._outside.now())
+                    case = self._queue.next(now=self._dependencies.now())
                     if case is None:
                         await self._wait_for_change()
                     else:
@@ -190,14 +198,14 @@ class GangWorker:
     async def _wait_for_change(self) -> None:
         """Wait until the first hold ends or something happens."""
         self._awake.clear()
-        until = self._queue.held_until
+        until = self._queue.postponed_until
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if until is None else max(until - self._outside.now(), 0.0)):
+            async with asyncio.timeout(None if until is None else max(until - self._dependencies.now(), 0.0)):
                 await self._awake.wait()
 
     async def _decide_one(self, case: PendingCause) -> None:
         decision = self._gang.decide(case.cause)
-        if decision.kind is Kind.HOLD:
+        if decision.kind is Kind.POSTPONE:
             self._hold(case, decision)
         elif decision.kind.begins_round:
             await self._begin(case, decision)
@@ -219,15 +227,15 @@ class GangWorker:
         if isinstance(case.cause, Fault):
             self._answer(case.cause.id, Reply(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why))
         elif case.restart is not None:
-            failed = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._outside.now())
-            self._outside.restarts.set_status(case.restart.id, failed)
+            failed = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._dependencies.now())
+            self._dependencies.restarts.set_status(case.restart.id, failed)
 
     def _hold(self, case: PendingCause, decision: Decision) -> None:
         """Postpone the gang's restart and have the agent leave the member to the controller."""
         if isinstance(case.cause, Fault):
             reply = Reply(FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
             self._answer(case.cause.id, reply)
-        case.held_until = math.inf if decision.retry_at is None else decision.retry_at
+        case.postponed_until = math.inf if decision.retry_at is None else decision.retry_at
 
     async def _begin(self, case: PendingCause, decision: Decision) -> None:
         """Persist the round, then begin it. Faults that arrive while it is written become part of it."""
@@ -235,7 +243,7 @@ class GangWorker:
         begun = await self._beginning.write_down(new, request=case.restart)
         if case not in self._queue:
             return  # withdrawn while the round was written
-        if case.restart is not None and case.restart.id not in self._outside.restarts.restarts():
+        if case.restart is not None and case.restart.id not in self._dependencies.restarts.restarts():
             self._queue.remove(case)
             return  # deleted while the round was written
         self._run_round(self._beginning.begin(case, decision, new=new, begun=begun))
@@ -254,24 +262,26 @@ class GangWorker:
             return
         self._runner = round_
         away = {member.node for member in self._gang.members() if member.node} - round_.round.connected
-        self.forward(*(round_runner.node_event(node, outside=self._outside) for node in sorted(away)))
+        self.forward(*(round_runner.node_event(node, dependencies=self._dependencies) for node in sorted(away)))
         self.jobset_changed()  # it may have changed since the decision, or since a previous leader began the round
 
-    def _over(self, round_: RoundRunner, again: tuple[FaultTold, ...]) -> None:
+    def _over(self, round_: RoundRunner, again: tuple[FaultReported, ...]) -> None:
         ended = round_.round
         self._runner = None
         if round_.released_at is not None:
             self._last_record = Mended.by(ended)
-        self._outside.metrics.rounds_active.dec()
+        self._dependencies.metrics.rounds_active.dec()
         if ended.phase.is_final:
-            self._outside.jobsets.ended(ended)
-            round_report.report_end(ended, outside=self._outside)
+            self._dependencies.jobsets.ended(ended)
+            round_report.report_end(ended, dependencies=self._dependencies)
         joined, self._joined = self._joined, {}
         for event in again:
             if event in joined:
                 self._queue.add(PendingCause(joined[event]))
-            elif (member := self._outside.members.by_uid(event.pod)) is not None:
-                fault = pending.synthesize_fault(event, member=member, round_id=ended.ref.id, now=self._outside.now())
+            elif (member := self._dependencies.members.by_uid(event.pod)) is not None:
+                fault = pending.synthesize_fault(
+                    event, member=member, round_id=ended.ref.id, now=self._dependencies.now()
+                )
                 self._queue.add(PendingCause(fault))
         self._wake_up()
         self._settled.set()
@@ -279,11 +289,13 @@ class GangWorker:
     def _refuse(self, case: PendingCause, decision: Decision) -> None:
         if isinstance(case.cause, Request):
             assert case.restart is not None
-            self._outside.restarts.set_status(case.restart.id, round_report.refused(decision, now=self._outside.now()))
+            self._dependencies.restarts.set_status(
+                case.restart.id, round_report.refused(decision, now=self._dependencies.now())
+            )
             return
         alone = decision.kind is Kind.ALONE or decision.reason in _LEFT_TO_AGENTS
         what = FaultAnswer.ALONE if alone else FaultAnswer.NOTHING
         self._answer(case.cause.id, Reply(what, reason=decision.reason.value, detail=decision.detail))
         if decision.kind is Kind.FAIL:
-            round_report.report_refusal(case.cause, decision, outside=self._outside)
+            round_report.report_refusal(case.cause, decision, dependencies=self._dependencies)
         self._gang.turned_down(decision, pod=case.cause.pod.name)

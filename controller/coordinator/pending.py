@@ -1,4 +1,4 @@
-"""The causes that a gang's worker has queued for a decision, and until when they are held. Pure."""
+"""The causes that a gang's worker has queued for a decision, and until when they are postponed. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -7,26 +7,26 @@ from kubemend.common.coordination import FaultKind
 from kubemend.controller.decisions.facts import needs_recreation
 from kubemend.controller.model.faults import Cause, Fault
 from kubemend.controller.model.members import Member, PodUid
-from kubemend.controller.model.rounds import FaultTold
+from kubemend.controller.model.rounds import FaultReported
 from kubemend.controller.restarts.objects import Restart
 
-_NOT_HELD = -math.inf
+_NOT_POSTPONED = -math.inf
 
 
 @dataclass(slots=True, eq=False)
 class PendingCause:
     """A cause that waits for its decision; ``restart`` is the object of a request.
 
-    ``held_until`` is the Unix time of the next decision at the latest. Infinity: the decision waits for an event.
+    ``postponed_until`` is the Unix time of the next decision at the latest. Infinity: the decision waits for an event.
     """
 
     cause: Cause
     restart: Restart | None = None
-    held_until: float = _NOT_HELD
+    postponed_until: float = _NOT_POSTPONED
 
 
 class PendingQueue:
-    """The causes in the order in which they came. One that is held lets later ones pass it."""
+    """The causes in the order in which they came. One that is postponed lets later ones pass it."""
 
     def __init__(self) -> None:
         self._waiting: list[PendingCause] = []
@@ -46,20 +46,20 @@ class PendingQueue:
         self._waiting.remove(case)
 
     def next(self, *, now: float) -> PendingCause | None:
-        """Return the first cause to decide about; None if all are held."""
-        return next((case for case in self._waiting if case.held_until <= now), None)
+        """Return the first cause to decide about; None if all are postponed."""
+        return next((case for case in self._waiting if case.postponed_until <= now), None)
 
     @property
-    def held_until(self) -> float | None:
+    def postponed_until(self) -> float | None:
         """Return when the first hold ends; None if no hold ends at a set time."""
-        earliest = min((case.held_until for case in self._waiting), default=math.inf)
+        earliest = min((case.postponed_until for case in self._waiting), default=math.inf)
         return None if math.isinf(earliest) else earliest
 
     def recheck(self, *, pod: PodUid | None = None) -> None:
         """End all holds, or those about this pod, because something has happened to it."""
         for case in self._waiting:
             if pod is None or (isinstance(case.cause, Fault) and case.cause.pod.uid == pod):
-                case.held_until = _NOT_HELD
+                case.postponed_until = _NOT_POSTPONED
 
     def withdraw(self, restart_id: str) -> None:
         """Drop the request of this object."""
@@ -77,9 +77,9 @@ class PendingQueue:
         return everything
 
 
-def fault_event(fault: Fault) -> FaultTold:
+def fault_event(fault: Fault) -> FaultReported:
     """Return a fault in the form that the round under way takes."""
-    return FaultTold(
+    return FaultReported(
         pod=fault.pod.uid,
         code=fault.code,
         message=fault.message,
@@ -88,7 +88,7 @@ def fault_event(fault: Fault) -> FaultTold:
     )
 
 
-def synthesize_fault(event: FaultTold, *, member: Member, round_id: str, now: float) -> Fault:
+def synthesize_fault(event: FaultReported, *, member: Member, round_id: str, now: float) -> Fault:
     """Return the fault that a round found itself and no agent reported: the agent has released its member."""
     return Fault(
         id=f"{round_id}/again",

@@ -13,7 +13,7 @@ from kubemend.controller.coordinator.wire import Orders
 from kubemend.controller.decisions.facts import Decision
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.faults import Cause, Fault
-from kubemend.controller.model.rounds import FaultTold, RoundRef
+from kubemend.controller.model.rounds import FaultReported, RoundRef
 from kubemend.controller.restarts.objects import NewRound, Restart
 from kubemend.controller.restarts.store import Begun
 from kubemend.controller.rounds import machine, status
@@ -29,12 +29,12 @@ class RoundFactory:
         self,
         gang: Gang,
         *,
-        outside: Dependencies,
+        dependencies: Dependencies,
         term: Term,
-        over: Callable[[RoundRunner, tuple[FaultTold, ...]], None],
+        over: Callable[[RoundRunner, tuple[FaultReported, ...]], None],
     ) -> None:
         self._gang = gang
-        self._outside = outside
+        self._dependencies = dependencies
         self._term = term
         self._over = over
 
@@ -45,8 +45,8 @@ class RoundFactory:
             cause,
             decision=decision,
             attempt=attempt,
-            hit=self._outside.members.by_uid(cause.pod.uid) if isinstance(cause, Fault) else None,
-            started_at=self._outside.now(),
+            hit=self._dependencies.members.by_uid(cause.pod.uid) if isinstance(cause, Fault) else None,
+            started_at=self._dependencies.now(),
         )
         return NewRound(
             gang=self._gang.key,
@@ -59,10 +59,10 @@ class RoundFactory:
 
     async def write_down(self, new: NewRound, *, request: Restart | None) -> Begun:
         """Persist the round: in the object that requested it if there is one, else in a new one."""
-        restarts = self._outside.restarts
+        restarts = self._dependencies.restarts
         begun = await (restarts.take(request, new) if request is not None else restarts.create(new))
         if not begun.durable:
-            self._outside.metrics.not_durable.inc()
+            self._dependencies.metrics.not_durable.inc()
         return begun
 
     def begin(self, case: PendingCause, decision: Decision, *, new: NewRound, begun: Begun) -> RoundRunner:
@@ -82,8 +82,10 @@ class RoundFactory:
             return self._set_out(case, decision, ref=begun.ref)
         except Exception:  # else its object would stay as that of a round under way
             why = "an internal error of the controller; see the traceback in its log"
-            failed = round_report.failed(new.status, reason=round_report.INTERNAL, why=why, now=self._outside.now())
-            self._outside.restarts.set_status(begun.ref.id, failed)
+            failed = round_report.failed(
+                new.status, reason=round_report.INTERNAL, why=why, now=self._dependencies.now()
+            )
+            self._dependencies.restarts.set_status(begun.ref.id, failed)
             raise
 
     def resume(self, restart: Restart) -> RoundRunner:
@@ -97,11 +99,11 @@ class RoundFactory:
             kept=kept,
             members=members,
             nodes=self._gang.nodes(members),
-            told=(),
-            opted_in_namespaces=self._outside.policy.namespaces,
-            limits=round_report.limits(self._outside.policy.limits, restart),
+            results=(),
+            opted_in_namespaces=self._dependencies.policy.namespaces,
+            limits=round_report.limits(self._dependencies.policy.limits, restart),
             max_unavailable=restart.spec.unavailable(len(members)),
-            now=self._outside.now(),
+            now=self._dependencies.now(),
         )
         log.info("round.resumed", round=ref.id, gang=str(self._gang.key), attempt=ref.attempt, epoch=self._term.epoch)
         past = status.past(restart.status, created_at=restart.created_at)
@@ -110,8 +112,8 @@ class RoundFactory:
 
     def _set_out(self, case: PendingCause, decision: Decision, *, ref: RoundRef) -> RoundRunner:
         """Begin with the current members."""
-        members, now = self._gang.members(), self._outside.now()
-        self._outside.jobsets.begun(ref, case.cause, now=now)
+        members, now = self._gang.members(), self._dependencies.now()
+        self._dependencies.jobsets.begun(ref, case.cause, now=now)
         self._gang.begun(ref, round_report.past_of(case.cause, members=members, now=now), uid=self._gang.uid())
         first = machine.begin(
             ref,
@@ -120,8 +122,8 @@ class RoundFactory:
             members=members,
             nodes=self._gang.nodes(members),
             connected=self._gang.connected(members),
-            opted_in_namespaces=self._outside.policy.namespaces,
-            limits=round_report.limits(self._outside.policy.limits, case.restart),
+            opted_in_namespaces=self._dependencies.policy.namespaces,
+            limits=round_report.limits(self._dependencies.policy.limits, case.restart),
             now=now,
         )
         code, message = round_report.code_of(case.cause), round_report.message_of(case.cause)
@@ -137,7 +139,7 @@ class RoundFactory:
             strategy=spec.strategy if spec is not None else "",
             grace_seconds=spec.grace_seconds if spec is not None else None,
             containers=tuple(spec.containers) if spec is not None else (),
-            find=self._outside.members.by_uid,
+            find=self._dependencies.members.by_uid,
         )
-        self._outside.metrics.rounds_active.inc()
-        return RoundRunner(first, orders=orders, outside=self._outside, over=self._over)
+        self._dependencies.metrics.rounds_active.inc()
+        return RoundRunner(first, orders=orders, dependencies=self._dependencies, over=self._over)

@@ -128,10 +128,10 @@ def failed(status: Mapping[str, Any], *, reason: str, why: str, now: float) -> d
     }
 
 
-def report_refusal(cause: Cause, decision: Decision, *, outside: Dependencies) -> None:
+def report_refusal(cause: Cause, decision: Decision, *, dependencies: Dependencies) -> None:
     """Record a warning Event on the pod: its gang is not restarted, why, and that the owner must act."""
     assert isinstance(cause, Fault)
-    outside.events.record(
+    dependencies.events.record(
         ObjectRef("v1", "Pod", cause.pod.namespace, cause.pod.name, cause.pod.uid),
         reason=decision.reason.value,
         message=f"gang {cause.gang} is not restarted after {cause.message}: {decision.detail}",
@@ -141,13 +141,13 @@ def report_refusal(cause: Cause, decision: Decision, *, outside: Dependencies) -
     )
 
 
-def report_end(ended: Round, *, outside: Dependencies) -> None:
+def report_end(ended: Round, *, dependencies: Dependencies) -> None:
     """Count, log and trace a round's end, and record an Event."""
     rendered = status.render(ended)
     phase, took = ended.phase, rendered.get("timings", {}).get("totalMilliseconds")
-    round_metrics.count_end(ended, rendered, metrics=outside.metrics, gpus=outside.gpus)
-    if outside.trace is not None:
-        outside.trace(spans.of_round(ended, rendered))
+    round_metrics.count_end(ended, rendered, metrics=dependencies.metrics, gpus=dependencies.gpus)
+    if dependencies.trace is not None:
+        dependencies.trace(spans.of_round(ended, rendered))
     log.info(
         "round.ended",
         round=ended.ref.id,
@@ -160,11 +160,11 @@ def report_end(ended: Round, *, outside: Dependencies) -> None:
         timings=rendered.get("timings"),
         failures=rendered.get("failures"),
     )
-    restart = outside.restarts.restarts().get(ended.ref.id)
+    restart = dependencies.restarts.restarts().get(ended.ref.id)
     if restart is None:
         return
     counts = rendered.get("members", {})
-    outside.events.record(
+    dependencies.events.record(
         ObjectRef(names.API_VERSION, names.KIND, restart.namespace, restart.name, restart.uid),
         reason=f"Round{phase.value}",
         message=f"attempt {ended.ref.attempt} of {ended.ref.gang}: {counts.get('running', 0)} of "

@@ -12,7 +12,7 @@ from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.wire import Orders
 from kubemend.controller.model import rounds
 from kubemend.controller.model.members import NodeName
-from kubemend.controller.model.rounds import FaultTold, NodeTold, RoundEvent
+from kubemend.controller.model.rounds import FaultReported, NodeChanged, RoundEvent
 from kubemend.controller.rounds import machine, status
 from kubemend.controller.rounds.states import Advance, MemberPhase, Round
 
@@ -30,13 +30,13 @@ class RoundRunner:
         first: Advance,
         *,
         orders: Orders,
-        outside: Dependencies,
-        over: Callable[["RoundRunner", tuple[FaultTold, ...]], None],
+        dependencies: Dependencies,
+        over: Callable[["RoundRunner", tuple[FaultReported, ...]], None],
     ) -> None:
         """``over`` is called once, with the faults that must be decided about after the round."""
         self._round = first.round
         self._orders = orders
-        self._outside = outside
+        self._dependencies = dependencies
         self._over = over
         self._events: list[RoundEvent] = []
         self._loop = asyncio.get_running_loop()
@@ -83,20 +83,20 @@ class RoundRunner:
         self._flush = None
         events, self._events = self._events, []
         with contained.within(contained.Part.ROUND, self.id) as work:
-            self._perform(machine.advance(self._round, events, now=self._outside.now()))
+            self._perform(machine.advance(self._round, events, now=self._dependencies.now()))
         if work.failed:
             self.give_up()
 
     def give_up(self) -> None:
         """Fail the round because of an internal error. Agents release what they hold by themselves."""
-        outside = self._outside
+        dependencies = self._dependencies
         self.drop()
         with contained.within(contained.Part.ROUND, self.id):
-            restart = outside.restarts.restarts().get(self.id)
+            restart = dependencies.restarts.restarts().get(self.id)
             before = restart.status if restart is not None else {}
             why = "an internal error of the controller; see the traceback in its log"
-            outside.restarts.set_status(
-                self.id, round_report.failed(before, reason=round_report.INTERNAL, why=why, now=outside.now())
+            dependencies.restarts.set_status(
+                self.id, round_report.failed(before, reason=round_report.INTERNAL, why=why, now=dependencies.now())
             )
         with contained.within(contained.Part.ROUND, self.id):
             self._over(self, ())
@@ -105,8 +105,8 @@ class RoundRunner:
         before, self._round = self._round, advance.round
         self._awaited = advance.round.count(MemberPhase.STOPPING, MemberPhase.RELEASING)
         if before.phase is not advance.round.phase:
-            stands = {stand.value: count for stand, count in advance.round.tally.items() if count}
-            log.info("round.phase", round=self.id, phase=advance.round.phase.value, members=stands)
+            phases = {phase.value: count for phase, count in advance.round.tally.items() if count}
+            log.info("round.phase", round=self.id, phase=advance.round.phase.value, members=phases)
         for effect in advance.effects:
             self._do(effect)
         if self._alarm is not None:
@@ -116,33 +116,33 @@ class RoundRunner:
             self.drop()
             self._over(self, advance.again)
         elif advance.wake_at is not None:
-            self._alarm = self._loop.call_later(max(advance.wake_at - self._outside.now(), 0.0), self.take)
+            self._alarm = self._loop.call_later(max(advance.wake_at - self._dependencies.now(), 0.0), self.take)
 
     def _do(self, effect: rounds.Effect) -> None:
         match effect:
             case rounds.Stop() | rounds.Release() | rounds.Abort():
                 if isinstance(effect, rounds.Release) and self.released_at is None:
-                    self.released_at = self._outside.now()
+                    self.released_at = self._dependencies.now()
                 node, message = self._orders.of(effect)
-                session = self._outside.sessions(node)
+                session = self._dependencies.sessions(node)
                 if session is not None:  # an agent that is not connected gets it again later
                     session.send(message)
             case rounds.Recreate():
                 log.info("round.recreate", round=self.id, pod=str(effect.pod), reason=effect.reason, force=effect.force)
-                self._outside.recreator.recreate(effect)
+                self._dependencies.pod_replacer.recreate(effect)
                 if effect.device_failure:
                     gang, node = self._round.ref.gang, self._round.members[effect.pod.uid].member.node
-                    self._outside.jobsets.left(gang, node=node, code=effect.reason, pod=effect.pod.uid)
+                    self._dependencies.jobsets.left(gang, node=node, code=effect.reason, pod=effect.pod.uid)
             case rounds.Record():
-                self._outside.restarts.set_status(self.id, status.render(self._round))
+                self._dependencies.restarts.set_status(self.id, status.render(self._round))
 
 
-def node_event(node: NodeName, *, outside: Dependencies) -> NodeTold:
+def node_event(node: NodeName, *, dependencies: Dependencies) -> NodeChanged:
     """Return a node's state: whether its agent is connected, and whether the node is ready and in service."""
-    view = outside.nodes.view(node)
-    return NodeTold(
+    view = dependencies.nodes.view(node)
+    return NodeChanged(
         node=node,
-        connected=outside.sessions(node) is not None,
+        connected=dependencies.sessions(node) is not None,
         lost=view is None or view.ready is not True,
         out_of_service=view is not None and view.out_of_service,
     )

@@ -40,12 +40,12 @@ class SinglePods:
     def __init__(
         self,
         *,
-        outside: Dependencies,
+        dependencies: Dependencies,
         worker: Callable[[GangKey], GangWorker],
         resume: Callable[[Restart], None],
     ) -> None:
         """``worker`` returns the worker of a gang; ``resume`` resumes a previous leader's round, or fails it."""
-        self._outside = outside
+        self._dependencies = dependencies
         self._worker = worker
         self._resume = resume
         self._waiting: dict[GangKey, list[Restart]] = {}
@@ -102,16 +102,16 @@ class SinglePods:
             self._is_resumed(restart)
             with contained.within(Part.GANG, restart.id):
                 failed = round_report.failed(
-                    restart.status, reason=round_report.INTERNAL, why=why, now=self._outside.now()
+                    restart.status, reason=round_report.INTERNAL, why=why, now=self._dependencies.now()
                 )
-                self._outside.restarts.set_status(restart.id, failed)
+                self._dependencies.restarts.set_status(restart.id, failed)
 
     async def _follow(self, key: GangKey, waiting: list[Restart]) -> None:
         """Handle all requests queued for one pod, including later ones, while the pod is watched."""
         if not _is_name(key.name):
             self._refuse_all(waiting, Reason.MEMBER_GONE, f"{key.name!r} is not the name of a pod")
             return
-        async with self._share(key, urgent=waiting[0].is_round), self._outside.members.following(key) as gang:
+        async with self._share(key, urgent=waiting[0].is_round), self._dependencies.members.following(key) as gang:
             while waiting:
                 restart = waiting[0]
                 if restart.is_round:
@@ -123,7 +123,7 @@ class SinglePods:
                 await self._worker(key).wait_idle()
 
     def _request(self, restart: Restart, *, key: GangKey, gang: GangKey | None) -> None:
-        if self._outside.members.of_gang(key):
+        if self._dependencies.members.of_gang(key):
             self._worker(key).request(restart)
         elif gang is not None:
             how = f"create a Restart with spec.gang {{kind: {gang.kind}, name: {gang.name}}}"
@@ -140,12 +140,12 @@ class SinglePods:
 
     def _refuse(self, restart: Restart, reason: Reason, why: str) -> None:
         log.info("request.refused", restart=restart.id, detail=why)
-        refused = round_report.refused(Decision(Kind.OBSERVE, reason, why), now=self._outside.now())
-        self._outside.restarts.set_status(restart.id, refused)
+        refused = round_report.refused(Decision(Kind.OBSERVE, reason, why), now=self._dependencies.now())
+        self._dependencies.restarts.set_status(restart.id, refused)
 
     def _is_wanted(self, restart: Restart) -> bool:
         """Return whether a request was neither deleted nor answered while it waited."""
-        found = self._outside.restarts.restarts().get(restart.id)
+        found = self._dependencies.restarts.restarts().get(restart.id)
         return found is not None and found.uid == restart.uid and found.is_request
 
     def _is_resumed(self, restart: Restart) -> None:

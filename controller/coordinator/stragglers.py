@@ -26,18 +26,18 @@ _JUDGE_SECONDS: Final = 5.0
 class Stragglers:
     """Record device measurements and report members that stay far below their gang's median."""
 
-    def __init__(self, *, outside: Dependencies) -> None:
-        self._outside = outside
+    def __init__(self, *, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
         self._watches: dict[GangKey, stragglers.Watch] = {}
 
     def take(self, samples: Sequence[Sample]) -> None:
         """Record one agent's measurements."""
         by_gang: dict[GangKey, list[Sample]] = {}
         for sample in samples:
-            if (member := self._outside.members.by_uid(sample.pod)) is not None:
+            if (member := self._dependencies.members.by_uid(sample.pod)) is not None:
                 by_gang.setdefault(member.gang, []).append(sample)
         for gang, own in by_gang.items():
-            self._watches[gang] = self._watches.get(gang, stragglers.Watch()).seen(own, now=self._outside.now())
+            self._watches[gang] = self._watches.get(gang, stragglers.Watch()).seen(own, now=self._dependencies.now())
 
     async def run(self) -> None:
         """Judge indefinitely. On exit the series are removed, because the next leader exports them."""
@@ -45,7 +45,7 @@ class Stragglers:
             async for _ in aio.ticks(period=_JUDGE_SECONDS):
                 self.judge()
         finally:
-            self._outside.metrics.stragglers.clear()
+            self._dependencies.metrics.stragglers.clear()
 
     def judge(self) -> None:
         """Compare the members of each gang that has measurements."""
@@ -54,11 +54,11 @@ class Stragglers:
                 self._judge_one(gang, watch)
 
     def _judge_one(self, gang: GangKey, watch: stragglers.Watch) -> None:
-        members = self._outside.members.of_gang(gang)
+        members = self._dependencies.members.of_gang(gang)
         if not members:
             self._forget(gang)
             return
-        self._watches[gang], reports = watch.judged(members.keys(), now=self._outside.now())
+        self._watches[gang], reports = watch.judged(members.keys(), now=self._dependencies.now())
         for report in reports:
             self._report(members[report.pod], report)
         self._show(gang)
@@ -74,7 +74,7 @@ class Stragglers:
             value=round(report.value, 3),
             median=round(report.median, 3),
         )
-        self._outside.events.record(
+        self._dependencies.events.record(
             ObjectRef("v1", "Pod", member.pod.namespace, member.pod.name, member.pod.uid),
             reason=CAUGHT_UP if report.ended else STRAGGLER,
             message=f"on {member.node}: {report}",
@@ -85,11 +85,11 @@ class Stragglers:
 
     def _show(self, gang: GangKey) -> None:
         lagging = {pod for pod, _ in self._watches[gang].lagging}
-        gauge = self._outside.metrics.stragglers.labels(gang.namespace, gang.kind, gang.name)
+        gauge = self._dependencies.metrics.stragglers.labels(gang.namespace, gang.kind, gang.name)
         gauge.set(len(lagging))
 
     def _forget(self, gang: GangKey) -> None:
         """Drop a gang without members and its series: gangs come and go for as long as the process lives."""
         del self._watches[gang]
         with contextlib.suppress(KeyError):  # it was never judged
-            self._outside.metrics.stragglers.remove(gang.namespace, gang.kind, gang.name)
+            self._dependencies.metrics.stragglers.remove(gang.namespace, gang.kind, gang.name)

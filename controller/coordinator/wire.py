@@ -12,7 +12,7 @@ from kubemend.controller.hub import ports
 from kubemend.controller.model import rounds
 from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import Member, NodeName, PodRef, PodUid, Sample
-from kubemend.controller.model.rounds import RoundRef, StepTold
+from kubemend.controller.model.rounds import RoundRef, StepResult
 
 _FAULT_KINDS: Final = coordination_codes.by_code(coordination_codes.FAULT_KINDS)
 _PHASES: Final = coordination_codes.by_code(coordination_codes.STEP_PHASES)
@@ -44,18 +44,18 @@ def fault(reported: pb.Fault, *, gang: GangKey, now: float) -> Fault:
     )
 
 
-def standing(result: pb.StepResult) -> StepTold | None:
+def step_result(result: pb.StepResult) -> StepResult | None:
     """Return a member's result; None if its phase is not known here."""
     phase = _PHASES.get(result.phase)
     if phase is None:
         return None
-    return StepTold(
+    return StepResult(
         pod=PodUid(result.pod.uid),
         phase=phase,
         reason=result.reason,
         detail=result.detail,
         seconds=MappingProxyType(dict(result.seconds)) if result.seconds else _NO_SECONDS,
-        slipped=result.slipped_seconds,
+        unheld_seconds=result.slipped_seconds,
     )
 
 

@@ -21,7 +21,7 @@ class Kind(enum.Enum):
     OBSERVE = "Observe"
     ALONE = "Alone"
     FAIL = "Fail"
-    HOLD = "Hold"
+    POSTPONE = "Postpone"
 
     @property
     def begins_round(self) -> bool:

@@ -84,7 +84,9 @@ def _device_ready(case: Case) -> Decision | None:
     if not isinstance(cause, Fault):
         return None
     if cause.action_class == ASK_DRIVER:
-        return Decision(Kind.HOLD, Reason.DEVICE_NOT_PROVEN, "only the driver can confirm that the device is usable")
+        return Decision(
+            Kind.POSTPONE, Reason.DEVICE_NOT_PROVEN, "only the driver can confirm that the device is usable"
+        )
     if cause.kind is FaultKind.DEVICE and cause.action_class in _NOTHING_TO_HINT:
         return Decision(Kind.OBSERVE, Reason.OBSERVED_ONLY, f"{cause.code} asks for no restart")
     return None
@@ -133,7 +135,7 @@ def _affordable(case: Case) -> Decision | None:
     detail = f"the gang's budget is used up: {why}{opens}" + (f"; {shut.common_cause}" if shut.common_cause else "")
     if shut.verdict is budget.Verdict.SPENT:
         return Decision(Kind.FAIL, Reason.NO_PROGRESS if shut.common_cause else Reason.BUDGET_SPENT, detail)
-    return Decision(Kind.HOLD, Reason.NO_PROGRESS if shut.common_cause else Reason.BACKOFF, detail, retry_at=until)
+    return Decision(Kind.POSTPONE, Reason.NO_PROGRESS if shut.common_cause else Reason.BACKOFF, detail, retry_at=until)
 
 
 def _not_dry_run(case: Case) -> Decision | None:

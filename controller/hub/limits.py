@@ -7,13 +7,14 @@ from dataclasses import dataclass
 class Caps:
     """Limits of connections.
 
-    ``connections`` in all, of which ``strangers`` may be unauthenticated, and ``strangers_of_address`` of one address.
-    An unauthenticated peer must have a stream accepted within ``seconds``.
+    ``connections`` is the total, ``unauthenticated`` the maximum of unauthenticated ones, and
+    ``unauthenticated_of_address`` the maximum of those from one address. The hub closes a connection if no stream of it
+    is accepted within ``seconds``.
     """
 
     connections: int = 6144
-    strangers_of_address: int = 32
-    strangers: int = 1024
+    unauthenticated_of_address: int = 32
+    unauthenticated: int = 1024
     seconds: float = 10.0
 
 

@@ -172,7 +172,7 @@ class Front:
             behind.close()
             outer.end()
             self.visitors.metrics.connection_ended(ConnectionEnd.FAILED)
-            log.debug("hub.not_handed_on", peer=outer.address, error=error.strerror or str(error))
+            log.debug("hub.forward_failed", peer=outer.address, error=error.strerror or str(error))
         except asyncio.CancelledError:
             behind.close()
             raise

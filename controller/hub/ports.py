@@ -34,15 +34,15 @@ class Session(Protocol):
 class Listener(Protocol):
     """Receive the streams' events: the coordinator. Plain calls in the event loop's thread; they must not block.
 
-    A session begins with ``connected``, at once followed by ``hello``, and ends with ``gone``. If a node has two
-    sessions, the older one's ``gone`` always comes before the newer one's ``connected``. All messages have passed
-    ``controller.hub.messages`` and are about pods that are bound to the session's node.
+    A session begins with ``connected``, at once followed by ``hello``, and ends with ``disconnected``. If a node has
+    two sessions, the older one's ``disconnected`` always comes before the newer one's ``connected``. All messages have
+    passed ``controller.hub.messages`` and are about pods that are bound to the session's node.
     """
 
     def connected(self, session: Session) -> None: ...
     def hello(self, session: Session, hello: pb.Hello) -> None: ...
-    def told(self, session: Session, message: pb.AgentMessage) -> None: ...
-    def gone(self, session: Session) -> None: ...
+    def received(self, session: Session, message: pb.AgentMessage) -> None: ...
+    def disconnected(self, session: Session) -> None: ...
 
 
 class Pods(Protocol):

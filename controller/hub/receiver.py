@@ -48,7 +48,7 @@ class MessageReceiver:
 
     def hello(self, stream: Stream, hello: pb.Hello) -> None:
         """Process a Hello; it replaces everything that was reported before."""
-        stream.told_faults.clear()
+        stream.reported_faults.clear()
         stream.unknown_pods.clear()
         parts = pod_authorization.sort_hello(hello, node=stream.node, node_of=self._pods.node_of)
         self._ignore(stream, Reason.FOREIGN_POD, times=parts.foreign)
@@ -60,7 +60,7 @@ class MessageReceiver:
         ours, foreign = pod_authorization.sort_samples(samples, node=stream.node, node_of=self._pods.node_of)
         self._ignore(stream, Reason.FOREIGN_POD, times=foreign)
         if ours.devices:
-            self._listener.told(stream, pb.AgentMessage(samples=ours))
+            self._listener.received(stream, pb.AgentMessage(samples=ours))
 
     def _deliver(self, stream: Stream, message: pb.AgentMessage) -> None:
         match pod_authorization.judge(pod_authorization.subject(message), node=stream.node, node_of=self._pods.node_of):
@@ -68,10 +68,10 @@ class MessageReceiver:
                 self._ignore(stream, Reason.FOREIGN_POD, times=1)
             case Claim.UNKNOWN:
                 self._defer(stream, message)
-            case Claim.OURS if message.HasField("fault") and not stream.told_faults.is_new(message.fault.id):
+            case Claim.OURS if message.HasField("fault") and not stream.reported_faults.is_new(message.fault.id):
                 self._ignore(stream, Reason.REPLAYED, times=1)
             case Claim.OURS:
-                self._listener.told(stream, message)
+                self._listener.received(stream, message)
 
     def _defer(self, stream: Stream, message: pb.AgentMessage) -> None:
         self._ignore(stream, Reason.UNKNOWN_POD, times=stream.unknown_pods.keep(message))
@@ -79,4 +79,4 @@ class MessageReceiver:
     def _ignore(self, stream: Stream, reason: Reason, *, times: int) -> None:
         if times:
             self._metrics.refused(reason, times=times)
-            log.debug("hub.passed_over", node=stream.node, reason=reason.value, times=times)
+            log.debug("hub.message_ignored", node=stream.node, reason=reason.value, times=times)

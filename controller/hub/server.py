@@ -111,7 +111,7 @@ class Hub:
             aio.spawn_eternal(group, self._drop_slow_readers(), name="hub-stuck")
             aio.spawn_eternal(group, self._review(), name="hub-review")
             aio.spawn_eternal(group, self._until_ended(), name="hub-server")
-            aio.spawn_eternal(group, self._end_silent(), name="hub-strangers")
+            aio.spawn_eternal(group, self._end_silent(), name="hub-unauthenticated")
 
     async def stop(self, *, grace: float = 1.0) -> None:
         """End all sessions, and the server after ``grace`` seconds at most."""

@@ -41,14 +41,16 @@ _NOT_LEADING: Final = "this replica does not lead. Connect to another one"
 class Rules:
     """Limits of one agent, or of an unauthenticated peer.
 
-    ``strangers``: peers connected without a Hello, which is due within ``hello_seconds``. ``streams_of_node``: calls of
-    one node, including ended ones that it has not read to the end. ``waiting``: messages queued for an agent. ``rate``:
-    of an agent's messages. ``review_seconds``: after these its token is reviewed again.
+    - ``unauthenticated``: peers connected without a Hello, which is due within ``hello_seconds``
+    - ``streams_of_node``: calls of one node, including ended ones that it has not read to the end
+    - ``waiting``: messages queued for an agent
+    - ``rate``: of an agent's messages
+    - ``review_seconds``: after these its token is reviewed again
     """
 
     limits: Limits = field(default_factory=Limits)
     rate: Rate = field(default_factory=lambda: Rate(per_second=50, burst=2000))
-    strangers: int = 1024
+    unauthenticated: int = 1024
     hello_seconds: float = 10.0
     streams_of_node: int = 4
     waiting: int = 256
@@ -77,7 +79,7 @@ class Coordination:
         self._rules = rules or Rules()
         self._receiver = MessageReceiver(listener=listener, pods=pods, metrics=metrics, limits=self._rules.limits)
         self._stamp: bytes | None = None
-        self._strangers = 0
+        self._unauthenticated_peers = 0
         self._calls: Counter[NodeName] = Counter()
         self._numbers = itertools.count(1)
 
@@ -181,7 +183,7 @@ class Coordination:
                 yield
         except RefusedError as error:
             self._metrics.refused(error.reason)
-            log.warning("hub.broke_rules", node=stream.node, reason=error.reason.value, detail=str(error))
+            log.warning("hub.protocol_violated", node=stream.node, reason=error.reason.value, detail=str(error))
             stream.end(Ending(Why.REFUSED, error.code, str(error)))
         except grpc.aio.BaseError:
             stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))  # the call has ended already
@@ -216,13 +218,13 @@ class Coordination:
     @contextlib.contextmanager
     def _unauthenticated(self) -> Iterator[None]:
         self._leading()
-        if self._strangers >= self._rules.strangers:
+        if self._unauthenticated_peers >= self._rules.unauthenticated:
             raise RefusedError(Reason.CROWDED, "too many peers are connecting. Try again")
-        self._strangers += 1
+        self._unauthenticated_peers += 1
         try:
             yield
         finally:
-            self._strangers -= 1
+            self._unauthenticated_peers -= 1
 
     @contextlib.contextmanager
     def _streaming(self, node: NodeName) -> Iterator[None]:

@@ -40,7 +40,7 @@ class SessionRegistry:
             del self._streams[stream.node]
             self._metrics.sessions.set(len(self._streams))
             with contained.within(contained.Part.STREAM, stream.node):
-                self._listener.gone(stream)
+                self._listener.disconnected(stream)
 
     def end(self, stream: Stream, ending: Ending) -> None:
         """End a stream, and remove it at once."""

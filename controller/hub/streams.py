@@ -47,7 +47,7 @@ class UnknownPods:
         self._messages.clear()
 
 
-class ToldFaults:
+class ReportedFaults:
     """Recognize a repeated fault. An agent repeats one only after a Hello (coordination/v1)."""
 
     __slots__ = ("_ids",)
@@ -128,9 +128,9 @@ class Stream:
         "bucket",
         "caller",
         "over",
+        "reported_faults",
         "review_at",
         "stamp",
-        "told_faults",
         "unknown_pods",
     )
 
@@ -148,7 +148,7 @@ class Stream:
         self.over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.review_at = 0.0
         self.unknown_pods = UnknownPods()
-        self.told_faults = ToldFaults()
+        self.reported_faults = ReportedFaults()
         self._context = context
         self.stamp = stamp
         self._most = most

@@ -34,7 +34,7 @@ class Visitors:
         self._clock = clock
         self._all: dict[str, Visit] = {}
         self._streams: dict[str, int] = {}
-        self._strangers: fair_room.FairRoom[str] = fair_room.FairRoom()
+        self._unauthenticated: fair_room.FairRoom[str] = fair_room.FairRoom()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -50,7 +50,7 @@ class Visitors:
     def gone(self, visit: Visit) -> None:
         """Record that a connection is closed."""
         if self._all.pop(visit.name, None) is not None:
-            self._strangers.leave(visit.name, address=visit.address)
+            self._unauthenticated.leave(visit.name, address=visit.address)
             self.metrics.connections.set(len(self._all))
 
     @contextlib.contextmanager
@@ -58,7 +58,7 @@ class Visitors:
         """Count a connection as its node's for the length of the block: a stream on it was accepted."""
         self._streams[name] = self._streams.get(name, 0) + 1
         if (visit := self._all.get(name)) is not None:
-            self._strangers.leave(name, address=visit.address)
+            self._unauthenticated.leave(name, address=visit.address)
         try:
             yield
         finally:
@@ -74,7 +74,7 @@ class Visitors:
 
     def end_silent(self) -> None:
         """End the connections that were not authenticated in time."""
-        for name in [*self._strangers.since(self._clock() - self.caps.seconds)]:
+        for name in [*self._unauthenticated.since(self._clock() - self.caps.seconds)]:
             self._end(name, ConnectionEnd.SILENT)
 
     def end_all(self) -> None:
@@ -92,11 +92,11 @@ class Visitors:
 
     def _enter(self, visit: Visit, *, taken: int) -> bool:
         """Count a connection as unauthenticated, in addition to ``taken`` others."""
-        known = taken - len(self._strangers)
-        free = min(self.caps.strangers, self.caps.connections - known)
-        room = fair_room.Room(each=self.caps.strangers_of_address, all_together=max(0, free))
+        known = taken - len(self._unauthenticated)
+        free = min(self.caps.unauthenticated, self.caps.connections - known)
+        room = fair_room.Room(each=self.caps.unauthenticated_of_address, all_together=max(0, free))
         try:
-            goes = self._strangers.enter(visit.name, address=visit.address, room=room, now=self._clock())
+            goes = self._unauthenticated.enter(visit.name, address=visit.address, room=room, now=self._clock())
         except fair_room.CrowdedError:
             self.metrics.connection_ended(ConnectionEnd.CROWDED)
             return False

@@ -22,7 +22,7 @@ _MAX_PREFIX: Final = 230  # part of the object's name in the Event's name, which
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class JobSetRef:
     """The JobSet that an Event is about."""
 
     namespace: str
@@ -31,7 +31,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class PendingEvent:
     """One Event.
 
     ``at`` is Unix time. ``subject`` identifies an Event that is recorded once, such as the status's version.
@@ -39,7 +39,7 @@ class Story:
     An Event without one may recur: then it is counted.
     """
 
-    about: About
+    about: JobSetRef
     event: Event
     at: float
     subject: str = ""
@@ -61,27 +61,27 @@ class Events:
         self._clock = clock
         self._recorder = event_recorder.EventRecorder(api=api, clock=clock, backoff=backoff)
 
-    def record(self, about: About, event: Event, *, subject: str = "") -> None:
+    def record(self, about: JobSetRef, event: Event, *, subject: str = "") -> None:
         """Queue an Event. Does not block."""
-        story = Story(about, event, self._clock(), subject)
+        pending = PendingEvent(about, event, self._clock(), subject)
         path = paths.collection("events", namespace=about.namespace, group=GROUP)
-        self._recorder.tell(path, body(story, instance=self._instance), at=story.at, may_repeat=not subject)
+        self._recorder.record(path, body(pending, instance=self._instance), at=pending.at, may_repeat=not subject)
 
     async def run(self) -> None:
         """Write Events indefinitely, each as long as it is recent."""
         await self._recorder.run()
 
 
-def body(story: Story, *, instance: str) -> dict[str, Any]:
+def body(pending: PendingEvent, *, instance: str) -> dict[str, Any]:
     """Return the Event. Its name is derived from its content, so that it is created once."""
-    about, event = story.about, story.event
-    content = "\n".join((about.uid, event.reason, event.message, story.subject))
+    about, event = pending.about, pending.event
+    content = "\n".join((about.uid, event.reason, event.message, pending.subject))
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
     return {
         "apiVersion": f"{GROUP}/v1",
         "kind": "Event",
         "metadata": {"name": f"{about.name[:_MAX_PREFIX].rstrip('-.')}.{digest}", "namespace": about.namespace},
-        "eventTime": timestamps.rfc3339(story.at).replace("Z", ".000000Z"),
+        "eventTime": timestamps.rfc3339(pending.at).replace("Z", ".000000Z"),
         "reportingController": REPORTER,
         "reportingInstance": instance,
         "action": ACTION,

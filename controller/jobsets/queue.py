@@ -19,7 +19,7 @@ _PARALLEL: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Intervals:
     """Seconds: ``settle`` from the first change to the reconcile, ``pause`` minimum from one to the next.
 
     ``refused`` is that pause after a reconcile with a refused write: a quota refuses hundreds each time.
@@ -57,7 +57,7 @@ class Queue:
         self,
         reconcile: Callable[[str], Awaitable[float | None]],
         *,
-        pace: Pace | None = None,
+        intervals: Intervals | None = None,
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.05, limit=30.0),
         parallel: int = _PARALLEL,
         rest: Callable[[str], float] = lambda _: 0.0,
@@ -69,7 +69,7 @@ class Queue:
         key to the next, if ``pace`` has less.
         """
         self._reconcile = reconcile
-        self._pace = pace if pace is not None else Pace()
+        self._intervals = intervals if intervals is not None else Intervals()
         self._backoff = backoff
         self._parallel = parallel
         self._rest = rest
@@ -93,8 +93,8 @@ class Queue:
             entry.dirty = True
             return
         now = asyncio.get_running_loop().time()
-        pause = max(self._pace.refused if entry.refused else self._pace.pause, self._rest(key))
-        self._schedule(key, entry, max(now + self._pace.settle, entry.began + pause))
+        pause = max(self._intervals.refused if entry.refused else self._intervals.pause, self._rest(key))
+        self._schedule(key, entry, max(now + self._intervals.settle, entry.began + pause))
 
     def forget(self, key: str) -> None:
         """Drop a key: the JobSet no longer exists."""

@@ -95,13 +95,13 @@ class Reconciler:
 
     async def _carry_out(self, jobset: JobSet, decided: Plan) -> None:
         """Write the plan, and record its Events once the status is written; raise the first error."""
-        about = events.About(jobset.namespace, jobset.name, jobset.uid)
+        about = events.JobSetRef(jobset.namespace, jobset.name, jobset.uid)
         for warning in decided.warnings:
             log.warning("jobset.event", jobset=f"{jobset.namespace}/{jobset.name}", remark=warning)
         if decided.writes or decided.status is not None:
             log.info("jobset.decided", jobset=f"{jobset.namespace}/{jobset.name}", **_summary(decided))
-        troubles = await self._writer.write(jobset, decided.writes)
-        for event in writes.events(troubles):
+        failed_writes = await self._writer.write(jobset, decided.writes)
+        for event in writes.events(failed_writes):
             self._events.record(about, event)
         if decided.status is not None and not await self._statuses.write(jobset, writing.status_json(decided.status)):
             return  # the JobSet was deleted
@@ -109,11 +109,11 @@ class Reconciler:
             self._events.record(about, event, subject=jobset.resource_version)
         for what in decided.counts:
             self._metrics.count(what, namespace=jobset.namespace, name=jobset.name)
-        if troubles:
-            raise troubles[0].error
+        if failed_writes:
+            raise failed_writes[0].error
 
     def _record_invalid(self, jobset: InvalidObject) -> None:
-        about = events.About(jobset.namespace, jobset.name, jobset.uid)
+        about = events.JobSetRef(jobset.namespace, jobset.name, jobset.uid)
         event = Event(EventType.WARNING, NOT_UNDERSTOOD, f"the JobSet is invalid and is not run: {jobset.why}")
         self._events.record(about, event)
 

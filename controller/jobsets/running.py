@@ -11,11 +11,11 @@ from kubemend.common.kube import client
 from kubemend.controller.jobset.placement import choosing
 from kubemend.controller.jobset.plan import Event, EventType, World
 from kubemend.controller.jobset.spec.model import ChildJob, JobSet
-from kubemend.controller.jobsets.events import About, Events
+from kubemend.controller.jobsets.events import Events, JobSetRef
 from kubemend.controller.jobsets.invalid_objects import InvalidObject
 from kubemend.controller.jobsets.metrics import JobSetMetrics
 from kubemend.controller.jobsets.placement_reconciler import PlacementReconciler, Wanted
-from kubemend.controller.jobsets.queue import Pace, Queue
+from kubemend.controller.jobsets.queue import Intervals, Queue
 from kubemend.controller.jobsets.reconciler import Reconciler, Rounds
 from kubemend.controller.jobsets.statuses import StatusWriter
 from kubemend.controller.jobsets.taints import Taints
@@ -43,7 +43,7 @@ class JobSets:
         parallel: int = 50,
         tainted: Callable[[], Iterable[str]] = tuple,
         clock: Callable[[], float] = time.time,
-        pace: Pace | None = None,
+        intervals: Intervals | None = None,
         backoff: Callable[[], aio.Backoff] = lambda: aio.Backoff(first=0.05, limit=30.0),
     ) -> None:
         """``instance`` is this replica's name, ``parallel`` the number of concurrent writes, ``clock`` gives Unix time.
@@ -65,7 +65,7 @@ class JobSets:
         )
         self._queue = Queue(
             self._reconciler.reconcile,
-            pace=pace,
+            intervals=intervals,
             backoff=backoff,
             rest=lambda uid: _REST_SECONDS * self._views.size(uid),
         )
@@ -159,5 +159,5 @@ class JobSets:
     def _record_waiting(self, uid: str, reason: str, message: str) -> None:
         jobset = self._views.jobset(uid)
         if jobset is not None:
-            about = About(jobset.namespace, jobset.name, uid)
+            about = JobSetRef(jobset.namespace, jobset.name, uid)
             self._events.record(about, Event(EventType.WARNING, reason, message))

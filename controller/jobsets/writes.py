@@ -31,20 +31,20 @@ _CREATION_FAILED: Final[Mapping[type, str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class FailedWrite:
     """A write that failed."""
 
     write: plan.Write
     error: errors.KubeError
 
 
-def events(troubles: Sequence[Trouble]) -> list[plan.Event]:
+def events(failed_writes: Sequence[FailedWrite]) -> list[plan.Event]:
     """Return the Events to record at once, the first of each kind: thousands of writes fail together, for one reason.
 
     API server unavailability is not reported as an Event.
     """
-    found: dict[str, list[Trouble]] = {}
-    for each in troubles:
+    found: dict[str, list[FailedWrite]] = {}
+    for each in failed_writes:
         reason = _CREATION_FAILED.get(type(each.write))
         if reason is not None and not isinstance(each.error, errors.ApiUnavailableError | TakenByUsError):
             found.setdefault(reason, []).append(each)
@@ -65,16 +65,16 @@ class Writer:
         self._parallel = parallel
         self._slots = asyncio.Semaphore(parallel)
 
-    async def write(self, jobset: JobSet, groups: Sequence[Sequence[plan.Write]]) -> list[Trouble]:
+    async def write(self, jobset: JobSet, groups: Sequence[Sequence[plan.Write]]) -> list[FailedWrite]:
         """Write group after group. If a write of a group fails, later groups are left for the next reconcile."""
         for group in groups:
-            if troubles := await self._group(jobset, group):
-                return troubles
+            if failed_writes := await self._group(jobset, group):
+                return failed_writes
         return []
 
-    async def _group(self, jobset: JobSet, group: Sequence[plan.Write]) -> list[Trouble]:
+    async def _group(self, jobset: JobSet, group: Sequence[plan.Write]) -> list[FailedWrite]:
         """Write these concurrently. If the API server is unavailable, the rest of the group is not tried."""
-        troubles: list[Trouble] = []
+        failed_writes: list[FailedWrite] = []
         rest = iter(group)
 
         async def work() -> None:
@@ -83,14 +83,14 @@ class Writer:
                     async with self._slots:
                         await self._one(jobset, write)
                 except errors.KubeError as error:
-                    troubles.append(Trouble(write, error))
+                    failed_writes.append(FailedWrite(write, error))
                     if isinstance(error, errors.ApiUnavailableError):
                         _skip(rest)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(min(len(group), self._parallel)):
                 tasks.create_task(work(), name=f"writes for {jobset.namespace}/{jobset.name}")
-        return troubles
+        return failed_writes
 
     async def _one(self, jobset: JobSet, write: plan.Write) -> None:
         namespace = jobset.namespace
@@ -215,13 +215,13 @@ def _restarts_path(namespace: str) -> str:
     return paths.collection(restart_resource.PLURAL, namespace=namespace, group=group, version=version)
 
 
-def _event(reason: str, group: Sequence[Trouble]) -> plan.Event:
+def _event(reason: str, group: Sequence[FailedWrite]) -> plan.Event:
     """Return the Event with upstream's text: the API server's, preceded by the Job's name (``createJobs``)."""
     first = min(group, key=lambda each: _job(each.write))
     job = _job(first.write)
     which = f'job "{job}" creation failed with error: ' if job else ""
     others = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
-    return plan.Event(plan.EventType.WARNING, reason, f"{which}{first.error.said}{others}")
+    return plan.Event(plan.EventType.WARNING, reason, f"{which}{first.error.server_message}{others}")
 
 
 def _job(write: plan.Write) -> str:

@@ -156,7 +156,7 @@ class Election:
         """Campaign and lead indefinitely. When cancelled while leading, release the Lease once ``lead`` has ended."""
         while True:
             self._term = await self._win()
-            log.info("leader.begins", identity=self._identity, epoch=self._term.epoch)
+            log.info("leader.term_began", identity=self._identity, epoch=self._term.epoch)
             try:
                 await self._serve(self._term)
             except BaseException:  # this process ends: other replicas need not wait until the Lease expires
@@ -164,7 +164,7 @@ class Election:
                 raise
             finally:
                 self._term.end()
-                log.info("leader.ends", identity=self._identity, epoch=self._term.epoch, holder=self._lock.holder)
+                log.info("leader.term_ended", identity=self._identity, epoch=self._term.epoch, holder=self._lock.holder)
                 self._term = None
 
     async def _win(self) -> Term:
@@ -190,7 +190,7 @@ class Election:
             if refusals == 1:
                 await self._lock.get(self._lock.name, self._lock.namespace)  # only writes from now on count
             elif refusals == _REFUSALS:
-                log.info("leader.gone", holder=self._lock.holder, hub=self._lock.holders_hub)
+                log.info("leader.process_ended", holder=self._lock.holder, hub=self._lock.holders_hub)
                 self._lock.gone = self._lock.state
                 return
             await asyncio.sleep(_PROBE_SECONDS if refusals else max(over - loop.time(), 0.0))

@@ -13,11 +13,10 @@ from kubemend.controller.model.members import Member, NodeName, PodRef, PodUid
 
 
 @dataclass(frozen=True, slots=True)
-class StepTold:
-    """An agent's result for one member (StepResult).
+class StepResult:
+    """An agent's result for one member (coordination/v1 ``StepResult``).
 
-    ``seconds`` are the lengths of phases, ``slipped`` is the maximum time for which a new container ran before it was
-    held.
+    ``seconds`` are the lengths of phases; ``unheld_seconds``: how long a successor ran before it was held.
     """
 
     pod: PodUid
@@ -25,7 +24,7 @@ class StepTold:
     reason: str = ""
     detail: str = ""
     seconds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    slipped: float = 0.0
+    unheld_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class MemberSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class FaultTold:
+class FaultReported:
     """Another fault of a member of this gang during the round. ``at`` is Unix time; None: just now.
 
     ``needs_recreation``: one of its devices is not usable (its action class is ResetDevice, RebootNode or Replace).
@@ -57,7 +56,7 @@ class FaultTold:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTold:
+class NodeChanged:
     """Whether a node's agent is connected. ``lost``: by its Node object, the node is not ready or unreachable.
 
     ``out_of_service``: it has that taint (KEP-2268), so none of its pods runs.
@@ -81,7 +80,7 @@ class TimePassed:
     """Only time has passed."""
 
 
-RoundEvent = StepTold | PodGone | MemberSeen | FaultTold | NodeTold | Cancelled | TimePassed
+RoundEvent = StepResult | PodGone | MemberSeen | FaultReported | NodeChanged | Cancelled | TimePassed
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class ObjectRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class PendingEvent:
     """One Event.
 
     ``at`` is Unix time; ``subject`` distinguishes Events with the same reason, such as by the round's id.
@@ -72,21 +72,21 @@ class RoundEventRecorder:
         may_repeat: bool = False,
     ) -> None:
         """Queue an Event. Does not block. ``may_repeat``: a repetition is a new occurrence, and is counted."""
-        story = Story(about, reason, message, self._clock(), warning=warning, subject=subject)
+        pending = PendingEvent(about, reason, message, self._clock(), warning=warning, subject=subject)
         path = paths.collection("events", namespace=about.namespace)
-        self._recorder.tell(path, event(story), at=story.at, may_repeat=may_repeat)
+        self._recorder.record(path, event(pending), at=pending.at, may_repeat=may_repeat)
 
     async def run(self) -> None:
         """Write Events indefinitely."""
         await self._recorder.run()
 
 
-def event(story: Story) -> dict[str, Any]:
+def event(pending: PendingEvent) -> dict[str, Any]:
     """Return the Event. Its name is derived from its content, so that it is created once."""
-    about = story.about
-    digest = hashlib.sha256("\n".join((about.uid, story.reason, story.subject)).encode()).hexdigest()[:16]
-    message = story.message
-    moment = timestamps.rfc3339(story.at)
+    about = pending.about
+    digest = hashlib.sha256("\n".join((about.uid, pending.reason, pending.subject)).encode()).hexdigest()[:16]
+    message = pending.message
+    moment = timestamps.rfc3339(pending.at)
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -98,9 +98,9 @@ def event(story: Story) -> dict[str, Any]:
             "name": about.name,
             "uid": about.uid,
         },
-        "reason": story.reason,
+        "reason": pending.reason,
         "message": message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…",
-        "type": "Warning" if story.warning else "Normal",
+        "type": "Warning" if pending.warning else "Normal",
         "firstTimestamp": moment,
         "lastTimestamp": moment,
         "count": 1,

@@ -227,7 +227,7 @@ def _concerns_one_namespace(error: errors.KubeError) -> bool:
     if isinstance(error, errors.ForbiddenError):
         return error.is_by_admission
     return isinstance(error, errors.ConflictError) or (
-        isinstance(error, errors.NotFoundError) and error.said.startswith("namespaces ")
+        isinstance(error, errors.NotFoundError) and error.server_message.startswith("namespaces ")
     )
 
 

@@ -75,7 +75,7 @@ class RestartStore:
         self._keeping = keeping if keeping is not None else Keeping()
         self._clock = clock
         part = JointComponent(report)
-        self._mirror: informer.Informer[Restart] = informer.Informer(
+        self._informer: informer.Informer[Restart] = informer.Informer(
             api=api,
             path=names.WHOLE,
             reduce=objects.parse,
@@ -88,18 +88,18 @@ class RestartStore:
         self._newest: dict[GangKey, int] = {}
         self._listeners: list[Callable[[RestartChange], None]] = []
         self._changed = asyncio.Event()
-        self._mirror.subscribe(self._take)
+        self._informer.subscribe(self._take)
         self._report = report
         self._stand_by()
 
     @property
     def synced(self) -> bool:
         """Return whether all objects have been listed since ``run`` began."""
-        return self._mirror.synced
+        return self._informer.synced
 
     async def wait_synced(self) -> None:
         """Wait until all objects have been listed."""
-        await self._mirror.wait_synced()
+        await self._informer.wait_synced()
 
     def restarts(self) -> Mapping[str, Restart]:
         """Return all objects by id: a copy."""
@@ -178,7 +178,7 @@ class RestartStore:
         """Watch, write, and remove expired objects indefinitely."""
         try:
             async with asyncio.TaskGroup() as group:
-                aio.spawn_eternal(group, self._mirror.run(), name="restarts watched")
+                aio.spawn_eternal(group, self._informer.run(), name="restarts watched")
                 aio.spawn_eternal(group, self._writer.run(), name="restarts written")
                 aio.spawn_eternal(group, self._sweep(), name="restarts removed")
         finally:

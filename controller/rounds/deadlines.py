@@ -14,18 +14,18 @@ from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase
 _RENEWALS = 3  # within the time for which an agent holds without a message: two of them may be lost
 
 
-def look(draft: RoundBuilder) -> None:
+def check(draft: RoundBuilder) -> None:
     """Check every deadline, at most once per resend interval; repeat orders as often, or less often in large rounds."""
     limits = draft.state.limits
-    if draft.phase.is_final or draft.now < draft.look_at:
+    if draft.phase.is_final or draft.now < draft.check_at:
         return
-    draft.look_at = draft.now + limits.resend
+    draft.check_at = draft.now + limits.resend
     renews = draft.now - draft.renewed_at >= limits.hold / _RENEWALS
-    again = renews or draft.now >= draft.say_at
+    again = renews or draft.now >= draft.resend_at
     if again:
-        draft.say_at = draft.now + limits.say_again(members=len(draft.members))
+        draft.resend_at = draft.now + limits.resend_interval(members=len(draft.members))
     for uid, one in list(draft.members.items()):
-        if (duty := _DUTIES.get(one.stand)) is not None:
+        if (duty := _DUTIES.get(one.phase)) is not None:
             duty(draft, uid, one, again=again)
         elif renews and _may_be_held(draft, one):
             draft.stop(uid)
@@ -39,13 +39,13 @@ def look(draft: RoundBuilder) -> None:
 
 def _may_be_held(draft: RoundBuilder, one: MemberState) -> bool:
     """Return whether its agent may hold it. A member that failed must not run before the others, either."""
-    failed = one.stand is MemberPhase.FAILED and draft.phase is Phase.STOPPING and not draft.state.rolling
-    return one.stand is MemberPhase.STOPPED or failed
+    failed = one.phase is MemberPhase.FAILED and draft.phase is Phase.STOPPING and not draft.state.rolling
+    return one.phase is MemberPhase.STOPPED or failed
 
 
 def _stopping(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: bool) -> None:
     silence = draft.state.limits.stop + _time_to_reconnect(draft, one)
-    if _is_overdue(draft, one, patience=silence + gang_options.grace_seconds(one.member), silence=silence):
+    if _is_overdue(draft, one, timeout=silence + gang_options.grace_seconds(one.member), silence=silence):
         replacement.lose(
             draft, uid, reason="StopDeadline", detail=f"the member has not stopped within {_waited(draft, one)}"
         )
@@ -71,7 +71,7 @@ def _joining(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: bool)
             draft.release(uid)
         _count_as_never_held(draft, uid, one)
     if draft.state.rolling and draft.now - one.since >= draft.state.limits.recreated:
-        draft.change(uid, stand=MemberPhase.FAILED, reason="NotRunning", detail="its new pod is not running")
+        draft.change(uid, phase=MemberPhase.FAILED, reason="NotRunning", detail="its new pod is not running")
 
 
 def _count_as_never_held(draft: RoundBuilder, uid: PodUid, one: MemberState) -> None:
@@ -79,14 +79,14 @@ def _count_as_never_held(draft: RoundBuilder, uid: PodUid, one: MemberState) -> 
     assert draft.stopped is not None
     since_release = draft.elapsed - draft.stopped
     if one.member.phase is PodPhase.RUNNING and since_release >= draft.state.limits.release:
-        draft.change(uid, stand=MemberPhase.RUNNING, running=draft.elapsed, let_go=True)
+        draft.change(uid, phase=MemberPhase.RUNNING, running=draft.elapsed, self_released=True)
 
 
 def _releasing(draft: RoundBuilder, uid: PodUid, one: MemberState, *, again: bool) -> None:
-    patience = draft.state.limits.release + _time_to_reconnect(draft, one)
-    if _is_overdue(draft, one, patience=patience, silence=patience):
+    timeout = draft.state.limits.release + _time_to_reconnect(draft, one)
+    if _is_overdue(draft, one, timeout=timeout, silence=timeout):
         detail = f"its agent has not reported it running within {_waited(draft, one)}"
-        draft.change(uid, stand=MemberPhase.FAILED, reason=progress.NO_ANSWER, detail=detail)
+        draft.change(uid, phase=MemberPhase.FAILED, reason=progress.NO_ANSWER, detail=detail)
     elif again:
         draft.release(uid)
 
@@ -99,14 +99,14 @@ def _time_to_reconnect(draft: RoundBuilder, one: MemberState) -> float:
     return 0.0 if one.member.node in draft.connected else draft.state.limits.reconnect
 
 
-def _is_overdue(draft: RoundBuilder, one: MemberState, *, patience: float, silence: float) -> bool:
-    """Return whether a member is overdue: after ``patience`` seconds, and ``silence`` after each report of progress.
+def _is_overdue(draft: RoundBuilder, one: MemberState, *, timeout: float, silence: float) -> bool:
+    """Return whether a member is overdue: after ``timeout`` seconds, and ``silence`` after each report of progress.
 
     Devices free their memory at their own pace, and a busy node starts slowly; but no member is waited for
     indefinitely.
     """
-    due = max(one.since + patience, one.heard + silence)
-    return draft.now >= min(due, one.since + max(patience, draft.state.limits.slow))
+    due = max(one.since + timeout, one.reported_at + silence)
+    return draft.now >= min(due, one.since + max(timeout, draft.state.limits.slow))
 
 
 def _waited(draft: RoundBuilder, one: MemberState) -> str:

@@ -8,12 +8,12 @@ from kubemend.common.coordination import OrderKind
 from kubemend.controller.model.members import Member, PodPhase
 from kubemend.controller.model.rounds import (
     Cancelled,
-    FaultTold,
+    FaultReported,
     MemberSeen,
-    NodeTold,
+    NodeChanged,
     PodGone,
     RoundEvent,
-    StepTold,
+    StepResult,
     TimePassed,
 )
 from kubemend.controller.rounds import answers, outcome, replacement
@@ -31,7 +31,7 @@ def apply(draft: RoundBuilder, event: RoundEvent) -> None:
 
 def _pod_gone(draft: RoundBuilder, event: PodGone) -> None:
     one = draft.members.get(event.pod)
-    if one is not None and one.stand not in OVER:
+    if one is not None and one.phase not in OVER:
         replacement.gone(draft, event.pod)
 
 
@@ -40,7 +40,7 @@ def _seen(draft: RoundBuilder, event: MemberSeen) -> None:
     one = draft.members.get(member.pod.uid)
     if one is None:
         _add_newcomer(draft, member)
-    elif one.stand not in OVER:
+    elif one.phase not in OVER:
         _update_member(draft, one, member)
 
 
@@ -65,12 +65,12 @@ def _update_member(draft: RoundBuilder, one: MemberState, member: Member) -> Non
     uid = member.pod.uid
     one = draft.change(uid, member=member)
     if member.phase is PodPhase.SUCCEEDED:
-        draft.change(uid, stand=MemberPhase.COMPLETED, old_runs=False)
+        draft.change(uid, phase=MemberPhase.COMPLETED, old_runs=False)
     elif member.phase is PodPhase.FAILED:
         _pod_failed(draft, one)
-    elif member.deleting and one.stand in BEFORE_RELEASE:
+    elif member.deleting and one.phase in BEFORE_RELEASE:
         replacement.leave(draft, member)
-    elif one.stand is MemberPhase.JOINING:
+    elif one.phase is MemberPhase.JOINING:
         draft.stop(uid)
         _count_running_pod(draft, member)
 
@@ -79,23 +79,23 @@ def _pod_failed(draft: RoundBuilder, one: MemberState) -> None:
     """Handle a failed pod. By kubelet's report all its containers have ended, and none will be started again."""
     uid, detail = one.member.pod.uid, "the pod has failed"
     one = draft.change(uid, old_runs=False)
-    if one.stand in (MemberPhase.WAITING, MemberPhase.STOPPING, MemberPhase.STOPPED):
+    if one.phase in (MemberPhase.WAITING, MemberPhase.STOPPING, MemberPhase.STOPPED):
         replacement.lose(draft, uid, reason="PodFailed", detail=detail)
-    elif one.stand is not MemberPhase.LEAVING:
-        draft.change(uid, stand=MemberPhase.FAILED, reason="PodFailed", detail=detail)
+    elif one.phase is not MemberPhase.LEAVING:
+        draft.change(uid, phase=MemberPhase.FAILED, reason="PodFailed", detail=detail)
 
 
 def _count_running_pod(draft: RoundBuilder, member: Member) -> None:
     """Count a pod without an order to hold it as running when the API server shows that."""
     one = draft.members[member.pod.uid]
     if one.order is None and member.phase is PodPhase.RUNNING:
-        draft.change(member.pod.uid, stand=MemberPhase.RUNNING, running=draft.elapsed)
+        draft.change(member.pod.uid, phase=MemberPhase.RUNNING, running=draft.elapsed)
 
 
 # ---- nodes, faults, requests ----
 
 
-def _node_changed(draft: RoundBuilder, event: NodeTold) -> None:
+def _node_changed(draft: RoundBuilder, event: NodeChanged) -> None:
     if event.out_of_service:
         draft.dead.add(event.node)
     is_new = event.connected and event.node not in draft.connected
@@ -104,12 +104,12 @@ def _node_changed(draft: RoundBuilder, event: NodeTold) -> None:
         return
     for uid in draft.on_node(event.node):
         one = draft.members[uid]
-        if one.stand in OVER:
+        if one.phase in OVER:
             continue
         if event.out_of_service:
             _node_dead(draft, one)
         elif event.lost and not event.connected:
-            if one.stand is MemberPhase.STOPPING:
+            if one.phase is MemberPhase.STOPPING:
                 replacement.lose(
                     draft,
                     uid,
@@ -117,7 +117,7 @@ def _node_changed(draft: RoundBuilder, event: NodeTold) -> None:
                     detail=f"node {event.node} is not ready, and its agent is not connected",
                 )
         elif event.connected:
-            if is_new and one.stand in (MemberPhase.STOPPING, MemberPhase.RELEASING):
+            if is_new and one.phase in (MemberPhase.STOPPING, MemberPhase.RELEASING):
                 draft.change(uid, since=draft.now)  # only now can its agent get the order
             _repeat_order(draft, one)
 
@@ -129,36 +129,36 @@ def _node_dead(draft: RoundBuilder, one: MemberState) -> None:
     """
     uid, detail = one.member.pod.uid, f"node {one.member.node} is out of service"
     one = draft.change(uid, old_runs=False)
-    if one.stand in BEFORE_RELEASE and draft.phase is Phase.STOPPING:
+    if one.phase in BEFORE_RELEASE and draft.phase is Phase.STOPPING:
         replacement.lose(draft, uid, reason="NodeOutOfService", detail=detail)
-    elif one.stand in (MemberPhase.RELEASING, MemberPhase.JOINING):
-        draft.change(uid, stand=MemberPhase.FAILED, reason="NodeOutOfService", detail=detail)
-    elif one.stand is MemberPhase.LEAVING and one.recreated:
+    elif one.phase in (MemberPhase.RELEASING, MemberPhase.JOINING):
+        draft.change(uid, phase=MemberPhase.FAILED, reason="NodeOutOfService", detail=detail)
+    elif one.phase is MemberPhase.LEAVING and one.recreated:
         draft.recreate(uid)
 
 
 def _repeat_order(draft: RoundBuilder, one: MemberState) -> None:
     uid = one.member.pod.uid
-    if one.stand in (MemberPhase.STOPPING, MemberPhase.JOINING, MemberPhase.STOPPED):
+    if one.phase in (MemberPhase.STOPPING, MemberPhase.JOINING, MemberPhase.STOPPED):
         draft.stop(uid)
-    elif one.stand is MemberPhase.RELEASING:
+    elif one.phase is MemberPhase.RELEASING:
         draft.release(uid)
 
 
-def _fault_reported(draft: RoundBuilder, event: FaultTold) -> None:
+def _fault_reported(draft: RoundBuilder, event: FaultReported) -> None:
     """Assign a fault to the round while all members are stopped; other faults are decided on after the round.
 
     These are faults of restarted containers, and of containers that run in a failed pod or in a pod unknown to the
     round.
     """
     one = draft.members.get(event.pod)
-    if one is not None and one.stand in (MemberPhase.LEAVING, MemberPhase.GONE):
+    if one is not None and one.phase in (MemberPhase.LEAVING, MemberPhase.GONE):
         return
-    if one is not None and one.order is not None and one.stand in BEFORE_RELEASE and draft.phase is Phase.STOPPING:
+    if one is not None and one.order is not None and one.phase in BEFORE_RELEASE and draft.phase is Phase.STOPPING:
         if event.needs_recreation:
             replacement.lose(draft, event.pod, reason=event.code, detail=event.message, device=True)
-        elif one.stand is MemberPhase.WAITING:
-            draft.change(event.pod, stand=MemberPhase.STOPPING)
+        elif one.phase is MemberPhase.WAITING:
+            draft.change(event.pod, phase=MemberPhase.STOPPING)
             draft.stop(event.pod)
     elif event.needs_recreation or outcome.is_new(event, one, state=draft.state, stopped=draft.stopped):
         draft.remember(event)
@@ -175,11 +175,11 @@ def _time_passed(draft: RoundBuilder, event: TimePassed) -> None:
 
 _HANDLERS: Final[Mapping[type, Callable[[RoundBuilder, Any], None]]] = MappingProxyType(
     {
-        StepTold: answers.told,
+        StepResult: answers.apply,
         PodGone: _pod_gone,
         MemberSeen: _seen,
-        NodeTold: _node_changed,
-        FaultTold: _fault_reported,
+        NodeChanged: _node_changed,
+        FaultReported: _fault_reported,
         Cancelled: _cancelled,
         TimePassed: _time_passed,
     }

@@ -26,7 +26,7 @@ from kubemend.controller.gangs import gang_options
 from kubemend.controller.gangs import members as members_module
 from kubemend.controller.model.faults import Cause, Fault, Request
 from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
-from kubemend.controller.model.rounds import RoundEvent, RoundRef, StepTold
+from kubemend.controller.model.rounds import RoundEvent, RoundRef, StepResult
 from kubemend.controller.rounds import deadlines, events, progress, replacement
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import Advance, Limits, MemberPhase, MemberState, Round
@@ -64,9 +64,9 @@ def begin(
         dead=frozenset(name for name, node in nodes.items() if node.out_of_service),
         namespaces=opted_in_namespaces,
         max_unavailable=cause.max_unavailable if isinstance(cause, Request) else None,
-        look_at=now + limits.resend,
+        check_at=now + limits.resend,
         renewed_at=now,
-        say_at=now + limits.say_again(members=len(everyone)),
+        resend_at=now + limits.resend_interval(members=len(everyone)),
     )
     draft = RoundBuilder(state, now=now)
     for member in _counting(everyone, present):
@@ -78,16 +78,16 @@ def begin(
     return _advanced(draft)
 
 
-def advance(state: Round, told: Iterable[RoundEvent], *, now: float) -> Advance:
+def advance(state: Round, received: Iterable[RoundEvent], *, now: float) -> Advance:
     """Apply events to a round and return it; none: time has passed. Many at once cost little more than one."""
     if state.phase.is_final:
         return Advance(state)
     draft = RoundBuilder(state, now=now)
-    for event in told:
+    for event in received:
         if draft.phase.is_final:
             break
         events.apply(draft, event)
-    deadlines.look(draft)
+    deadlines.check(draft)
     return _advanced(draft)
 
 
@@ -97,7 +97,7 @@ def resume(
     kept: Kept,
     members: Iterable[Member],
     nodes: Mapping[NodeName, NodeView],
-    told: Iterable[StepTold] = (),
+    results: Iterable[StepResult] = (),
     opted_in_namespaces: frozenset[str] = frozenset(),
     limits: Limits | None = None,
     max_unavailable: int | None = None,
@@ -105,7 +105,7 @@ def resume(
 ) -> Advance:
     """Resume a previous leader's round, as far as it is known, and return it with the next effects.
 
-    ``told`` are the results in agents' Hellos so far; others follow as events. Pods that are newer than the Restart
+    ``results`` are the results in agents' Hellos so far; others follow as events. Pods that are newer than the Restart
     object are replacements.
     """
     everyone = tuple(members)
@@ -121,9 +121,9 @@ def resume(
         dead=frozenset(name for name, node in nodes.items() if node.out_of_service),
         namespaces=opted_in_namespaces,
         max_unavailable=max_unavailable,
-        look_at=now + limits.resend,
+        check_at=now + limits.resend,
         renewed_at=now,
-        say_at=now + limits.say_again(members=len(everyone)),
+        resend_at=now + limits.resend_interval(members=len(everyone)),
     )
     draft = RoundBuilder(state, now=now)
     for member in _counting(everyone, present):
@@ -131,13 +131,13 @@ def resume(
         if is_new or member.deleting:
             draft.replaced.add(member.slot)
         _enrol(draft, member, is_new=is_new)
-    for event in told:
+    for event in results:
         events.apply(draft, event)
-    strangers = sum(one.replaces and members_module.interchangeable(one.member) for one in draft.members.values())
+    replacements = sum(one.replaces and members_module.interchangeable(one.member) for one in draft.members.values())
     to_replace = present.keys() if kept.decision.kind is Kind.RECREATE_ALL else kept.decision.recreate
     for slot in sorted(to_replace | cases.lost_slots(present, nodes)):
-        if slot not in present and strangers:
-            strangers -= 1  # one of them has taken its place: which one does not matter
+        if slot not in present and replacements:
+            replacements -= 1  # one of them has taken its place; which one does not matter
         elif slot not in present:
             draft.awaited[slot] = now
         elif not draft.phase.is_final and not draft.proven:
@@ -149,7 +149,7 @@ def _advanced(draft: RoundBuilder) -> Advance:
     progress.progress(draft)
     over = draft.phase.is_final
     state = draft.frozen()
-    return Advance(state, draft.effects(), None if over else state.look_at, state.again if over else ())
+    return Advance(state, draft.effects(), None if over else state.check_at, state.again if over else ())
 
 
 def _limits(limits: Limits, members: Iterable[Member]) -> Limits:
@@ -182,8 +182,8 @@ def _enrol(draft: RoundBuilder, member: Member, *, is_new: bool = False) -> None
     elif member.deleting:
         draft.add(MemberState(member, MemberPhase.LEAVING, draft.now, old_runs=True, reason=replacement.POD_DELETING))
     else:
-        stand = MemberPhase.WAITING if rolling else MemberPhase.STOPPING
-        draft.add(MemberState(member, stand, draft.now, order=OrderKind.RESTART, old_runs=True))
+        phase = MemberPhase.WAITING if rolling else MemberPhase.STOPPING
+        draft.add(MemberState(member, phase, draft.now, order=OrderKind.RESTART, old_runs=True))
         if not rolling:
             draft.stop(member.pod.uid)
 
@@ -195,7 +195,7 @@ def _replace(draft: RoundBuilder, member: Member, nodes: Mapping[NodeName, NodeV
     if (
         one is None
         or member.slot in draft.replaced
-        or one.stand not in (MemberPhase.WAITING, MemberPhase.STOPPING, MemberPhase.STOPPED, MemberPhase.JOINING)
+        or one.phase not in (MemberPhase.WAITING, MemberPhase.STOPPING, MemberPhase.STOPPED, MemberPhase.JOINING)
     ):
         return
     if isinstance(cause, Fault) and cause.pod.uid == uid and needs_recreation(cause):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kubemend.controller.model.members import NodeName, PodUid
-from kubemend.controller.model.rounds import FaultTold
+from kubemend.controller.model.rounds import FaultReported
 from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase, Round
 
 _BACK = (MemberPhase.RUNNING, MemberPhase.COMPLETED)
@@ -47,7 +47,7 @@ class Ending:
 def ending(state: Round) -> Ending:
     """Return the end of the round in its current state."""
     missing = failures(state)
-    back = sum(one.stand in _BACK for one in current(state))
+    back = sum(one.phase in _BACK for one in current(state))
     left_out = state.count(MemberPhase.WAITING)
     if missing or left_out:
         first = missing[0] if missing else None
@@ -68,16 +68,16 @@ def current(state: Round) -> tuple[MemberState, ...]:
 def failures(state: Round) -> tuple[Failure, ...]:
     """Return the members that are not back, in their slots' order. One that was deleted for good is not among them."""
     found = {slot: Failure(slot, NodeName(""), "NotReplaced", "its pod was not replaced") for slot in state.awaited}
-    beside = (one for one in state.members.values() if one.old_runs and one.stand is not MemberPhase.WAITING)
+    beside = (one for one in state.members.values() if one.old_runs and one.phase is not MemberPhase.WAITING)
     for one in (*current(state), *beside):
-        if one.stand in _NOT_BACK:
-            reason, detail = _WHY.get(one.stand, ("", ""))
+        if one.phase in _NOT_BACK:
+            reason, detail = _WHY.get(one.phase, ("", ""))
             name, node = one.member.pod.name, one.member.node
             found[one.member.slot] = Failure(name, node, one.reason or reason, one.detail or detail)
     return tuple(found[slot] for slot in sorted(found))
 
 
-def is_new(fault: FaultTold, one: MemberState | None, *, state: Round, stopped: float | None) -> bool:
+def is_new(fault: FaultReported, one: MemberState | None, *, state: Round, stopped: float | None) -> bool:
     """Return whether a fault hit a container that started after the round's stop; reports may arrive late.
 
     ``one`` is its pod in the round, None if the round does not have it, and ``stopped`` when all were stopped, in
@@ -92,9 +92,9 @@ def _new_from(one: MemberState | None, *, state: Round, stopped: float | None) -
     If none is known to have been stopped, or the agent released it by itself, every fault since the begin counts as
     new.
     """
-    if one is None or one.stopped is None or one.let_go:
+    if one is None or one.stopped is None or one.self_released:
         return 0.0
-    waits_for_others = not state.rolling and one.stand is not MemberPhase.FAILED
+    waits_for_others = not state.rolling and one.phase is not MemberPhase.FAILED
     return stopped if stopped is not None and waits_for_others else one.stopped
 
 
@@ -116,7 +116,7 @@ class Mended:
         shared = {each: ended.started_at + each for each in since.values()}  # shares one number between the pods
         return cls(ended.ref.id, ended.started_at, {uid: shared[each] for uid, each in since.items()})
 
-    def has(self, fault: FaultTold) -> bool:
+    def has(self, fault: FaultReported) -> bool:
         """Return whether the round stopped the container that a fault hit.
 
         A restart does not fix a device that is not usable.
@@ -128,7 +128,7 @@ class Mended:
 
 def unheld(state: Round) -> tuple[MemberState, ...]:
     """Return the pods in which a new container ran, or may have run, before all old ones were dead."""
-    return tuple(one for _, one in sorted(state.members.items()) if one.let_go or one.slipped > 0)
+    return tuple(one for _, one in sorted(state.members.items()) if one.self_released or one.unheld_seconds > 0)
 
 
 def old_may_run(state: Round) -> tuple[MemberState, ...]:

@@ -27,12 +27,12 @@ def progress(draft: RoundBuilder) -> None:
 def finish(draft: RoundBuilder) -> None:
     """End the round in its current state."""
     for uid, one in list(draft.members.items()):
-        if one.stand is MemberPhase.RELEASING:
+        if one.phase is MemberPhase.RELEASING:
             detail = f"its agent has not reported it running within {draft.now - one.since:.0f} s"
-            draft.change(uid, stand=MemberPhase.FAILED, reason=NO_ANSWER, detail=detail)
-        elif one.stand is MemberPhase.JOINING and one.member.phase is PodPhase.RUNNING:
-            draft.change(uid, stand=MemberPhase.RUNNING, running=draft.elapsed)
-        if draft.members[uid].stand in (MemberPhase.FAILED, MemberPhase.LEAVING, MemberPhase.JOINING):
+            draft.change(uid, phase=MemberPhase.FAILED, reason=NO_ANSWER, detail=detail)
+        elif one.phase is MemberPhase.JOINING and one.member.phase is PodPhase.RUNNING:
+            draft.change(uid, phase=MemberPhase.RUNNING, running=draft.elapsed)
+        if draft.members[uid].phase in (MemberPhase.FAILED, MemberPhase.LEAVING, MemberPhase.JOINING):
             draft.abort(uid)
     ending = outcome.ending(draft.frozen())
     draft.reason, draft.detail = ending.reason, ending.detail
@@ -50,7 +50,7 @@ def _trust_previous_leader(draft: RoundBuilder) -> None:
     for uid, one in list(draft.members.items()):
         if one.old_runs:
             draft.change(
-                uid, stand=MemberPhase.STOPPED if one.stand is MemberPhase.STOPPING else one.stand, old_runs=False
+                uid, phase=MemberPhase.STOPPED if one.phase is MemberPhase.STOPPING else one.phase, old_runs=False
             )
 
 
@@ -65,26 +65,26 @@ def _waits_for_replacements(draft: RoundBuilder) -> bool:
     if not draft.awaited and not draft.count(MemberPhase.LEAVING, MemberPhase.JOINING):
         return False
     everyone = draft.members.values()
-    coming = draft.awaited or any(one.stand is MemberPhase.LEAVING or _is_replacement(one) for one in everyone)
-    return bool(coming) and any(one.stand is MemberPhase.STOPPED and one.order is OrderKind.RESTART for one in everyone)
+    coming = draft.awaited or any(one.phase is MemberPhase.LEAVING or _is_replacement(one) for one in everyone)
+    return bool(coming) and any(one.phase is MemberPhase.STOPPED and one.order is OrderKind.RESTART for one in everyone)
 
 
 def _is_replacement(one: MemberState) -> bool:
-    return one.stand is MemberPhase.JOINING and one.replaces
+    return one.phase is MemberPhase.JOINING and one.replaces
 
 
 def _release(draft: RoundBuilder) -> None:
     draft.enter(Phase.RELEASING)
     draft.stopped = draft.elapsed
     for uid, one in list(draft.members.items()):
-        if one.stand is MemberPhase.STOPPED:
-            draft.change(uid, stand=MemberPhase.RELEASING)
+        if one.phase is MemberPhase.STOPPED:
+            draft.change(uid, phase=MemberPhase.RELEASING)
             draft.release(uid)
-        elif one.stand is MemberPhase.JOINING:
+        elif one.phase is MemberPhase.JOINING:
             draft.release(uid)
             if not one.replaces:
                 draft.forget(uid)  # it had not begun to run before the round either
-        elif one.stand in (MemberPhase.LEAVING, MemberPhase.FAILED):
+        elif one.phase in (MemberPhase.LEAVING, MemberPhase.FAILED):
             draft.abort(uid)
 
 
@@ -105,7 +105,7 @@ def _answers_are_overdue(draft: RoundBuilder) -> bool:
         return False
     released_at = draft.state.started_at + (draft.stopped or 0.0)
     limits = draft.state.limits
-    asked = (one for one in draft.members.values() if one.stand is MemberPhase.RELEASING)
+    asked = (one for one in draft.members.values() if one.phase is MemberPhase.RELEASING)
     redials = any(one.member.node not in draft.connected for one in asked)
     return draft.now >= max(draft.again_at, released_at) + (limits.redial if redials else limits.after_fault)
 
@@ -116,7 +116,7 @@ def _answers_are_overdue(draft: RoundBuilder) -> bool:
 def _roll(draft: RoundBuilder) -> None:
     """Advance a rolling round: stop members without a common wait, few at a time; after a failure start no more."""
     for uid in _in_phase(draft, MemberPhase.STOPPED):
-        draft.change(uid, stand=MemberPhase.RELEASING)
+        draft.change(uid, phase=MemberPhase.RELEASING)
         draft.release(uid)
     missing = [slot for slot, since in draft.awaited.items() if draft.now - since >= draft.state.limits.recreated]
     in_trouble = bool(missing or draft.again or _has_failed(draft))
@@ -125,7 +125,7 @@ def _roll(draft: RoundBuilder) -> None:
     assert draft.state.max_unavailable is not None
     if not in_trouble and draft.count(MemberPhase.WAITING):
         for uid in _in_phase(draft, MemberPhase.WAITING)[: max(draft.state.max_unavailable - away, 0)]:
-            draft.change(uid, stand=MemberPhase.STOPPING)
+            draft.change(uid, phase=MemberPhase.STOPPING)
             draft.stop(uid)
             away += 1
     if away == 0 or _answers_are_overdue(draft):
@@ -134,14 +134,14 @@ def _roll(draft: RoundBuilder) -> None:
 
 def _has_failed(draft: RoundBuilder) -> bool:
     failed = draft.count(MemberPhase.FAILED) and any(
-        draft.members[uid].stand is MemberPhase.FAILED for uid in draft.newest.values()
+        draft.members[uid].phase is MemberPhase.FAILED for uid in draft.newest.values()
     )
     return bool(failed)
 
 
-def _in_phase(draft: RoundBuilder, stand: MemberPhase) -> list[PodUid]:
+def _in_phase(draft: RoundBuilder, phase: MemberPhase) -> list[PodUid]:
     """Return the pods in this phase, by their slots."""
-    if not draft.count(stand):
+    if not draft.count(phase):
         return []
-    found = [(one.member.slot, uid) for uid, one in draft.members.items() if one.stand is stand]
+    found = [(one.member.slot, uid) for uid, one in draft.members.items() if one.phase is phase]
     return [uid for _, uid in sorted(found)]

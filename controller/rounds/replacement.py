@@ -4,7 +4,7 @@ from typing import Final
 
 from kubemend.controller.gangs import members
 from kubemend.controller.model.members import Member, PodUid
-from kubemend.controller.model.rounds import FaultTold
+from kubemend.controller.model.rounds import FaultReported
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import MemberPhase, Phase
 
@@ -14,7 +14,7 @@ DEVICE_NOT_USABLE: Final = "DeviceNotUsable"
 POD_DELETING: Final = "PodDeleting"
 COMPLETED: Final = "Completed"
 
-MENDED_BY_RECREATION: Final = frozenset(
+FIXED_BY_RECREATION: Final = frozenset(
     {
         DEVICE_NOT_USABLE,
         "AlreadyTerminated",
@@ -40,12 +40,12 @@ def lose(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str = "", dev
     """
     one = draft.members[uid]
     if one.member.deleting:
-        draft.change(uid, stand=MemberPhase.LEAVING, reason=reason, detail=detail)
+        draft.change(uid, phase=MemberPhase.LEAVING, reason=reason, detail=detail)
         return
     bar = members.bar(one.member, namespaces=draft.state.namespaces)
     if bar is None and one.member.slot not in draft.replaced:
         draft.replaced.add(one.member.slot)
-        draft.change(uid, stand=MemberPhase.LEAVING, reason=reason, detail=detail, recreated=True, device=device)
+        draft.change(uid, phase=MemberPhase.LEAVING, reason=reason, detail=detail, recreated=True, device=device)
         draft.recreate(uid)
         return
     why = (
@@ -58,14 +58,14 @@ def lose(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str = "", dev
 
 def give_up(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str) -> None:
     """Count a pod as failed; if an old container of it may run, the others cannot be released, and the round fails."""
-    one = draft.change(uid, stand=MemberPhase.FAILED, reason=reason, detail=detail)
+    one = draft.change(uid, phase=MemberPhase.FAILED, reason=reason, detail=detail)
     if one.old_runs and not draft.state.rolling:
         fail(draft, reason=reason, detail=f"{one.member.slot}: {detail}" if detail else one.member.slot)
 
 
 def leave(draft: RoundBuilder, member: Member) -> None:
     """Wait until a pod is gone that another client has deleted."""
-    draft.change(member.pod.uid, stand=MemberPhase.LEAVING, member=member, reason=POD_DELETING)
+    draft.change(member.pod.uid, phase=MemberPhase.LEAVING, member=member, reason=POD_DELETING)
 
 
 def gone(draft: RoundBuilder, uid: PodUid) -> None:
@@ -73,8 +73,8 @@ def gone(draft: RoundBuilder, uid: PodUid) -> None:
 
     After the release that applies only to a pod that was leaving before: a later deletion does not concern the round.
     """
-    counts = draft.phase is Phase.STOPPING or draft.members[uid].stand is MemberPhase.LEAVING
-    one = draft.change(uid, stand=MemberPhase.GONE, old_runs=False)
+    counts = draft.phase is Phase.STOPPING or draft.members[uid].phase is MemberPhase.LEAVING
+    one = draft.change(uid, phase=MemberPhase.GONE, old_runs=False)
     slot = one.member.slot
     if counts and one.member.owner is not None and draft.newest.get(slot) == uid:
         draft.awaited[slot] = draft.now
@@ -90,11 +90,11 @@ def place_for(draft: RoundBuilder, newcomer: Member) -> str | None:
     if not members.interchangeable(newcomer):
         return None
     former = {slot: draft.members[uid] for slot, uid in draft.newest.items()}
-    free = (slot for slot, one in former.items() if slot in draft.awaited or one.stand is MemberPhase.LEAVING)
+    free = (slot for slot, one in former.items() if slot in draft.awaited or one.phase is MemberPhase.LEAVING)
     return min((slot for slot in free if former[slot].member.owner == newcomer.owner), default=None)
 
 
-def fail(draft: RoundBuilder, *, reason: str, detail: str, again: FaultTold | None = None) -> None:
+def fail(draft: RoundBuilder, *, reason: str, detail: str, again: FaultReported | None = None) -> None:
     """End the round as failed: all holds are released, and nothing more is begun."""
     if draft.phase.is_final:
         return
@@ -104,5 +104,5 @@ def fail(draft: RoundBuilder, *, reason: str, detail: str, again: FaultTold | No
     draft.enter(Phase.FAILED)
     draft.ended = draft.elapsed
     for uid, one in draft.members.items():
-        if one.stand not in (MemberPhase.WAITING, MemberPhase.RUNNING, MemberPhase.COMPLETED, MemberPhase.GONE):
+        if one.phase not in (MemberPhase.WAITING, MemberPhase.RUNNING, MemberPhase.COMPLETED, MemberPhase.GONE):
             draft.abort(uid)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from kubemend.common.coordination import OrderKind
 from kubemend.controller.gangs import members
 from kubemend.controller.model.members import NodeName, PodUid
-from kubemend.controller.model.rounds import Abort, Effect, FaultTold, Record, Recreate, Release, Stop
+from kubemend.controller.model.rounds import Abort, Effect, FaultReported, Record, Recreate, Release, Stop
 from kubemend.controller.rounds.states import MemberPhase, MemberState, Phase, Round
 
 PHASE_TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = MappingProxyType(
@@ -62,9 +62,9 @@ class RoundBuilder:
         self.dead = set(state.dead)
         self.tally = dict(state.tally)
         self.blocking = state.blocking
-        self.look_at = state.look_at
+        self.check_at = state.check_at
         self.renewed_at = state.renewed_at
-        self.say_at = state.say_at
+        self.resend_at = state.resend_at
         self.old_dead = state.old_dead
         self.stopped = state.stopped
         self.ended = state.ended
@@ -87,9 +87,9 @@ class RoundBuilder:
         """Return the seconds that its deadlines count."""
         return self.now - self.state.counted_from
 
-    def count(self, *stands: MemberPhase) -> int:
+    def count(self, *phases: MemberPhase) -> int:
         """Return how many pods are in these phases."""
-        return sum(self.tally.get(stand, 0) for stand in stands)
+        return sum(self.tally.get(phase, 0) for phase in phases)
 
     def on_node(self, node: NodeName) -> tuple[PodUid, ...]:
         """Return the pods on a node. Thousands of nodes may be queried at once, so all are indexed together."""
@@ -130,17 +130,17 @@ class RoundBuilder:
     def change(self, uid: PodUid, **changes: Any) -> MemberState:
         """Change a pod's state; its phase only as ``MEMBER_TRANSITIONS`` allows."""
         before = self.members[uid]
-        stand = changes.get("stand", before.stand)
-        if stand is not before.stand:
-            assert stand in MEMBER_TRANSITIONS[before.stand], f"{before.member.pod}: {before.stand} to {stand}"
+        phase = changes.get("phase", before.phase)
+        if phase is not before.phase:
+            assert phase in MEMBER_TRANSITIONS[before.phase], f"{before.member.pod}: {before.phase} to {phase}"
             changes.setdefault("since", self.now)
         after = before._replace(**changes)
         self.members[uid] = after
         if after.member.node != before.member.node:
             self._by_node.clear()
-        if after.stand is not before.stand:
-            self.tally[before.stand] -= 1
-            self.tally[after.stand] = self.tally.get(after.stand, 0) + 1
+        if after.phase is not before.phase:
+            self.tally[before.phase] -= 1
+            self.tally[after.phase] = self.tally.get(after.phase, 0) + 1
         self.blocking += after.blocks - before.blocks
         return after
 
@@ -187,7 +187,7 @@ class RoundBuilder:
             force=one.member.node in self.dead,
         )
 
-    def remember(self, fault: FaultTold) -> None:
+    def remember(self, fault: FaultReported) -> None:
         """Record a fault to decide about right after this round; from the first such fault on the round ends sooner."""
         if not self.again:
             self.again_at = self.now
@@ -217,9 +217,9 @@ class RoundBuilder:
             dead=frozenset(self.dead),
             tally=MappingProxyType(self.tally),
             blocking=self.blocking,
-            look_at=self.look_at,
+            check_at=self.check_at,
             renewed_at=self.renewed_at,
-            say_at=self.say_at,
+            resend_at=self.resend_at,
             old_dead=self.old_dead,
             stopped=self.stopped,
             ended=self.ended,
@@ -230,5 +230,5 @@ class RoundBuilder:
         )
 
     def _counted(self, one: MemberState, by: int) -> None:
-        self.tally[one.stand] = self.tally.get(one.stand, 0) + by
+        self.tally[one.phase] = self.tally.get(one.phase, 0) + by
         self.blocking += by * one.blocks

@@ -11,7 +11,7 @@ from kubemend.common.coordination import OrderKind
 from kubemend.controller.decisions.facts import Decision
 from kubemend.controller.model.faults import Cause
 from kubemend.controller.model.members import Member, NodeName, PodUid
-from kubemend.controller.model.rounds import Effect, FaultTold, RoundRef
+from kubemend.controller.model.rounds import Effect, FaultReported, RoundRef
 
 
 class Phase(enum.Enum):
@@ -64,17 +64,21 @@ _ANSWERED_AT_ONCE: Final = 1000
 class Limits:
     """The timeouts of a round, in seconds.
 
-    ``resend``: interval at which unanswered orders are repeated; large rounds wait longer (``say_again``). ``hold``:
-    agents release their members after this time without a message (Stop.hold_seconds); holds are renewed after a third
-    of it. ``stop``: a stopping member without a report for this long (plus its grace period) counts as lost.
-    ``reconnect`` is added to ``stop`` and ``release`` while its agent is not connected, as all agents of
-    a new leader are; both count again from the new connection. ``slow``:
-    maximum for stopping or starting with reports of progress. ``absence``: an old pod that still exists after this time
-    fails the round. ``hold_for_recreated``: for this time the members that stayed are held for those that are
-    recreated; annotation kubemend.io/hold overrides it. ``recreated``: until then these must run. ``release``: a member
-    that does not run and has no report for this long has failed. ``after_fault``: how long a round that is releasing
-    still waits for answers after the gang has failed again; ``redial`` applies to members whose agents are not
-    connected, as is the case for all agents of a new leader. ``whole``: maximum duration of a round.
+    - ``resend``: interval at which unanswered orders are repeated; large rounds wait longer (``resend_interval``)
+    - ``hold``: an agent releases its members after this time without a message (Stop.hold_seconds); the hub renews
+      holds after a third of it
+    - ``stop``: a stopping member without a report for this long, plus its grace period, counts as lost
+    - ``reconnect``: added to ``stop`` and ``release`` while the member's agent is not connected, as all agents of a new
+      leader are; both count again from the new connection
+    - ``slow``: maximum for stopping or starting with reports of progress
+    - ``absence``: the round fails if an old pod still exists after this time
+    - ``hold_for_recreated``: for this time the members that stayed are held for those that are recreated; the
+      annotation kubemend.io/hold overrides it
+    - ``recreated``: recreated members must run within this time
+    - ``release``: a member that does not run and has no report for this long has failed
+    - ``after_fault``: how long a round that is releasing still waits for answers after the gang has failed again
+    - ``redial``: the same for members whose agents are not connected
+    - ``whole``: maximum duration of a round
     """
 
     resend: float = 1.0
@@ -90,7 +94,7 @@ class Limits:
     redial: float = 10.0
     whole: float = 900.0
 
-    def say_again(self, *, members: int) -> float:
+    def resend_interval(self, *, members: int) -> float:
         """Return the seconds after which unanswered orders are repeated in a round of this many members.
 
         Thousands of agents take time to answer, and longer if all orders are sent twice.
@@ -101,17 +105,22 @@ class Limits:
 class MemberState(NamedTuple):
     """One member's pod in a round. ``since`` is when its phase began.
 
-    No dataclass: thousands are changed in each round, and a changed copy of one costs several times as much. ``order``
-    is its agent's order; None: none. ``old_runs``: an old container of it may still run. ``recreated``: the round has
-    deleted it, ``device``: because of its device. ``replaces``: it replaced a pod that left during the round.
-    ``stopped`` and ``running`` are seconds since the round began. ``seconds`` are the lengths of its restart's phases
-    by its agent's clock. ``late``: its successor had not started when it was stopped. ``slipped`` is the maximum time
-    for which a new container ran before it was held. ``let_go``: its agent released it without an order. ``heard`` is
-    when its agent last reported progress, and ``doing`` is the step that it reported.
+    No dataclass: thousands are changed in each round, and a changed copy of one costs several times as much.
+
+    - ``order`` is its agent's order; None: none
+    - ``old_runs``: an old container of it may still run
+    - ``recreated``: the round has deleted it, ``device``: because of its device
+    - ``replaces``: it replaced a pod that left during the round
+    - ``stopped`` and ``running`` are seconds since the round began
+    - ``seconds`` are the lengths of its restart's phases by its agent's clock
+    - ``late``: its successor had not started when it was stopped
+    - ``unheld_seconds``: the longest time that a successor ran before it was held
+    - ``self_released``: its agent released it without an order
+    - ``reported_at``: when its agent last reported progress, ``doing``: the step that it reported
     """
 
     member: Member
-    stand: MemberPhase
+    phase: MemberPhase
     since: float
     order: OrderKind | None = None
     old_runs: bool = False
@@ -124,30 +133,34 @@ class MemberState(NamedTuple):
     running: float | None = None
     seconds: Mapping[str, float] = _NO_SECONDS
     late: bool = False
-    slipped: float = 0.0
-    let_go: bool = False
-    heard: float = -math.inf
+    unheld_seconds: float = 0.0
+    self_released: bool = False
+    reported_at: float = -math.inf
     doing: str = ""
 
     @property
     def blocks(self) -> bool:
         """Return whether it keeps the gang from being released."""
-        return self.stand is MemberPhase.STOPPING or (self.stand is MemberPhase.LEAVING and self.old_runs)
+        return self.phase is MemberPhase.STOPPING or (self.phase is MemberPhase.LEAVING and self.old_runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """One round. ``ref.id`` is the id that agents use. ``machine`` creates and advances it.
 
-    Deadlines count from ``counted_from``: its begin, or the moment when this leader resumed it. ``members`` has its
-    pods, ``newest`` for each slot the one that counts. ``awaited`` are the slots whose pod is gone and whose
-    replacement does not exist yet, with the time since when. ``replaced`` are the slots of which no further pod is
-    deleted: one was, or is a replacement. ``connected`` are nodes with connected agents, ``dead`` those out of service.
-    ``tally`` and ``blocking`` count ``members``. ``look_at`` is the next check of the deadlines, ``renewed_at`` the
-    last renewal of the holds, ``say_at`` the next repetition of unanswered orders. Times are Unix seconds; ``old_dead``
-    is when no old container ran any more, ``stopped`` when the members could be released, and ``ended`` the round's
-    end, in seconds since it began. ``again`` are the faults to decide about right after this round, and ``again_at`` is
-    when the first of them was reported.
+    Times are Unix seconds.
+
+    - ``counted_from``: deadlines count from here; its begin, or the moment when this leader resumed it
+    - ``members`` has its pods, ``newest`` for each slot the one that counts; ``tally`` and ``blocking`` count them
+    - ``awaited``: the slots whose pod is gone and whose replacement does not exist yet, with the time since when
+    - ``replaced``: the slots of which no further pod is deleted, because one was, or is a replacement
+    - ``connected``: nodes with connected agents, ``dead``: nodes out of service
+    - ``check_at``: the next check of the deadlines
+    - ``renewed_at``: the last renewal of the holds
+    - ``resend_at``: the next repetition of unanswered orders
+    - ``old_dead``: when no old container ran any more, ``stopped``: when the members could be released, ``ended``: the
+      round's end, each in seconds since it began
+    - ``again``: the faults to decide about right after this round, ``again_at``: when the first was reported
     """
 
     ref: RoundRef
@@ -167,15 +180,15 @@ class Round:
     max_unavailable: int | None = None
     tally: Mapping[MemberPhase, int] = field(default_factory=lambda: MappingProxyType({}))
     blocking: int = 0
-    look_at: float = 0.0
+    check_at: float = 0.0
     renewed_at: float = 0.0
-    say_at: float = 0.0
+    resend_at: float = 0.0
     old_dead: float | None = None
     stopped: float | None = None
     ended: float | None = None
     reason: str = ""
     detail: str = ""
-    again: tuple[FaultTold, ...] = ()
+    again: tuple[FaultReported, ...] = ()
     again_at: float = 0.0
 
     @property
@@ -183,9 +196,9 @@ class Round:
         """Return whether members are restarted one after another, without waiting for one another's stop."""
         return self.max_unavailable is not None
 
-    def count(self, *stands: MemberPhase) -> int:
+    def count(self, *phases: MemberPhase) -> int:
         """Return how many pods are in these phases."""
-        return sum(self.tally.get(stand, 0) for stand in stands)
+        return sum(self.tally.get(phase, 0) for phase in phases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,4 +212,4 @@ class Advance:
     round: Round
     effects: tuple[Effect, ...] = ()
     wake_at: float | None = None
-    again: tuple[FaultTold, ...] = ()
+    again: tuple[FaultReported, ...] = ()

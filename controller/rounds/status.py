@@ -64,15 +64,15 @@ class Kept:
 
 def first(cause: Cause, *, decision: Decision, attempt: int, hit: Member | None, started_at: float) -> Json:
     """Return the first status of a round's object. ``hit`` is the member at fault, if there is one."""
-    told = _head(cause, decision=decision, attempt=attempt, hit=hit, started_at=started_at)
-    return told | {"resume": _resume(cause, decision=decision, started_at=started_at)}
+    written = _head(cause, decision=decision, attempt=attempt, hit=hit, started_at=started_at)
+    return written | {"resume": _resume(cause, decision=decision, started_at=started_at)}
 
 
 def render(state: Round) -> Json:
     """Return the round in the form of the resource (daemonset/crds/restarts.yaml)."""
     cause, decision, started_at = state.cause, state.decision, state.started_at
     one = state.members.get(cause.pod.uid) if isinstance(cause, Fault) else None
-    told = _head(
+    written = _head(
         cause,
         decision=decision,
         attempt=state.ref.attempt,
@@ -80,11 +80,11 @@ def render(state: Round) -> Json:
         started_at=started_at,
     ) | {"phase": state.phase.value}
     if not state.phase.is_final:
-        return told | {"resume": _resume(cause, decision=decision, started_at=started_at)}
+        return written | {"resume": _resume(cause, decision=decision, started_at=started_at)}
     assert state.ended is not None
     ended_at = state.started_at + state.ended
     failures = outcome.failures(state) if state.phase is not Phase.DONE else ()
-    return told | {
+    return written | {
         "members": _counts(state, failed=len(failures)),
         "timings": _timings(state),
         "completionTime": timestamps.rfc3339(ended_at),
@@ -96,14 +96,14 @@ def render(state: Round) -> Json:
 
 def parse(status: Mapping[str, Any], *, created_at: float) -> Kept:
     """Return what ``render`` kept of a round that is not over. Raises KeyError, ValueError or TypeError."""
-    resume, told, decided = status["resume"], status["trigger"], status["decision"]
+    resume, written, decided = status["resume"], status["trigger"], status["decision"]
     trigger = Trigger(
-        kind=told["kind"],
-        member=told["member"],
-        slot=told["slot"],
-        node=told["node"],
-        code=told["code"],
-        message=told["message"],
+        kind=written["kind"],
+        member=written["member"],
+        slot=written["slot"],
+        node=written["node"],
+        code=written["code"],
+        message=written["message"],
         at=float(resume["causeAt"]),
     )
     decision = Decision(
@@ -204,7 +204,7 @@ def _counts(state: Round, *, failed: int) -> Json:
         "inPlace": sum(each.order is OrderKind.RESTART and each.running is not None for each in current),
         "recreated": len(_recreated(state)),
         "stopped": sum(not each.old_runs for each in current),
-        "running": sum(each.stand is MemberPhase.RUNNING for each in current),
+        "running": sum(each.phase is MemberPhase.RUNNING for each in current),
         "failed": failed,
     }
 
@@ -215,17 +215,17 @@ def _recreated(state: Round) -> set[str]:
 
 def _timings(state: Round) -> Json:
     """Return the timings. ``totalMilliseconds`` counts from the fault, the others from the decision."""
-    told: Json = {}
+    written: Json = {}
     everyone = state.members.values()
     if state.stopped is not None:
-        told["stopMilliseconds"] = _milliseconds(state.stopped)
+        written["stopMilliseconds"] = _milliseconds(state.stopped)
         dead = state.old_dead if state.old_dead is not None else state.stopped
-        told["recreateMilliseconds"] = _milliseconds(state.stopped - dead) if _recreated(state) else 0
+        written["recreateMilliseconds"] = _milliseconds(state.stopped - dead) if _recreated(state) else 0
     if (last := max((each.running for each in everyone if each.running is not None), default=None)) is not None:
         if state.stopped is not None and not state.rolling:
-            told["releaseMilliseconds"] = _milliseconds(max(last - state.stopped, 0.0))
-        told["totalMilliseconds"] = _milliseconds(max(state.started_at - state.cause.at, 0.0) + last)
-    return told
+            written["releaseMilliseconds"] = _milliseconds(max(last - state.stopped, 0.0))
+        written["totalMilliseconds"] = _milliseconds(max(state.started_at - state.cause.at, 0.0) + last)
+    return written
 
 
 def _slowest(state: Round) -> list[MemberState]:
@@ -236,14 +236,14 @@ def _slowest(state: Round) -> list[MemberState]:
 
 
 def _slow(one: MemberState) -> Json:
-    told: Json = {"member": one.member.pod.name, "node": one.member.node}
+    written: Json = {"member": one.member.pod.name, "node": one.member.node}
     if one.stopped is not None:
-        told["stoppedMilliseconds"] = _milliseconds(one.stopped)
+        written["stoppedMilliseconds"] = _milliseconds(one.stopped)
     if one.running is not None:
-        told["runningMilliseconds"] = _milliseconds(one.running)
+        written["runningMilliseconds"] = _milliseconds(one.running)
     if one.late:
-        told["startedLate"] = True
-    return told | {"phases": {name: _milliseconds(seconds) for name, seconds in one.seconds.items()}}
+        written["startedLate"] = True
+    return written | {"phases": {name: _milliseconds(seconds) for name, seconds in one.seconds.items()}}
 
 
 def _failure(failure: outcome.Failure) -> Json:
@@ -259,11 +259,11 @@ def _held_together(state: Round, *, at: float) -> Json:
     holds, reason, message = True, "AllHeld", ""
     if state.rolling:
         holds, reason, message = False, "Rolling", "members were restarted one after another"
-    elif let_go := [each for each in outcome.unheld(state) if each.let_go]:
+    elif self_released := [each for each in outcome.unheld(state) if each.self_released]:
         holds, reason, message = (
             False,
             "RanUnheld",
-            _with_example(let_go, "were released before all old containers were stopped"),
+            _with_example(self_released, "were released before all old containers were stopped"),
         )
     elif old := outcome.old_may_run(state):
         holds, reason, message = (
@@ -271,9 +271,9 @@ def _held_together(state: Round, *, at: float) -> Json:
             "OldMayRun",
             _with_example(old, "may still have old containers, next to new ones"),
         )
-    elif slipped := outcome.unheld(state):
-        worst_first = sorted(slipped, key=lambda each: each.slipped, reverse=True)
-        what = f"ran for {max(_milliseconds(worst_first[0].slipped), 1)} ms at most before they were held"
+    elif unheld_seconds := outcome.unheld(state):
+        worst_first = sorted(unheld_seconds, key=lambda each: each.unheld_seconds, reverse=True)
+        what = f"ran for {max(_milliseconds(worst_first[0].unheld_seconds), 1)} ms at most before they were held"
         holds, reason, message = False, HELD_AFTER, _with_example(worst_first, what)
     return {
         "type": HELD_TOGETHER,
@@ -287,8 +287,8 @@ def _held_together(state: Round, *, at: float) -> Json:
 def _cancelled(state: Round, *, at: float) -> list[Json]:
     if state.reason != CANCELLED:
         return []
-    told = {"status": "True", "lastTransitionTime": timestamps.rfc3339(at), "reason": CANCELLED}
-    return [{"type": CANCELLED, **told, "message": state.detail}]
+    written = {"status": "True", "lastTransitionTime": timestamps.rfc3339(at), "reason": CANCELLED}
+    return [{"type": CANCELLED, **written, "message": state.detail}]
 
 
 def _with_example(found: Iterable[MemberState], what: str) -> str:

@@ -103,6 +103,6 @@ def _since_stopped(stopped: float | None, ran: float | None, released: float | N
     elif released is None or ran < released:  # the member did not wait for the others
         yield Segment(RELEASE, stopped, ran)
     else:
-        let_go = max(stopped, released)
-        yield Segment(HELD, stopped, let_go)
-        yield Segment(RELEASE, let_go, ran)
+        released_at = max(stopped, released)
+        yield Segment(HELD, stopped, released_at)
+        yield Segment(RELEASE, released_at, ran)

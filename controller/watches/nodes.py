@@ -50,21 +50,21 @@ class Nodes:
         report: Callable[[ComponentStatus], None],
         backoff: aio.Backoff | None = None,
     ) -> None:
-        self._mirror: informer.Informer[NodeView] = informer.Informer(
+        self._informer: informer.Informer[NodeView] = informer.Informer(
             api=api, path=paths.NODES, reduce=view, report=report, page=_PAGE, backoff=backoff
         )
         self._by_name: dict[NodeName, tuple[str, NodeView]] = {}  # with the object's UID
         self._listeners: list[Callable[[NodeChange], None]] = []
-        self._mirror.subscribe(self._take)
+        self._informer.subscribe(self._take)
 
     @property
     def synced(self) -> bool:
         """Return whether the nodes have been listed since ``run`` began: before, a missing node has no meaning."""
-        return self._mirror.synced
+        return self._informer.synced
 
     async def wait_synced(self) -> None:
         """Wait until the nodes have been listed."""
-        await self._mirror.wait_synced()
+        await self._informer.wait_synced()
 
     def view(self, name: NodeName) -> NodeView | None:
         """Return a node; None if it does not exist."""
@@ -86,7 +86,7 @@ class Nodes:
 
     async def run(self) -> None:
         """Keep the view current indefinitely."""
-        await self._mirror.run()
+        await self._informer.run()
 
     def _take(self, change: informer.Change[NodeView]) -> None:
         name = change.value.name

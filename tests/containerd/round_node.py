@@ -23,7 +23,7 @@ from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.model.rounds import Order, Standing
+from kubemend.agent.model.rounds import Order, StepResult
 from kubemend.agent.model.workloads import (
     Allocations,
     ContainerId,
@@ -65,26 +65,26 @@ _RELIST = 0.2
 
 
 @dataclass
-class Told:
+class Received:
     """The reported phase of a member. ``quiet`` is set while no restart acts."""
 
     quiet: asyncio.Event
-    standings: list[Standing] = field(default_factory=list)
+    step_results: list[StepResult] = field(default_factory=list)
 
-    def __call__(self, standing: Standing) -> None:
-        if standing.reason != NOT_STARTED:
-            self.standings.append(standing)
+    def __call__(self, step_result: StepResult) -> None:
+        if step_result.reason != NOT_STARTED:
+            self.step_results.append(step_result)
 
     @property
     def phases(self) -> list[StepPhase]:
-        return [standing.phase for standing in self.standings]
+        return [step_result.phase for step_result in self.step_results]
 
-    async def until(self, phase: StepPhase) -> Standing:
+    async def until(self, phase: StepPhase) -> StepResult:
         """Wait for the phase; the runtime learns a little later that the containers of a stopped member are dead."""
         await eventually.true(lambda: phase in self.phases, look_again=0.002)
         if phase is StepPhase.STOPPED:
             await eventually.true(self.quiet.is_set, look_again=0.002)
-        return next(standing for standing in self.standings if standing.phase is phase)
+        return next(step_result for step_result in self.step_results if step_result.phase is phase)
 
 
 @dataclass
@@ -98,15 +98,17 @@ class Agent:
     runtime: CriClient
     tasks: list[asyncio.Task[Any]]
 
-    def order(self, order: Order) -> Told:
+    def order(self, order: Order) -> Received:
         """Have an order carried out."""
-        told = Told(self.restarts.quiet)
-        self.tasks.append(asyncio.create_task(self.rounds.carry_out(order, told=told), name=f"order {order.pod}"))
+        told = Received(self.restarts.quiet)
+        self.tasks.append(
+            asyncio.create_task(self.rounds.handle_order(order, on_result=told), name=f"order {order.pod}")
+        )
         return told
 
     async def stands(self, phase: StepPhase) -> None:
         """Wait until the only member reports that phase."""
-        await eventually.true(lambda: [standing.phase for standing in self.rounds.standings()] == [phase])
+        await eventually.true(lambda: [step_result.phase for step_result in self.rounds.step_results()] == [phase])
 
     async def nothing_is_open(self) -> None:
         """Wait until the journal has no open restart."""
@@ -309,10 +311,10 @@ async def agent(
         )
         everything = dependencies(tools, runtime=cri, events=events, pods=views, processes=processes)
         restarts = RestartScheduler(
-            outside=everything, store=store, metrics=env.metrics, now=time.time, can_hold=can_hold
+            dependencies=everything, store=store, metrics=env.metrics, now=time.time, can_hold=can_hold
         )
         rounds = RoundParticipant(
-            outside=everything,
+            dependencies=everything,
             store=store,
             restarts=restarts,
             freezer=Freezer(
@@ -323,7 +325,7 @@ async def agent(
                 cgroup_root=processes.cgroup_root,
                 owner=node.name,
             ),
-            knowledge=env.facts(),
+            device_facts=env.facts(),
             clocks=Clocks(now=time.time, since_boot=lambda: since_boot() + later, boot="this"),
             metrics=env.metrics,
         )
@@ -333,7 +335,7 @@ async def agent(
             agent = Agent(rounds, restarts, store, events, cri, tasks=[asyncio.create_task(work) for work in works])
             try:
                 await eventually.true(lambda: bool(events.containers()))
-                await Recovery(outside=everything, store=store, now=time.time, spared=held).run()
+                await Recovery(dependencies=everything, store=store, now=time.time, spared=held).run()
                 yield agent
             finally:
                 await agent.die()

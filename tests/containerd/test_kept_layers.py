@@ -36,9 +36,9 @@ class Rig:
         intent, made = await self._swaps.prepared(running, order=order)
         keeping = LayerKeeping(self._keeper, keep.Request("main", paths, intent.old, made.mount_points))
         actuator, preparation = SwapActuator(self._swaps.tools()), StartPreparation(kept={"main": keeping})
-        outcome = await actuator.carry_out(intent, material=made, preparation=preparation)
+        outcome = await actuator.carry_out(intent, successor_spec=made, preparation=preparation)
         assert outcome.result is Result.SWAPPED, outcome
-        return outcome.survivors["main"], keeping.note
+        return outcome.current["main"], keeping.note
 
     async def sh(self, container_id: str, command: str) -> str:
         """Run a command in a container that must succeed; return its output."""

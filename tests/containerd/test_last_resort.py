@@ -37,7 +37,7 @@ async def node(containerd: Containerd, pods: Pods, tmp_path: Path) -> AsyncItera
     assert [group for group in left if group.frozen and group.populated] == [], "something stays frozen"
 
 
-def resort(node: RoundNode, *, patience: float = 0.0) -> LastResort:
+def resort(node: RoundNode, *, swaps_only_seconds: float = 0.0) -> LastResort:
     here = node.containerd.node
     socket = str(here.containerd_socket)
     return LastResort(
@@ -46,7 +46,7 @@ def resort(node: RoundNode, *, patience: float = 0.0) -> LastResort:
         owner=here.name,
         cgroup_root=CGROUPS,
         proc=PROC,
-        patience=patience,
+        swaps_only_seconds=swaps_only_seconds,
     )
 
 
@@ -130,7 +130,7 @@ async def test_held_member_waits_for_an_agent_while_swaps_end(node: RoundNode) -
     async with node.agent() as agent:
         await agent.order(order(pod)).until(StepPhase.STOPPED)
     (held,) = await node.running_in(pod)
-    work = asyncio.create_task(resort(node, patience=3600.0).run())
+    work = asyncio.create_task(resort(node, swaps_only_seconds=3600.0).run())
     other = await node.pod("other")
     (old,) = await node.running_in(other)
     await frozen_for_a_swap(node, old)

@@ -42,7 +42,7 @@ async def test_a_successor_executes_nothing_before_its_release(node: RoundNode, 
     async with node.agent() as agent:
         told = agent.order(order(pod))
         stopped = await told.until(StepPhase.STOPPED)
-        assert stopped.slipped == 0.0
+        assert stopped.unheld_seconds == 0.0
         (running,) = await node.running_in(pod)
         assert agent.rounds.held() == {running.id}
         await none_has_run(node, pod)
@@ -90,7 +90,7 @@ async def test_twenty_members_of_one_node_are_held_together(node: RoundNode) -> 
             told = [agent.order(order(pod, number=number)) for pod in pods]
             stopped = [await each.until(StepPhase.STOPPED) for each in told]
             await none_has_run(node, *pods, times=number)
-            assert [standing.slipped for standing in stopped] == [0.0] * MEMBERS
+            assert [step_result.unheld_seconds for step_result in stopped] == [0.0] * MEMBERS
             released = since_boot()
             agent.rounds.release(f"default/gang-{number}", [])
             for each in told:
@@ -139,7 +139,7 @@ async def test_hold_of_a_dead_agent_lasts_until_the_next_gets_the_release(
         await agent.order(order(pod)).until(StepPhase.STOPPED)
     await none_has_run(node, pod)
     async with node.agent() as agent:
-        assert [standing.phase for standing in agent.rounds.standings()] == [StepPhase.STOPPED]
+        assert [step_result.phase for step_result in agent.rounds.step_results()] == [StepPhase.STOPPED]
         await none_has_run(node, pod)
         told = agent.order(order(pod))  # the hub repeats it
         await told.until(StepPhase.STOPPED)
@@ -192,7 +192,7 @@ async def test_next_agent_finishes_the_order_of_a_killed_one_held(
         (successor,) = await node.running_in(pod)
         assert successor.id != old.id
         await node.comes_to_stand(successor.id)
-        assert len(node.runs(pod)) == 1 or stopped.slipped > 0.0, "a container that has run unheld was reported"
+        assert len(node.runs(pod)) == 1 or stopped.unheld_seconds > 0.0, "a container that has run unheld was reported"
         lines = len(node.runs(pod))
         await none_has_run(node, pod, times=lines)
         agent.rounds.release("default/gang-1", [])
@@ -209,7 +209,7 @@ async def test_frozen_container_without_a_record_is_released_at_the_start(node: 
     node.forget_everything()
     async with node.agent() as agent:
         await node.has_run(pod, times=2)
-        assert agent.rounds.standings() == ()
+        assert agent.rounds.step_results() == ()
 
 
 async def test_frozen_container_of_another_nodes_agent_is_left_alone(node: RoundNode) -> None:
@@ -295,7 +295,7 @@ async def test_kubelets_successor_is_replaced_by_the_round_and_never_runs(
             theirs = await node.kubelet_starts(pod, attempt=1)
             await node.comes_to_stand(theirs)
             told = agent.order(order(pod))
-            assert (await told.until(StepPhase.STOPPED)).slipped == 0.0
+            assert (await told.until(StepPhase.STOPPED)).unheld_seconds == 0.0
         (successor,) = await node.running_in(pod)
         assert successor.id != theirs
         await none_has_run(node, pod)

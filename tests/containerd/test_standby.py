@@ -16,7 +16,7 @@ from hack.devnode.layout import NodeLayout
 from hack.devnode.runtime_config import CRUN, RUNC, RuntimeOptions
 from kubemend.agent.actuator.hold import fanotify, oci_runtimes
 from kubemend.agent.actuator.hold.cgroups import Cgroup
-from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError, Patience
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError, Timeouts
 from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.actuator.hold.rootfs_mount_watch import RootfsMountWatcher
 from kubemend.agent.actuator.hold.standby import EndedError, Standbys
@@ -65,8 +65,8 @@ class Bench:
         self.socket = str(containerd.node.containerd_socket)
         self.runs_file = containerd.node.pod_dir(pod.pod.uid) / "volumes" / "kubernetes.io~empty-dir" / "data" / "runs"
 
-    def standbys(self, *, proc: Path = PROC, patience: Patience | None = None) -> Standbys:
-        holds = ExecHolds(socket_path=self.socket, proc=proc, patience=patience)
+    def standbys(self, *, proc: Path = PROC, timeouts: Timeouts | None = None) -> Standbys:
+        holds = ExecHolds(socket_path=self.socket, proc=proc, timeouts=timeouts)
         return Standbys(holds=holds, proc=proc, cgroup_root=CGROUPS)
 
     def freezer(self) -> Freezer:
@@ -221,7 +221,7 @@ async def test_frozen_old_container_can_be_ended_without_cgroup_kill(
 async def test_slow_start_answer_does_not_hold_the_container_as_a_hook(bench: Bench) -> None:
     await bench.has_run("old")
     successor = await bench.create_next("new")
-    impatient = bench.standbys(patience=Patience(hook=0.0))
+    impatient = bench.standbys(timeouts=Timeouts(hook=0.0))
     standby = await impatient.prepare(successor, old_pid=await bench.pid(bench.old))
     await bench.runtime.start_container(successor)
     assert await standby.hold.engaged()
@@ -245,7 +245,7 @@ async def test_a_held_container_can_be_removed(bench: Bench) -> None:
 async def test_every_hold_ends(bench: Bench) -> None:
     await bench.has_run("old")
     successor = await bench.create_next("new")
-    standbys = bench.standbys(patience=Patience(at_most=0.5))
+    standbys = bench.standbys(timeouts=Timeouts(at_most=0.5))
     standby = await standbys.prepare(successor, old_pid=await bench.pid(bench.old))
     await bench.runtime.start_container(successor)
     await bench.has_run("old", "new")

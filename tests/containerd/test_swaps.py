@@ -38,14 +38,14 @@ class Swapper:
 
     async def swap(self, running: RunningPod) -> ContainerStatus:
         """Return the successor, once it runs."""
-        intent, material = await self._swaps.prepared(running, order=intents.SwapOrder.STOP_FIRST)
-        outcome = await SwapActuator(self._swaps.tools()).carry_out(intent, material=material)
+        intent, successor_spec = await self._swaps.prepared(running, order=intents.SwapOrder.STOP_FIRST)
+        outcome = await SwapActuator(self._swaps.tools()).carry_out(intent, successor_spec=successor_spec)
         assert outcome.result is Result.SWAPPED, outcome
-        ids = (intent.old, outcome.survivors["main"])
+        ids = (intent.old, outcome.current["main"])
         old, new = [likeness.Original(each, await self._spec(each)) for each in ids]
-        made = material.successor
+        made = successor_spec.successor
         assert likeness.difference(old, new, config=made.config, termination_path=made.termination_path) is None
-        return await self.cri.container_status(outcome.survivors["main"])
+        return await self.cri.container_status(outcome.current["main"])
 
     async def _spec(self, container_id: str) -> dict[str, Any]:
         async with grpcio.unix_channel(self.cri.endpoint) as channel:

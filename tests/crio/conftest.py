@@ -37,10 +37,10 @@ class Swapper:
         """Return the outcome. ``seen`` is the listing on which the swap is based."""
         listed = seen or await self.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
         old = min(listed, key=lambda view: view.attempt)
-        intent, material = await self._swaps.prepared(running, order=intents.SwapOrder.CREATE_FIRST, old=old)
-        assert material.original is not None
+        intent, successor_spec = await self._swaps.prepared(running, order=intents.SwapOrder.CREATE_FIRST, old=old)
+        assert successor_spec.original is not None
         actuator = SwapActuator(self._swaps.tools(kubelet_creates=kubelet_creates))
-        return await actuator.carry_out(intent, material=material, seen=seen)
+        return await actuator.carry_out(intent, successor_spec=successor_spec, seen=seen)
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,7 @@ async def test_a_successor_is_as_the_old_container(pods: Pods, swapper: Swapper,
     )
     outcome = await swapper.swap(running)
     assert outcome.result is Result.SWAPPED, outcome
-    new = await swapper.cri.container_status(outcome.survivors["main"])
+    new = await swapper.cri.container_status(outcome.current["main"])
     assert (new.state, new.attempt) == (ContainerState.RUNNING, 1)
     assert Path(new.log_path).parts[-2:] == ("main", "1.log")
     assert f"{clone.RESTART_COUNT_ENV}=1" in (new.runtime_env or ())
@@ -109,7 +109,7 @@ async def test_a_resize_in_place_and_a_termination_message_are_kept(
     assert before.linux.memory_limit_in_bytes == 256 * MIB
     outcome = await swapper.swap(running)
     assert outcome.result is Result.SWAPPED, outcome
-    new = await _status(cri, outcome.survivors["main"])
+    new = await _status(cri, outcome.current["main"])
     assert new.resources == before
     assert _message(await _status(cri, old)) == "last words\n"
     assert _message(new) in ("", "last words\n"), "written by the new program, if by any"
@@ -139,7 +139,7 @@ async def test_a_container_that_kubelet_has_created_is_not_taken_for_ours(
     (seen,) = await swapper.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
     theirs = await _run_main(cri, running, attempt=1)
     outcome = await swapper.swap(running, seen=[seen])
-    assert (outcome.result, outcome.survivors["main"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["main"]) == (Result.ADOPTED, theirs)
 
 
 async def test_the_second_of_two_calls_for_one_name_stalls(
@@ -172,7 +172,7 @@ async def test_kubelets_call_for_the_successor_of_an_ended_container_does_not_st
     await asyncio.wait_for(asked.wait(), 60)
     theirs = await _run_main(cri, running, attempt=1)
     outcome = await swapping
-    assert (outcome.result, outcome.survivors["main"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["main"]) == (Result.ADOPTED, theirs)
 
 
 async def _run_main(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubemend.agent import ports
-from kubemend.agent.faults.app_faults import AppFaultHandler, Patience
+from kubemend.agent.faults.app_faults import AppFaultHandler, Timeouts
 from kubemend.agent.faults.finding_queue import FindingQueue
 from kubemend.agent.faults.lost_devices import LostDevices
 from kubemend.agent.faults.pipeline import FindingPipeline
@@ -17,7 +17,7 @@ from kubemend.agent.restart import admission
 from kubemend.common.coordination import FaultAnswer
 from tests.environments.node import NodeEnv
 
-QUICK = Patience(root_cause=0.0, twin=0.05, listed=1.0, ask_again=0.01)
+QUICK = Timeouts(root_cause=0.0, twin=0.05, listed=1.0, ask_again=0.01)
 
 
 @dataclass(kw_only=True)
@@ -28,7 +28,7 @@ class FindingEnv(NodeEnv):
     """
 
     restarts: Any
-    patience: Patience = QUICK
+    timeouts: Timeouts = QUICK
     settle: float = 0.05
     report_to_hub: Callable[[ContainerRef, admission.Cause], Awaitable[FaultAnswer]] = ports.NO_GANGS.device_lost
     classify: Callable[[FindingKind, str], ActionClass] = lambda *_: ActionClass.NONE
@@ -41,22 +41,22 @@ class FindingEnv(NodeEnv):
         self.queue = FindingQueue(metrics=self.metrics)
         self.conditions = self.publisher()
         self.faults = self.handler(
-            ledger=self.ledger,
+            verdict_store=self.verdict_store,
             catalog=self.catalog,
             pods=self.pods,
             devices=self.devices,
             holders=self.holders,
             processes=self.processes,
             access=self.access,
-            patience=self.patience,
+            timeouts=self.timeouts,
         )
         self.engine = FindingPipeline(
             queue=self.queue,
-            ledger=self.ledger,
+            verdict_store=self.verdict_store,
             publisher=self.conditions,
             faults=self.faults,
             lost=LostDevices(
-                ledger=self.ledger,
+                verdict_store=self.verdict_store,
                 catalog=catalog_file.builtin(),
                 faults=self.faults,
                 devices=self.devices,

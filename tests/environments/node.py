@@ -41,7 +41,7 @@ class NodeEnv:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.registry)
-        self.ledger = VerdictStore(
+        self.verdict_store = VerdictStore(
             store=self.store,
             metrics=self.metrics,
             boot_id=self.boot_id,
@@ -53,12 +53,16 @@ class NodeEnv:
     def publisher(self) -> ConditionPublisher:
         """Return a new publisher of this node's conditions."""
         return ConditionPublisher(
-            ledger=self.ledger, pods=self.pods, devices=self.devices, holders=self.holders, reporter=self.said
+            verdict_store=self.verdict_store,
+            pods=self.pods,
+            devices=self.devices,
+            holders=self.holders,
+            reporter=self.said,
         )
 
     def facts(self) -> DeviceFacts:
         """Return what is known of the node's devices."""
-        return DeviceFacts(holders=self.holders, ledger=self.ledger, devices=self.devices)
+        return DeviceFacts(holders=self.holders, verdict_store=self.verdict_store, devices=self.devices)
 
     def find_runtime(self, restarts: Any, *, runtime: Any = None) -> None:
         """Make the runtime available, with these restarts."""
@@ -86,4 +90,4 @@ def metrics() -> Metrics:
 
 def verdicts(store: Store, **options: Any) -> VerdictStore:
     """Return verdicts that are kept in that file, as ``NodeEnv`` has them."""
-    return NodeEnv(store=store, **options).ledger
+    return NodeEnv(store=store, **options).verdict_store

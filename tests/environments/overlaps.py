@@ -72,7 +72,7 @@ class Rig:
         self.gates = Gates()
         self.standbys = ObservedStandbys(
             owner=node.name,
-            holds=ExecHolds(socket_path=socket, proc=PROC, tells=swaps.cri),
+            holds=ExecHolds(socket_path=socket, proc=PROC, roots=swaps.cri),
             proc=PROC,
             cgroup_root=CGROUPS,
         )
@@ -118,8 +118,8 @@ class Rig:
     async def swap(self, running: RunningPod) -> Outcome:
         intent, made = await self._swaps.prepared(running, order=intents.SwapOrder.START_ELSE_STOP_FIRST)
         tools = self._swaps.tools(standbys=self.standbys, gates=self.gates)
-        material = replace(made, overlap_request=overlap.Request())
-        return await SwapActuator(tools).carry_out(intent, material=material)
+        successor_spec = replace(made, overlap_request=overlap.Request())
+        return await SwapActuator(tools).carry_out(intent, successor_spec=successor_spec)
 
     async def pid(self, running: RunningPod) -> int:
         pid = (await self.cri.container_status(ContainerId(running.containers["main"]))).pid

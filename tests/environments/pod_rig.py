@@ -56,7 +56,7 @@ class PodRig:
         }
         return intents.PodIntent(**defaults | changes)
 
-    async def materials(self, intent: intents.PodIntent, **changes: Any) -> dict[str, SuccessorSpec]:
+    async def successor_specs(self, intent: intents.PodIntent, **changes: Any) -> dict[str, SuccessorSpec]:
         found = {}
         for planned in intent.plan:
             info = await self.rig.cri.container_status(planned.old[-1])

@@ -51,7 +51,7 @@ class RestartEnv:
     pod: PodRig
     said: outside.Conditions
     store: Store
-    outside: Dependencies
+    dependencies: Dependencies
     restarts: RestartScheduler
     launchers: Launchers = field(default_factory=Launchers)
     heartbeats: Heartbeats = field(default_factory=Heartbeats)
@@ -130,8 +130,8 @@ async def restarts_on(
                 pod=pod,
                 said=said,
                 store=store,
-                outside=everything,
-                restarts=RestartScheduler(outside=everything, store=store, **scheduler | options),
+                dependencies=everything,
+                restarts=RestartScheduler(dependencies=everything, store=store, **scheduler | options),
                 launchers=launchers,
                 heartbeats=heartbeats,
             )

@@ -14,7 +14,7 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.state.heartbeat import Mark, Poll
 from kubemend.agent.health.state.next_step import Look
-from kubemend.agent.model.rounds import Order, Standing
+from kubemend.agent.model.rounds import Order, StepResult
 from kubemend.agent.model.workloads import (
     Allocations,
     ContainerId,
@@ -26,7 +26,7 @@ from kubemend.agent.restart import admission
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
-from kubemend.agent.restarts.verifier import Patience
+from kubemend.agent.restarts.verifier import Timeouts
 from kubemend.agent.rounds import session
 from kubemend.agent.rounds.order_resolver import NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
@@ -47,35 +47,35 @@ MAINS = {"trainer", "logger"}
 
 
 @dataclass
-class Told:
+class Received:
     """The member's states, as they were reported.
 
     ``deaths`` are those of members whose successor has not started; ``starts`` report a start that is under way.
     """
 
     settled: Callable[[], bool]
-    standings: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
-    deaths: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
-    starts: "asyncio.Queue[Standing]" = field(default_factory=asyncio.Queue)
+    step_results: "asyncio.Queue[StepResult]" = field(default_factory=asyncio.Queue)
+    deaths: "asyncio.Queue[StepResult]" = field(default_factory=asyncio.Queue)
+    starts: "asyncio.Queue[StepResult]" = field(default_factory=asyncio.Queue)
 
-    def put(self, standing: Standing) -> None:
+    def put(self, step_result: StepResult) -> None:
         apart = {session.NOT_STARTED: self.deaths, "Starting": self.starts}
-        is_stopped = standing.phase is StepPhase.STOPPED
-        (apart.get(standing.reason, self.standings) if is_stopped else self.standings).put_nowait(standing)
+        is_stopped = step_result.phase is StepPhase.STOPPED
+        (apart.get(step_result.reason, self.step_results) if is_stopped else self.step_results).put_nowait(step_result)
 
-    async def next(self) -> Standing:
+    async def next(self) -> StepResult:
         """Return the next state, except deaths and starts; one that has stopped is held then."""
         async with asyncio.timeout(DEADLINE):
-            standing = await self.standings.get()
-            if standing.phase is StepPhase.STOPPED:
+            step_result = await self.step_results.get()
+            if step_result.phase is StepPhase.STOPPED:
                 await eventually.true(self.settled)
-            return standing
+            return step_result
 
-    async def death(self) -> Standing:
+    async def death(self) -> StepResult:
         async with asyncio.timeout(DEADLINE):
             return await self.deaths.get()
 
-    async def start(self) -> Standing:
+    async def start(self) -> StepResult:
         async with asyncio.timeout(DEADLINE):
             return await self.starts.get()
 
@@ -87,12 +87,12 @@ class Gangs:
     answer: FaultAnswer = FaultAnswer.ALONE
     asked: list[tuple[ContainerRef, FaultKind]] = field(default_factory=list)
 
-    async def take(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
+    async def report_fault(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
         self.asked.append((target, kind))
         return self.answer
 
     async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
-        return await self.take(target, cause, kind=FaultKind.DEVICE)
+        return await self.report_fault(target, cause, kind=FaultKind.DEVICE)
 
 
 class RoundEnv:
@@ -130,10 +130,10 @@ class RoundEnv:
             device_facts=node.facts(),
         )
         self.registry, metrics = node.registry, node.metrics
-        self.ledger, self.devices = node.ledger, node.devices
+        self.verdict_store, self.devices = node.verdict_store, node.devices
         self.next_steps = NextStepTimer(metrics=metrics)
         self.restarts = RestartScheduler(
-            outside=everything,
+            dependencies=everything,
             store=self.store,
             metrics=metrics,
             now=lambda: NOW,
@@ -142,24 +142,26 @@ class RoundEnv:
             gangs=self.gangs,
         )
         self.rounds = RoundParticipant(
-            outside=everything,
+            dependencies=everything,
             store=self.store,
             restarts=self.restarts,
             freezer=self.freezer,
-            knowledge=node.facts(),
+            device_facts=node.facts(),
             clocks=Clocks(now=lambda: NOW, since_boot=lambda: self.since_boot, boot=self.boot),
             metrics=metrics,
             bounds=self.bounds,
         )
         self.held = await self.rounds.load()
         self.tasks.append(asyncio.create_task(self.rounds.run(), name="rounds"))
-        at_once = Patience(kubelet=0.0, pod=0.0)  # no test acts as kubelet
-        await Recovery(outside=everything, store=self.store, now=lambda: NOW, patience=at_once, spared=self.held).run()
+        at_once = Timeouts(kubelet=0.0, pod=0.0)  # no test acts as kubelet
+        await Recovery(
+            dependencies=everything, store=self.store, now=lambda: NOW, timeouts=at_once, spared=self.held
+        ).run()
 
-    def order(self, **changes: Any) -> Told:
+    def order(self, **changes: Any) -> Received:
         """Carry out an order."""
-        told = Told(self._is_settled)
-        work = self.rounds.carry_out(order(**changes), told=told.put)
+        told = Received(self._is_settled)
+        work = self.rounds.handle_order(order(**changes), on_result=told.put)
         self.tasks.append(asyncio.create_task(work, name="order"))
         return told
 
@@ -179,7 +181,7 @@ class RoundEnv:
 
     async def stands(self, phase: StepPhase) -> None:
         """Wait until the only member reaches the phase."""
-        await eventually.true(lambda: [standing.phase for standing in self.rounds.standings()] == [phase])
+        await eventually.true(lambda: [step_result.phase for step_result in self.rounds.step_results()] == [phase])
 
     async def die(self) -> None:
         """Kill the agent without cleanup. Containers on exec hold run: the kernel has no process to ask."""

@@ -82,7 +82,7 @@ class Rig:
         }
         return intents.Intent(**defaults | changes)
 
-    async def material(self, intent: intents.Intent, **changes: Any) -> SuccessorSpec:
+    async def successor_spec(self, intent: intents.Intent, **changes: Any) -> SuccessorSpec:
         info = await self.cri.container_status(self.old)
         return SuccessorSpec(
             successor=clone.successor(info.config, intent=intent, runtime_env=info.runtime_env),

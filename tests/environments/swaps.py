@@ -58,7 +58,7 @@ class Swaps:
             created_at=time.time(),
         )
         info = target.info if old is None else await self.cri.container_status(old.id)
-        made = await runtime_state.material(self.cri, info, intent=intent, pod=None, processes=ProcFs())
+        made = await runtime_state.successor_spec(self.cri, info, intent=intent, pod=None, processes=ProcFs())
         return intent, made
 
     def tools(self, **more: Any) -> ActuatorContext:

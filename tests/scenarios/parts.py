@@ -33,26 +33,28 @@ _SECONDS = 60.0
 class Parts:
     """Restart pods as the agent does, but without admission, budget and journal."""
 
-    outside: Dependencies
+    dependencies: Dependencies
 
     async def prepared(self, uid: str, strategy: Strategy) -> AnyExecution:
         """Return a planned restart of the pod's trainer."""
-        pod = await self.outside.pods.wait_for(PodUid(uid), lambda _: True, timeout=_SECONDS)
+        pod = await self.dependencies.pods.wait_for(PodUid(uid), lambda _: True, timeout=_SECONDS)
         assert pod is not None
-        target = await runtime_state.find(self.outside.runtime, ContainerRef(pod.ref, "trainer"))
+        target = await runtime_state.find(self.dependencies.runtime, ContainerRef(pod.ref, "trainer"))
         assert target is not None
         decision = admission.Decision(admission.Verb.ACT, Reason.ADMITTED, strategy=strategy)
-        plan = await planning.prepare(self.outside, decision, target=target, pod=pod, reason="Test", now=time.time())
-        return execution_of(self.outside, plan)
+        plan = await planning.prepare(
+            self.dependencies, decision, target=target, pod=pod, reason="Test", now=time.time()
+        )
+        return execution_of(self.dependencies, plan)
 
     async def is_ours(self, container: ContainerId, plan: RestartPlan) -> bool:
         """Return whether kubemend, not kubelet, has created a container in this restart."""
-        info = await self.outside.runtime.container_status(container)
+        info = await self.dependencies.runtime.container_status(container)
         return info.annotations.get(clone.RESTART_ID_ANNOTATION) == plan.id
 
     async def settled(self, restart: AnyExecution, outcome: Outcome) -> tuple[Outcome, tuple[verification.Check, ...]]:
         """Verify it."""
-        outcome, checks = await RestartVerifier(outside=self.outside).settle(restart, outcome)
+        outcome, checks = await RestartVerifier(dependencies=self.dependencies).wait_for_kubelet(restart, outcome)
         return outcome, tuple(checks)
 
 

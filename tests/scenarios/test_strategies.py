@@ -98,9 +98,9 @@ async def test_many_reruns_with_free_kubelet_relists(dev: node.DevNode, observer
             before, seen = seen, await observer.see("rounds")
             check_whole(before, seen)
             await in_order(observer, seen)
-            ours = {name for name, each in outcome.survivors.items() if await made.is_ours(each, restart.plan)}
+            ours = {name for name, each in outcome.current.items() if await made.is_ours(each, restart.plan)}
             if {"shipper", "trainer"} <= ours:  # kubelet may have replaced the sidecar by one of its own
-                shipping, training_since = [await observer.times(outcome.survivors[n]) for n in ("shipper", "trainer")]
+                shipping, training_since = [await observer.times(outcome.current[n]) for n in ("shipper", "trainer")]
                 assert shipping[0] <= training_since[0]
             # Kubelet runs an init container of its own if it relists between the creation and the start of kubemend's.
             assert seen.init_runs - before.init_runs in ((1,) if "prepare" in ours else (1, 2))

@@ -23,7 +23,7 @@ VERSION_2 = ("cgroup.controllers", "unified/cgroup.controllers")
 _MARK = "trusted.kubemend.held"
 """An extended attribute (xattr(7)); it is removed with the cgroup, and outlives the agent."""
 
-HELD, LET_GO, REPLACED = "held", "released", "replaced"
+HELD, RELEASED, REPLACED = "held", "released", "replaced"
 """States of a mark: held for a round, released, and frozen next to its successor until it is ended."""
 
 _LONGEST_FREEZE = 0.25  # seconds; usually milliseconds

@@ -1,7 +1,7 @@
 """Hold a container at its first instruction: started for runtime and kubelet, but not yet running its own code.
 
 A container's root is an overlay of its own: containerd mounts it at the start, at a place with the container's id;
-CRI-O has mounted it before, at a place that only it can tell (``Roots``). A fanotify mark for FAN_OPEN_EXEC_PERM on it
+CRI-O has mounted it before, at a place that only CRI-O knows (``Roots``). A fanotify mark for FAN_OPEN_EXEC_PERM on it
 (fanotify_mark(2), Linux 5.0) makes the kernel ask the agent before it executes any file of that overlay; the process
 blocks inside execve(2) until the agent answers. So the runtime reports the container as running although no instruction
 of its image has been executed. If the agent dies the kernel allows everything: a hold can be lost, but never stays.
@@ -37,7 +37,7 @@ class HoldError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts in seconds.
 
     ``at_most`` ends every hold. It exceeds the time that a restart waits for its old container to die and to leave its
@@ -54,7 +54,7 @@ class Patience:
 
 
 class Roots(Protocol):
-    """A runtime that tells where containers' roots are mounted (``clients.cri.client.CriClient``)."""
+    """A runtime that returns where containers' roots are mounted (``clients.cri.client.CriClient``)."""
 
     async def root_of(self, container_id: ContainerId) -> str | None:
         """Return the place, for a runtime that mounts it when it creates the container; else None. Raises CriError."""
@@ -63,7 +63,7 @@ class Roots(Protocol):
 class ExecHolds:
     """Create holds on one runtime's containers.
 
-    ``socket_path`` is the runtime's socket: mounts are looked up as the process behind it sees them. ``tells`` is that
+    ``socket_path`` is the runtime's socket: mounts are looked up as the process behind it sees them. ``roots`` is that
     runtime; None: it is containerd. ``oci_runtimes`` are those that it executes. Blocking calls do not use the event
     loop's default threads, which are few, because many holds run concurrently.
     """
@@ -73,14 +73,14 @@ class ExecHolds:
         *,
         socket_path: str,
         proc: Path,
-        patience: Patience | None = None,
-        tells: Roots | None = None,
+        timeouts: Timeouts | None = None,
+        roots: Roots | None = None,
         oci_runtimes: OciRuntimes | None = None,
     ) -> None:
         self._socket_path = socket_path
-        self._tells = tells
+        self._root_lookup = roots
         self._proc = proc
-        self._patience = patience if patience is not None else Patience()
+        self._timeouts = timeouts if timeouts is not None else Timeouts()
         self._threads = ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="hold")
         self._oci_runtimes = oci_runtimes if oci_runtimes is not None else OciRuntimes()
         self._roots: RootfsMountWatcher | None = None
@@ -88,7 +88,7 @@ class ExecHolds:
     @property
     def at_most(self) -> float:
         """Return the number of seconds after which every hold ends."""
-        return self._patience.at_most
+        return self._timeouts.at_most
 
     async def check(self) -> None:
         """Raise HoldError if no container can be held on this node."""
@@ -113,7 +113,7 @@ class ExecHolds:
             raise HoldError(f"the container's root is not an overlay; {NEEDS_OVERLAYS}")
         if self._roots is None or self._roots.runtime != runtime:
             self._roots = self._watcher(runtime)
-        hold = Hold(container_id, proc=self._proc, roots=self._roots, threads=self._threads, patience=self._patience)
+        hold = Hold(container_id, proc=self._proc, roots=self._roots, threads=self._threads, timeouts=self._timeouts)
         if root is None:
             hold.mark_once_mounted()
         else:
@@ -124,12 +124,12 @@ class ExecHolds:
         return RootfsMountWatcher(runtime, oci_runtimes=self._oci_runtimes)
 
     async def _root(self, container_id: ContainerId) -> str | None:
-        if self._tells is None:
+        if self._root_lookup is None:
             return None
         try:
-            return await self._tells.root_of(container_id)
+            return await self._root_lookup.root_of(container_id)
         except CriError as error:
-            raise HoldError(f"the runtime does not tell where the container's root is: {error}") from error
+            raise HoldError(f"the runtime does not return the path of the container's root: {error}") from error
 
     async def _has_overlay(self, container_id: ContainerId, runtime: Path, root: str | None) -> bool:
         """Return whether the root is mounted, and is an overlay. Raises HoldError."""
@@ -167,21 +167,21 @@ class Hold:
         proc: Path,
         roots: RootfsMountWatcher,
         threads: ThreadPoolExecutor,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> None:
         self.asker: int | None = None
         self._container_id = container_id
         self._proc = proc
         self._roots = roots
         self._threads = threads
-        self._patience = patience
+        self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
         self._group = _new_group()
         self._waiting: list[int] = []
         self._asked = asyncio.Event()
         self._released = False
         self._started = False
-        self._timers = [self._loop.call_later(patience.at_most, self.release)]
+        self._timers = [self._loop.call_later(timeouts.at_most, self.release)]
         self._loop.add_reader(self._group, self._on_events)
 
     def mark_once_mounted(self) -> None:
@@ -202,7 +202,7 @@ class Hold:
         """
         self._started = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._patience.engaged):
+            async with asyncio.timeout(self._timeouts.engaged):
                 await self._asked.wait()
         return self._asked.is_set() and not self._released
 
@@ -233,7 +233,7 @@ class Hold:
         self.asker = asked.pid
         self._asked.set()
         if not self._is_first(asked.pid):
-            self._timers.append(self._loop.call_later(self._patience.hook, self._unless_started))
+            self._timers.append(self._loop.call_later(self._timeouts.hook, self._unless_started))
 
     def _unless_started(self) -> None:
         if not self._started:
@@ -264,7 +264,7 @@ class Hold:
         try:
             fanotify.allow(self._group, file)
         except FileNotFoundError:  # the process was killed in the meantime
-            log.debug("hold.asker_gone", container=self._container_id)
+            log.debug("hold.process_ended", container=self._container_id)
 
     def _close(self, _: "asyncio.Future[None]") -> None:
         self._loop.remove_reader(self._group)

@@ -121,9 +121,9 @@ class Freezer:
         if group is None:
             return False
         try:
-            if (text := group.mark) is not None and (mark := Mark.parse(text)).state != cgroups.LET_GO:
+            if (text := group.mark) is not None and (mark := Mark.parse(text)).state != cgroups.RELEASED:
                 now = time.clock_gettime(time.CLOCK_BOOTTIME)
-                group.put_mark(str(replace(mark, state=cgroups.LET_GO, at=now)))
+                group.put_mark(str(replace(mark, state=cgroups.RELEASED, at=now)))
         except OSError as error:
             log.error("freezer.not_marked", container=container_id, error=str(error))  # it must run in any case
         try:
@@ -254,7 +254,7 @@ class Freezer:
         loop = asyncio.get_running_loop()
         began = self._began(group)
         if not await loop.run_in_executor(self._threads, lambda: group.wait_frozen(timeout=_STILL_SECONDS)):
-            log.warning("freezer.not_still", container=container_id, seconds=_STILL_SECONDS)
+            log.warning("freezer.timed_out", container=container_id, seconds=_STILL_SECONDS)
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         return max(now - began, 0.0) if began is not None else 0.0
 

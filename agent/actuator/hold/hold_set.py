@@ -59,7 +59,7 @@ class _Fate(enum.Enum):
     """The state of a container in a hold set: held, released or killed."""
 
     HELD = enum.auto()
-    LET_GO = enum.auto()
+    RELEASED = enum.auto()
     KILLED = enum.auto()
 
 
@@ -67,9 +67,9 @@ class _Fate(enum.Enum):
 class _Container:
     """A container that is expected, being frozen, or frozen. Successive holders share the object.
 
-    ``armed`` holds it at its first instruction until it is frozen; a ``borrowed`` hold is released by its owner. The
-    task ``freezing`` continues when the holder changes; ``slipped`` and ``failed`` are its result. ``stays``: it has
-    run before, and nothing new has begun in it.
+    - ``armed`` holds it at its first instruction until it is frozen. The owner of a ``borrowed`` hold releases it.
+    - The task ``freezing`` continues when the holder changes; ``unheld_seconds`` and ``failed`` are its result.
+    - ``stays``: it has run before, and nothing new has begun in it.
     """
 
     id: ContainerId
@@ -77,7 +77,7 @@ class _Container:
     borrowed: bool = False
     arming: asyncio.Lock = field(default_factory=asyncio.Lock)
     freezing: asyncio.Task[None] | None = None
-    slipped: float = 0.0
+    unheld_seconds: float = 0.0
     failed: str = ""
     stays: bool = False
     fate: _Fate = _Fate.HELD
@@ -98,7 +98,7 @@ class _Container:
 class HoldSet:
     """Hold one pod's containers of these names. ``mark`` is written on their cgroups.
 
-    ``spared`` containers are not held, because they will end. ``foreign`` counts the held containers that kubelet
+    ``excluded`` containers are not held, because they will end. ``foreign`` counts the held containers that kubelet
     created. ``doing`` is the current step of the restart, for gang members that wait for it, with ``detail`` for
     people. ``must_release`` is set when the release has been ordered, but work remains to be done before.
 
@@ -108,7 +108,7 @@ class HoldSet:
     def __init__(self, freezer: Freezer, *, mark: str, names: Collection[str] = ()) -> None:
         self.names = frozenset(names)
         self.mark = mark
-        self.spared: frozenset[ContainerId] = frozenset()
+        self.excluded: frozenset[ContainerId] = frozenset()
         self.foreign = 0
         self.doing = "Preparing"
         self.detail = ""
@@ -138,12 +138,14 @@ class HoldSet:
         return frozenset(each.id for each in self._containers.values() if each.freezing is not None)
 
     @property
-    def slipped(self) -> float:
+    def unheld_seconds(self) -> float:
         """Return the maximum number of seconds for which a container ran that it was asked to hold.
 
         An inherited container that no caller asked to hold will end: how it was held is the previous holder's matter.
         """
-        return max((each.slipped for each in self._containers.values() if each.id in self._asked_for), default=0.0)
+        return max(
+            (each.unheld_seconds for each in self._containers.values() if each.id in self._asked_for), default=0.0
+        )
 
     @property
     def failed(self) -> str:
@@ -154,7 +156,7 @@ class HoldSet:
     def is_frozen(self, container_id: ContainerId) -> bool:
         """Return whether a container is frozen and not released: no signal but SIGKILL reaches it."""
         container = self._containers.get(container_id)
-        return container is not None and container.freezing is not None and container.fate is not _Fate.LET_GO
+        return container is not None and container.freezing is not None and container.fate is not _Fate.RELEASED
 
     def has_released(self, container_id: ContainerId) -> bool:
         """Return whether a container was held and has been released, or was started after the release.
@@ -164,7 +166,7 @@ class HoldSet:
         if container_id in self._started_free:
             return True
         container = self._containers.get(container_id)
-        return container is not None and container.freezing is not None and container.fate is _Fate.LET_GO
+        return container is not None and container.freezing is not None and container.fate is _Fate.RELEASED
 
     @property
     def started_free(self) -> frozenset[ContainerId]:
@@ -186,9 +188,9 @@ class HoldSet:
         """Return whether a container of that name must be held."""
         return self._on and name in self.names
 
-    def spare(self, containers: Iterable[ContainerId], *, near: int | None = None) -> None:
+    def exclude(self, containers: Iterable[ContainerId], *, near: int | None = None) -> None:
         """Exclude containers that will end. ``near`` is a process of one of them that still runs."""
-        self.spared |= frozenset(containers)
+        self.excluded |= frozenset(containers)
         self._near = self._freezer.beside(near)
 
     async def expect(self, container_id: ContainerId, *, by: Held | None = None) -> None:
@@ -213,7 +215,7 @@ class HoldSet:
 
         ``stays``: only the program in it is restarted, and the next one has not begun.
         """
-        if not self._on or container_id in self.spared:
+        if not self._on or container_id in self.excluded:
             return
         self._asked_for.add(container_id)
         container = self._known(container_id)
@@ -232,7 +234,7 @@ class HoldSet:
         """Release everything and stop holding; return the containers that run now. Later calls release nothing."""
         if not self._on:
             return frozenset()
-        self._end(_Fate.LET_GO)
+        self._end(_Fate.RELEASED)
         runs = frozenset(container_id for container_id in self._containers if self._thaws(container_id))
         for container in self._containers.values():
             with contained.within(contained.Part.CONTAINER, container.id):
@@ -282,13 +284,13 @@ class HoldSet:
     async def _freeze(self, container: _Container) -> None:
         try:
             ran = await self._freezer.freeze(container.id, mark=self.mark, armed=container.armed, near=self._near)
-            container.slipped = 0.0 if container.stays else ran
+            container.unheld_seconds = 0.0 if container.stays else ran
         except HoldError as error:
             log.error("hold.failed", container=container.id, error=str(error))
             container.failed = str(error)
         finally:
             container.disarm()
-        if container.fate is _Fate.LET_GO:
+        if container.fate is _Fate.RELEASED:
             self._freezer.thaw(container.id)  # released during the freeze; it may be frozen although the call failed
         elif container.fate is _Fate.KILLED:
             self._freezer.kill(container.id)

@@ -103,7 +103,7 @@ class _Old:
 
     def thaw(self) -> None:
         if self._state == cgroups.REPLACED:
-            self._put(cgroups.LET_GO)
+            self._put(cgroups.RELEASED)
         self.cgroup.thaw()
 
     def kill(self) -> None:
@@ -212,7 +212,7 @@ class Standbys:
         self._freeze(pid)
 
     async def is_frozen(self, pid: int | None) -> bool:
-        """Return whether a container that was told to freeze has done so, this process of it included.
+        """Return whether a container that must freeze has done so, with this process of it.
 
         It ends by nothing but a kill then. A process that is about to end never freezes: the kernel takes down its
         memory and its devices first, which takes long for a program on a GPU.

@@ -106,4 +106,4 @@ def leave_cgroup(pid: int, *, root: Path) -> None:
             with procs.open("r+") as group:
                 group.write(str(pid))
         except OSError as error:
-            log.info("connection_drain.within_our_cgroup", cgroup=str(procs), error=str(error))
+            log.info("connection_drain.own_cgroup_kept", cgroup=str(procs), error=str(error))

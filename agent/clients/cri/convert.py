@@ -72,15 +72,22 @@ class ExecResult:
 class ContainerStatus:
     """The result of ContainerStatus(verbose). Times are Unix nanoseconds, 0 is "not yet".
 
-    ``log_path`` is the absolute path on the host. ``config``, ``runtime_env`` (``K=V``), ``runtime_args``, ``pid``,
-    ``cgroups_path``, ``root`` (where its root is mounted, if that is a path of the host), ``shm_source`` and
-    ``cache_source`` (the host's directories that are mounted at /dev/shm and for compile caches), ``mount_points`` (in
-    the container), ``snapshot`` (its root) and ``runtime_type`` (containerd's name of the low-level runtime) come from
-    the verbose part, which is not specified: None means that this runtime does not report them. ``config``, ``spec``,
-    ``runtime_env`` and ``runtime_args`` may contain secrets and are kept out of ``repr``. ``spec`` is the OCI spec from
-    which ``config`` was rebuilt (``agent.restart.rebuild``); None if the runtime returns the config itself. ``hidden``
-    is why there is no ``config``. ``resources`` are those of the moment of the answer; None if the runtime does not
-    report them.
+    - ``log_path`` is the absolute path on the host.
+    - ``resources`` are those of the moment of the answer; None if the runtime does not report them.
+    - ``spec`` is the OCI spec from which ``config`` was rebuilt (``agent.restart.rebuild``). None if the runtime
+      returns the config itself.
+    - ``hidden`` is why there is no ``config``.
+
+    The others come from the verbose part, which is not specified. None means that this runtime does not report them:
+
+    - ``config``, ``runtime_env`` (``K=V``), ``runtime_args``, ``pid``
+    - ``root``: where its root is mounted, if that is a path of the host
+    - ``shm_source``, ``cache_source``: the host's directories that are mounted at /dev/shm and for compile caches
+    - ``mount_points``: in the container
+    - ``snapshot``: the snapshot of its root
+    - ``runtime_type``: containerd's name of the low-level runtime
+
+    ``config``, ``spec``, ``runtime_env`` and ``runtime_args`` may contain secrets and are kept out of ``repr``.
     """
 
     id: ContainerId
@@ -97,7 +104,6 @@ class ContainerStatus:
     annotations: Mapping[str, str]
     sandbox_id: SandboxId | None = None
     pid: int | None = None
-    cgroups_path: str | None = None
     root: str | None = None
     shm_source: str | None = None
     cache_source: str | None = None
@@ -213,7 +219,6 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         sandbox_id=_sandbox_id(verbose),
         # CRI-O keeps the pid of one that has ended, and the kernel may have given it to another process.
         pid=_pid(verbose) if status.state != api_pb2.CONTAINER_EXITED else None,
-        cgroups_path=_cgroups_path(spec),
         root=_root(spec),
         shm_source=_mount_source(spec, at=shm.INSIDE),
         cache_source=_mount_source(spec, at=cache.INSIDE),
@@ -291,11 +296,6 @@ def _pid(verbose: Mapping[str, Any]) -> int | None:
 
 def _runtime_type(verbose: Mapping[str, Any]) -> str | None:
     value = verbose.get("runtimeType")
-    return value if isinstance(value, str) and value else None
-
-
-def _cgroups_path(spec: Mapping[str, Any]) -> str | None:
-    value = _object(spec.get("linux")).get("cgroupsPath")
     return value if isinstance(value, str) and value else None
 
 

@@ -101,7 +101,7 @@ def _process_from_raw(raw: Mapping[str, Any], common: Mapping[str, Any]) -> inte
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one kind of intent is stored beside what all have in common. ``field`` is in entries of this kind only."""
+    """The stored fields of one kind of intent that not all kinds have. ``field`` is in entries of this kind only."""
 
     field: str
     encode: Callable[[Any], dict[str, Any]]
@@ -149,7 +149,7 @@ def names_from_json(text: str) -> frozenset[str]:
 
 def record_to_json(record: rounds.Record) -> str:
     """Serialise the record of a member in a round."""
-    order, standing = record.order, record.standing
+    order, step_result = record.order, record.step_result
     return json.dumps(
         {
             "version": _RECORD_VERSION,
@@ -157,7 +157,7 @@ def record_to_json(record: rounds.Record) -> str:
             "pod": record.pod.name,
             "uid": record.pod.uid,
             "boot": record.boot,
-            "heardAt": record.heard_at,
+            "heardAt": record.renewed_at,
             "writtenAt": record.written_at,
             "names": sorted(record.names),
             "released": record.released,
@@ -175,11 +175,11 @@ def record_to_json(record: rounds.Record) -> str:
                 "grace": order.grace_seconds,
             },
             "standing": {
-                "phase": standing.phase.value,
-                "reason": standing.reason,
-                "detail": standing.detail,
-                "seconds": dict(standing.seconds),
-                "slipped": standing.slipped,
+                "phase": step_result.phase.value,
+                "reason": step_result.reason,
+                "detail": step_result.detail,
+                "seconds": dict(step_result.seconds),
+                "slipped": step_result.unheld_seconds,
             },
         }
     )
@@ -191,7 +191,7 @@ def record_from_json(text: str) -> rounds.Record:
     if raw["version"] != _RECORD_VERSION:
         raise ValueError(f"the record has version {raw['version']}, this agent reads version {_RECORD_VERSION}")
     pod = PodRef(namespace=raw["namespace"], name=raw["pod"], uid=PodUid(raw["uid"]))
-    order, standing = raw["order"], raw["standing"]
+    order, step_result = raw["order"], raw["standing"]
     return rounds.Record(
         order=rounds.Order(
             round=order["round"],
@@ -206,18 +206,18 @@ def record_from_json(text: str) -> rounds.Record:
             grace_seconds=order["grace"],
         ),
         pod=pod,
-        standing=rounds.Standing(
+        step_result=rounds.StepResult(
             round=order["round"],
             pod=pod,
-            phase=StepPhase(standing["phase"]),
-            reason=standing["reason"],
-            detail=standing["detail"],
-            seconds=MappingProxyType(dict(standing["seconds"])),
-            slipped=standing["slipped"],
+            phase=StepPhase(step_result["phase"]),
+            reason=step_result["reason"],
+            detail=step_result["detail"],
+            seconds=MappingProxyType(dict(step_result["seconds"])),
+            unheld_seconds=step_result["slipped"],
             attempt=order["attempt"],
         ),
         boot=raw["boot"],
-        heard_at=raw["heardAt"],
+        renewed_at=raw["heardAt"],
         written_at=raw["writtenAt"],
         names=frozenset(raw["names"]),
         released=raw["released"],

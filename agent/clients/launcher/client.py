@@ -46,24 +46,22 @@ class LauncherClient:
     async def stop(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
         """Order the stop of the program, or repeat the order; return the state when it is dead, or after 2 s."""
         passing = functools.partial(exchange.in_states, frozenset({State.STOPPING}))
-        return await self._exchange(container, process.stop_request(intent), passing=passing, patience=_WATCH_SECONDS)
+        return await self._exchange(container, process.stop_request(intent), passing=passing, timeout=_WATCH_SECONDS)
 
     async def release(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
         """Have the program started; return the state when it runs, or after 2 s."""
         passing = functools.partial(exchange.in_states, frozenset({State.STOPPING, State.HELD}))
-        return await self._exchange(
-            container, process.release_request(intent), passing=passing, patience=_WATCH_SECONDS
-        )
+        return await self._exchange(container, process.release_request(intent), passing=passing, timeout=_WATCH_SECONDS)
 
     async def follow(self, container: ContainerStatus, *, known: Launcher | None, hold: float) -> Launcher | Silent:
         """Return the state when it is another one than ``known``, or after 20 s.
 
-        If the program fails meanwhile, its launcher waits ``hold`` seconds for ``decide``; 0: it does not wait.
+        If the program fails in that time, its launcher waits ``hold`` seconds for ``decide``; 0: it does not wait.
         """
         passing = functools.partial(exchange.is_known, known)
         request = process.follow_request(hold=hold)
         follower = f"{container.id} followed"
-        return await self._exchange(container, request, passing=passing, patience=FOLLOW_SECONDS, who=follower)
+        return await self._exchange(container, request, passing=passing, timeout=FOLLOW_SECONDS, who=follower)
 
     async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | Silent:
         """Have the launcher restart its failed program by its own rule, or end the container; return its state."""
@@ -85,7 +83,7 @@ class LauncherClient:
         request: bytes,
         *,
         passing: exchange.Passing = _FIRST,
-        patience: float = ANSWER_SECONDS,
+        timeout: float = ANSWER_SECONDS,
         who: str = "",
     ) -> Launcher | Silent:
         where = self._where(container)
@@ -96,10 +94,10 @@ class LauncherClient:
             where,
             request,
             passing=passing,
-            patience=patience,
+            timeout=timeout,
             least=ANSWER_SECONDS,
         )
-        longest = max(patience, _WATCH_SECONDS) + _SLACK
+        longest = max(timeout, _WATCH_SECONDS) + _SLACK
         try:
             return await self._calls.call(work, who=who or container.id, timeout=longest)
         except NoAnswerError as error:

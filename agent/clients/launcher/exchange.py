@@ -46,10 +46,10 @@ Passing = Callable[[process.Launcher], bool]
 """Returns whether an answer is not the last one that is waited for."""
 
 
-def exchange(where: Where, request: bytes, *, passing: Passing, patience: float, least: float) -> process.Launcher:
+def exchange(where: Where, request: bytes, *, passing: Passing, timeout: float, least: float) -> process.Launcher:
     """Send a request and return the first answer that is not ``passing``.
 
-    After ``patience`` seconds return the latest answer. Raises NoAnswerError; without any answer after ``least``
+    After ``timeout`` seconds return the latest answer. Raises NoAnswerError; without any answer after ``least``
     seconds, and when the launcher answers with nonsense or without end.
     """
     began = time.monotonic()
@@ -57,7 +57,7 @@ def exchange(where: Where, request: bytes, *, passing: Passing, patience: float,
     try:
         with _connected(main, where, timeout=least) as connection:
             connection.sendall(request)
-            latest = _answers(connection, passing=passing, until=began + patience, least=began + least)
+            latest = _answers(connection, passing=passing, until=began + timeout, least=began + least)
         _check(main, where)
     except TimeoutError:
         raise NoAnswerError(f"the launcher did not answer within {least:g} s") from None

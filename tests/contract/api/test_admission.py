@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hack.devnode import loopback, processes
-from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.reporters.events import EventReporter, Outcome
 from kubemend.agent.reporters.node_condition import NodeConditionReporter
@@ -224,11 +224,11 @@ async def test_the_controller_has_a_pod_recreated(
 ) -> None:
     pod = members.PodRef(scene.namespace, "asked", members.PodUid(await named(administrator, scene, "asked")))
     outcomes: asyncio.Queue[pod_replacer.Outcome] = asyncio.Queue()
-    recreator = pod_replacer.PodReplacer(
+    replacer = pod_replacer.PodReplacer(
         api=callers["controller"], on_outcome=lambda _, outcome, __: outcomes.put_nowait(outcome)
     )
-    async with background.running(recreator.run()), asyncio.timeout(60):
-        recreator.recreate(Recreate(pod, reason="DeviceFailure", message="Xid79", device_failure=True))
+    async with background.running(replacer.run()), asyncio.timeout(60):
+        replacer.recreate(Recreate(pod, reason="DeviceFailure", message="Xid79", device_failure=True))
         assert await outcomes.get() is pod_replacer.Outcome.DELETED
 
 

@@ -189,10 +189,10 @@ async def test_nodes_report_whether_they_are_ready_or_leaving(api: client.KubeCl
         assert ready() is None
         for status, wanted in (("True", True), ("False", False), ("Unknown", None)):
             body = {"status": {"conditions": [objects.condition("Ready", status)]}}
-            await api.patch(paths.node_status(node), body)
+            await api.patch(f"{paths.NODES}/{node}/status", body)
             await until(lambda wanted=wanted: ready() is wanted)  # type: ignore[misc]
         planned = {"status": {"conditions": [objects.condition(MAINTENANCE_PLANNED)]}}
-        await api.patch(paths.node_status(node), planned)
+        await api.patch(f"{paths.NODES}/{node}/status", planned)
         await api.patch(f"{paths.NODES}/{node}", {"spec": {"unschedulable": True}}, content_type=client.Patch.MERGE)
         await until(lambda: (found := nodes.view(NodeName(node))) is not None and found.leaving)
         taint = {"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}

@@ -11,7 +11,7 @@ from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.placement import device_taints
 from kubemend.controller.jobset.plan import Event, EventType
 from kubemend.controller.jobsets import events
-from kubemend.controller.jobsets.events import About, Story
+from kubemend.controller.jobsets.events import JobSetRef, PendingEvent
 from tests import eventually
 from tests.control_plane import Tenant
 from tests.unit.jobsets import places, rig
@@ -67,14 +67,17 @@ async def test_status_without_a_spec_is_accepted_and_keeps_the_spec(bench: Bench
 
 async def test_longest_event_is_accepted(bench: Bench) -> None:
     event = Event(EventType.WARNING, "R" * 200, "ü" * 5000)
-    story = Story(About(bench.namespace, "train", "uid-1"), event, at=time.time())
-    made = await bench.api.create(bench.all_events, events.body(story, instance="one"))
+    pending = PendingEvent(JobSetRef(bench.namespace, "train", "uid-1"), event, at=time.time())
+    made = await bench.api.create(bench.all_events, events.body(pending, instance="one"))
     assert (len(made["reason"]), len(made["note"].encode())) == (events.MAX_REASON, events.MAX_NOTE - 1)
 
 
 async def test_repeated_failure_is_counted_in_its_event(bench: Bench) -> None:
     moment = [time.time()]
-    about, failed = About(bench.namespace, "train", "uid-1"), Event(EventType.WARNING, "JobCreationFailed", "no room")
+    about, failed = (
+        JobSetRef(bench.namespace, "train", "uid-1"),
+        Event(EventType.WARNING, "JobCreationFailed", "no room"),
+    )
 
     async def counted(times: int) -> bool:
         (found,) = (await bench.api.list(bench.all_events)).items or [{}]

@@ -19,11 +19,11 @@ SECONDS = 60.0
 
 
 class Recreation:
-    """A recreator that runs, and the results of its pods."""
+    """A pod_replacer that runs, and the results of its pods."""
 
     def __init__(self, api: client.KubeClient) -> None:
         self.outcomes: asyncio.Queue[tuple[str, Outcome]] = asyncio.Queue()
-        self.recreator = PodReplacer(
+        self.pod_replacer = PodReplacer(
             api=api,
             on_outcome=lambda pod, outcome, _: self.outcomes.put_nowait((pod.name, outcome)),
             backoff=lambda: aio.Backoff(first=0.05, limit=0.2),
@@ -37,7 +37,7 @@ class Recreation:
 @pytest.fixture
 async def recreation(api: client.KubeClient) -> AsyncIterator[Recreation]:
     found = Recreation(api)
-    task = asyncio.create_task(found.recreator.run())
+    task = asyncio.create_task(found.pod_replacer.run())
     yield found
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -61,14 +61,14 @@ async def test_a_pod_is_marked_and_then_ends(
     api: client.KubeClient, namespace: str, node: str, recreation: Recreation
 ) -> None:
     pod = await create(api, namespace, node)
-    recreation.recreator.recreate(wanted(pod))
+    recreation.pod_replacer.recreate(wanted(pod))
     assert await recreation.next() == ("a", Outcome.DELETED)
     found = await api.get(paths.pod(namespace, "a"))
     assert marks(found)[conditions.DISRUPTION_TARGET] == ("True", "NodeLost")
     assert conditions.DEVICE_FAILURE not in marks(found)
     assert found["metadata"]["deletionGracePeriodSeconds"] == 1
-    recreation.recreator.recreate(wanted(pod))  # a repetition changes nothing
-    recreation.recreator.recreate(wanted(pod, force=True))
+    recreation.pod_replacer.recreate(wanted(pod))  # a repetition changes nothing
+    recreation.pod_replacer.recreate(wanted(pod, force=True))
     assert await recreation.next() == ("a", Outcome.DELETED)
     with pytest.raises(errors.NotFoundError):
         await api.get(paths.pod(namespace, "a"))
@@ -79,7 +79,7 @@ async def test_failing_device_is_reported(
     api: client.KubeClient, namespace: str, node: str, recreation: Recreation
 ) -> None:
     pod = await create(api, namespace, node)
-    recreation.recreator.recreate(wanted(pod, device_failure=True))
+    recreation.pod_replacer.recreate(wanted(pod, device_failure=True))
     assert await recreation.next() == ("a", Outcome.DELETED)
     assert marks(await api.get(paths.pod(namespace, "a")))[conditions.DEVICE_FAILURE] == ("True", "NodeLost")
 
@@ -91,7 +91,7 @@ async def test_replacement_pod_is_never_touched(
     await api.delete(paths.pod(namespace, "a"), options={"gracePeriodSeconds": 0})
     successor = await create(api, namespace, node)
     before = await api.get(paths.pod(namespace, "a"))
-    recreation.recreator.recreate(wanted(pod, force=True))
+    recreation.pod_replacer.recreate(wanted(pod, force=True))
     assert await recreation.next() == ("a", Outcome.GONE)
     assert await api.get(paths.pod(namespace, "a")) == before
     assert before["metadata"]["uid"] == successor.uid
@@ -102,7 +102,7 @@ async def test_deleted_pod_needs_nothing(
 ) -> None:
     pod = await create(api, namespace, node)
     await api.delete(paths.pod(namespace, "a"), options={"gracePeriodSeconds": 0})
-    recreation.recreator.recreate(wanted(pod))
+    recreation.pod_replacer.recreate(wanted(pod))
     assert await recreation.next() == ("a", Outcome.GONE)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition, ConditionStatus
+from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.reporters import events, node_condition, taint_rules
@@ -36,7 +36,7 @@ class Attempts:
     def __init__(self) -> None:
         self.outcomes: asyncio.Queue[Any] = asyncio.Queue()
 
-    def took(self, outcome: object, _announcements: int = 1) -> None:
+    def took(self, outcome: object, _occurrences: int = 1) -> None:
         self.outcomes.put_nowait(outcome)
 
     def told(self, status: ComponentStatus) -> None:
@@ -63,13 +63,13 @@ async def test_nodes_condition_is_written_changed_and_survives_the_nodes_own(api
         report=lambda _: None,
         on_outcome=attempts.took,
         clock=lambda: now[0],
-        pace=node_condition.Pace(changed=0.0, reworded=0.0),
+        intervals=node_condition.Intervals(changed=0.0, reworded=0.0),
     )
     async with background.running(reporter.run()):
         reporter.set(Condition(KIND, ConditionStatus.TRUE, "Healthy", "8 of 8 devices healthy"))
         await attempts.until(node_condition.Outcome.WRITTEN)
         ready = {"status": {"conditions": [objects.condition("Ready", reason="KubeletReady")]}}  # as kubelet patches
-        await api.patch(paths.node_status(node), ready)
+        await api.patch(f"{paths.NODES}/{node}/status", ready)
         now[0] = 2_000.0
         reporter.set(Condition(KIND, ConditionStatus.FALSE, "Xid79", "lost"))
         await attempts.until(node_condition.Outcome.WRITTEN)
@@ -95,7 +95,7 @@ async def test_late_and_recreated_nodes_get_the_condition(api: client.KubeClient
         node_name=node,
         report=lambda _: None,
         on_outcome=attempts.took,
-        pace=node_condition.Pace(changed=0.0, reworded=0.0),
+        intervals=node_condition.Intervals(changed=0.0, reworded=0.0),
         backoff=aio.Backoff(first=0.01, limit=0.1),
     )
     async with background.running(reporter.run()):

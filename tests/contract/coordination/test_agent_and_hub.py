@@ -62,7 +62,9 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
             await rig.reports.until(ComponentState.READY, saying="hub-0")
             session = hub.engine.sessions[NODE]
 
-            taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+            taking = asyncio.create_task(
+                agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE)
+            )
             await hub.engine.until(lambda: any(told.HasField("fault") for told in hub.engine.of("told")))
             (fault,) = [told.fault for told in hub.engine.of("told") if told.HasField("fault")]
             session.send(pb.HubMessage(answer=pb.FaultAnswer(fault_id=fault.id, answer=pb.FaultAnswer.ROUND)))
@@ -71,10 +73,10 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
             session.send(pb.HubMessage(stop=builders.stop(0)))
             order, told = await rig.rounds.ordered()
             assert order.pod == "uid-0"
-            told(builders.standing(0, phase=StepPhase.STOPPED))
+            told(builders.step_result(0, phase=StepPhase.STOPPED))
             session.send(pb.HubMessage(release=pb.Release(round="team/r1", pod_uids=["uid-0"])))
             assert (await rig.rounds.word())[0] == "release"
-            told(builders.standing(0, phase=StepPhase.RUNNING))
+            told(builders.step_result(0, phase=StepPhase.RUNNING))
             await hub.engine.until(
                 lambda: any(told.result.phase == pb.StepResult.RUNNING for told in hub.engine.of("told"))
             )
@@ -88,13 +90,15 @@ async def test_hub_accepts_any_texts_of_the_node(rig: Rig) -> None:
     odd = "two words \udcff \x00\n" * 999
     rig.holders.hold(builders.trainer(0))
     rig.loads.now = {builders.GPU: Load(utilization=0.5)}
-    rig.rounds.stand = (replace(builders.standing(0), reason=odd, detail=odd, slipped=-1.0, seconds={odd: -0.1}),)
+    rig.rounds.stand = (
+        replace(builders.step_result(0), reason=odd, detail=odd, unheld_seconds=-1.0, seconds={odd: -0.1}),
+    )
     async with serving() as hub:
         agent = agent_of(rig, hub)
         async with rig.running(agent):
             await hub.engine.until(lambda: bool(hub.engine.of("hello")))
             cause = builders.cause(code=odd, message=odd, device=odd)
-            taking = asyncio.create_task(agent.take(builders.trainer(0), cause, kind=FaultKind.OTHER))
+            taking = asyncio.create_task(agent.report_fault(builders.trainer(0), cause, kind=FaultKind.OTHER))
             rig.events.exit(ContainerId("c"), code=139, reason=odd)
             await hub.engine.until(
                 lambda: (

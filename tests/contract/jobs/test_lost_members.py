@@ -19,11 +19,11 @@ async def test_force_deleted_pod_counts_as_failed_and_is_replaced(bench: Bench) 
     for pod in live.values():
         await bench.say(pod, "Running")
     outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
-    recreator = PodReplacer(api=bench.api, on_outcome=lambda _pod, outcome, _why: outcomes.put_nowait(outcome))
-    async with background.running(recreator.run()):
+    pod_replacer = PodReplacer(api=bench.api, on_outcome=lambda _pod, outcome, _why: outcomes.put_nowait(outcome))
+    async with background.running(pod_replacer.run()):
         metadata = live[1]["metadata"]
         lost = PodRef(bench.namespace, metadata["name"], PodUid(metadata["uid"]))
-        recreator.recreate(Recreate(lost, reason="NodeLost", message="its node is out of service", force=True))
+        pod_replacer.recreate(Recreate(lost, reason="NodeLost", message="its node is out of service", force=True))
         async with asyncio.timeout(60):
             assert await outcomes.get() is Outcome.DELETED
         again = await bench.until_live(0, 1, 2)

@@ -13,7 +13,7 @@ import pytest
 
 from hack.fakenvml import control
 from hack.fakenvml.layout import Group
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import ProcessFacts
@@ -101,8 +101,8 @@ class OldContainer:
 async def test_a_gate_opens_when_the_process_behind_it_was_killed(nvml_env: dict[str, str], node: Node) -> None:
     uuid = node.source.inventory.gpus[0].uuid
     with users.on_first_gpu(nvml_env) as user:
-        patience = Patience(before=PATIENCE, answer=PATIENCE, leave=PATIENCE)
-        gates = ReleaseGates(driver=Driver(node.source), processes=OldContainer(user.pid), patience=patience)
+        timeouts = Timeouts(before=PATIENCE, answer=PATIENCE, leave=PATIENCE)
+        gates = ReleaseGates(driver=Driver(node.source), processes=OldContainer(user.pid), timeouts=timeouts)
         async with gates.around([builders.intent()], devices=frozenset({DeviceId(uuid)})) as visit:
             await visit.remembered()
             assert not await gates.opens("r1", timeout=0.1)
@@ -124,8 +124,8 @@ async def test_a_driver_too_slow_for_the_stop_still_tells_when_the_process_has_l
         users.on_first_gpu(nvml_env) as user,
     ):
         container = OldContainer(user.pid)
-        patience = Patience(before=0.05, answer=PATIENCE, leave=PATIENCE)
-        gates = ReleaseGates(driver=Driver(node.source), processes=container, old=container, patience=patience)
+        timeouts = Timeouts(before=0.05, answer=PATIENCE, leave=PATIENCE)
+        gates = ReleaseGates(driver=Driver(node.source), processes=container, old=container, timeouts=timeouts)
         fake.slow(Group.GETTERS, milliseconds=200)
         async with gates.around([builders.intent()], devices=frozenset({uuid})) as visit:
             await visit.remembered()

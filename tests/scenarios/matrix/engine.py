@@ -98,7 +98,7 @@ async def running(
         )
         parts = dependencies(tools, runtime=cri, events=events, pods=pods, processes=ProcFs())
         restarts = RestartScheduler(
-            outside=parts,
+            dependencies=parts,
             store=store,
             metrics=metrics(),
             now=time.time,
@@ -111,7 +111,7 @@ async def running(
 
 async def standby(dev: node.DevNode, cri: CriClient) -> Standbys | None:
     """Return the hold mechanism for successors at their first instruction, where this machine supports it."""
-    holds = ExecHolds(socket_path=str(dev.layout.containerd_socket), proc=_PROC, tells=cri)
+    holds = ExecHolds(socket_path=str(dev.layout.containerd_socket), proc=_PROC, roots=cri)
     found = Standbys(holds=holds, proc=_PROC, cgroup_root=_CGROUPS)
     try:
         await found.check()

@@ -45,7 +45,7 @@ class Rounds:
 
     async def rerun(self, carry_out: Callable[[AnyExecution], Awaitable[Outcome]]) -> tuple[RestartPlan, Outcome]:
         """Rerun the pod in this way, and check the result."""
-        async with self.made.outside.events.subscribe() as events:
+        async with self.made.dependencies.events.subscribe() as events:
             restart = await self.made.prepared(self.seen.uid, Strategy.RERUN)
             outcome, checks = await self.made.settled(restart, await carry_out(restart))
             happened = [events.get_nowait() for _ in range(events.qsize())]
@@ -76,7 +76,7 @@ class Rounds:
         assert 0 < prepared <= ships <= trains
         for name in after.running:
             await self._has_said_something(name, after)
-        left = await self.made.outside.runtime.list_containers(sandbox_id=SandboxId(after.sandbox))
+        left = await self.made.dependencies.runtime.list_containers(sandbox_id=SandboxId(after.sandbox))
         assert not [view for view in left if reservations.reserves(view)], "all names are released"
 
 
@@ -137,10 +137,10 @@ async def test_relist_before_each_change_of_a_rerun(
         async with Looking(str(dev.layout.containerd_socket), look=look, before=before) as runtime:
             tools = ActuatorContext(
                 runtime=runtime,
-                events=rounds.made.outside.events,
+                events=rounds.made.dependencies.events,
                 files=HostFiles(symlink_dir=dev.layout.container_log_links),
             )
-            actuator = PodActuator(tools, pods=rounds.made.outside.pods)
+            actuator = PodActuator(tools, pods=rounds.made.dependencies.pods)
             await looks.hold()
             await rounds.rerun(functools.partial(_let_look_after, actuator=actuator, looks=looks))
             changes = max(changes, runtime.changes)
@@ -150,6 +150,6 @@ async def test_relist_before_each_change_of_a_rerun(
 async def _let_look_after(restart: AnyExecution, *, actuator: PodActuator, looks: Looks) -> Outcome:
     assert isinstance(restart.plan, PodRestartPlan)
     try:
-        return await actuator.carry_out(restart.plan.intent, materials=restart.plan.materials)
+        return await actuator.carry_out(restart.plan.intent, successor_specs=restart.plan.successor_specs)
     finally:
         await looks.release()

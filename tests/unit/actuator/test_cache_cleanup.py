@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.actuator import outcomes
-from kubemend.agent.actuator.cache_cleanup import DOCUMENT, CacheCleaner, CacheCleanup, Emptying, Patience, Result
+from kubemend.agent.actuator.cache_cleanup import DOCUMENT, CacheCleaner, CacheCleanup, Emptying, Result, Timeouts
 from kubemend.agent.actuator.cache_removal import Removed
 from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.swap import SwapActuator
@@ -110,7 +110,7 @@ async def test_swap_empties_between_old_death_and_successor_run(
     cleaner = FakeCleaner(rig)
     intent = rig.intent(order=order)
     outcome = await rig.actuator().carry_out(
-        intent, material=await rig.material(intent), preparation=preparation(cleaner)
+        intent, successor_spec=await rig.successor_spec(intent), preparation=preparation(cleaner)
     )
     assert outcome.result is outcomes.Result.SWAPPED
     assert cleaner.calls == [before]
@@ -122,7 +122,7 @@ async def test_failure_does_not_stop_the_restart(rig: Rig) -> None:
     cleaner = FakeCleaner(rig, emptying=Emptying(Result.NOT_EMPTIED, "it is away"))
     intent = rig.intent()
     outcome = await rig.actuator().carry_out(
-        intent, material=await rig.material(intent), preparation=preparation(cleaner)
+        intent, successor_spec=await rig.successor_spec(intent), preparation=preparation(cleaner)
     )
     assert outcome.result is outcomes.Result.SWAPPED
 
@@ -131,9 +131,9 @@ async def test_nothing_is_emptied_under_kubelets_container(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent = rig.intent()
     cleaner = FakeCleaner(rig)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     await rig.kubelet_creates(attempt=1)
-    outcome = await rig.actuator().carry_out(intent, material=material, preparation=preparation(cleaner))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, preparation=preparation(cleaner))
     assert outcome.result is outcomes.Result.ADOPTED
     assert cleaner.used == []
 
@@ -142,9 +142,11 @@ async def test_rerun_empties_before_the_container_itself_runs(rig: Rig) -> None:
     async with pod_rig.made(rig) as pod:
         cleaner = FakeCleaner(rig)
         intent = pod.intent()
-        materials = await pod.materials(intent)
+        successor_specs = await pod.successor_specs(intent)
         rig.server.calls.clear()
-        outcome = await pod.actuator().carry_out(intent, materials=materials, preparation=preparation(cleaner))
+        outcome = await pod.actuator().carry_out(
+            intent, successor_specs=successor_specs, preparation=preparation(cleaner)
+        )
         assert outcome.result is outcomes.Result.RERUN
         (running,) = cleaner.running
         assert TARGET.name not in running, "the old one has gone, and the new one does not run yet"
@@ -190,12 +192,12 @@ async def test_replay_empties_unless_the_successor_has_run(
     """The cache is emptied at least once in all, and never when a successor may have written to it."""
     intent = rig.intent(order=order, empty_cache_after=2)
     cleaner = FakeCleaner(rig)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.calls.clear()
     dying = SwapActuator(replace(rig.tools(), runtime=Mortal(rig, calls, after)))
     with pytest.raises(AgentDiesError):
-        await dying.carry_out(intent, material=material, preparation=preparation(cleaner))
-    outcome = await rig.actuator().carry_out(intent, material=material, preparation=preparation(cleaner))
+        await dying.carry_out(intent, successor_spec=successor_spec, preparation=preparation(cleaner))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, preparation=preparation(cleaner))
     assert outcome.result is outcomes.Result.SWAPPED
     assert cleaner.calls
     assert not [before for before in cleaner.calls if "StartContainer" in before]
@@ -348,7 +350,7 @@ async def test_hanging_file_system_is_abandoned(node: Node, tmp_path: Path) -> N
         (tmp_path / "mnt").mkdir()
         with hanging_fs.mounted(tmp_path / "mnt"):
             hangs = replace(node.place, volume=replace(node.place.volume, pods=str(tmp_path / "mnt" / "pods")))
-            cleaner = node.cleaner(calls, patience=Patience(work=0.5))
+            cleaner = node.cleaner(calls, timeouts=Timeouts(work=0.5))
             assert await cleaner.empty(hangs) == Emptying(Result.NOT_EMPTIED, "it took more than 0.5 s")
             other = replace(node.place, volume=Volume(node.place.volume.pods, f"./{node.place.volume.path}"))
             assert (await cleaner.empty(other)).result is Result.EMPTIED, "another pod's goes on"
@@ -406,6 +408,6 @@ async def test_remains_that_cannot_be_removed_are_given_up_and_counted(node: Nod
 async def test_remains_that_grow_are_given_up(node: Node) -> None:
     unfinished(node, "a")
     calls = Scripted({"remains a": [Removed(entries=100, cut_short=True)] * 2})
-    async with at_work(node.cleaner(calls, patience=Patience(remains=0.0))):
+    async with at_work(node.cleaner(calls, timeouts=Timeouts(remains=0.0))):
         await eventually.true(lambda: node.documents.volumes() == [])
     assert node.counted == [Result.NOT_REMOVED]

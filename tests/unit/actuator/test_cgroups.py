@@ -70,7 +70,7 @@ def test_removed_cgroup_has_ended(group: Cgroup) -> None:
 
 
 def test_hold_outlasts_the_waits_of_a_restart() -> None:
-    assert exec_hold.Patience().at_most > context.LONGEST
+    assert exec_hold.Timeouts().at_most > context.LONGEST
 
 
 def _only_what_exists(write: object) -> object:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.actions import ActionClass
@@ -41,14 +41,14 @@ class Swap:
         host.put(GPU, PID, container=self.rig.old)
         intent = self.rig.intent(order=self.order)
         gates = ReleaseGates(
-            driver=host, processes=host, patience=Patience(before=5.0, answer=5.0, leave=self.leave, stuck=60.0)
+            driver=host, processes=host, timeouts=Timeouts(before=5.0, answer=5.0, leave=self.leave, stuck=60.0)
         )
-        material = await self.rig.material(intent)
+        successor_spec = await self.rig.successor_spec(intent)
         actuator = SwapActuator(replace(self.rig.tools(), gates=gates))
         around = gates.around([intent], devices=frozenset({GPU}), proof=self.proof, judge=self.judge)
         async with around as visit:
             await visit.remembered()
-            return await actuator.carry_out(intent, material=material)
+            return await actuator.carry_out(intent, successor_spec=successor_spec)
 
 
 @ORDERS

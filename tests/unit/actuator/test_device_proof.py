@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import grpc
 import pytest
 
-from kubemend.agent.actuator.device_release import DeviceUnusableError, Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import DeviceUnusableError, ReleaseGates, Timeouts
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
@@ -19,7 +19,7 @@ from tests.unit.restart import builders
 
 GPU = DeviceId("GPU-0")
 PID = 11
-PATIENT = Patience(before=5.0, answer=5.0, leave=60.0)
+PATIENT = Timeouts(before=5.0, answer=5.0, leave=60.0)
 PASSED = DeviceProof(GPU, ProofState.PASSED)
 UNKNOWN = DeviceProof(GPU, ProofState.UNKNOWN, "Incomplete", "it did not finish within 1 s")
 WRONG = DeviceProof(GPU, ProofState.FAILED, "WrongResult", "integer-product: 1 of 9 values are wrong")
@@ -68,15 +68,15 @@ class Swap:
         self.host.put(GPU, PID, container=rig.old)
         self.intent = rig.intent(order=order)
         self.proof = Proof(results)
-        self.gates = ReleaseGates(driver=self.host, processes=self.host, patience=PATIENT)
+        self.gates = ReleaseGates(driver=self.host, processes=self.host, timeouts=PATIENT)
         self.told: Sequence[DeviceProof] = ()
 
     async def run(self) -> Outcome:
-        material = await self.rig.material(self.intent)
+        successor_spec = await self.rig.successor_spec(self.intent)
         actuator = SwapActuator(replace(self.rig.tools(), gates=self.gates))
         async with self.gates.around([self.intent], devices=frozenset({GPU}), proof=self.proof) as visit:
             await visit.remembered()
-            outcome = await actuator.carry_out(self.intent, material=material)
+            outcome = await actuator.carry_out(self.intent, successor_spec=successor_spec)
             self.told = visit.proving.results
             return outcome
 
@@ -152,7 +152,7 @@ async def test_kubelets_container_ends_the_proof(rig: Rig) -> None:
     await swap.begun()
     theirs = await rig.kubelet_creates(attempt=2)
     outcome = await work
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert (swap.proof.cancelled, swap.proof.closed) == (True, True)
     assert [each.reason for each in swap.told] == [device_proof.INTERRUPTED]
 
@@ -169,7 +169,7 @@ async def test_driver_that_lists_late_is_still_proved(rig: Rig, order: intents.S
     swap = Swap(rig, PASSED, order=order)
     swap.host.busy, swap.host.files = asyncio.Event(), {PID}
     swap.gates = ReleaseGates(
-        driver=swap.host, processes=swap.host, old=swap.host, patience=replace(PATIENT, before=0.01)
+        driver=swap.host, processes=swap.host, old=swap.host, timeouts=replace(PATIENT, before=0.01)
     )
     swap.proof.may_end.set()
     async with rig.watch.subscribe() as events:
@@ -190,7 +190,7 @@ async def test_containers_of_one_restart_share_one_proof() -> None:
     host, proof = GpuHost(), Proof([WRONG])
     host.put(GPU, PID, container="old")
     host.put(GPU, 33, container="sibling")
-    gates = ReleaseGates(driver=host, processes=host, patience=PATIENT)
+    gates = ReleaseGates(driver=host, processes=host, timeouts=PATIENT)
     both = [builders.intent(), builders.intent(id="r2", old="sibling")]
     async with gates.around(both, devices=frozenset({GPU}), proof=proof) as visit:
         await visit.remembered()

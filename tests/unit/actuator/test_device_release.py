@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from kubemend.agent.actuator.device_release import GateSession, Patience, ProcessStuckError, ReleaseGates, open_gates
+from kubemend.agent.actuator.device_release import GateSession, ProcessStuckError, ReleaseGates, Timeouts, open_gates
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
@@ -26,7 +26,7 @@ from tests.unit.restart import builders
 GPU = DeviceId("GPU-0")
 GIB = 1 << 30
 PID = 11
-PATIENT = Patience(before=5.0, answer=5.0, leave=60.0)
+PATIENT = Timeouts(before=5.0, answer=5.0, leave=60.0)
 HASTY = replace(PATIENT, leave=0.05, stuck=0.05)
 
 BOTH_ORDERS = pytest.mark.parametrize("order", [intents.SwapOrder.STOP_FIRST, intents.SwapOrder.CREATE_FIRST])
@@ -42,8 +42,8 @@ def host() -> GpuHost:
 
 
 @asynccontextmanager
-async def around(host: GpuHost, *, patience: Patience = PATIENT) -> AsyncIterator[tuple[ReleaseGates, GateSession]]:
-    gates = ReleaseGates(driver=host, processes=host, old=host, patience=patience)
+async def around(host: GpuHost, *, timeouts: Timeouts = PATIENT) -> AsyncIterator[tuple[ReleaseGates, GateSession]]:
+    gates = ReleaseGates(driver=host, processes=host, old=host, timeouts=timeouts)
     async with gates.around([builders.intent()], devices=frozenset({GPU})) as visit:
         await visit.remembered()
         yield gates, visit
@@ -55,7 +55,7 @@ async def judgement(visit: GateSession) -> ReleaseCheck:
 
 
 async def test_unreadable_process_counts_as_present(host: GpuHost) -> None:
-    async with around(host, patience=HASTY) as (gates, visit):
+    async with around(host, timeouts=HASTY) as (gates, visit):
         host.unreadable.add(PID)
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is ReleaseState.LEFTOVER
@@ -117,7 +117,7 @@ LATE: list[Any] = [
 
 @pytest.mark.parametrize(("happens", "verdict"), LATE)
 async def test_gate_opens_after_timeout_with_a_reason(host: GpuHost, happens: Any, verdict: ReleaseState) -> None:
-    async with around(host, patience=HASTY) as (gates, visit):
+    async with around(host, timeouts=HASTY) as (gates, visit):
         happens(host)
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is verdict
@@ -126,7 +126,7 @@ async def test_gate_opens_after_timeout_with_a_reason(host: GpuHost, happens: An
 async def test_freeing_memory_extends_the_timeout(host: GpuHost) -> None:
     """It may be in state D at each poll; progress is what counts."""
     host.in_d_state.add(PID)
-    async with around(host, patience=replace(PATIENT, leave=0.3, stuck=0.3)) as (gates, visit):
+    async with around(host, timeouts=replace(PATIENT, leave=0.3, stuck=0.3)) as (gates, visit):
         for tick in range(20):
             host.used[PID] = tick
             assert not await gates.opens("r1", timeout=0.05)
@@ -137,7 +137,7 @@ async def test_freeing_memory_extends_the_timeout(host: GpuHost) -> None:
 
 
 async def test_memory_of_other_processes_does_not_extend_the_timeout_indefinitely(host: GpuHost) -> None:
-    async with around(host, patience=HASTY) as (gates, visit):
+    async with around(host, timeouts=HASTY) as (gates, visit):
         host.end(PID)
         host.memory[GPU] = 40 * GIB
         changing = asyncio.create_task(_change_memory(host))
@@ -156,7 +156,7 @@ async def _change_memory(host: GpuHost) -> None:
 
 async def test_unkillable_process_keeps_its_gate_shut(host: GpuHost) -> None:
     host.in_d_state.add(PID)
-    async with around(host, patience=HASTY) as (gates, visit):
+    async with around(host, timeouts=HASTY) as (gates, visit):
         assert (await judgement(visit)).verdict is ReleaseState.STUCK
         assert not await gates.opens("r1", timeout=30)
         with pytest.raises(ProcessStuckError, match=f"pid {PID} on {GPU}"):
@@ -167,13 +167,13 @@ async def test_unkillable_process_keeps_its_gate_shut(host: GpuHost) -> None:
 @pytest.mark.parametrize("how", ["no-answer", "hangs"])
 async def test_driver_silent_before_the_stop_delays_nothing(host: GpuHost, how: str) -> None:
     host.answers, host.hangs = how != "no-answer", how == "hangs"
-    async with around(host, patience=replace(PATIENT, before=0.01)) as (gates, visit):
+    async with around(host, timeouts=replace(PATIENT, before=0.01)) as (gates, visit):
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is ReleaseState.UNKNOWN
 
 
 async def test_driver_silent_after_the_stop_delays_nothing(host: GpuHost) -> None:
-    async with around(host, patience=replace(PATIENT, answer=0.01)) as (gates, visit):
+    async with around(host, timeouts=replace(PATIENT, answer=0.01)) as (gates, visit):
         host.hangs = True
         host.die(PID)
         assert await gates.opens("r1", timeout=30)
@@ -186,7 +186,7 @@ BUSY = replace(PATIENT, before=0.01)
 
 async def test_late_list_counts_while_the_old_process_is_dying(host: GpuHost) -> None:
     host.busy = asyncio.Event()
-    async with around(host, patience=BUSY) as (gates, visit):
+    async with around(host, timeouts=BUSY) as (gates, visit):
         host.busy.set()
         async with asyncio.timeout(30):
             await host.questions_reach(2)  # the gate queries again once it knows the old processes
@@ -201,7 +201,7 @@ async def test_late_list_counts_while_the_old_process_is_dying(host: GpuHost) ->
 async def test_late_list_of_a_process_that_has_died_since_counts_by_its_device_files(host: GpuHost) -> None:
     host.busy, host.files = asyncio.Event(), {PID}
     host.put(GPU, 33, container="old")  # alive, in the list alone
-    async with around(host, patience=BUSY) as (gates, visit):
+    async with around(host, timeouts=BUSY) as (gates, visit):
         host.die(PID)
         host.busy.set()
         assert not await gates.opens("r1", timeout=0.05)
@@ -214,7 +214,7 @@ async def test_late_list_of_a_process_that_has_died_since_counts_by_its_device_f
 
 async def test_process_with_device_files_is_waited_for_without_a_list(host: GpuHost) -> None:
     host.answers, host.files = False, {PID}
-    async with around(host, patience=BUSY) as (gates, visit):
+    async with around(host, timeouts=BUSY) as (gates, visit):
         host.answers = True
         host.die(PID)
         assert not await gates.opens("r1", timeout=0.05)
@@ -226,7 +226,7 @@ async def test_process_with_device_files_is_waited_for_without_a_list(host: GpuH
 
 async def test_driver_that_stays_silent_after_the_end_of_a_process_with_device_files_is_unknown(host: GpuHost) -> None:
     host.hangs, host.files = True, {PID}
-    async with around(host, patience=replace(BUSY, answer=0.01)) as (gates, visit):
+    async with around(host, timeouts=replace(BUSY, answer=0.01)) as (gates, visit):
         host.end(PID)
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is ReleaseState.UNKNOWN
@@ -234,7 +234,7 @@ async def test_driver_that_stays_silent_after_the_end_of_a_process_with_device_f
 
 async def test_silent_driver_and_no_device_file_delay_nothing(host: GpuHost) -> None:
     host.hangs = True
-    async with around(host, patience=replace(BUSY, answer=60.0)) as (gates, visit):
+    async with around(host, timeouts=replace(BUSY, answer=60.0)) as (gates, visit):
         assert await gates.opens("r1", timeout=30)
         assert (await judgement(visit)).verdict is ReleaseState.UNKNOWN
 
@@ -242,7 +242,7 @@ async def test_silent_driver_and_no_device_file_delay_nothing(host: GpuHost) -> 
 async def test_each_container_of_a_restart_has_its_own_gate(host: GpuHost) -> None:
     host.put(GPU, 33, container="sibling")
     both = [builders.intent(), builders.intent(id="r2", old="sibling")]
-    gates = ReleaseGates(driver=host, processes=host, patience=PATIENT)
+    gates = ReleaseGates(driver=host, processes=host, timeouts=PATIENT)
     async with gates.around(both, devices=frozenset({GPU})) as visit:
         await visit.remembered()
         host.end(PID)
@@ -277,22 +277,22 @@ async def test_container_without_devices_needs_no_driver() -> None:
 class Swap:
     """One swap of the rig's container, whose process is on the GPU."""
 
-    def __init__(self, rig: Rig, *, order: intents.SwapOrder, patience: Patience = PATIENT) -> None:
+    def __init__(self, rig: Rig, *, order: intents.SwapOrder, timeouts: Timeouts = PATIENT) -> None:
         self.rig = rig
         self.host = GpuHost()
         self.host.put(GPU, PID, container=rig.old)
         self.intent = rig.intent(order=order)
-        self.gates = ReleaseGates(driver=self.host, processes=self.host, patience=patience)
+        self.gates = ReleaseGates(driver=self.host, processes=self.host, timeouts=timeouts)
 
     async def run(self, *, open_first: bool = False, holding: HoldSet | None = None) -> Outcome:
         """Carry it out; with ``open_first`` once its gate is open, with ``holding`` for a round."""
-        material = await self.rig.material(self.intent)
+        successor_spec = await self.rig.successor_spec(self.intent)
         actuator = SwapActuator(replace(self.rig.tools(), gates=self.gates))
         async with self.gates.around([self.intent], devices=frozenset({GPU})) as visit:
             await visit.remembered()
             if open_first:
                 await judgement(visit)
-            return await actuator.carry_out(self.intent, material=material, holding=holding)
+            return await actuator.carry_out(self.intent, successor_spec=successor_spec, holding=holding)
 
     async def stopped(self) -> None:
         """Wait until the old container has been stopped."""
@@ -330,7 +330,7 @@ async def test_free_device_costs_no_call_and_no_phase(rig: Rig, order: intents.S
 
 @BOTH_ORDERS
 async def test_leftover_delays_but_does_not_prevent_the_start(rig: Rig, order: intents.SwapOrder) -> None:
-    swap = Swap(rig, order=order, patience=HASTY)
+    swap = Swap(rig, order=order, timeouts=HASTY)
     outcome = await swap.run()
     assert outcome.result is Result.SWAPPED
     assert len(await rig.running()) == 1
@@ -338,7 +338,7 @@ async def test_leftover_delays_but_does_not_prevent_the_start(rig: Rig, order: i
 
 @BOTH_ORDERS
 async def test_unkillable_process_ends_as_a_stop_without_effect(rig: Rig, order: intents.SwapOrder) -> None:
-    swap = Swap(rig, order=order, patience=HASTY)
+    swap = Swap(rig, order=order, timeouts=HASTY)
     swap.host.in_d_state.add(PID)
     outcome = await swap.run()
     assert outcome.result is Result.STUCK
@@ -357,7 +357,7 @@ async def test_kubelets_container_goes_first_during_the_wait(rig: Rig) -> None:
             await events.get()
     theirs = await rig.kubelet_creates(attempt=2)
     outcome = await work
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert [view.id for view in await rig.running()] == [theirs]
 
 
@@ -407,7 +407,7 @@ async def test_round_learns_of_the_death_once_the_devices_are_free(rig: Rig, ord
 
 @ALL_ORDERS
 async def test_round_does_not_learn_of_a_death_while_a_process_is_stuck(rig: Rig, order: intents.SwapOrder) -> None:
-    swap, (holding, dead) = Swap(rig, order=order, patience=HASTY), for_round(rig)
+    swap, (holding, dead) = Swap(rig, order=order, timeouts=HASTY), for_round(rig)
     swap.host.in_d_state.add(PID)
     assert (await swap.run(holding=holding)).result is Result.STUCK
     assert dead == []
@@ -415,7 +415,7 @@ async def test_round_does_not_learn_of_a_death_while_a_process_is_stuck(rig: Rig
 
 
 async def test_unkillable_process_removes_the_standby_successor(rig: Rig) -> None:
-    swap = Swap(rig, order=intents.SwapOrder.START_FIRST, patience=HASTY)
+    swap = Swap(rig, order=intents.SwapOrder.START_FIRST, timeouts=HASTY)
     swap.host.in_d_state.add(PID)
     outcome = await swap.run()
     assert outcome.result is Result.STUCK

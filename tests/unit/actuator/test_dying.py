@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator import listings, progress
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.actuator.dying import Rhythm
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
@@ -62,11 +62,11 @@ async def swapped(
 ) -> Outcome:
     """Swap a container whose kill times out repeatedly. ``takes`` are the seconds of each call."""
     intent = rig.intent()
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=unanswered)
     rig.server.delay("StopContainer", takes)
     tools = replace(rig.tools(time_limit=time_limit), processes=processes, rhythm=QUICK)
-    return await SwapActuator(tools).carry_out(intent, material=material)
+    return await SwapActuator(tools).carry_out(intent, successor_spec=successor_spec)
 
 
 async def test_death_while_driver_frees_memory_is_waited_for(rig: Rig) -> None:
@@ -135,16 +135,16 @@ async def freed(
     """Swap a container whose kill takes some seconds, in which the driver frees its memory."""
     host.put(GPU, PID, container=rig.old, used=41 * GIB)
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.delay("StopContainer", takes)
-    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=5.0, answer=5.0, leave=leave))
+    gates = ReleaseGates(driver=host, processes=host, timeouts=Timeouts(before=5.0, answer=5.0, leave=leave))
     rhythm = replace(QUICK, memory=0.01)
     tools = replace(rig.tools(), processes=Processes(frees), rhythm=rhythm, gates=gates)
     async with gates.around([intent], devices=frozenset({GPU})) as visit:
         await visit.remembered()
         if at_once:
             host.end(PID)
-        return await SwapActuator(tools).carry_out(intent, material=material, followed=told)
+        return await SwapActuator(tools).carry_out(intent, successor_spec=successor_spec, followed=told)
 
 
 async def test_memory_that_is_left_is_reported_while_the_driver_frees_it(rig: Rig) -> None:

@@ -30,7 +30,7 @@ def ends_at(rig: Rig, method: str) -> Callable[[PodUid, SandboxId], str]:
 async def swapped(rig: Rig, order: SwapOrder, *, ends: str) -> Outcome:
     intent = rig.intent(order=order)
     actuator = SwapActuator(replace(rig.tools(), ending=ends_at(rig, ends)))
-    outcome = await actuator.carry_out(intent, material=await rig.material(intent))
+    outcome = await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.UNDONE
     assert outcome.detail == f"the pod is ending: {DELETED}"
     return outcome
@@ -68,7 +68,7 @@ async def test_a_successor_that_waits_after_the_old_one_has_ended_is_removed_wit
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent = rig.intent()
     actuator = SwapActuator(replace(rig.tools(), ending=ends_at(rig, "CreateContainer")))
-    outcome = await actuator.carry_out(intent, material=await rig.material(intent))
+    outcome = await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.UNDONE
     await actuator.give_back(intent)
     assert {view.id for view in await rig.cri.list_containers(sandbox_id=rig.sandbox_id)} == {rig.old}
@@ -79,10 +79,10 @@ async def test_a_successor_that_waits_after_the_old_one_has_ended_is_removed_wit
 async def test_a_rerun_creates_and_starts_nothing_more_and_gives_its_names_back(rig: Rig, ends: str) -> None:
     async with pod_rig.made(rig) as pod:
         intent = pod.intent()
-        materials = await pod.materials(intent)
+        successor_specs = await pod.successor_specs(intent)
         actuator = PodActuator(replace(rig.tools(), ending=ends_at(rig, ends)), pods=pod.pods)
         rig.server.calls.clear()
-        outcome = await actuator.carry_out(intent, materials=materials)
+        outcome = await actuator.carry_out(intent, successor_specs=successor_specs)
         assert outcome.result is Result.UNDONE
         assert "StartContainer" not in rig.server.called()
         assert await pod.reserved() == set()
@@ -104,11 +104,11 @@ async def test_a_reset_takes_no_more_away(rig: Rig) -> None:
 
 async def test_a_replay_in_a_pod_that_is_ending_removes_what_the_dead_agent_has_created(rig: Rig) -> None:
     intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     await rig.cri.create_container(
-        sandbox_id=rig.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
+        sandbox_id=rig.sandbox_id, config=successor_spec.successor.config, sandbox_config=successor_spec.sandbox_config
     )
     actuator = SwapActuator(replace(rig.tools(), ending=lambda *_: DELETED))
-    outcome = await actuator.carry_out(intent, material=material)
+    outcome = await actuator.carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.UNDONE
     assert {view.id for view in await rig.containers()} == {rig.old}

@@ -146,7 +146,7 @@ async def test_when_a_container_was_let_go_is_written_on_it_once(group: Path) ->
     mark = cgroups.Mark.parse(written)
     assert mark.at is not None
     assert before <= mark.at <= time.clock_gettime(time.CLOCK_BOOTTIME)
-    assert mark == cgroups.Mark(cgroups.LET_GO, "uid-1", "node-1 /run/c.sock", mark.at)
+    assert mark == cgroups.Mark(cgroups.RELEASED, "uid-1", "node-1 /run/c.sock", mark.at)
     await one.take_over(keep={})
     assert (group / "mark").read_text() == written
 

@@ -46,7 +46,7 @@ async def test_repeated_hold_freezes_once(rig: Rig, freezer: Freezer, holding: H
 
 
 async def test_spared_container_is_not_held(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    holding.spare([rig.old])
+    holding.exclude([rig.old])
     await holding.hold(rig.old)
     assert freezer.ever == []
 
@@ -58,14 +58,14 @@ async def test_armed_container_never_ran_and_is_disarmed_once_frozen(
     assert freezer.waiting == {rig.old}
     await holding.hold(rig.old)
     assert freezer.waiting == set()
-    assert holding.slipped == 0.0
+    assert holding.unheld_seconds == 0.0
 
 
 async def test_unarmed_container_reports_how_long_it_ran(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
     freezer.armable = False
     await holding.expect(rig.old)
     await holding.hold(rig.old, foreign=True)
-    assert (holding.slipped, holding.foreign) == (freezer.slip, 1)
+    assert (holding.unheld_seconds, holding.foreign) == (freezer.slip, 1)
 
 
 async def test_release_leaves_nothing_armed_or_held(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
@@ -139,7 +139,7 @@ async def test_transfer_during_freeze_keeps_container_armed_until_frozen(
         assert freezer.waiting == {rig.old}, "it would run until it is frozen"
     await following.hold(rig.old)
     assert freezer.ever == [rig.old], "once"
-    assert (freezer.still(), freezer.waiting, following.slipped) == ({rig.old}, set(), 0.0)
+    assert (freezer.still(), freezer.waiting, following.unheld_seconds) == ({rig.old}, set(), 0.0)
     assert following.release() == {rig.old}
 
 
@@ -165,9 +165,9 @@ async def test_unheld_seconds_count_for_the_set_that_was_asked(
     last = HoldSet(freezer, mark="uid-1", names={TARGET.name})
     await following.hold(rig.old)
     following.transfer_to(last)
-    last.spare([rig.old])
+    last.exclude([rig.old])
     await last.hold(rig.old)
-    assert (following.slipped, last.slipped) == (freezer.slip, 0.0)
+    assert (following.unheld_seconds, last.unheld_seconds) == (freezer.slip, 0.0)
 
 
 async def test_failed_freeze_is_retried_after_transfer(
@@ -191,7 +191,7 @@ async def test_freeze_failure_after_transfer_counts_for_the_new_holder(
     async with being_frozen(freezer, holding, rig.old):
         holding.transfer_to(following)
         if is_to_end:
-            following.spare([rig.old])
+            following.exclude([rig.old])
         asked = asyncio.create_task(following.hold(rig.old))
     await asked
     assert following.failed == ("" if is_to_end else freezer.refusal)
@@ -236,7 +236,7 @@ async def test_expected_container_stays_armed_after_transfer(
     await expecting
     assert freezer.waiting == {rig.old, other}
     await following.hold(rig.old)
-    assert following.slipped == 0.0
+    assert following.unheld_seconds == 0.0
     following.release()
     assert freezer.waiting == set()
 

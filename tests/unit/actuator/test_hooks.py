@@ -80,8 +80,8 @@ async def test_unsendable_hook_fails_with_a_reason(hook: Hook) -> None:
 @pytest.mark.parametrize("hook", UNSENDABLE)
 async def test_unsendable_pre_stop_is_reported_and_the_container_stopped(rig: Rig, hook: Hook) -> None:
     intent = rig.intent(grace_seconds=0.5)
-    material = await rig.material(intent, pre_stop_hook=PreStopHook(hook, pod_ip=HERE))
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    successor_spec = await rig.successor_spec(intent, pre_stop_hook=PreStopHook(hook, pod_ip=HERE))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
     (note,) = outcome.notes
     assert note.startswith("trainer's preStop hook failed: ")

@@ -35,9 +35,9 @@ async def pod(rig: Rig) -> AsyncIterator[PodRig]:
 
 async def swapped(rig: Rig, *, order: intents.SwapOrder = intents.SwapOrder.STOP_FIRST) -> Outcome:
     intent = rig.intent(order=order)
-    material = await rig.material(intent, post_start=HOOK)
+    successor_spec = await rig.successor_spec(intent, post_start=HOOK)
     rig.server.calls.clear()
-    return await rig.actuator().carry_out(intent, material=material)
+    return await rig.actuator().carry_out(intent, successor_spec=successor_spec)
 
 
 def hooks_run(rig: Rig) -> list[Any]:
@@ -51,24 +51,24 @@ async def test_swap_with_a_lost_answer_completes(
     rig.server.fail(method, code, carried_out=True)
     outcome = await swapped(rig, order=order)
     assert outcome.result is Result.SWAPPED
-    (survivor,) = await rig.running()
-    assert (survivor.attempt, survivor.restart_id) == (1, "r1")
+    (current,) = await rig.running()
+    assert (current.attempt, current.restart_id) == (1, "r1")
     assert not [view for view in await rig.containers() if view.state is ContainerState.CREATED]
     made = [call.request for call in rig.server.calls if call.method == "CreateContainer"]
     assert [request.config.metadata.attempt for request in made].count(1) <= 2  # type: ignore[attr-defined]
     (link,) = rig.links.iterdir()
-    assert link.name.endswith(f"{survivor.id}.log")
-    assert hooks_run(rig) == [survivor.id]
+    assert link.name.endswith(f"{current.id}.log")
+    assert hooks_run(rig) == [current.id]
 
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "CreateContainer", "StartContainer", "ListContainers"])
 @codes
 async def test_rerun_with_a_lost_answer_completes(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent, post_start=HOOK)
+    successor_specs = await pod.successor_specs(intent, post_start=HOOK)
     pod.rig.server.calls.clear()
     pod.rig.server.fail(method, code, carried_out=True)
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.RERUN
     running = await pod.running()
     assert {name: len(ids) for name, ids in running.items()} == dict.fromkeys(LASTING, 1)

@@ -24,7 +24,7 @@ async def reserved(rig: Rig) -> list[ContainerSummary]:
 async def test_reserved_name_blocks_kubelets_copy_until_released(rig: Rig, order: intents.SwapOrder) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent, actuator = rig.intent(order=order), rig.actuator()
-    outcome = await actuator.carry_out(intent, material=await rig.material(intent))
+    outcome = await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.SWAPPED
     with pytest.raises(NameReserved):
         await rig.kubelet_creates(attempt=2)
@@ -36,7 +36,7 @@ async def test_reserved_name_blocks_kubelets_copy_until_released(rig: Rig, order
 async def test_name_is_reserved_before_the_successor_is_visible(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent = rig.intent()
-    await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     made = [call.request for call in rig.server.calls if call.method == "CreateContainer"]
     assert [request.config.metadata.attempt for request in made] == [2, 1]  # type: ignore[attr-defined]
 
@@ -51,7 +51,7 @@ async def test_name_is_reserved_if_the_old_container_may_end_by_itself(
     rig.standbys.dying = dying
     rig.standbys.refusal = None if dying else "no cgroup version 2"
     intent, actuator = rig.intent(order=order), rig.actuator()
-    await actuator.carry_out(intent, material=await rig.material(intent))
+    await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
     made = [call.request for call in rig.server.calls if call.method == "CreateContainer"]
     assert [request.config.metadata.attempt for request in made][:2] == [2, 1]  # type: ignore[attr-defined]
     await actuator.give_back(intent)
@@ -64,7 +64,7 @@ async def test_name_is_reserved_before_a_stop_that_leaves_no_container_running(
     rig: Rig, order: intents.SwapOrder, grace: float
 ) -> None:
     intent, actuator = rig.intent(order=order, grace_seconds=grace), rig.actuator()
-    outcome = await actuator.carry_out(intent, material=await rig.material(intent))
+    outcome = await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.SWAPPED
     called = rig.server.called()
     assert called.index("CreateContainer") < called.index("StopContainer")
@@ -79,35 +79,35 @@ async def test_name_is_reserved_before_a_stop_that_leaves_no_container_running(
 @pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each.starts_first])
 async def test_stop_beside_a_held_successor_needs_no_reservation(rig: Rig, order: intents.SwapOrder) -> None:
     intent, actuator = rig.intent(order=order), rig.actuator()
-    await actuator.carry_out(intent, material=await rig.material(intent))
+    await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert rig.server.called().count("CreateContainer") == 1
 
 
 async def test_stop_beside_kubelets_container_needs_no_reservation(rig: Rig) -> None:
     intent, actuator = rig.intent(order=intents.SwapOrder.STOP_FIRST), rig.actuator()
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     theirs = await rig.kubelet_creates(attempt=1)
     calls = rig.server.called().count("CreateContainer")
-    outcome = await actuator.carry_out(intent, material=material)
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    outcome = await actuator.carry_out(intent, successor_spec=successor_spec)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert rig.server.called().count("CreateContainer") == calls
 
 
 async def test_reservation_does_not_belong_to_the_pod(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent, actuator = rig.intent(), rig.actuator()
-    outcome = await actuator.carry_out(intent, material=await rig.material(intent))
-    assert {view.id for view in await rig.containers()} == {rig.old, outcome.survivors["trainer"]}
+    outcome = await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
+    assert {view.id for view in await rig.containers()} == {rig.old, outcome.current["trainer"]}
     assert [view.ref.pod for view in await reserved(rig)] != [TARGET.pod]
 
 
 async def test_kubelets_earlier_container_is_adopted(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent, actuator = rig.intent(), rig.actuator()
-    material, seen = await rig.material(intent), await rig.containers()
+    successor_spec, seen = await rig.successor_spec(intent), await rig.containers()
     theirs = await rig.kubelet_creates(attempt=1)
-    outcome = await actuator.carry_out(intent, material=material, seen=seen)
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    outcome = await actuator.carry_out(intent, successor_spec=successor_spec, seen=seen)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     await actuator.give_back(intent)
     assert await reserved(rig) == []
 
@@ -115,35 +115,35 @@ async def test_kubelets_earlier_container_is_adopted(rig: Rig) -> None:
 async def test_unavailable_name_does_not_prevent_the_restart(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent, actuator = rig.intent(), rig.actuator()
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     copy = await rig.kubelet_creates(attempt=2, start=False)  # it has the name already
-    work = asyncio.create_task(actuator.carry_out(intent, material=material, seen=_old_only(rig)))
+    work = asyncio.create_task(actuator.carry_out(intent, successor_spec=successor_spec, seen=_old_only(rig)))
     async with rig.watch.subscribe(TARGET.pod.uid) as events:
         while not any(view.restart_id == intent.id for view in await rig.containers()):
             await events.get()
     await rig.cri.start_container(copy)
-    assert (await work).survivors["trainer"] == copy
+    assert (await work).current["trainer"] == copy
     await actuator.give_back(intent)
 
 
 async def test_reservation_of_a_dead_agent_is_removed_when_needed(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     first = rig.intent()
-    outcome = await rig.actuator().carry_out(first, material=await rig.material(first))
+    outcome = await rig.actuator().carry_out(first, successor_spec=await rig.successor_spec(first))
     (left,) = await reserved(rig)
-    rig.old = outcome.survivors["trainer"]
+    rig.old = outcome.current["trainer"]
     second = rig.intent(id="r2", old=rig.old, old_attempt=1)
-    again = await rig.actuator().carry_out(second, material=await rig.material(second))
+    again = await rig.actuator().carry_out(second, successor_spec=await rig.successor_spec(second))
     assert again.result is Result.SWAPPED
-    (survivor,) = await rig.running()
-    assert (survivor.attempt, survivor.restart_id) == (2, "r2")
+    (current,) = await rig.running()
+    assert (current.attempt, current.restart_id) == (2, "r2")
     assert left.id not in {view.id for view in await reserved(rig)}
 
 
 async def test_unreleasable_name_fails_nothing(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent, actuator = rig.intent(), rig.actuator()
-    await actuator.carry_out(intent, material=await rig.material(intent))
+    await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
     rig.server.fail("RemoveContainer", grpc.StatusCode.INTERNAL)
     await actuator.give_back(intent)
     assert len(await reserved(rig)) == 1, "kubelet's garbage collector takes it within a minute"

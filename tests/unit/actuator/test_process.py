@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from kubemend.agent.actuator.outcomes import Outcome, Result
-from kubemend.agent.actuator.process import Patience, ProcessActuator
+from kubemend.agent.actuator.process import ProcessActuator, Timeouts
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.process import Launcher, Silent, State
 from kubemend.agent.restart.steps import Resolution
 from tests.environments.runtime import TARGET, Rig
 from tests.fakes.launchers import Launchers
 
-IMPATIENT = Patience(stop=0.2, start=0.2, silence=0.1)
+IMPATIENT = Timeouts(stop=0.2, start=0.2, silence=0.1)
 
 
 def intent(rig: Rig, **changes: Any) -> intents.ProcessIntent:
@@ -23,16 +23,16 @@ def intent(rig: Rig, **changes: Any) -> intents.ProcessIntent:
 
 
 async def carried_out(
-    rig: Rig, launchers: Launchers, *, resolution: Resolution = Resolution.FINISH, patience: Patience = IMPATIENT
+    rig: Rig, launchers: Launchers, *, resolution: Resolution = Resolution.FINISH, timeouts: Timeouts = IMPATIENT
 ) -> Outcome:
     tools = replace(rig.tools(), launchers=launchers)
-    return await ProcessActuator(tools, patience=patience).carry_out(intent(rig), resolution=resolution)
+    return await ProcessActuator(tools, timeouts=timeouts).carry_out(intent(rig), resolution=resolution)
 
 
 async def test_kills_holds_checks_and_releases_and_touches_no_container(rig: Rig) -> None:
     launchers = Launchers()
     outcome = await carried_out(rig, launchers)
-    assert (outcome.result, outcome.survivors) == (Result.RESTARTED, {"trainer": rig.old})
+    assert (outcome.result, outcome.current) == (Result.RESTARTED, {"trainer": rig.old})
     assert launchers.calls == ["status", "stop", "remains", "remains", "release"]
     assert set(outcome.phases) == {"stop", "device", "start"}
     assert not {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"} & set(rig.server.called())
@@ -71,7 +71,7 @@ async def test_steps_down_at_once_when_the_container_ends_at_any_step(rig: Rig, 
 
     launchers.before = ends
     async with asyncio.timeout(20.0):
-        outcome = await carried_out(rig, launchers, patience=Patience(silence=600.0))
+        outcome = await carried_out(rig, launchers, timeouts=Timeouts(silence=600.0))
     assert (outcome.result, outcome.detail) == (Result.STEPPED_DOWN, "the container's main process has ended")
 
 
@@ -83,7 +83,7 @@ async def test_a_launcher_that_is_silent_for_a_moment_is_asked_again(rig: Rig) -
         launchers.before = late if len(launchers.calls) < 3 else lambda _: None
 
     launchers.before = late
-    outcome = await carried_out(rig, launchers, patience=Patience(silence=600.0))
+    outcome = await carried_out(rig, launchers, timeouts=Timeouts(silence=600.0))
     assert outcome.result is Result.RESTARTED
 
 

@@ -35,9 +35,9 @@ async def check_rerun(pod: PodRig) -> None:
 
 async def test_containers_are_removed_and_recreated_in_spec_order(pod: PodRig) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     pod.rig.server.calls.clear()
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.RERUN
     await check_rerun(pod)
     made = [view for view in await pod.containers() if view.restart_id == intent.id]
@@ -48,25 +48,25 @@ async def test_containers_are_removed_and_recreated_in_spec_order(pod: PodRig) -
     assert removed[0] == pod.old["prepare"], "what has exited goes first"
     assert set(removed[1:4]) == {pod.old[name] for name in LASTING}
     assert "StopContainer" not in pod.rig.server.called(), "without grace the removal is the kill"
-    assert set(outcome.survivors) == set(pod_rig.ROLES)
+    assert set(outcome.current) == set(pod_rig.ROLES)
 
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "CreateContainer", "StartContainer", "ListContainers"])
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 async def test_any_call_error_ends_in_a_complete_pod(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     pod.rig.server.fail(method, code)
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.RERUN
     await check_rerun(pod)
 
 
 async def test_nothing_is_removed_if_names_cannot_be_reserved(pod: PodRig) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.UNDONE
     assert "no space left" in outcome.detail
     assert {view.id for view in await pod.in_sandbox()} == set(pod.old.values())
@@ -74,10 +74,10 @@ async def test_nothing_is_removed_if_names_cannot_be_reserved(pod: PodRig) -> No
 
 async def test_permanent_create_failure_leaves_a_clean_pod_to_kubelet(pod: PodRig) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
-    await crash_after(pod, intent, materials=materials, calls=RESERVED)
+    successor_specs = await pod.successor_specs(intent)
+    await crash_after(pod, intent, successor_specs=successor_specs, calls=RESERVED)
     pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.LEFT_TO_KUBELET
     assert "no space left" in outcome.detail
     assert await pod.in_sandbox() == ()
@@ -85,9 +85,9 @@ async def test_permanent_create_failure_leaves_a_clean_pod_to_kubelet(pod: PodRi
 
 async def test_permanent_start_failure_leaves_nothing_created(pod: PodRig) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     pod.rig.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=100)
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.LEFT_TO_KUBELET
     assert await pod.in_sandbox() == ()
 
@@ -95,7 +95,7 @@ async def test_permanent_start_failure_leaves_nothing_created(pod: PodRig) -> No
 async def test_failed_init_container_stops_the_rerun_and_is_reported(rig: Rig) -> None:
     async with pod_rig.made(rig, exit_code=3) as pod:
         intent = pod.intent()
-        outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent))
+        outcome = await pod.actuator().carry_out(intent, successor_specs=await pod.successor_specs(intent))
         assert outcome.result is Result.LEFT_TO_KUBELET
         assert outcome.detail == "prepare ended with exit code 3; kubelet does the rest"
         assert [view.ref.name for view in await pod.in_sandbox()] == ["prepare"]
@@ -103,55 +103,55 @@ async def test_failed_init_container_stops_the_rerun_and_is_reported(rig: Rig) -
 
 async def test_kubelets_init_container_is_waited_for_and_adopted(pod: PodRig) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     for container in pod.old.values():
         await pod.rig.cri.remove_container(container)
     theirs = await pod.kubelet_starts("prepare", attempt=1, start=False)
-    work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
+    work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
     await pod.rig.cri.start_container(theirs)
     outcome = await work
-    assert (outcome.result, outcome.survivors["prepare"]) == (Result.RERUN, theirs)
+    assert (outcome.result, outcome.current["prepare"]) == (Result.RERUN, theirs)
     await check_rerun(pod)
 
 
 async def test_name_just_taken_by_kubelet_is_not_a_failure(pod: PodRig) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     reserved = 'failed to reserve container name "x": name "x" is reserved for "y"'
     pod.rig.server.fail("CreateContainer", grpc.StatusCode.FAILED_PRECONDITION, details=reserved, times=5)
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.RERUN
     await check_rerun(pod)
 
 
 async def test_kubemends_duplicate_main_is_removed(pod: PodRig) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
-    await pod.actuator().carry_out(intent, materials=materials)
+    successor_specs = await pod.successor_specs(intent)
+    await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     await pod.kubelet_collects()
     theirs = await pod.kubelet_starts("trainer", attempt=2)
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.RERUN, theirs)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.RERUN, theirs)
     await check_rerun(pod)
 
 
 async def test_second_init_run_by_kubelet_repeats_later_containers(pod: PodRig) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
-    first = await pod.actuator().carry_out(intent, materials=materials)
+    successor_specs = await pod.successor_specs(intent)
+    first = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     await pod.kubelet_collects()
     await pod.kubelet_starts("prepare", attempt=2)
-    again = await pod.actuator().carry_out(intent, materials=materials)
+    again = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert again.result is Result.RERUN
-    assert all(again.survivors[name] != first.survivors[name] for name in LASTING)
+    assert all(again.current[name] != first.current[name] for name in LASTING)
     await check_rerun(pod)
 
 
 async def test_sidecar_startup_probe_is_awaited_by_kubelets_status(pod: PodRig) -> None:
     intent = pod.intent(startup_probes=("shipper",))
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     async with pod.rig.watch.subscribe(POD.uid) as events:
-        work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
+        work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
         await pod.until_started("shipper", events)
     assert set(await pod.running()) == {"shipper"}
     await pod.kubelet_says_started("shipper")
@@ -161,9 +161,9 @@ async def test_sidecar_startup_probe_is_awaited_by_kubelets_status(pod: PodRig) 
 
 async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     pod.rig.server.fail("RemoveContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.STUCK
     assert await pod.reserved() == set(), "kubelet is not kept from what it can still do"
 
@@ -171,7 +171,9 @@ async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
 async def test_grace_period_stops_all_containers_concurrently(pod: PodRig) -> None:
     intent = pod.intent(grace_seconds=5.0)
     wish = PreStopHook(ExecHook(("sync",)))
-    outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent, pre_stop_hook=wish))
+    outcome = await pod.actuator().carry_out(
+        intent, successor_specs=await pod.successor_specs(intent, pre_stop_hook=wish)
+    )
     assert outcome.result is Result.RERUN
     stops = [call.request for call in pod.rig.server.calls if call.method == "StopContainer"]
     assert {stop.timeout for stop in stops} == {5}  # type: ignore[attr-defined]
@@ -182,9 +184,9 @@ async def test_grace_period_stops_all_containers_concurrently(pod: PodRig) -> No
 
 async def test_runtime_outage_is_waited_out(pod: PodRig) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     await pod.rig.server.stop()
-    work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
+    work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
     await asyncio.sleep(0.05)
     await pod.rig.server.start()
     assert (await work).result is Result.RERUN
@@ -197,9 +199,9 @@ async def test_crash_after_any_step_leaves_a_pod_that_kubelet_completes(
     pod: PodRig, calls: int, resolution: steps.Resolution
 ) -> None:
     intent = pod.intent()
-    materials = await pod.materials(intent)
-    await crash_after(pod, intent, materials=materials, calls=calls)
-    outcome = await pod.actuator().carry_out(intent, materials=None, resolution=resolution)
+    successor_specs = await pod.successor_specs(intent)
+    await crash_after(pod, intent, successor_specs=successor_specs, calls=calls)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=None, resolution=resolution)
     left = await pod.in_sandbox()
     if calls <= RESERVED and resolution is steps.Resolution.UNDO:
         assert outcome.result is Result.UNDONE
@@ -211,7 +213,7 @@ async def test_crash_after_any_step_leaves_a_pod_that_kubelet_completes(
 
 
 async def crash_after(
-    pod: PodRig, intent: intents.PodIntent, *, materials: Mapping[str, SuccessorSpec], calls: int
+    pod: PodRig, intent: intents.PodIntent, *, successor_specs: Mapping[str, SuccessorSpec], calls: int
 ) -> None:
     """Do the first ``calls`` steps of the plan, each a single call, then stop without cleanup."""
     cri = pod.rig.cri
@@ -224,12 +226,12 @@ async def crash_after(
                 exits[view.id] = reset.Exit(info.exit_code, info.finished_at)
         step = rerun.next_steps(intent, seen, known=reset.Known(exits=exits))[0]
         if step.name is not None and step.kind in (steps.StepKind.RESERVE, steps.StepKind.CREATE):
-            material = materials[step.name]
-            config = material.successor.config
+            successor_spec = successor_specs[step.name]
+            config = successor_spec.successor.config
             if step.attempt is not None:
                 config = reservations.config(config, attempt=step.attempt)
             await cri.create_container(
-                sandbox_id=intent.sandbox_id, config=config, sandbox_config=material.sandbox_config
+                sandbox_id=intent.sandbox_id, config=config, sandbox_config=successor_spec.sandbox_config
             )
         elif step.container is not None:
             if step.kind is steps.StepKind.REMOVE:

@@ -28,11 +28,11 @@ async def pod(rig: Rig) -> AsyncIterator[PodRig]:
 async def hold(pod: PodRig, name: str, *, attempt: int, restart: str) -> ContainerId:
     """Reserve a name as the restart of that id would."""
     intent = pod.intent(id=restart)
-    material = (await pod.materials(intent))[name]
+    successor_spec = (await pod.successor_specs(intent))[name]
     return await pod.rig.cri.create_container(
         sandbox_id=intent.sandbox_id,
-        config=reservations.config(material.successor.config, attempt=attempt),
-        sandbox_config=material.sandbox_config,
+        config=reservations.config(successor_spec.successor.config, attempt=attempt),
+        sandbox_config=successor_spec.sandbox_config,
     )
 
 
@@ -60,9 +60,9 @@ async def test_kubelet_starts_nothing_early_or_twice_during_init(rig: Rig) -> No
     may_end = asyncio.Event()
     async with pod_rig.made(rig, may_end=may_end) as pod:
         intent = pod.intent()
-        materials = await pod.materials(intent)
+        successor_specs = await pod.successor_specs(intent)
         async with pod.rig.watch.subscribe(POD.uid) as events:
-            work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
+            work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
             await pod.until_started("prepare", events)
         for name, attempt in itertools.product(pod_rig.ROLES, (1, 2)):
             with pytest.raises(errors.NameReserved):
@@ -74,10 +74,10 @@ async def test_kubelet_starts_nothing_early_or_twice_during_init(rig: Rig) -> No
 
 async def test_copy_names_are_reserved_until_kubelet_shows_containers_running(pod: PodRig) -> None:
     intent = pod.intent(created_at=time.time())
-    materials = await pod.materials(intent)
-    await pod.actuator().carry_out(intent, materials=materials)
+    successor_specs = await pod.successor_specs(intent)
+    await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert await pod.reserved() == COPIES
-    work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
+    work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
     await pod.kubelet_says_running("shipper", "trainer")
     await until_free(pod, "shipper", "trainer")
     assert await pod.reserved() == {("prepare", 2), ("logger", 2)}
@@ -94,10 +94,10 @@ async def until_free(pod: PodRig, *names: str) -> None:
 
 async def test_container_that_ends_soon_can_be_restarted_at_once(pod: PodRig) -> None:
     intent = pod.intent(created_at=time.time())
-    materials = await pod.materials(intent)
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
-    work = asyncio.create_task(pod.actuator().carry_out(intent, materials=materials))
-    pod.rig.server.runtime.exit(outcome.survivors["trainer"], exit_code=1)
+    successor_specs = await pod.successor_specs(intent)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
+    work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
+    pod.rig.server.runtime.exit(outcome.current["trainer"], exit_code=1)
     await until_free(pod, "trainer")
     await pod.kubelet_starts("trainer", attempt=2)
     await pod.kubelet_says_running(*LASTING)
@@ -107,16 +107,16 @@ async def test_container_that_ends_soon_can_be_restarted_at_once(pod: PodRig) ->
 
 async def test_silent_kubelet_does_not_keep_names_reserved(pod: PodRig) -> None:
     intent = pod.intent(created_at=time.time() - 61)
-    materials = await pod.materials(intent)
-    await pod.actuator().carry_out(intent, materials=materials)
-    assert (await pod.actuator().carry_out(intent, materials=materials)).result is Result.RERUN
+    successor_specs = await pod.successor_specs(intent)
+    await pod.actuator().carry_out(intent, successor_specs=successor_specs)
+    assert (await pod.actuator().carry_out(intent, successor_specs=successor_specs)).result is Result.RERUN
     assert await pod.reserved() == set()
 
 
 async def test_earlier_reservation_is_removed(pod: PodRig) -> None:
     await hold(pod, "trainer", attempt=1, restart="r0")
     intent = pod.intent()
-    outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent))
+    outcome = await pod.actuator().carry_out(intent, successor_specs=await pod.successor_specs(intent))
     assert outcome.result is Result.RERUN
     assert await pod.reserved() == COPIES
 
@@ -125,20 +125,20 @@ async def test_name_held_by_another_container_does_not_stop_rerun(pod: PodRig) -
     theirs = await pod.kubelet_starts("trainer", attempt=1, start=False)
     intent = pod.intent()
     with capture_logs() as said:
-        outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent))
+        outcome = await pod.actuator().carry_out(intent, successor_specs=await pod.successor_specs(intent))
     assert outcome.result is Result.RERUN
     assert "restart.not_reserved" in [entry["event"] for entry in said]
-    assert theirs not in outcome.survivors.values(), "it was out of turn"
+    assert theirs not in outcome.current.values(), "it was out of turn"
 
 
 async def test_second_run_of_an_init_container_is_reported(pod: PodRig) -> None:
     """Kubelet's garbage collector has removed the reservation at the moment it was needed."""
     intent = pod.intent()
-    materials = await pod.materials(intent)
-    await pod.actuator().carry_out(intent, materials=materials)
+    successor_specs = await pod.successor_specs(intent)
+    await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     await pod.kubelet_collects()
     await pod.kubelet_starts("prepare", attempt=2)
-    outcome = await pod.actuator().carry_out(intent, materials=materials)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.RERUN
     assert outcome.notes == ("init container prepare has run 2 times, because kubelet ran it, too",)
 
@@ -146,8 +146,8 @@ async def test_second_run_of_an_init_container_is_reported(pod: PodRig) -> None:
 async def test_init_container_repeated_after_failure_is_not_reported(rig: Rig) -> None:
     async with pod_rig.made(rig, exit_code=1) as pod:
         intent = pod.intent()
-        outcome = await pod.actuator().carry_out(intent, materials=await pod.materials(intent))
+        outcome = await pod.actuator().carry_out(intent, successor_specs=await pod.successor_specs(intent))
         assert (outcome.result, outcome.notes) == (Result.LEFT_TO_KUBELET, ())
         await pod.kubelet_starts("prepare", attempt=2)
-        again = await pod.actuator().carry_out(intent, materials=None)
+        again = await pod.actuator().carry_out(intent, successor_specs=None)
         assert again.notes == ()

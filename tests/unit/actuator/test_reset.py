@@ -91,7 +91,7 @@ async def test_container_started_by_kubelet_in_order_survives(pod: PodRig) -> No
             await pod.rig.cri.stop_container(made[name], grace=0)  # ends with 137 unless its own end was first
             pod.rig.server.runtime.containers[made[name]].exit_code = 0
     outcome = await pod.actuator().carry_out(intent)
-    assert outcome.survivors == made
+    assert outcome.current == made
 
 
 async def test_pre_stop_hooks_need_no_config(pod: PodRig) -> None:

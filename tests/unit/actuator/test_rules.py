@@ -49,7 +49,7 @@ async def test_replay_does_not_kill_the_successor(pod: PodRig) -> None:
     await pod.actuator().carry_out(by_rules(pod))
     theirs = await pod.kubelet_starts("trainer", attempt=1)
     outcome = await pod.actuator().carry_out(by_rules(pod))
-    assert (outcome.result, outcome.survivors) == (Result.TRIGGERED, {"trainer": theirs})
+    assert (outcome.result, outcome.current) == (Result.TRIGGERED, {"trainer": theirs})
 
 
 async def test_expired_intent_is_undone(pod: PodRig) -> None:

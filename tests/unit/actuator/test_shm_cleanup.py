@@ -11,7 +11,7 @@ import pytest
 
 from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.outcomes import Result
-from kubemend.agent.actuator.shm_cleanup import Patience, ShmCleaner, ShmCleanup
+from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup, Timeouts
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.shm import NotOurs, Place, Request
@@ -31,7 +31,7 @@ class FakeBroom:
     """Records when it was used: ``calls`` are the runtime's calls until then."""
 
     rig: Rig | None = None
-    patience: Patience = field(default_factory=lambda: Patience(others=60.0))
+    timeouts: Timeouts = field(default_factory=lambda: Timeouts(others=60.0))
     used: list[Place] = field(default_factory=list)
     calls: list[list[str]] = field(default_factory=list)
     held: list[bool] = field(default_factory=list)
@@ -45,56 +45,56 @@ class FakeBroom:
         return "7 files removed"
 
 
-def sweep(broom: FakeBroom, *places: Place | NotOurs, waits_for: tuple[str, ...] = ()) -> ShmCleanup:
-    return ShmCleanup(broom, Request(places or (PLACE,), waits_for))  # type: ignore[arg-type]
+def shm_cleanup(shm_cleaner: FakeBroom, *places: Place | NotOurs, waits_for: tuple[str, ...] = ()) -> ShmCleanup:
+    return ShmCleanup(shm_cleaner, Request(places or (PLACE,), waits_for))  # type: ignore[arg-type]
 
 
 async def test_repeated_start_cleans_once() -> None:
-    broom = FakeBroom()
-    made = sweep(broom, PLACE, PLACE)
+    shm_cleaner = FakeBroom()
+    made = shm_cleanup(shm_cleaner, PLACE, PLACE)
     for _ in range(3):
         await made.before_start("trainer", is_first=True)
-    assert broom.used == [PLACE]
+    assert shm_cleaner.used == [PLACE]
     assert made.note == "/dev/shm: 7 files removed"
 
 
 async def test_cleanup_waits_for_the_last_old_container() -> None:
-    broom = FakeBroom()
-    made = sweep(broom, waits_for=("a", "b"))
+    shm_cleaner = FakeBroom()
+    made = shm_cleanup(shm_cleaner, waits_for=("a", "b"))
     first = asyncio.create_task(made.before_start("a", is_first=True))
     await asyncio.sleep(0)
     assert not first.done()
-    assert broom.used == []
+    assert shm_cleaner.used == []
     await asyncio.gather(first, made.before_start("b", is_first=True))
-    assert broom.used == [PLACE]
+    assert shm_cleaner.used == [PLACE]
 
 
 async def test_cleanup_wait_times_out_and_cleans_nothing() -> None:
-    broom = FakeBroom(patience=Patience(others=0.01))
-    made = sweep(broom, waits_for=("a", "b"))
+    shm_cleaner = FakeBroom(timeouts=Timeouts(others=0.01))
+    made = shm_cleanup(shm_cleaner, waits_for=("a", "b"))
     await made.before_start("a", is_first=True)
     await made.before_start("b", is_first=True)
-    assert broom.used == []
+    assert shm_cleaner.used == []
     assert made.note == "/dev/shm: not emptied: b has not ended"
 
 
 async def test_files_of_kubelets_container_are_left() -> None:
-    broom = FakeBroom()
-    made = sweep(broom)
+    shm_cleaner = FakeBroom()
+    made = shm_cleanup(shm_cleaner)
     await made.before_start("trainer", is_first=False)
-    assert broom.used == []
+    assert shm_cleaner.used == []
     assert made.note == "/dev/shm: not emptied: kubelet's container has run already"
 
 
 async def test_directory_of_another_owner_is_left_with_a_reason() -> None:
-    broom = FakeBroom()
-    made = sweep(broom, NotOurs("it is the node's (hostIPC)"), PLACE)
+    shm_cleaner = FakeBroom()
+    made = shm_cleanup(shm_cleaner, NotOurs("it is the node's (hostIPC)"), PLACE)
     await made.before_start("trainer", is_first=True)
     assert made.note == "/dev/shm: not emptied: it is the node's (hostIPC); 7 files removed"
 
 
 async def test_skipped_cleanup_is_reported() -> None:
-    assert sweep(FakeBroom()).note == "/dev/shm: not emptied: the successor did not wait for it"
+    assert shm_cleanup(FakeBroom()).note == "/dev/shm: not emptied: the successor did not wait for it"
 
 
 RESERVES = "CreateContainer"  # a container that is never started
@@ -110,66 +110,70 @@ ORDERS = [
 async def test_swap_cleans_between_old_death_and_successor_run(
     rig: Rig, order: intents.SwapOrder, before: list[str]
 ) -> None:
-    broom = FakeBroom(rig)
+    shm_cleaner = FakeBroom(rig)
     intent = rig.intent(order=order)
     outcome = await rig.actuator().carry_out(
-        intent, material=await rig.material(intent), preparation=StartPreparation(sweep(broom))
+        intent, successor_spec=await rig.successor_spec(intent), preparation=StartPreparation(shm_cleanup(shm_cleaner))
     )
     assert outcome.result is Result.SWAPPED
-    assert broom.calls == [before]
-    assert broom.held == [order.starts_first], "a successor that was started is held until then"
+    assert shm_cleaner.calls == [before]
+    assert shm_cleaner.held == [order.starts_first], "a successor that was started is held until then"
     assert "clean" in outcome.phases
 
 
 async def test_container_that_ended_by_itself_is_cleaned_up(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
-    broom = FakeBroom(rig)
+    shm_cleaner = FakeBroom(rig)
     intent = rig.intent()
     await rig.actuator().carry_out(
-        intent, material=await rig.material(intent), preparation=StartPreparation(sweep(broom))
+        intent, successor_spec=await rig.successor_spec(intent), preparation=StartPreparation(shm_cleanup(shm_cleaner))
     )
-    assert broom.calls == [["CreateContainer"] * 2], "one of them only takes the next name"
+    assert shm_cleaner.calls == [["CreateContainer"] * 2], "one of them only takes the next name"
 
 
 async def test_nothing_is_cleaned_under_kubelets_container(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent = rig.intent()
-    broom = FakeBroom(rig)
-    material = await rig.material(intent)
+    shm_cleaner = FakeBroom(rig)
+    successor_spec = await rig.successor_spec(intent)
     await rig.kubelet_creates(attempt=1)
-    outcome = await rig.actuator().carry_out(intent, material=material, preparation=StartPreparation(sweep(broom)))
+    outcome = await rig.actuator().carry_out(
+        intent, successor_spec=successor_spec, preparation=StartPreparation(shm_cleanup(shm_cleaner))
+    )
     assert outcome.result is Result.ADOPTED
-    assert broom.used == []
+    assert shm_cleaner.used == []
 
 
 async def test_rerun_cleans_before_the_first_init_container(rig: Rig) -> None:
     async with pod_rig.made(rig) as pod:
-        broom = FakeBroom(rig)
+        shm_cleaner = FakeBroom(rig)
         intent = pod.intent()
-        materials = await pod.materials(intent)
+        successor_specs = await pod.successor_specs(intent)
         rig.server.calls.clear()
-        preparation = StartPreparation(sweep(broom))
-        outcome = await pod.actuator().carry_out(intent, materials=materials, preparation=preparation)
+        preparation = StartPreparation(shm_cleanup(shm_cleaner))
+        outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs, preparation=preparation)
         assert outcome.result is Result.RERUN
-        (before,) = broom.calls
+        (before,) = shm_cleaner.calls
         assert before.count("RemoveContainer") == len(pod_rig.ROLES), "all of the old have gone"
         assert "StartContainer" not in before
 
 
 async def test_rerun_begun_by_kubelet_cleans_nothing(rig: Rig) -> None:
     async with pod_rig.made(rig) as pod:
-        broom = FakeBroom(rig)
+        shm_cleaner = FakeBroom(rig)
         intent = pod.intent()
-        made = sweep(broom)
-        materials = await pod.materials(intent)
+        made = shm_cleanup(shm_cleaner)
+        successor_specs = await pod.successor_specs(intent)
         for container in pod.old.values():
             await rig.cri.remove_container(container)
         init = await pod.kubelet_starts("prepare", attempt=1)
         rig.server.runtime.exit(init, exit_code=0)
-        outcome = await pod.actuator().carry_out(intent, materials=materials, preparation=StartPreparation(made))
+        outcome = await pod.actuator().carry_out(
+            intent, successor_specs=successor_specs, preparation=StartPreparation(made)
+        )
         assert outcome.result is Result.RERUN
         assert [view.ref.name for view in await pod.containers() if view.state is ContainerState.RUNNING]
-        assert broom.used == []
+        assert shm_cleaner.used == []
         assert "kubelet's container has run already" in made.note
 
 
@@ -191,9 +195,9 @@ async def test_place_is_resolved_as_the_runtime_sees_it(socket_path: str, tmp_pa
     (tree.cgroups / "kubepods" / "pod1" / "cgroup.procs").touch()
     (tmp_path / "shm").mkdir()
     (tmp_path / "shm" / "old").touch()
-    broom = ShmCleaner(socket_path, calls=OwnThreads(), proc=tree.proc, cgroup_root=tree.cgroups)
-    assert await broom.empty(Place(str(tmp_path / "shm"), "/kubepods/pod1")) == "1 files removed (0.0 MiB)"
-    assert await broom.empty(PLACE) == f"not emptied: No such file or directory: {PLACE.directory}"
+    shm_cleaner = ShmCleaner(socket_path, calls=OwnThreads(), proc=tree.proc, cgroup_root=tree.cgroups)
+    assert await shm_cleaner.empty(Place(str(tmp_path / "shm"), "/kubepods/pod1")) == "1 files removed (0.0 MiB)"
+    assert await shm_cleaner.empty(PLACE) == f"not emptied: No such file or directory: {PLACE.directory}"
 
 
 async def test_nothing_is_emptied_without_a_runtime() -> None:
@@ -212,18 +216,18 @@ async def test_hanging_cleanup_is_abandoned(socket_path: str, tmp_path: Path) ->
     (tmp_path / "shm" / "old").touch()
     place = Place(str(tmp_path / "shm"), "/kubepods/pod1")
     async with SideProcess("under test", cgroup_root=tmp_path) as calls:
-        broom = ShmCleaner(
-            socket_path, calls=calls, proc=tree.proc, cgroup_root=tree.cgroups, patience=Patience(work=3.0)
+        shm_cleaner = ShmCleaner(
+            socket_path, calls=calls, proc=tree.proc, cgroup_root=tree.cgroups, timeouts=Timeouts(work=3.0)
         )
         await calls.call(os.getpid, who="nobody", timeout=60.0)  # the worker process runs
         with hanging_fs.mounted(tmp_path / "mnt"):
             tree.opens(7, tmp_path / "mnt" / "file")
-            assert await broom.empty(place) == "not emptied within 3 s"
-            assert await broom.empty(place) == "not emptied: an earlier call has not returned yet"
+            assert await shm_cleaner.empty(place) == "not emptied within 3 s"
+            assert await shm_cleaner.empty(place) == "not emptied: an earlier call has not returned yet"
             (tmp_path / "other").mkdir()
             (tmp_path / "other" / "old").touch()
             (tree.cgroups / "kubepods" / "pod2").mkdir()
             (tree.cgroups / "kubepods" / "pod2" / "cgroup.procs").touch()
             other = Place(str(tmp_path / "other"), "/kubepods/pod2")
-            assert await broom.empty(other) == "1 files removed (0.0 MiB)", "another pod's cleanup continues"
+            assert await shm_cleaner.empty(other) == "1 files removed (0.0 MiB)", "another pod's cleanup continues"
         assert (tmp_path / "shm" / "old").exists()

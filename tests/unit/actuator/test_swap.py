@@ -62,32 +62,32 @@ def changes(rig: Rig) -> list[str]:
 )
 async def test_swap_makes_its_calls_in_safe_order(rig: Rig, order: intents.SwapOrder, expected: list[str]) -> None:
     intent = rig.intent(order=order)
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.SWAPPED
     assert changes(rig) == expected
-    (survivor,) = await rig.running()
-    assert (survivor.id, survivor.attempt, survivor.restart_id) == (outcome.survivors["trainer"], 1, "r1")
+    (current,) = await rig.running()
+    assert (current.id, current.attempt, current.restart_id) == (outcome.current["trainer"], 1, "r1")
     assert set(outcome.phases) == {"stop", "create", "start", "confirm"}
 
 
 async def test_host_files_are_as_kubelet_would_leave_them(rig: Rig) -> None:
     intent = rig.intent()
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert rig.termination_log.read_text() == LAST_WORDS, "kubelet reads it after the swap"
-    own = termination_log_of(rig, outcome.survivors["trainer"])
+    own = termination_log_of(rig, outcome.current["trainer"])
     assert own != rig.termination_log
     assert own.parent == rig.termination_logs
     assert (own.read_text(), stat.S_IMODE(own.stat().st_mode)) == ("", 0o666)
     (link,) = rig.links.iterdir()
-    assert link.name == f"trainer-0_default_trainer-{outcome.survivors['trainer']}.log"
+    assert link.name == f"trainer-0_default_trainer-{outcome.current['trainer']}.log"
     assert link.resolve() == rig.directory / "logs" / "trainer" / "1.log"
 
 
 async def test_undone_swap_leaves_no_termination_log(rig: Rig) -> None:
     intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.UNDONE
     assert list(rig.termination_logs.iterdir()) == [rig.termination_log]
 
@@ -99,9 +99,9 @@ async def test_unwritable_termination_log_makes_successor_use_the_old_one(
     rig.termination_logs.rename(elsewhere)
     rig.termination_logs.symlink_to(elsewhere)
     intent = rig.intent()
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.SWAPPED
-    assert termination_log_of(rig, outcome.survivors["trainer"]) == rig.termination_log
+    assert termination_log_of(rig, outcome.current["trainer"]) == rig.termination_log
     assert {path.name: path.read_text() for path in elsewhere.iterdir()} == {rig.termination_log.name: LAST_WORDS}
 
 
@@ -115,8 +115,8 @@ async def test_file_mounted_by_pod_at_termination_path_is_never_written(rig: Rig
     kubelets = config.mounts.pop()
     config.mounts.extend([theirs, kubelets])
     intent = rig.intent()
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
-    made = rig.server.runtime.containers[outcome.survivors["trainer"]].config
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
+    made = rig.server.runtime.containers[outcome.current["trainer"]].config
     assert outcome.result is Result.SWAPPED
     assert precious.read_text() == "of the node"
     assert made.mounts[0] == theirs
@@ -125,10 +125,10 @@ async def test_file_mounted_by_pod_at_termination_path_is_never_written(rig: Rig
 
 async def test_second_attempt_reuses_the_termination_log(rig: Rig) -> None:
     intent = rig.intent()
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=2)
-    outcome = await rig.actuator().carry_out(intent, material=material)
-    own = termination_log_of(rig, outcome.survivors["trainer"])
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
+    own = termination_log_of(rig, outcome.current["trainer"])
     assert set(rig.termination_logs.iterdir()) == {rig.termination_log, own}
 
 
@@ -139,10 +139,10 @@ async def test_any_call_error_ends_in_one_running_container(
     rig: Rig, method: str, code: grpc.StatusCode, order: intents.SwapOrder
 ) -> None:
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     seen = await rig.containers()
     rig.server.fail(method, code)
-    outcome = await rig.actuator().carry_out(intent, material=material, seen=seen)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, seen=seen)
     assert outcome.result is Result.SWAPPED
     assert len(await rig.running()) == 1
 
@@ -150,9 +150,9 @@ async def test_any_call_error_ends_in_one_running_container(
 @BOTH_ORDERS
 async def test_permanent_create_failure_leaves_nothing_waiting(rig: Rig, order: intents.SwapOrder) -> None:
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.FAILED
     assert "no space left" in outcome.detail
     states = [view.state for view in await rig.containers()]
@@ -162,20 +162,20 @@ async def test_permanent_create_failure_leaves_nothing_waiting(rig: Rig, order: 
 
 async def test_kubelets_container_is_adopted_if_it_won_the_name(rig: Rig) -> None:
     intent = rig.intent()
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     seen = await rig.containers()
     theirs = await rig.kubelet_creates(attempt=1)
     rig.server.calls.clear()
-    outcome = await rig.actuator().carry_out(intent, material=material, seen=seen)
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, seen=seen)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert [view.id for view in await rig.running()] == [theirs]
 
 
 async def test_crio_lets_a_call_wait_whose_name_kubelet_has_taken(rig: Rig) -> None:
     intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
-    material = await crio_material(rig, intent)
+    successor_spec = await crio_material(rig, intent)
     rig.server.delay("CreateContainer", 60.0)
-    swapping = asyncio.create_task(rig.actuator().carry_out(intent, material=material))
+    swapping = asyncio.create_task(rig.actuator().carry_out(intent, successor_spec=successor_spec))
     await eventually.true(lambda: "CreateContainer" in rig.server.called())
     request = api_pb2.CreateContainerRequest(
         pod_sandbox_id=rig.sandbox_id, config=rig.config(attempt=1), sandbox_config=rig.sandbox_config
@@ -183,27 +183,27 @@ async def test_crio_lets_a_call_wait_whose_name_kubelet_has_taken(rig: Rig) -> N
     theirs = rig.server.runtime.create_container(request).container_id
     rig.server.runtime.start_container(api_pb2.StartContainerRequest(container_id=theirs))
     outcome = await swapping
-    assert (outcome.result, outcome.survivors[TARGET.name]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current[TARGET.name]) == (Result.ADOPTED, theirs)
 
 
 async def crio_material(rig: Rig, intent: intents.Intent) -> SuccessorSpec:
-    """Return the material of a swap on CRI-O, where the config was rebuilt."""
+    """Return the successor_spec of a swap on CRI-O, where the config was rebuilt."""
     rig.server.runtime.behaviour.is_crio = True
     info = await rig.cri.container_status(rig.old)
     assert info.spec is not None
-    return await rig.material(intent, original=likeness.Original(info.id, info.spec))
+    return await rig.successor_spec(intent, original=likeness.Original(info.id, info.spec))
 
 
 @pytest.mark.parametrize("is_dying", [False, True], ids=["has-ended", "is-dying"])
 async def test_crio_is_not_asked_for_a_successor_that_kubelet_creates(rig: Rig, is_dying: bool) -> None:
     standbys = rig.standbys = Standbys(rig.server.runtime, rig.old, dying=is_dying)
     intent = rig.intent(order=intents.SwapOrder.START_ELSE_CREATE_FIRST)
-    material = await crio_material(rig, intent)
+    successor_spec = await crio_material(rig, intent)
     if not is_dying:
         await rig.cri.stop_container(rig.old, grace=0)
     rig.server.calls.clear()
     actuator = SwapActuator(replace(rig.tools(), kubelet_creates=lambda container: container == TARGET))
-    swapping = asyncio.create_task(actuator.carry_out(intent, material=material))
+    swapping = asyncio.create_task(actuator.carry_out(intent, successor_spec=successor_spec))
     if is_dying:
         await eventually.true(lambda: "frozen" in standbys.story)
         await rig.cri.stop_container(rig.old, grace=0)
@@ -211,7 +211,7 @@ async def test_crio_is_not_asked_for_a_successor_that_kubelet_creates(rig: Rig, 
     assert "CreateContainer" not in rig.server.called()
     theirs = await rig.kubelet_creates(attempt=1)
     outcome = await swapping
-    assert (outcome.result, outcome.survivors[TARGET.name]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current[TARGET.name]) == (Result.ADOPTED, theirs)
     assert rig.server.called().count("CreateContainer") == 1
 
 
@@ -221,43 +221,43 @@ async def test_crio_is_asked_for_a_successor_that_kubelet_does_not_create(
 ) -> None:
     monkeypatch.setattr(swap, "KUBELETS_TURN", 0.05)
     intent = rig.intent(order=intents.SwapOrder.START_ELSE_CREATE_FIRST)
-    material = await crio_material(rig, intent)
+    successor_spec = await crio_material(rig, intent)
     await rig.cri.stop_container(rig.old, grace=0)
     actuator = SwapActuator(replace(rig.tools(), kubelet_creates=lambda _: kubelet_creates))
-    outcome = await actuator.carry_out(intent, material=material)
+    outcome = await actuator.carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
 
 
 async def test_kubelets_unstarted_container_is_waited_for(rig: Rig) -> None:
     intent = rig.intent()
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     theirs = await rig.kubelet_creates(attempt=1, start=False)
-    work = asyncio.create_task(rig.actuator().carry_out(intent, material=material))
+    work = asyncio.create_task(rig.actuator().carry_out(intent, successor_spec=successor_spec))
     async with rig.watch.subscribe(TARGET.pod.uid) as events:
         while (await events.get()).container.id != rig.old:
             pass  # the swap has stopped the old container and now waits
     await rig.cri.start_container(theirs)
     outcome = await work
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
 
 
 async def test_kubemends_duplicate_is_removed(rig: Rig) -> None:
     intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
     actuator = rig.actuator()
-    await actuator.carry_out(intent, material=await rig.material(intent))
+    await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
     await actuator.give_back(intent)
     theirs = await rig.kubelet_creates(attempt=2)
-    outcome = await rig.actuator().carry_out(intent, material=None)
-    assert (outcome.result, outcome.survivors["trainer"]) == (Result.ADOPTED, theirs)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=None)
+    assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert [view.id for view in await rig.running()] == [theirs]
     assert not [view for view in await rig.containers() if view.restart_id == intent.id]
 
 
 async def test_kill_without_effect_is_reported_and_removes_the_successor(rig: Rig) -> None:
     intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.STUCK
     assert changes(rig) == [RESERVES, "CreateContainer", "StopContainer", "StopContainer", "RemoveContainer"]
     assert [(view.id, view.state) for view in await rig.containers()] == [(rig.old, ContainerState.RUNNING)]
@@ -266,9 +266,9 @@ async def test_kill_without_effect_is_reported_and_removes_the_successor(rig: Ri
 @BOTH_ORDERS
 async def test_runtime_outage_is_waited_out(rig: Rig, order: intents.SwapOrder) -> None:
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     await rig.server.stop()
-    work = asyncio.create_task(rig.actuator().carry_out(intent, material=material, seen=_before(rig)))
+    work = asyncio.create_task(rig.actuator().carry_out(intent, successor_spec=successor_spec, seen=_before(rig)))
     await asyncio.sleep(0.05)
     await rig.server.start()
     assert (await work).result is Result.SWAPPED
@@ -281,9 +281,9 @@ def _before(rig: Rig) -> tuple[Any, ...]:
 
 async def test_permanent_runtime_outage_leaves_the_intent_unfinished(rig: Rig) -> None:
     intent = rig.intent()
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     await rig.server.stop()
-    outcome = await rig.actuator(time_limit=0.2).carry_out(intent, material=material)
+    outcome = await rig.actuator(time_limit=0.2).carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.UNFINISHED
     await rig.server.start()
 
@@ -295,16 +295,16 @@ async def test_crash_after_any_call_is_completed_or_undone(
     rig: Rig, order: intents.SwapOrder, calls: int, resolution: steps.Resolution
 ) -> None:
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.calls.clear()
-    await crash_after(rig, intent, material=material, calls=calls)
-    outcome = await rig.actuator().carry_out(intent, material=material, resolution=resolution)
+    await crash_after(rig, intent, successor_spec=successor_spec, calls=calls)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, resolution=resolution)
     assert outcome.result in (Result.SWAPPED, Result.UNDONE)
     assert len(await rig.running()) == 1
     assert not [view for view in await rig.containers() if view.state is ContainerState.CREATED]
 
 
-async def crash_after(rig: Rig, intent: intents.Intent, *, material: Any, calls: int) -> None:
+async def crash_after(rig: Rig, intent: intents.Intent, *, successor_spec: Any, calls: int) -> None:
     """Do the first ``calls`` steps of the plan, then stop without cleanup."""
     for _ in range(calls):
         step = swap.next_step(intent, await rig.containers())
@@ -314,8 +314,8 @@ async def crash_after(rig: Rig, intent: intents.Intent, *, material: Any, calls:
             case steps.StepKind.CREATE:
                 await rig.cri.create_container(
                     sandbox_id=intent.sandbox_id,
-                    config=material.successor.config,
-                    sandbox_config=material.sandbox_config,
+                    config=successor_spec.successor.config,
+                    sandbox_config=successor_spec.sandbox_config,
                 )
             case steps.StepKind.START:
                 assert step.container is not None
@@ -324,8 +324,8 @@ async def crash_after(rig: Rig, intent: intents.Intent, *, material: Any, calls:
 
 async def test_post_start_hook_runs_in_the_successor(rig: Rig) -> None:
     intent = rig.intent()
-    material = await rig.material(intent, post_start=ExecHook(("touch", "/ready")))
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    successor_spec = await rig.successor_spec(intent, post_start=ExecHook(("touch", "/ready")))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
     (call,) = [call for call in rig.server.calls if call.method == "ExecSync"]
     assert list(call.request.cmd) == ["touch", "/ready"]  # type: ignore[attr-defined]
@@ -333,40 +333,40 @@ async def test_post_start_hook_runs_in_the_successor(rig: Rig) -> None:
 
 async def test_failed_post_start_hook_stops_the_successor(rig: Rig) -> None:
     intent = rig.intent()
-    material = await rig.material(intent, post_start=UnsupportedHook("tcpSocket cannot be run"))
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    successor_spec = await rig.successor_spec(intent, post_start=UnsupportedHook("tcpSocket cannot be run"))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SUCCESSOR_EXITED
     assert "tcpSocket" in outcome.detail
 
 
 async def test_failed_post_start_hook_never_fails_a_never_pod(rig: Rig) -> None:
     intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
-    material = await rig.material(intent, post_start=UnsupportedHook("tcpSocket cannot be run"))
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    successor_spec = await rig.successor_spec(intent, post_start=UnsupportedHook("tcpSocket cannot be run"))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
     assert "tcpSocket" in outcome.detail
 
 
 async def test_grace_period_runs_pre_stop_then_sends_sigterm(rig: Rig) -> None:
     intent = rig.intent(grace_seconds=5.0)
-    material = await rig.material(intent, pre_stop_hook=PreStopHook(ExecHook(("sync",))))
-    await rig.actuator().carry_out(intent, material=material)
+    successor_spec = await rig.successor_spec(intent, pre_stop_hook=PreStopHook(ExecHook(("sync",))))
+    await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     called = [method for method in rig.server.called() if method in ("ExecSync", "StopContainer")]
     assert called == ["ExecSync", "StopContainer"]
 
 
 async def test_pre_stop_is_skipped_without_grace_period(rig: Rig) -> None:
     intent = rig.intent()
-    material = await rig.material(intent, pre_stop_hook=PreStopHook(ExecHook(("sync",))))
-    await rig.actuator().carry_out(intent, material=material)
+    successor_spec = await rig.successor_spec(intent, pre_stop_hook=PreStopHook(ExecHook(("sync",))))
+    await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert "ExecSync" not in rig.server.called()
 
 
 async def test_pre_stop_uses_up_the_grace_period(rig: Rig) -> None:
     intent = rig.intent(grace_seconds=4.0)
     rig.server.delay("ExecSync", 1.1)
-    material = await rig.material(intent, pre_stop_hook=PreStopHook(ExecHook(("sync",))))
-    await rig.actuator().carry_out(intent, material=material)
+    successor_spec = await rig.successor_spec(intent, pre_stop_hook=PreStopHook(ExecHook(("sync",))))
+    await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     (stop,) = [call.request for call in rig.server.calls if call.method == "StopContainer"]
     assert stop.timeout == 3  # type: ignore[attr-defined]  # 2.9 s, in whole seconds as CRI has it
 
@@ -375,8 +375,8 @@ async def test_pre_stop_uses_up_the_grace_period(rig: Rig) -> None:
 async def test_failed_or_slow_pre_stop_does_not_prevent_the_stop(rig: Rig, hook: Hook) -> None:
     intent = rig.intent(grace_seconds=0.5)
     rig.server.fail("ExecSync", grpc.StatusCode.INTERNAL)
-    material = await rig.material(intent, pre_stop_hook=PreStopHook(hook))
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    successor_spec = await rig.successor_spec(intent, pre_stop_hook=PreStopHook(hook))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
 
 
@@ -392,7 +392,7 @@ def standbys(rig: Rig) -> Standbys:
 @STARTS_FIRST
 async def test_standby_successor_runs_once_the_old_container_is_dead(rig: Rig, order: intents.SwapOrder) -> None:
     intent = rig.intent(order=order)
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.SWAPPED
     assert standbys(rig).story == ["frozen", "prepared", "released"]
 
@@ -413,7 +413,7 @@ async def test_old_container_of_a_round_is_killed_before_the_runtime_stops_it(
         calls.extend(rig.server.called())
 
     holding.on_dead = note
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent), holding=holding)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent), holding=holding)
     assert outcome.result is Result.SWAPPED
     assert "StopContainer" in rig.server.called()
     assert [each.has_started for each in dead] == ([] if slow else [True])
@@ -425,7 +425,7 @@ async def test_old_container_of_a_round_is_killed_before_the_runtime_stops_it(
 async def test_unholdable_successor_is_removed_and_the_old_container_continues(rig: Rig) -> None:
     standbys(rig).refusal = "no fanotify"
     intent = rig.intent(order=START_FIRST)
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert (outcome.result, outcome.detail) == (Result.UNDONE, "no fanotify")
     assert [view.id for view in await rig.containers()] == [rig.old]
     assert [view.id for view in await rig.running()] == [rig.old]
@@ -435,7 +435,7 @@ async def test_unholdable_successor_is_removed_and_the_old_container_continues(r
 async def test_unholdable_successor_falls_back_to_stop_first_if_safe(rig: Rig, order: intents.SwapOrder) -> None:
     standbys(rig).refusal = "no fanotify"
     intent = rig.intent(order=order)
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.SWAPPED
     assert changes(rig) == [RESERVES, "CreateContainer", "StopContainer", "StartContainer"]
     assert len(await rig.running()) == 1
@@ -446,7 +446,7 @@ async def test_unstartable_successor_leaves_the_old_container_running(rig: Rig, 
     """Containerd counts a failed start as the container's exit."""
     rig.server.runtime.behaviour.start_fails = True
     intent = rig.intent(order=order)
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.FAILED
     assert "cannot start" in outcome.detail
     assert "StopContainer" not in changes(rig)
@@ -458,21 +458,21 @@ async def test_unstartable_successor_leaves_the_old_container_running(rig: Rig, 
 async def test_failed_start_is_retried_with_another_successor(rig: Rig, order: intents.SwapOrder) -> None:
     rig.server.runtime.behaviour.start_fails = True
     intent = rig.intent(order=order)
-    work = asyncio.create_task(rig.actuator().carry_out(intent, material=await rig.material(intent)))
+    work = asyncio.create_task(rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent)))
     async with rig.watch.subscribe(TARGET.pod.uid) as events:
         while (await events.get()).kind is not EventKind.DELETED:
             pass  # the one that could not be started is removed
     rig.server.runtime.behaviour.start_fails = False
     assert (await work).result is Result.SWAPPED
-    (survivor,) = await rig.running()
-    assert (survivor.attempt, survivor.restart_id) == (1, intent.id)
+    (current,) = await rig.running()
+    assert (current.attempt, current.restart_id) == (1, intent.id)
 
 
 @STARTS_FIRST
 async def test_post_start_of_held_successor_waits_for_release(rig: Rig, order: intents.SwapOrder) -> None:
     intent = rig.intent(order=order)
-    material = await rig.material(intent, post_start=ExecHook(("true",)))
-    await rig.actuator().carry_out(intent, material=material)
+    successor_spec = await rig.successor_spec(intent, post_start=ExecHook(("true",)))
+    await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     called = [method for method in rig.server.called() if method in (*CHANGES, "ExecSync")]
     assert called == ["CreateContainer", "StartContainer", "StopContainer", "ExecSync"]
 
@@ -481,21 +481,21 @@ async def test_post_start_of_held_successor_waits_for_release(rig: Rig, order: i
 async def test_failing_stop_keeps_successor_and_kills_old_by_cgroup(rig: Rig, order: intents.SwapOrder) -> None:
     """Once both exist there is no way back: kubelet would see the successor's exit."""
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
-    outcome = await rig.actuator(time_limit=0.5).carry_out(intent, material=material)
+    outcome = await rig.actuator(time_limit=0.5).carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.UNFINISHED
     assert standbys(rig).story == ["frozen", "prepared", "killed", "released"]
-    (survivor,) = await rig.running()
-    assert survivor.restart_id == intent.id
+    (current,) = await rig.running()
+    assert current.restart_id == intent.id
 
 
 @STARTS_FIRST
 async def test_unkillable_old_container_removes_the_held_successor(rig: Rig, order: intents.SwapOrder) -> None:
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.STUCK
     assert [view.id for view in await rig.running()] == [rig.old]
 
@@ -505,9 +505,9 @@ async def test_lost_start_answer_keeps_the_old_container_frozen_until_listed(
     rig: Rig, order: intents.SwapOrder
 ) -> None:
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StartContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
     assert "thawed" not in standbys(rig).story
 
@@ -516,9 +516,9 @@ async def test_lost_start_answer_keeps_the_old_container_frozen_until_listed(
 async def test_old_container_is_frozen_before_its_successor_is_created(rig: Rig, order: intents.SwapOrder) -> None:
     """Otherwise kubelet's copy and the old one would both run if the agent died there."""
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=100)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.FAILED
     assert standbys(rig).story[0] == "frozen"
     assert "thawed" in standbys(rig).story, "nothing is left next to it"
@@ -526,24 +526,24 @@ async def test_old_container_is_frozen_before_its_successor_is_created(rig: Rig,
 
 async def test_container_stopped_before_create_is_not_frozen(rig: Rig) -> None:
     intent = rig.intent(order=intents.SwapOrder.STOP_FIRST)
-    await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert standbys(rig).story == []
 
 
 async def test_unfreezable_container_gets_a_successor_while_running(rig: Rig) -> None:
     standbys(rig).refusal = "no cgroup version 2"
     intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST)
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.SWAPPED
 
 
 @STARTS_FIRST
 async def test_old_container_that_ends_during_the_swap_needs_no_hold(rig: Rig, order: intents.SwapOrder) -> None:
     intent = rig.intent(order=order)
-    material, seen = await rig.material(intent), await rig.containers()
+    successor_spec, seen = await rig.successor_spec(intent), await rig.containers()
     rig.server.runtime.exit(rig.old, exit_code=1)
     standbys(rig).gone = True
-    outcome = await rig.actuator().carry_out(intent, material=material, seen=seen)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, seen=seen)
     assert outcome.result is Result.SWAPPED
     assert changes(rig) == [RESERVES, "CreateContainer", "StartContainer"]
 
@@ -554,7 +554,7 @@ async def test_swap_waits_for_the_runtime_to_show_that_the_old_process_is_gone(
 ) -> None:
     """Otherwise a lone Never container would lose the successor that is to replace it."""
     intent = rig.intent(order=order)
-    material, list_containers = await rig.material(intent), rig.cri.list_containers
+    successor_spec, list_containers = await rig.successor_spec(intent), rig.cri.list_containers
     standbys(rig).gone = True
 
     async def exits_after_the_listing(**of: Any) -> tuple[ContainerSummary, ...]:
@@ -564,7 +564,7 @@ async def test_swap_waits_for_the_runtime_to_show_that_the_old_process_is_gone(
         return views
 
     monkeypatch.setattr(rig.cri, "list_containers", exits_after_the_listing)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
     assert changes(rig) == [RESERVES, "CreateContainer", "StartContainer"]
 
@@ -574,9 +574,9 @@ async def test_failing_stop_leaves_no_successor_waiting(rig: Rig, order: intents
     if order.starts_first:
         return
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is (Result.FAILED if order is intents.SwapOrder.STOP_FIRST else Result.UNDONE)
     assert [(view.id, view.state) for view in await rig.containers()] == [(rig.old, ContainerState.RUNNING)]
 
@@ -586,7 +586,7 @@ async def test_undone_replay_thaws_the_old_container(rig: Rig, order: intents.Sw
     intent = rig.intent(order=order)
     standbys(rig).frozen = True  # by an agent that died then
     outcome = await rig.actuator().carry_out(
-        intent, material=await rig.material(intent), resolution=steps.Resolution.UNDO
+        intent, successor_spec=await rig.successor_spec(intent), resolution=steps.Resolution.UNDO
     )
     assert outcome.result is Result.UNDONE
     assert not standbys(rig).frozen
@@ -599,9 +599,9 @@ async def test_stop_timeout_of_hanging_runtime_undoes_nothing(
 ) -> None:
     """The old container may die a moment later: without its successor the pod would fail."""
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, carried_out=carried_out)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
     assert "RemoveContainer" not in changes(rig)
     assert len(await rig.running()) == 1
@@ -614,7 +614,7 @@ IMPORTED = overlap.note("trainer", None)
 async def test_successor_imports_while_the_old_container_is_stopped(rig: Rig, order: intents.SwapOrder) -> None:
     intent = rig.intent(order=order)
     outcome = await rig.actuator().carry_out(
-        intent, material=await rig.material(intent, overlap_request=overlap.Request())
+        intent, successor_spec=await rig.successor_spec(intent, overlap_request=overlap.Request())
     )
     assert (outcome.result, outcome.notes) == (Result.SWAPPED, (IMPORTED,))
     assert standbys(rig).story == ["frozen", "prepared", "imports", "released", "driver released"]
@@ -626,7 +626,7 @@ async def test_importing_successor_waits_for_the_devices_of_the_dead_one(rig: Ri
     gates = ShutGates()
     actuator = SwapActuator(replace(rig.tools(), gates=gates))
     work = asyncio.create_task(
-        actuator.carry_out(intent, material=await rig.material(intent, overlap_request=overlap.Request()))
+        actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent, overlap_request=overlap.Request()))
     )
     await gates.reached.wait()
     assert standbys(rig).story == ["frozen", "prepared", "imports", "released"]
@@ -666,10 +666,10 @@ async def test_wait_for_the_devices_after_a_lost_answer_is_not_counted_twice(
     rig: Rig, order: intents.SwapOrder
 ) -> None:
     intent = rig.intent(order=order)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True)
     actuator = SwapActuator(replace(rig.tools(), gates=SlowGates()))
-    outcome = await actuator.carry_out(intent, material=material)
+    outcome = await actuator.carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
     assert outcome.phases["device"] >= 0.1
     assert min(outcome.phases.values()) >= 0.0
@@ -677,7 +677,7 @@ async def test_wait_for_the_devices_after_a_lost_answer_is_not_counted_twice(
 
 async def test_pod_without_the_wish_imports_nothing_early(rig: Rig) -> None:
     intent = rig.intent(order=START_FIRST)
-    outcome = await rig.actuator().carry_out(intent, material=await rig.material(intent))
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.notes == ()
     assert "imports" not in standbys(rig).story
 
@@ -687,7 +687,7 @@ async def test_successor_that_cannot_be_held_at_its_driver_stays_held(rig: Rig, 
     standbys(rig).not_overlapped = obstacle
     intent = rig.intent(order=START_FIRST)
     outcome = await rig.actuator().carry_out(
-        intent, material=await rig.material(intent, overlap_request=overlap.Request())
+        intent, successor_spec=await rig.successor_spec(intent, overlap_request=overlap.Request())
     )
     assert (outcome.result, outcome.notes) == (Result.SWAPPED, (overlap.note("trainer", obstacle),))
     assert standbys(rig).story == ["frozen", "prepared", "released"]
@@ -696,8 +696,8 @@ async def test_successor_that_cannot_be_held_at_its_driver_stays_held(rig: Rig, 
 async def test_successor_of_a_round_imports_nothing_early(rig: Rig) -> None:
     intent = rig.intent(order=START_FIRST)
     holding = HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"})
-    material = await rig.material(intent, overlap_request=overlap.Request())
-    outcome = await rig.actuator().carry_out(intent, material=material, holding=holding)
+    successor_spec = await rig.successor_spec(intent, overlap_request=overlap.Request())
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, holding=holding)
     assert outcome.notes == (overlap.note("trainer", overlap.Obstacle.IN_ROUND),)
     assert "imports" not in standbys(rig).story
     holding.release()
@@ -706,7 +706,7 @@ async def test_successor_of_a_round_imports_nothing_early(rig: Rig) -> None:
 async def test_successor_that_is_not_started_beside_the_old_one_imports_nothing_early(rig: Rig) -> None:
     intent = rig.intent(order=intents.SwapOrder.STOP_FIRST)
     outcome = await rig.actuator().carry_out(
-        intent, material=await rig.material(intent, overlap_request=overlap.Request())
+        intent, successor_spec=await rig.successor_spec(intent, overlap_request=overlap.Request())
     )
     assert outcome.notes == (overlap.note("trainer", overlap.Obstacle.NOT_BESIDE),)
 
@@ -719,7 +719,7 @@ async def test_internal_error_of_an_overlap_keeps_the_successor_held(rig: Rig, m
     intent = rig.intent(order=START_FIRST)
     counted = contained.count()
     outcome = await rig.actuator().carry_out(
-        intent, material=await rig.material(intent, overlap_request=overlap.Request())
+        intent, successor_spec=await rig.successor_spec(intent, overlap_request=overlap.Request())
     )
     assert outcome.notes == (overlap.note("trainer", overlap.Obstacle.INTERNAL_ERROR),)
     assert standbys(rig).story == ["frozen", "prepared", "released"]
@@ -728,26 +728,26 @@ async def test_internal_error_of_an_overlap_keeps_the_successor_held(rig: Rig, m
 
 async def test_end_of_a_container_that_has_ended_is_overlapped_by_nothing(rig: Rig) -> None:
     intent = rig.intent(order=START_FIRST)
-    material = await rig.material(intent, overlap_request=overlap.Request())
+    successor_spec = await rig.successor_spec(intent, overlap_request=overlap.Request())
     rig.server.runtime.exit(rig.old, exit_code=1)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert (outcome.result, outcome.notes) == (Result.SWAPPED, ())
 
 
 async def test_importing_successor_of_an_unkillable_container_is_removed(rig: Rig) -> None:
     intent = rig.intent(order=START_FIRST)
-    material = await rig.material(intent, overlap_request=overlap.Request())
+    successor_spec = await rig.successor_spec(intent, overlap_request=overlap.Request())
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.STUCK
     assert [view.id for view in await rig.running()] == [rig.old]
 
 
 async def test_failing_stop_of_an_overlapped_container_kills_it_before_the_driver_is_released(rig: Rig) -> None:
     intent = rig.intent(order=START_FIRST)
-    material = await rig.material(intent, overlap_request=overlap.Request())
+    successor_spec = await rig.successor_spec(intent, overlap_request=overlap.Request())
     rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
-    outcome = await rig.actuator(time_limit=0.5).carry_out(intent, material=material)
+    outcome = await rig.actuator(time_limit=0.5).carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.UNFINISHED
     assert standbys(rig).story[-2:] == ["killed", "driver released"]
 
@@ -757,7 +757,7 @@ async def test_successor_that_dies_of_its_imports_is_left_to_kubelet(rig: Rig) -
     gates = ShutGates()
     actuator = SwapActuator(replace(rig.tools(), gates=gates))
     work = asyncio.create_task(
-        actuator.carry_out(intent, material=await rig.material(intent, overlap_request=overlap.Request()))
+        actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent, overlap_request=overlap.Request()))
     )
     await gates.reached.wait()
     (importing,) = await rig.running()
@@ -769,9 +769,9 @@ async def test_successor_that_dies_of_its_imports_is_left_to_kubelet(rig: Rig) -
 
 async def test_lost_start_answer_overlaps_once(rig: Rig) -> None:
     intent = rig.intent(order=START_FIRST)
-    material = await rig.material(intent, overlap_request=overlap.Request())
+    successor_spec = await rig.successor_spec(intent, overlap_request=overlap.Request())
     rig.server.fail("StartContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True)
-    outcome = await rig.actuator().carry_out(intent, material=material)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert (outcome.result, outcome.notes) == (Result.SWAPPED, (IMPORTED,))
     assert standbys(rig).story.count("imports") == 1
 
@@ -784,9 +784,9 @@ async def test_interrupted_overlap_is_completed_or_undone(
 ) -> None:
     """The kernel has released what the dead agent held; the successor may be anywhere in its program."""
     intent = rig.intent(order=order)
-    material = await rig.material(intent, overlap_request=overlap.Request())
-    await crash_after(rig, intent, material=material, calls=calls)
-    outcome = await rig.actuator().carry_out(intent, material=material, resolution=resolution)
+    successor_spec = await rig.successor_spec(intent, overlap_request=overlap.Request())
+    await crash_after(rig, intent, successor_spec=successor_spec, calls=calls)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, resolution=resolution)
     assert outcome.result in (Result.SWAPPED, Result.UNDONE)
     assert len(await rig.running()) == 1
     assert not [view for view in await rig.containers() if view.state is ContainerState.CREATED]

@@ -107,7 +107,7 @@ async def desk_on(directory: Path, *, runtime: bool = True) -> AsyncIterator[Des
     async with node.node_in(directory, pods=outside.Pods(builders.pod())) as env:
         env.holders.hold()
         requests = ManualRestarts(
-            ledger=env.ledger,
+            verdict_store=env.verdict_store,
             pods=env.pods,
             devices=env.devices,
             holders=env.holders,

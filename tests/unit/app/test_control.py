@@ -157,7 +157,7 @@ async def test_client_that_does_not_read_blocks_nothing(desk: Desk) -> None:
 async def test_request_without_runtime_is_held_with_reason(tmp_path: Path) -> None:
     async with desk_on(tmp_path, runtime=False) as desk, desk.asking() as (output, task):
         held = await output.until("decided")
-        assert (held["verb"], held["reason"]) == ("hold", "RuntimeUnavailable")
+        assert (held["verb"], held["reason"]) == ("postpone", "RuntimeUnavailable")
         assert held["detail"] == "no socket of a runtime at /run"
         desk.restarts.does = swap
         desk.find_runtime()

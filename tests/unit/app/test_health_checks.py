@@ -58,7 +58,7 @@ class Env(NodeEnv):
             observed_at=NOW - 10,
             text=f"Xid {code}",
         )
-        self.ledger.apply(finding, inventory=self.devices.inventory)
+        self.verdict_store.apply(finding, inventory=self.devices.inventory)
 
     async def answer(self, container: ContainerId = CONTAINERS[0]) -> Answer:
         found = await self.checks.of(container)

@@ -38,27 +38,27 @@ class Node:
 
 def test_gpu_has_the_nic_below_the_same_switch() -> None:
     nearby = Node().nearby()
-    assert nearby.near({"GPU-0"}) == {str(NICS[0])}
-    assert nearby.near({"GPU-0", "GPU-1"}) == {str(nic) for nic in NICS}
-    assert nearby.near({"GPU-7"}) == frozenset()
+    assert nearby.nics_for_gpus({"GPU-0"}) == {str(NICS[0])}
+    assert nearby.nics_for_gpus({"GPU-0", "GPU-1"}) == {str(nic) for nic in NICS}
+    assert nearby.nics_for_gpus({"GPU-7"}) == frozenset()
 
 
 def test_tree_is_read_again_only_when_devices_change() -> None:
     node = Node()
     nearby = node.nearby()
     for _ in range(3):
-        nearby.near({"GPU-0"})
+        nearby.nics_for_gpus({"GPU-0"})
     assert len(node.asked) == len(GPUS)
     node.nics = NicInventory(node.nics.nics[1:], complete=True)
-    assert nearby.near({"GPU-1"}) == {str(NICS[1])}
-    assert nearby.near({"GPU-0"}) == frozenset()
+    assert nearby.nics_for_gpus({"GPU-1"}) == {str(NICS[1])}
+    assert nearby.nics_for_gpus({"GPU-0"}) == frozenset()
 
 
 def test_nic_is_found_by_pci_address_only() -> None:
     nearby = Node().nearby()
-    assert nearby.held_as("0000:18:00.0") == str(NICS[0])
-    assert nearby.held_as("0000:99:00.0") is None
-    assert nearby.held_as("hca-3") is None
+    assert nearby.nic_for_plugin_id("0000:18:00.0") == str(NICS[0])
+    assert nearby.nic_for_plugin_id("0000:99:00.0") is None
+    assert nearby.nic_for_plugin_id("hca-3") is None
 
 
 def test_nic_that_is_not_visible_is_not_reported_present() -> None:

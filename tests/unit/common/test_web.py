@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from kubemend.common import web
 from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus
-from kubemend.common.web import ListenError, Patience, WebServer
+from kubemend.common.web import ListenError, Timeouts, WebServer
 
 SECONDS = 60.0
 _ANYWHERE = ("127.0.0.1", 0)
@@ -23,14 +23,14 @@ _ANYWHERE = ("127.0.0.1", 0)
 class Rig:
     """A server, its components and its metrics. Its timeouts are unlimited unless a test sets them."""
 
-    def __init__(self, *, patience: Patience | None = None, probes_only: bool = False) -> None:
+    def __init__(self, *, timeouts: Timeouts | None = None, probes_only: bool = False) -> None:
         self.parts = ComponentRegistry(show=lambda *_: None)
         self.registry = CollectorRegistry()
         self.server = WebServer(
             address=_ANYWHERE,
             parts=self.parts,
             registry=None if probes_only else self.registry,
-            patience=patience or Patience(request=1e6, answer=1e6),
+            timeouts=timeouts or Timeouts(request=1e6, answer=1e6),
         )
 
     async def get(self, path: str) -> tuple[int, str]:
@@ -101,14 +101,14 @@ async def test_half_requests_do_not_block_others(rig: Rig) -> None:
 
 
 async def test_a_request_must_come_in_time() -> None:
-    rig = Rig(patience=Patience(request=0.05, answer=60))
+    rig = Rig(timeouts=Timeouts(request=0.05, answer=60))
     async with rig.server, rig.connected() as (reader, writer):
         writer.write(b"GET /healthz HTTP/1.1\r\nX: ")
         assert (await rest(reader)).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_client_that_does_not_read_is_closed() -> None:
-    rig = Rig(patience=Patience(request=60, answer=0.05))
+    rig = Rig(timeouts=Timeouts(request=60, answer=0.05))
     for number in range(1000):
         Gauge(f"long_{number}", "x" * 20_000, registry=rig.registry)
     async with rig.server, rig.connected() as (reader, writer):

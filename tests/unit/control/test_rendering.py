@@ -15,7 +15,7 @@ from kubemend.agent.restart.verification import Check, CheckState
 from tests.unit.restart import builders
 
 ACT = Decision(Verb.ACT, Reason.ADMITTED, strategy=Strategy.SWAP)
-HOLD = Decision(Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, "no socket")
+HOLD = Decision(Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, "no socket")
 REFUSE = Decision(Verb.REFUSE, Reason.POD_DELETING, "the pod is being deleted")
 STOP = Step(StepKind.STOP, StepReason.OLD_RUNS, ContainerId("c"))
 WAIT = Step(StepKind.WAIT, StepReason.INIT_RUNS, ContainerId("i"))

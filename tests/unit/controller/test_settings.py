@@ -49,8 +49,8 @@ def test_limits_take_given_values() -> None:
 
 
 def test_hub_connections_take_given_values() -> None:
-    caps = given("--hub-connections", "99", "--hub-strangers-per-address", "7").caps()
-    assert (caps.connections, caps.strangers_of_address) == (99, 7)
+    caps = given("--hub-connections", "99", "--hub-unauthenticated-per-address", "7").caps()
+    assert (caps.connections, caps.unauthenticated_of_address) == (99, 7)
 
 
 def test_addresses_are_split() -> None:
@@ -85,7 +85,7 @@ def test_agents_account_has_api_servers_form() -> None:
         (("--keep-restarts", "0"), "must be at least 1"),
         (("--jobset-writes", "0"), "--jobset-writes 0; must be from 1 to 64"),
         (("--hub-connections", "0"), "--hub-connections 0; must be from 1 to 100000"),
-        (("--hub-strangers-per-address", "0"), "must be at least 1, because agents connect"),
+        (("--hub-unauthenticated-per-address", "0"), "must be at least 1, because agents connect"),
         (("--log-level", "loud"), "use debug, info, warning or error"),
         (("--log-format", "xml"), "use json or console"),
     ],

@@ -14,7 +14,7 @@ from kubemend.common.kube.transport import Json, Request
 from kubemend.controller.jobset import plan
 from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.placement import choosing, exclusive
-from kubemend.controller.jobsets.events import About, Events
+from kubemend.controller.jobsets.events import Events, JobSetRef
 from kubemend.controller.jobsets.metrics import JobSetMetrics
 from kubemend.controller.jobsets.placement_reconciler import PlacementReconciler, Wanted
 from kubemend.controller.jobsets.statuses import StatusWriter
@@ -108,7 +108,7 @@ async def asked_for() -> set[Right]:
         await StatusWriter(api=api, views=views, metrics=metrics).write(jobset, {})
         await eventually.true(lambda: len(api.watched) == len(views._watches))
     events = Events(api=api, instance="one")
-    events.record(About("team", "js", "uid-js"), plan.Event(plan.EventType.NORMAL, "Started", "it"))
+    events.record(JobSetRef("team", "js", "uid-js"), plan.Event(plan.EventType.NORMAL, "Started", "it"))
     async with started(events):
         await eventually.true(lambda: api.has_been_asked("create", "events"))
     taints = Taints(api=api, tainted=tuple)

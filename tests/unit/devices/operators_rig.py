@@ -42,7 +42,7 @@ class Handles:
 
 @dataclass
 class Node:
-    ledger: VerdictStore
+    verdict_store: VerdictStore
     operators: OperatorCommands
     handles: Handles
     forgotten: list[str]
@@ -50,10 +50,10 @@ class Node:
 
     def found(self, kind: FindingKind, action: ActionClass, *, device: DeviceLocator, code: str = "") -> None:
         finding = Finding(Source.KERNEL_LOG, kind, code, device, action, observed_at=10.0)
-        self.ledger.apply(finding, inventory=outside.Devices().inventory)
+        self.verdict_store.apply(finding, inventory=outside.Devices().inventory)
 
     def health(self, device: str) -> Health:
-        return self.ledger.verdict(device, inventory=outside.Devices().inventory).health
+        return self.verdict_store.verdict(device, inventory=outside.Devices().inventory).health
 
 
 GPU = DeviceLocator(uuid=outside.GPU.uuid)
@@ -64,17 +64,17 @@ async def node_in(directory: Path) -> AsyncIterator[Node]:
     """A node whose state is in that directory."""
     handles, forgotten, nics = Handles(), list[str](), list[str]()
     async with node.node_in(directory) as env:
-        ledger, devices = env.ledger, env.devices
+        verdict_store, devices = env.verdict_store, env.devices
         operators = OperatorCommands(
-            ledger=ledger,
+            verdict_store=verdict_store,
             devices=devices,
             handles=handles,
-            submit=lambda finding: void(ledger.apply(finding, inventory=devices.inventory)),
+            submit=lambda finding: void(verdict_store.apply(finding, inventory=devices.inventory)),
             forget=forgotten.append,
             nics=lambda: nics,
             now=lambda: 20.0,
         )
-        yield Node(ledger, operators, handles, forgotten, nics)
+        yield Node(verdict_store, operators, handles, forgotten, nics)
 
 
 def void(_: object) -> None:

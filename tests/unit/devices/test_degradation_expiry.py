@@ -23,13 +23,13 @@ READY, BROKEN = ComponentStatus(ComponentState.READY), ComponentStatus(Component
 class Log:
     """A kernel log and the active faults that it caused."""
 
-    ledger: VerdictStore
+    verdict_store: VerdictStore
     time: float = 1000.0
     over: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.fading = DegradationExpiry(
-            ledger=self.ledger,
+            verdict_store=self.verdict_store,
             catalog=catalog_file.builtin(),
             submit=lambda finding: self.over.append(finding.code),
             now=lambda: self.time,
@@ -38,7 +38,7 @@ class Log:
 
     def tells(self, kind: FindingKind, action: ActionClass = ActionClass.OBSERVE) -> None:
         finding = Finding(Source.KERNEL_LOG, kind, "", DeviceLocator(pci=NIC), action, observed_at=self.time)
-        self.ledger.apply(finding, inventory=DeviceInventory())
+        self.verdict_store.apply(finding, inventory=DeviceInventory())
 
     def over_after(self, seconds: float) -> list[str]:
         self.time += seconds

@@ -7,9 +7,9 @@ from kubemend.agent.devices import event_messages
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.announcements import EventMessage, Level
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.event_messages import EventMessage, Level
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
@@ -28,11 +28,11 @@ HOT = Verdict("GPU-a", Health.DEGRADED, ActionClass.OBSERVE, "Hot", "90 degrees"
 
 
 def said(found: list[EventMessage]) -> list[tuple[PodRef | None, str]]:
-    return [(announcement.about, announcement.reason) for announcement in found]
+    return [(event_message.about, event_message.reason) for event_message in found]
 
 
 def tell(
-    told: event_messages.DeviceAnnouncements, *verdicts: Verdict, holders: tuple[PodRef, ...] | None = ()
+    told: event_messages.DeviceEventMessages, *verdicts: Verdict, holders: tuple[PodRef, ...] | None = ()
 ) -> list[EventMessage]:
     """Return the messages for the last of the verdicts."""
     found: list[EventMessage] = []
@@ -42,7 +42,7 @@ def tell(
 
 
 def test_fault_is_recorded_once_on_node_and_every_holder() -> None:
-    told = event_messages.DeviceAnnouncements()
+    told = event_messages.DeviceEventMessages()
     assert said(tell(told, HEALTHY, LOST, holders=(OTHER, POD))) == [
         (None, "DeviceUnhealthy"),
         (POD, "DeviceUnhealthy"),
@@ -52,8 +52,8 @@ def test_fault_is_recorded_once_on_node_and_every_holder() -> None:
 
 
 def test_message_of_fault() -> None:
-    (announcement,) = tell(event_messages.DeviceAnnouncements(), LOST)
-    assert announcement == EventMessage(
+    (event_message,) = tell(event_messages.DeviceEventMessages(), LOST)
+    assert event_message == EventMessage(
         about=None,
         reason="DeviceUnhealthy",
         message="GPU-a: Xid 79: the node needs a reboot; action RebootNode",
@@ -64,7 +64,7 @@ def test_message_of_fault() -> None:
 
 
 def test_changed_reason_or_milder_verdict_is_recorded() -> None:
-    told = event_messages.DeviceAnnouncements()
+    told = event_messages.DeviceEventMessages()
     assert said(tell(told, HOT)) == [(None, "DeviceDegraded")]
     assert said(tell(told, ECC)) == [(None, "DeviceUnhealthy")]
     assert said(tell(told, LOST)) == [(None, "DeviceUnhealthy")]
@@ -72,7 +72,7 @@ def test_changed_reason_or_milder_verdict_is_recorded() -> None:
 
 
 def test_recovery_is_recorded_only_where_fault_was() -> None:
-    told = event_messages.DeviceAnnouncements()
+    told = event_messages.DeviceEventMessages()
     assert tell(told, UNKNOWN, HEALTHY, holders=(POD,)) == []
     tell(told, LOST, holders=(POD,))
     (of_node, of_pod) = tell(told, HEALTHY, holders=(POD, OTHER))
@@ -82,7 +82,7 @@ def test_recovery_is_recorded_only_where_fault_was() -> None:
 
 
 def test_unknown_verdict_records_and_ends_nothing() -> None:
-    told = event_messages.DeviceAnnouncements()
+    told = event_messages.DeviceEventMessages()
     tell(told, LOST, holders=(POD,))
     assert tell(told, UNKNOWN, holders=(POD,)) == []
     assert tell(told, LOST, holders=(POD,)) == []
@@ -90,20 +90,20 @@ def test_unknown_verdict_records_and_ends_nothing() -> None:
 
 
 def test_pod_that_gets_faulty_device_later_is_informed() -> None:
-    told = event_messages.DeviceAnnouncements()
+    told = event_messages.DeviceEventMessages()
     tell(told, LOST)
     assert said(tell(told, LOST, holders=(POD,))) == [(POD, "DeviceUnhealthy")]
 
 
 def test_pod_that_released_device_gets_no_event() -> None:
-    told = event_messages.DeviceAnnouncements()
+    told = event_messages.DeviceEventMessages()
     tell(told, LOST, holders=(POD,))
     tell(told, LOST)
     assert said(tell(told, HEALTHY)) == [(None, "DeviceHealthy")]
 
 
 def test_silent_kubelet_still_records_on_node_and_keeps_pods() -> None:
-    told = event_messages.DeviceAnnouncements()
+    told = event_messages.DeviceEventMessages()
     tell(told, HOT, holders=(POD,))
     assert said(tell(told, LOST, holders=None)) == [(None, "DeviceUnhealthy")]
     assert said(tell(told, HEALTHY, holders=None)) == [(None, "DeviceHealthy"), (POD, "DeviceHealthy")]
@@ -111,8 +111,8 @@ def test_silent_kubelet_still_records_on_node_and_keeps_pods() -> None:
 
 @given(verdicts=st.lists(st.sampled_from([HEALTHY, UNKNOWN, LOST, ECC, HOT]), max_size=20))
 def test_last_recorded_event_matches_last_known_verdict(verdicts: list[Verdict]) -> None:
-    told = event_messages.DeviceAnnouncements()
-    all_told = [announcement for verdict in verdicts for announcement in told.of(verdict, holders=(), now=100.0)]
+    told = event_messages.DeviceEventMessages()
+    all_told = [event_message for verdict in verdicts for event_message in told.of(verdict, holders=(), now=100.0)]
     known = [verdict for verdict in verdicts if verdict.health is not Health.UNKNOWN]
     if all_told:
         assert all_told[-1].reason == f"Device{known[-1].health.value}"
@@ -139,10 +139,10 @@ def test_refusal_and_hold_are_recorded_with_reason_admission_not() -> None:
         decision = admission.Decision(verb, Reason.DEVICE_NOT_USABLE, "needs a reset")
         return event_messages.of_decision(TRAINER, decision, condition, now=5.0)
 
-    refused, held = told(admission.Verb.REFUSE), told(admission.Verb.HOLD)
+    refused, held = told(admission.Verb.REFUSE), told(admission.Verb.POSTPONE)
     assert refused is not None
     assert held is not None
-    assert (refused.reason, held.reason) == ("InPlaceRestartRefused", "InPlaceRestartHeld")
+    assert (refused.reason, held.reason) == ("InPlaceRestartRefused", "InPlaceRestartPostponed")
     assert refused.message.startswith("DeviceNotUsable: ")
     assert told(admission.Verb.ACT) is None
 
@@ -166,15 +166,15 @@ def oom_announcement(finding: Finding, *, pod: PodRef | None = POD, **more: Any)
 
 
 def test_oom_kill_is_recorded_on_pod_of_process() -> None:
-    announcement = oom_announcement(oom(**{evidence.POD_UID: "u0", evidence.OOM_SCOPE: "cgroup"}), container="trainer")
-    assert announcement is not None
-    assert (announcement.about, announcement.reason, announcement.container, announcement.at) == (
+    event_message = oom_announcement(oom(**{evidence.POD_UID: "u0", evidence.OOM_SCOPE: "cgroup"}), container="trainer")
+    assert event_message is not None
+    assert (event_message.about, event_message.reason, event_message.container, event_message.at) == (
         POD,
         "OOMKilled",
         "trainer",
         7.0,
     )
-    assert announcement.message == (
+    assert event_message.message == (
         "the kernel killed python3 (pid 4242): a memory limit of the pod or the container was reached"
     )
 

@@ -9,9 +9,9 @@ from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.node_health import NodeHealth
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.announcements import EventMessage
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.devices import DeviceInventory, DeviceLocator, PciAddress
+from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.model.workloads import PodRef, PodUid
@@ -44,7 +44,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.conditions: list[Condition] = []
-        self.announcements: list[EventMessage] = []
+        self.event_messages: list[EventMessage] = []
         self.verdicts: Sequence[Verdict] = ()
 
     def set(self, value: Condition | Sequence[Verdict]) -> None:
@@ -53,52 +53,52 @@ class Recorder:
         else:
             self.verdicts = value
 
-    def record(self, announcement: EventMessage) -> None:
-        self.announcements.append(announcement)
+    def record(self, event_message: EventMessage) -> None:
+        self.event_messages.append(event_message)
 
 
 class Node:
     """A node with one GPU, and its published conditions, Events and taints."""
 
-    def __init__(self, ledger: VerdictStore, *, patience: float = 3600.0) -> None:
-        self.ledger = ledger
+    def __init__(self, verdict_store: VerdictStore, *, start_grace: float = 3600.0) -> None:
+        self.verdict_store = verdict_store
         self.devices = outside.Devices()
         self.sink = Recorder()
         self.nics: tuple[str, ...] = ()
         self.health = NodeHealth(
-            ledger=ledger,
+            verdict_store=verdict_store,
             devices=self.devices,
             condition=self.sink,
             events=self.sink,
             taints=self.sink,
             nics=lambda: self.nics,
-            patience=patience,
+            start_grace=start_grace,
             now=lambda: 100.0,
         )
 
 
 @pytest.fixture
-def ledger(store: Store) -> VerdictStore:
+def verdict_store(store: Store) -> VerdictStore:
     return verdicts(store, is_there=lambda name: name == NIC or None)
 
 
 @pytest.fixture
-async def node(ledger: VerdictStore) -> Node:
-    return Node(ledger)
+async def node(verdict_store: VerdictStore) -> Node:
+    return Node(verdict_store)
 
 
 def test_healthy_node(node: Node) -> None:
     node.health.publish(HOLDERS)
     (condition,) = node.sink.conditions
     assert (condition.status, condition.message) == (ConditionStatus.TRUE, "1 of 1 devices healthy")
-    assert node.sink.announcements == []
+    assert node.sink.event_messages == []
 
 
 def test_fault_reaches_condition_events_and_taints(node: Node) -> None:
-    node.ledger.apply(OFF_THE_BUS, inventory=node.devices.inventory)
+    node.verdict_store.apply(OFF_THE_BUS, inventory=node.devices.inventory)
     node.health.publish(HOLDERS)
     assert (node.sink.conditions[-1].status, node.sink.conditions[-1].reason) == (ConditionStatus.FALSE, "Xid79")
-    assert [announcement.about for announcement in node.sink.announcements] == [None, POD]
+    assert [event_message.about for event_message in node.sink.event_messages] == [None, POD]
     assert [verdict.health for verdict in node.sink.verdicts] == [Health.UNHEALTHY]
 
 
@@ -113,15 +113,17 @@ def test_new_agent_publishes_nothing_before_driver_is_up(node: Node) -> None:
 
 
 def test_fault_of_previous_agent_is_published_without_driver(node: Node) -> None:
-    node.ledger.apply(OFF_THE_BUS, inventory=node.devices.inventory)
+    node.verdict_store.apply(OFF_THE_BUS, inventory=node.devices.inventory)
     node.devices.inventory = DeviceInventory()
     node.health.publish(None)
     assert [condition.status for condition in node.sink.conditions] == [ConditionStatus.FALSE]
 
 
 @pytest.mark.parametrize("inventory", [DeviceInventory(), DeviceInventory(gpus=(outside.GPU,))])
-async def test_node_is_unknown_after_long_driver_silence(ledger: VerdictStore, inventory: DeviceInventory) -> None:
-    node = Node(ledger, patience=0.0)
+async def test_node_is_unknown_after_long_driver_silence(
+    verdict_store: VerdictStore, inventory: DeviceInventory
+) -> None:
+    node = Node(verdict_store, start_grace=0.0)
     node.devices.inventory = inventory
     node.health.publish(None)
     assert [condition.status for condition in node.sink.conditions] == [ConditionStatus.UNKNOWN]
@@ -140,11 +142,11 @@ def test_nics_count_as_devices_of_node(node: Node) -> None:
 
 
 def test_recovery_is_recorded_for_device_no_longer_listed(node: Node) -> None:
-    node.ledger.apply(LINK_DOWN, inventory=node.devices.inventory)
+    node.verdict_store.apply(LINK_DOWN, inventory=node.devices.inventory)
     node.health.publish(HOLDERS)
     over = replace(LINK_DOWN, kind=FindingKind.FAULT_OVER, code="LinkDown", action=ActionClass.NONE, observed_at=90.0)
-    node.ledger.apply(over, inventory=node.devices.inventory)
+    node.verdict_store.apply(over, inventory=node.devices.inventory)
     for _ in range(2):
         node.health.publish(HOLDERS)
-    assert [announcement.reason for announcement in node.sink.announcements] == ["DeviceDegraded", "DeviceHealthy"]
+    assert [event_message.reason for event_message in node.sink.event_messages] == ["DeviceDegraded", "DeviceHealthy"]
     assert node.sink.conditions[-1].message == "1 of 1 devices healthy"

@@ -22,14 +22,14 @@ STUCK, IN_VAIN = FindingKind.PROCESS_STUCK, FindingKind.RESTARTS_IN_VAIN
 
 
 @dataclass
-class Bench:
-    ledger: VerdictStore
+class Env:
+    verdict_store: VerdictStore
     host: GpuHost
     now: float = BOOTED_AT + 5000.0
 
     def __post_init__(self) -> None:
         self.suspects = SuspicionTracker(
-            ledger=self.ledger,
+            verdict_store=self.verdict_store,
             driver=self.host,
             processes=self.host,
             submit=self._fold,
@@ -39,10 +39,10 @@ class Bench:
         )
 
     def _fold(self, finding: Finding) -> None:
-        self.ledger.apply(finding, inventory=INVENTORY)
+        self.verdict_store.apply(finding, inventory=INVENTORY)
 
     def verdict(self) -> Verdict:
-        return self.ledger.verdict(GPU, inventory=INVENTORY)
+        return self.verdict_store.verdict(GPU, inventory=INVENTORY)
 
     def work(self, pid: int) -> None:
         """Start a process on the device now."""
@@ -50,71 +50,71 @@ class Bench:
 
 
 @pytest.fixture
-def bench(store: Store) -> Bench:
+def env(store: Store) -> Env:
     """A GPU without processes."""
     host = GpuHost(listed={DeviceId(GPU): {}})
-    return Bench(verdicts(store), host)
+    return Env(verdicts(store), host)
 
 
-async def test_suspicion_degrades_device_with_reason(bench: Bench) -> None:
-    bench.suspects.suspect(STUCK, device=GPU, text="pid 11 of a/b/c uses it and cannot be killed (state D)")
-    verdict = bench.verdict()
+async def test_suspicion_degrades_device_with_reason(env: Env) -> None:
+    env.suspects.suspect(STUCK, device=GPU, text="pid 11 of a/b/c uses it and cannot be killed (state D)")
+    verdict = env.verdict()
     assert (verdict.health, verdict.action, verdict.reason) == (Health.DEGRADED, ActionClass.OBSERVE, "ProcessStuck")
     assert verdict.message.startswith("pid 11")
 
 
-async def test_suspicion_of_stuck_process_ends_when_process_ends(bench: Bench) -> None:
-    bench.work(11)
-    bench.host.in_d_state.add(11)
-    bench.suspects.suspect(STUCK, device=GPU, text="stuck")
-    await bench.suspects.check()
-    assert bench.verdict().health is Health.DEGRADED
-    bench.host.in_d_state.clear()
-    await bench.suspects.check()
-    assert bench.verdict().health is Health.HEALTHY
+async def test_suspicion_of_stuck_process_ends_when_process_ends(env: Env) -> None:
+    env.work(11)
+    env.host.in_d_state.add(11)
+    env.suspects.suspect(STUCK, device=GPU, text="stuck")
+    await env.suspects.check()
+    assert env.verdict().health is Health.DEGRADED
+    env.host.in_d_state.clear()
+    await env.suspects.check()
+    assert env.verdict().health is Health.HEALTHY
 
 
-async def test_suspicion_survives_silent_driver(bench: Bench) -> None:
-    bench.suspects.suspect(STUCK, device=GPU, text="stuck")
-    bench.host.answers = False
-    await bench.suspects.check()
-    assert bench.verdict().health is Health.DEGRADED
+async def test_suspicion_survives_silent_driver(env: Env) -> None:
+    env.suspects.suspect(STUCK, device=GPU, text="stuck")
+    env.host.answers = False
+    await env.suspects.check()
+    assert env.verdict().health is Health.DEGRADED
 
 
-async def test_suspicion_does_not_end_by_time_alone(bench: Bench) -> None:
-    bench.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
-    bench.now += 100 * LASTING
-    await bench.suspects.check()
-    assert bench.verdict().reason == "RestartsInVain"
+async def test_suspicion_does_not_end_by_time_alone(env: Env) -> None:
+    env.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
+    env.now += 100 * LASTING
+    await env.suspects.check()
+    assert env.verdict().reason == "RestartsInVain"
 
 
-async def test_suspicion_ends_after_process_worked_long_enough(bench: Bench) -> None:
-    bench.work(1)  # it existed before: it proves nothing
-    bench.now += 10
-    bench.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
-    bench.now += 10
-    bench.work(2)
-    bench.now += LASTING - 1
-    await bench.suspects.check()
-    assert bench.verdict().health is Health.DEGRADED
-    bench.now += 1
-    await bench.suspects.check()
-    assert bench.verdict().health is Health.HEALTHY
+async def test_suspicion_ends_after_process_worked_long_enough(env: Env) -> None:
+    env.work(1)  # it existed before: it proves nothing
+    env.now += 10
+    env.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
+    env.now += 10
+    env.work(2)
+    env.now += LASTING - 1
+    await env.suspects.check()
+    assert env.verdict().health is Health.DEGRADED
+    env.now += 1
+    await env.suspects.check()
+    assert env.verdict().health is Health.HEALTHY
 
 
-async def test_suspicion_end_leaves_other_suspicions(bench: Bench) -> None:
-    bench.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
-    bench.suspects.suspect(STUCK, device=GPU, text="stuck")
-    await bench.suspects.check()
-    assert bench.verdict().reason == "RestartsInVain"
+async def test_suspicion_end_leaves_other_suspicions(env: Env) -> None:
+    env.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
+    env.suspects.suspect(STUCK, device=GPU, text="stuck")
+    await env.suspects.check()
+    assert env.verdict().reason == "RestartsInVain"
 
 
-async def test_suspicion_of_previous_agent_is_checked(bench: Bench, store: Store) -> None:
-    bench.suspects.suspect(STUCK, device=GPU, text="stuck")
-    await bench.ledger.save()
-    ledger = verdicts(store)
-    await ledger.load()
-    later = Bench(ledger, bench.host)
+async def test_suspicion_of_previous_agent_is_checked(env: Env, store: Store) -> None:
+    env.suspects.suspect(STUCK, device=GPU, text="stuck")
+    await env.verdict_store.save()
+    verdict_store = verdicts(store)
+    await verdict_store.load()
+    later = Env(verdict_store, env.host)
     assert later.verdict().health is Health.DEGRADED
     await later.suspects.check()
     assert later.verdict().health is Health.HEALTHY

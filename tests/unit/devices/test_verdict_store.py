@@ -36,7 +36,7 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path, metrics: Metrics) -> AsyncIterator[VerdictStore]:
+async def verdict_store(tmp_path: Path, metrics: Metrics) -> AsyncIterator[VerdictStore]:
     store = await Store.open(tmp_path / "state.db")
     yield VerdictStore(store=store, metrics=metrics, boot_id="boot-1", now=lambda: 1000.0)
     await store.close()
@@ -47,43 +47,46 @@ def shown(metrics: Metrics) -> set[str]:
     return {sample.labels["device"] for metric in metrics.device_verdict.collect() for sample in metric.samples}
 
 
-async def test_fault_before_driver_start_counts_afterwards(ledger: VerdictStore) -> None:
-    device = ledger.apply(OFF_THE_BUS, inventory=NOT_YET)
+async def test_fault_before_driver_start_counts_afterwards(verdict_store: VerdictStore) -> None:
+    device = verdict_store.apply(OFF_THE_BUS, inventory=NOT_YET)
     assert device == str(PCI)
     for name in (UUID, device):
-        assert ledger.verdict(name, inventory=KNOWN).reason == "Xid79"
-    assert ledger.devices() == {UUID}
-    assert ledger.active_faults(device) == ledger.active_faults(UUID)
+        assert verdict_store.verdict(name, inventory=KNOWN).reason == "Xid79"
+    assert verdict_store.devices() == {UUID}
+    assert verdict_store.active_faults(device) == verdict_store.active_faults(UUID)
 
 
-async def test_fault_on_lost_gpu_counts_for_its_uuid(ledger: VerdictStore) -> None:
-    assert ledger.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
-    ledger.apply(OFF_THE_BUS, inventory=LOST)
-    assert ledger.verdict(UUID, inventory=LOST).action is ActionClass.REBOOT_NODE
+async def test_fault_on_lost_gpu_counts_for_its_uuid(verdict_store: VerdictStore) -> None:
+    assert verdict_store.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
+    verdict_store.apply(OFF_THE_BUS, inventory=LOST)
+    assert verdict_store.verdict(UUID, inventory=LOST).action is ActionClass.REBOOT_NODE
 
 
-async def test_silent_gpu_is_not_healthy(ledger: VerdictStore) -> None:
-    assert ledger.verdict(UUID, inventory=dataclasses.replace(KNOWN, silent=frozenset({UUID}))).health is Health.UNKNOWN
-    assert ledger.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
+async def test_silent_gpu_is_not_healthy(verdict_store: VerdictStore) -> None:
+    assert (
+        verdict_store.verdict(UUID, inventory=dataclasses.replace(KNOWN, silent=frozenset({UUID}))).health
+        is Health.UNKNOWN
+    )
+    assert verdict_store.verdict(UUID, inventory=KNOWN).health is Health.HEALTHY
 
 
-async def test_metrics_show_device_by_latest_name_only(ledger: VerdictStore, metrics: Metrics) -> None:
-    ledger.verdict(ledger.apply(OFF_THE_BUS, inventory=NOT_YET), inventory=NOT_YET)
+async def test_metrics_show_device_by_latest_name_only(verdict_store: VerdictStore, metrics: Metrics) -> None:
+    verdict_store.verdict(verdict_store.apply(OFF_THE_BUS, inventory=NOT_YET), inventory=NOT_YET)
     assert shown(metrics) == {str(PCI)}
-    ledger.verdict(UUID, inventory=KNOWN)
+    verdict_store.verdict(UUID, inventory=KNOWN)
     assert shown(metrics) == {UUID}
 
 
-async def test_metrics_drop_replaced_gpu(ledger: VerdictStore, metrics: Metrics) -> None:
-    ledger.verdict(UUID, inventory=KNOWN)
+async def test_metrics_drop_replaced_gpu(verdict_store: VerdictStore, metrics: Metrics) -> None:
+    verdict_store.verdict(UUID, inventory=KNOWN)
     other = DeviceInventory(gpus=(Gpu(uuid=DeviceId("GPU-2"), pci=PCI, index=0),), complete=True)
-    ledger.verdict("GPU-2", inventory=other)
+    verdict_store.verdict("GPU-2", inventory=other)
     assert shown(metrics) == {"GPU-2"}
 
 
-async def test_clock_set_back_delays_no_end(ledger: VerdictStore) -> None:
+async def test_clock_set_back_delays_no_end(verdict_store: VerdictStore) -> None:
     before = dataclasses.replace(OFF_THE_BUS, action=ActionClass.RESTART_APP, observed_at=4600.0)
-    ledger.apply(before, inventory=KNOWN)
+    verdict_store.apply(before, inventory=KNOWN)
     gone = dataclasses.replace(before, kind=FindingKind.APP_GONE, action=ActionClass.NONE, observed_at=1000.0)
-    ledger.apply(gone, inventory=KNOWN)
-    assert ledger.active_faults(UUID) == ()
+    verdict_store.apply(gone, inventory=KNOWN)
+    assert verdict_store.active_faults(UUID) == ()

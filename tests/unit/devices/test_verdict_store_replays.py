@@ -59,12 +59,12 @@ async def folded(batches: Sequence[Sequence[tuple[Finding, str]]], *, directory:
     """Fold each batch in an agent of its own, which the next one replaces."""
     for batch in (*batches, []):
         store = await Store.open(directory / "state.db")
-        ledger = verdicts(store, catalog=CATALOG)
-        await ledger.load()
+        verdict_store = verdicts(store, catalog=CATALOG)
+        await verdict_store.load()
         for item, pod in batch:
-            ledger.apply(item, inventory=INVENTORY, pod=pod)
-        await ledger.save()
-        found = [ledger.verdict(device, inventory=INVENTORY) for device in ("GPU-0", "GPU-1")]
+            verdict_store.apply(item, inventory=INVENTORY, pod=pod)
+        await verdict_store.save()
+        found = [verdict_store.verdict(device, inventory=INVENTORY) for device in ("GPU-0", "GPU-1")]
         await store.close()
     return found
 

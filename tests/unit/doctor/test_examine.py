@@ -115,7 +115,7 @@ async def test_hanging_check_is_unknown_and_delays_no_other(
         kubelet.listen()
         async with mute() as port:
             kubeconfig.write(tmp_path / "kubeconfig", server=f"http://127.0.0.1:{port}", token="x")
-            report = await examine.examine(bare(tmp_path, port), patience=2.0)
+            report = await examine.examine(bare(tmp_path, port), timeout=2.0)
     thawed.set()
 
     results = by_name(report)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kubemend.agent.faults.app_faults import Patience
+from kubemend.agent.faults.app_faults import Timeouts
 from kubemend.agent.faults.exits import Exits
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu, PciAddress
@@ -234,7 +234,7 @@ class Decisions(Restarts):
         self.requested.append(request.target)
         async with self._turn:
             decision = admission.decide(self.node.facts(request), now=self.node.now())
-            assert decision.verb is not admission.Verb.HOLD
+            assert decision.verb is not admission.Verb.POSTPONE
             if decision.verb is admission.Verb.ACT:
                 self.admitted.append(request.target)
                 self.decided_at.append(asyncio.get_running_loop().time() - LAUNCH)
@@ -258,7 +258,7 @@ class Node:
         catalog = catalog_file.builtin()
         self.world = World(
             store=Documents(),  # type: ignore[arg-type]
-            patience=Patience(),
+            timeouts=Timeouts(),
             monotonic=self._clock,
             now=self.now,
             catalog=catalog,
@@ -394,7 +394,9 @@ class Node:
             runtime=self._runtime,
             ends=test_exits.Ends(),
             rounds=test_exits.Rounds(),
-            knowledge=DeviceFacts(holders=self.world.holders, ledger=self.world.ledger, devices=self.world.devices),
+            device_facts=DeviceFacts(
+                holders=self.world.holders, verdict_store=self.world.verdict_store, devices=self.world.devices
+            ),
             now=self.now,
         )
         async with running(self.world), self.world.events.subscribe() as steps:

@@ -64,8 +64,8 @@ async def test_fault_handler_error_leaves_others_and_fault_ends(
 ) -> None:
     attribute = findings.faults._attribute
 
-    async def attributed(noted: Any) -> Any:
-        return broken() if noted.finding.code == "13" else await attribute(noted)
+    async def attributed(recorded: Any) -> Any:
+        return broken() if recorded.finding.code == "13" else await attribute(recorded)
 
     monkeypatch.setattr(findings.faults, "_attribute", attributed)
     old = findings.events.run(TRAINER, name="trainer-0", created_at=1)
@@ -108,7 +108,7 @@ async def test_publishing_error_of_pod_leaves_others(findings: test_pipeline.Wor
     said = Reporter()
     findings.holders.hold(MONITOR, TRAINER)
     publisher = ConditionPublisher(
-        ledger=findings.ledger,
+        verdict_store=findings.verdict_store,
         pods=findings.pods,
         devices=findings.devices,
         holders=findings.holders,
@@ -128,7 +128,7 @@ async def test_hang_handler_error_leaves_others(findings: test_pipeline.World, m
 
     monkeypatch.setattr(findings.restarts, "handle", handled)
     hangs = Hangs(
-        ledger=findings.ledger,
+        verdict_store=findings.verdict_store,
         devices=findings.devices,
         holders=findings.holders,
         reporter=findings.said,
@@ -203,7 +203,7 @@ async def test_admission_error_is_reported_and_next_restart_works(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(env.outside.owners, "facts", broken)
+        patched.setattr(env.dependencies.owners, "facts", broken)
         condition = await env.ask()
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, INTERNAL)
     assert (await env.ask()).status is ConditionStatus.TRUE
@@ -217,7 +217,7 @@ async def test_unreadable_cause_ends_only_its_restart(env: RestartEnv) -> None:
 
 
 async def test_verification_error_still_closes_restart(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env.restarts._performer._aftermath, "settle", broken)
+    monkeypatch.setattr(env.restarts._executor._verifier, "wait_for_kubelet", broken)
     await env.ask()
     assert await env.store.unfinished() == ()
     (running,) = (await env.pod.running())["trainer"]
@@ -237,7 +237,7 @@ async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, mo
         return broken() if intent.id == "bad" else await resume(everything, intent)
 
     monkeypatch.setattr(planning, "resume", resumed)
-    assert await test_recovery.recovery(env, patience=0.0).run() == 2
+    assert await test_recovery.recovery(env, timeouts=0.0).run() == 2
     assert await env.store.unfinished() == ()
     (running,) = await env.pod.rig.running()
     assert running.restart_id == "r1"
@@ -246,7 +246,7 @@ async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, mo
 
 async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second pod's intent can be neither replayed nor undone."""
-    resume, carry_out = planning.resume, world.outside.actuators.swap.carry_out
+    resume, carry_out = planning.resume, world.dependencies.actuators.swap.carry_out
 
     async def resumed(everything: Any, intent: Any) -> Any:
         return broken() if intent.target == SECOND else await resume(everything, intent)
@@ -255,12 +255,12 @@ async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> 
         return broken() if intent.target == SECOND else await carry_out(intent, **more)
 
     monkeypatch.setattr(planning, "resume", resumed)
-    monkeypatch.setattr(world.outside.actuators.swap, "carry_out", carried_out)
+    monkeypatch.setattr(world.dependencies.actuators.swap, "carry_out", carried_out)
     await world.store.begin(world.pod.rig.intent(created_at=NOW, id="bad", target=SECOND))
 
 
 def replay(world: RestartEnv) -> Recovery:
-    return test_recovery.recovery(world, patience=0.0)
+    return test_recovery.recovery(world, timeouts=0.0)
 
 
 async def test_replay_that_fails_twice_is_quarantined_and_reported(

@@ -21,14 +21,14 @@ XID = Finding(
 )
 
 
-def seen(storms: FindingDeduplicator, *, device: str = "GPU-1", **changes: Any) -> bool:
+def seen(deduplicator: FindingDeduplicator, *, device: str = "GPU-1", **changes: Any) -> bool:
     """Return whether it is a duplicate."""
-    return storms.is_duplicate(dataclasses.replace(XID, **changes), device=device)
+    return deduplicator.is_duplicate(dataclasses.replace(XID, **changes), device=device)
 
 
 def test_dedup_thousand_lines_of_one_fault_count_once() -> None:
-    storms = FindingDeduplicator(clock=lambda: 5.0)
-    assert [seen(storms) for _ in range(1000)] == [False, *[True] * 999]
+    deduplicator = FindingDeduplicator(clock=lambda: 5.0)
+    assert [seen(deduplicator) for _ in range(1000)] == [False, *[True] * 999]
 
 
 @pytest.mark.parametrize(
@@ -41,31 +41,31 @@ def test_dedup_thousand_lines_of_one_fault_count_once() -> None:
     ],
 )
 def test_dedup_different_finding_is_no_duplicate(other: dict[str, Any]) -> None:
-    storms = FindingDeduplicator(clock=lambda: 5.0)
-    assert not seen(storms)
-    assert not seen(storms, **other)
+    deduplicator = FindingDeduplicator(clock=lambda: 5.0)
+    assert not seen(deduplicator)
+    assert not seen(deduplicator, **other)
 
 
 def test_dedup_continuing_storm_is_handled_periodically() -> None:
     times = [index * 0.1 for index in range(50)]
     clock = iter(times)
-    storms = FindingDeduplicator(clock=lambda: next(clock))
-    acted = [at for at in times if not seen(storms)]
+    deduplicator = FindingDeduplicator(clock=lambda: next(clock))
+    acted = [at for at in times if not seen(deduplicator)]
     assert len(acted) == pytest.approx(times[-1] / CALM, abs=1)
 
 
 def test_dedup_memory_is_bounded() -> None:
     clock = iter(range(20_000))
-    storms = FindingDeduplicator(clock=lambda: next(clock))
+    deduplicator = FindingDeduplicator(clock=lambda: next(clock))
     for pid in range(20_000):
-        assert not seen(storms, pid=pid)
-    assert len(storms._acted) <= 4096
+        assert not seen(deduplicator, pid=pid)
+    assert len(deduplicator._acted) <= 4096
 
 
 def test_dedup_after_end_of_fault_next_line_counts() -> None:
-    storms = FindingDeduplicator(clock=lambda: 5.0)
-    assert not seen(storms)
-    assert not seen(storms, device="GPU-2")
-    storms.over("GPU-1")
-    assert not seen(storms)
-    assert seen(storms, device="GPU-2")
+    deduplicator = FindingDeduplicator(clock=lambda: 5.0)
+    assert not seen(deduplicator)
+    assert not seen(deduplicator, device="GPU-2")
+    deduplicator.over("GPU-1")
+    assert not seen(deduplicator)
+    assert seen(deduplicator, device="GPU-2")

@@ -144,7 +144,7 @@ class Rig(NodeEnv):
             runtime=self.runtime,
             ends=self.ends,
             rounds=self.rounds,
-            knowledge=self.facts(),
+            device_facts=self.facts(),
             now=lambda: 3.0,
             reported=lambda pod: pod.ref.uid in self.reported,
         )

@@ -64,7 +64,11 @@ class Node(NodeEnv):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.hangs = Hangs(
-            ledger=self.ledger, devices=self.devices, holders=self.holders, reporter=self.said, metrics=self.metrics
+            verdict_store=self.verdict_store,
+            devices=self.devices,
+            holders=self.holders,
+            reporter=self.said,
+            metrics=self.metrics,
         )
 
     async def still_hung(self, container: ContainerId) -> str:
@@ -122,13 +126,13 @@ async def test_hang_on_broken_device_is_not_fixed_by_restart(node: Node) -> None
     node.hangs.hung(hang())
     request = await node.request()
     assert request.cause().action.leaves_device_usable
-    node.ledger.apply(broken(ActionClass.RESET_DEVICE), inventory=outside.Devices().inventory)
+    node.verdict_store.apply(broken(ActionClass.RESET_DEVICE), inventory=outside.Devices().inventory)
     assert request.cause().action is ActionClass.RESET_DEVICE
 
 
 async def test_hang_is_not_affected_by_devices_of_others(node: Node) -> None:
     node.holders.allocations = Allocations(known=True)
-    node.ledger.apply(broken(ActionClass.RESET_DEVICE), inventory=outside.Devices().inventory)
+    node.verdict_store.apply(broken(ActionClass.RESET_DEVICE), inventory=outside.Devices().inventory)
     node.hangs.hung(hang())
     request = await node.request()
     assert request.devices == frozenset()
@@ -140,7 +144,7 @@ async def test_hang_with_unknown_devices_and_broken_device_is_on_hold(
     node: Node, action: ActionClass | None, *, known: bool
 ) -> None:
     if action is not None:
-        node.ledger.apply(broken(action), inventory=outside.Devices().inventory)
+        node.verdict_store.apply(broken(action), inventory=outside.Devices().inventory)
     node.hangs.hung(hang())
     request = await node.request()
     assert request.devices is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.faults.app_faults import AppFaultHandler, Patience
+from kubemend.agent.faults.app_faults import AppFaultHandler, Timeouts
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.state import evidence
@@ -95,7 +95,7 @@ class Faults(AppFaultHandler):
 
 
 @dataclass(kw_only=True)
-class World(FindingEnv):
+class Env(FindingEnv):
     """One agent. ``close`` is its death."""
 
     pods: outside.Pods = field(default_factory=lambda: outside.Pods(builders.pod(), builders.pod(ref=OTHER.pod)))
@@ -104,7 +104,7 @@ class World(FindingEnv):
     catalog: Catalog = CATALOG
     ledger_now: Callable[[], float] = lambda: NOW
     now: Callable[[], float] = lambda: NOW
-    patience: Patience = field(default_factory=lambda: Patience(root_cause=0.0, twin=0.01, ask_again=0.01))
+    timeouts: Timeouts = field(default_factory=lambda: Timeouts(root_cause=0.0, twin=0.01, ask_again=0.01))
     handler: type[AppFaultHandler] = Faults
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class World(FindingEnv):
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        await self.ledger.load()
+        await self.verdict_store.load()
         self._task = asyncio.create_task(self.engine.run())
         await asyncio.sleep(0)  # it has started, with what a previous agent left
 
@@ -150,49 +150,49 @@ def _of_lost_devices() -> list[str]:
 
 
 @pytest.fixture
-async def world(store: Store) -> AsyncIterator[World]:
-    made = World(store=store)
+async def env(store: Store) -> AsyncIterator[Env]:
+    made = Env(store=store)
     await made.start()
     yield made
     await made.close()
 
 
 @pytest.mark.parametrize("answer", FaultAnswer)
-async def test_lost_gpu_of_member_is_reported_and_restarts_none(world: World, answer: FaultAnswer) -> None:
-    world.gangs.answer = answer
-    world.holds(TRAINER)
-    world.queue.submit(found(pid=4242))
-    ((target, cause),) = await world.gangs.hears(1)
+async def test_lost_gpu_of_member_is_reported_and_restarts_none(env: Env, answer: FaultAnswer) -> None:
+    env.gangs.answer = answer
+    env.holds(TRAINER)
+    env.queue.submit(found(pid=4242))
+    ((target, cause),) = await env.gangs.hears(1)
     assert target == TRAINER
     assert (cause.code, cause.action, cause.device) == ("Xid79", ActionClass.REBOOT_NODE, outside.GPU.uuid)
     assert (cause.happened_at, cause.devices_known) == (NOW, True)
-    await world.tells_of_nobody()
+    await env.tells_of_nobody()
 
 
-async def test_lost_gpu_reports_all_holders(world: World) -> None:
-    world.holds(TRAINER, OTHER)
-    world.queue.submit(found())
-    assert {target for target, _ in await world.gangs.hears(2)} == {TRAINER, OTHER}
+async def test_lost_gpu_reports_all_holders(env: Env) -> None:
+    env.holds(TRAINER, OTHER)
+    env.queue.submit(found())
+    assert {target for target, _ in await env.gangs.hears(2)} == {TRAINER, OTHER}
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["log first", "NVML first"])
-async def test_lost_gpu_in_many_sources_is_reported_once_with_cause(world: World, order: int) -> None:
-    world.holds(TRAINER)
+async def test_lost_gpu_in_many_sources_is_reported_once_with_cause(env: Env, order: int) -> None:
+    env.holds(TRAINER)
     off_bus = found(FindingKind.OFF_BUS, "")
     for finding in (found(), found(pid=4242), found(source=Source.NVML), off_bus, BY_NVML)[::order]:
-        world.queue.submit(finding)
-    ((_, cause),) = await world.gangs.hears(1)
+        env.queue.submit(finding)
+    ((_, cause),) = await env.gangs.hears(1)
     assert cause.code == "Xid79"
-    await world.tells_of_nobody()
-    world.queue.submit(replace(BY_NVML, observed_at=NOW + 5))
-    await world.tells_of_nobody()
+    await env.tells_of_nobody()
+    env.queue.submit(replace(BY_NVML, observed_at=NOW + 5))
+    await env.tells_of_nobody()
 
 
-async def test_lost_gpu_effect_seen_first_is_reported_with_cause(world: World) -> None:
-    world.holds(TRAINER)
-    world.queue.submit(found(FindingKind.OFF_BUS, ""))
-    world.queue.submit(found())
-    ((_, cause),) = await world.gangs.hears(1)
+async def test_lost_gpu_effect_seen_first_is_reported_with_cause(env: Env) -> None:
+    env.holds(TRAINER)
+    env.queue.submit(found(FindingKind.OFF_BUS, ""))
+    env.queue.submit(found())
+    ((_, cause),) = await env.gangs.hears(1)
     assert cause.code == "Xid79"
 
 
@@ -207,65 +207,65 @@ async def test_lost_gpu_effect_seen_first_is_reported_with_cause(world: World) -
     ],
     ids=lambda finding: f"{finding.title}{' of old' if finding.evidence else ''}",
 )
-async def test_usable_gpu_reports_no_container(world: World, finding: Finding) -> None:
-    world.holds(TRAINER)
-    world.queue.submit(finding)
-    await world.tells_of_nobody()
-    assert world.ledger.active_faults(outside.GPU.uuid)
+async def test_usable_gpu_reports_no_container(env: Env, finding: Finding) -> None:
+    env.holds(TRAINER)
+    env.queue.submit(finding)
+    await env.tells_of_nobody()
+    assert env.verdict_store.active_faults(outside.GPU.uuid)
 
 
-async def test_lost_gpu_ignores_ended_and_newer_containers(world: World) -> None:
-    world.holders.hold(TRAINER, OTHER)
-    world.events.run(TRAINER, name="ended", state=ContainerState.EXITED)
-    world.events.run(OTHER, name="later", created_at=int((NOW + 1) * 1e9))
-    world.queue.submit(found())
-    await world.tells_of_nobody()
+async def test_lost_gpu_ignores_ended_and_newer_containers(env: Env) -> None:
+    env.holders.hold(TRAINER, OTHER)
+    env.events.run(TRAINER, name="ended", state=ContainerState.EXITED)
+    env.events.run(OTHER, name="later", created_at=int((NOW + 1) * 1e9))
+    env.queue.submit(found())
+    await env.tells_of_nobody()
 
 
 @pytest.mark.parametrize("unknown", ["kubelet", "the driver"])
-async def test_lost_gpu_with_unknown_holders_reports_none(world: World, unknown: str) -> None:
-    world.holds(TRAINER)
-    known, world.devices.inventory = world.devices.inventory, DeviceInventory(gpus=(replace(outside.GPU, index=-1),))
+async def test_lost_gpu_with_unknown_holders_reports_none(env: Env, unknown: str) -> None:
+    env.holds(TRAINER)
+    known, env.devices.inventory = env.devices.inventory, DeviceInventory(gpus=(replace(outside.GPU, index=-1),))
     if unknown == "kubelet":
-        world.devices.inventory = known
-        world.holders.allocations = Allocations(known=False)
-    world.queue.submit(found())
-    await world.asked_again()
-    assert world.gangs.told == []
-    world.devices.inventory = known
-    world.holders.hold(TRAINER)
-    await world.gangs.hears(1)
+        env.devices.inventory = known
+        env.holders.allocations = Allocations(known=False)
+    env.queue.submit(found())
+    await env.asked_again()
+    assert env.gangs.told == []
+    env.devices.inventory = known
+    env.holders.hold(TRAINER)
+    await env.gangs.hears(1)
 
 
-async def test_lost_gpu_reports_after_first_runtime_listing(world: World) -> None:
-    world.events.listed.clear()
-    world.holds(TRAINER)
-    world.queue.submit(found())
+async def test_lost_gpu_reports_after_first_runtime_listing(env: Env) -> None:
+    env.events.listed.clear()
+    env.holds(TRAINER)
+    env.queue.submit(found())
     async with asyncio.timeout(60):
-        await world.events.awaited.wait()
-    world.events.listed.set()
-    ((target, _),) = await world.gangs.hears(1)
+        await env.events.awaited.wait()
+    env.events.listed.set()
+    ((target, _),) = await env.gangs.hears(1)
     assert target == TRAINER
 
 
-async def test_lost_gpu_that_recovers_before_answer_is_dropped(world: World) -> None:
-    world.gangs.answers.clear()
-    world.holds(TRAINER)
-    world.queue.submit(BY_NVML)
-    await world.gangs.hears(1)
+async def test_lost_gpu_that_recovers_before_answer_is_dropped(env: Env) -> None:
+    env.gangs.answers.clear()
+    env.holds(TRAINER)
+    env.queue.submit(BY_NVML)
+    await env.gangs.hears(1)
     back = replace(BY_NVML, kind=FindingKind.DEVICE_BACK, action=ActionClass.NONE)
-    world.queue.submit(back)
+    env.queue.submit(back)
     async with asyncio.timeout(60):
-        await world.gangs.withdrawn.wait()
-    world.queue.submit(replace(BY_NVML, observed_at=NOW + 5))  # and lost again
-    await world.gangs.hears(2)
+        await env.gangs.withdrawn.wait()
+    env.queue.submit(replace(BY_NVML, observed_at=NOW + 5))  # and lost again
+    await env.gangs.hears(2)
 
 
-async def test_next_agent_reports_holders_of_gpu_still_lost(world: World, store: Store) -> None:
-    world.queue.submit(found())
-    await world.asked_again()  # kubelet does not report the holders, and then this agent dies
-    await world.close()
-    second = World(store=store)
+async def test_next_agent_reports_holders_of_gpu_still_lost(env: Env, store: Store) -> None:
+    env.queue.submit(found())
+    await env.asked_again()  # kubelet does not report the holders, and then this agent dies
+    await env.close()
+    second = Env(store=store)
     second.devices.inventory = DeviceInventory(complete=True)
     second.holds(TRAINER)
     await second.start()
@@ -276,11 +276,11 @@ async def test_next_agent_reports_holders_of_gpu_still_lost(world: World, store:
         await second.close()
 
 
-async def test_next_agent_ignores_gpu_that_answers_again(world: World, store: Store) -> None:
-    world.queue.submit(found())
-    await world.asked_again()  # kubelet does not report the holders, and then this agent dies
-    await world.close()
-    second = World(store=store)
+async def test_next_agent_ignores_gpu_that_answers_again(env: Env, store: Store) -> None:
+    env.queue.submit(found())
+    await env.asked_again()  # kubelet does not report the holders, and then this agent dies
+    await env.close()
+    second = Env(store=store)
     second.holds(TRAINER)
     await second.start()
     await second.tells_of_nobody()

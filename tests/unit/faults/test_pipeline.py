@@ -194,7 +194,10 @@ async def test_pipeline_unreadable_process_restarts_none_and_fault_lasts(
     world.processes.unreadable.add(77)
     world.queue.submit(xid(31, pid=77))
     await world.nothing_restarted()
-    assert world.ledger.verdict(outside.GPU.uuid, inventory=world.devices.inventory).action is ActionClass.RESTART_APP
+    assert (
+        world.verdict_store.verdict(outside.GPU.uuid, inventory=world.devices.inventory).action
+        is ActionClass.RESTART_APP
+    )
 
 
 async def test_pipeline_fault_of_exec_process_restarts_none(world: World) -> None:
@@ -271,7 +274,10 @@ async def test_pipeline_two_faults_end_when_both_have_ended(world: World) -> Non
     await world.restarted()
     world.events.stop(ContainerId("trainer-0"))
     await world.nothing_restarted()
-    assert world.ledger.verdict(outside.GPU.uuid, inventory=world.devices.inventory).action is ActionClass.RESTART_APP
+    assert (
+        world.verdict_store.verdict(outside.GPU.uuid, inventory=world.devices.inventory).action
+        is ActionClass.RESTART_APP
+    )
     world.processes.ends[77].set()
     await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
@@ -331,7 +337,7 @@ async def test_pipeline_unanswered_driver_query_is_repeated_by_next_agent(stoppe
     second.holders.hold(TRAINER)
     old = second.events.run(TRAINER, name="trainer-0", created_at=1)
     second.devices.recovery = 0
-    await second.ledger.load()
+    await second.verdict_store.load()
     async with running(second):
         failing = await second.condition(conditions.DEVICES_HEALTHY, "Xid999")
         assert failing.status is not ConditionStatus.TRUE
@@ -347,19 +353,19 @@ async def test_pipeline_line_after_end_of_fault_does_not_last(world: World) -> N
         async with asyncio.timeout(60):
             while ends._value.get() < ended:  # noqa: ASYNC110 - a counter
                 await asyncio.sleep(0)
-    assert world.ledger.active_faults(outside.GPU.uuid) == ()
+    assert world.verdict_store.active_faults(outside.GPU.uuid) == ()
 
 
 async def test_pipeline_instance_holder_unknown_until_driver_is_up(stopped_world: World) -> None:
     world, instance = stopped_world, DevicePartition(uuid=DeviceId("MIG-1"), gpu_instance=1, compute_instance=0)
-    world.ledger.apply(xid(), inventory=world.devices.inventory)
+    world.verdict_store.apply(xid(), inventory=world.devices.inventory)
     world.holders.hold(TRAINER, device=instance.uuid)
     old = world.events.run(TRAINER, name="trainer-0", created_at=1)
     up = replace(world.devices.inventory, gpus=(replace(outside.GPU, partitions=(instance,)),))
     world.devices.inventory = DeviceInventory(gpus=(replace(outside.GPU, index=-1),))
     async with running(world):
         await asyncio.sleep(0.1)
-        assert world.ledger.active_faults(outside.GPU.uuid)
+        assert world.verdict_store.active_faults(outside.GPU.uuid)
         world.devices.inventory = up
         world.conditions.holders_changed()
         await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
@@ -435,7 +441,7 @@ async def test_pipeline_verdict_survives_agent_until_holders_are_newer(stopped_w
     second = World(store=world.store)
     second.holders.hold(TRAINER)
     second.events.views = world.events.views
-    await second.ledger.load()
+    await second.verdict_store.load()
     async with running(second):
         await second.condition(conditions.DEVICES_HEALTHY, "Xid31")
         second.events.stop(old)
@@ -446,7 +452,7 @@ async def test_pipeline_end_of_previous_fault_keeps_newer_one(stopped_world: Wor
     world = stopped_world
     world.holders.hold(TRAINER, MONITOR)
     old = world.events.run(TRAINER, name="trainer-0", created_at=1)
-    world.ledger.apply(xid(94), inventory=world.devices.inventory)
+    world.verdict_store.apply(xid(94), inventory=world.devices.inventory)
     async with running(world):
         await world.condition(conditions.DEVICES_HEALTHY, "Xid94")
         newer = world.events.run(MONITOR, name="exporter-0", created_at=1)
@@ -456,7 +462,10 @@ async def test_pipeline_end_of_previous_fault_keeps_newer_one(stopped_world: Wor
         world.events.stop(old)
         await world.nothing_restarted()
         await asyncio.sleep(0.1)
-        assert {latch.code for latch in world.ledger.active_faults(outside.GPU.uuid)} == {"94", "31"}
+        assert {active_fault.code for active_fault in world.verdict_store.active_faults(outside.GPU.uuid)} == {
+            "94",
+            "31",
+        }
         world.events.stop(newer)
         await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
 

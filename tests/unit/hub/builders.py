@@ -4,7 +4,7 @@ from typing import Any
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.devices import DeviceId
-from kubemend.agent.model.rounds import Standing
+from kubemend.agent.model.rounds import StepResult
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -82,9 +82,9 @@ def cause(**changes: Any) -> admission.Cause:
     return admission.Cause(**defaults | changes)
 
 
-def standing(number: int = 0, *, phase: StepPhase = StepPhase.STOPPED, round_name: str = "team/r1") -> Standing:
+def step_result(number: int = 0, *, phase: StepPhase = StepPhase.STOPPED, round_name: str = "team/r1") -> StepResult:
     """Return a member's state in a round."""
-    return Standing(round=round_name, pod=ref(number), phase=phase, seconds={"stop": 0.02}, slipped=0.001)
+    return StepResult(round=round_name, pod=ref(number), phase=phase, seconds={"stop": 0.02}, unheld_seconds=0.001)
 
 
 def pod_of(number: int) -> pb.Pod:

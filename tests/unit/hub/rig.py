@@ -17,7 +17,7 @@ from kubemend.agent.hub.endpoint import HubEndpoint
 from kubemend.agent.hub.member_devices import Verdicts
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.model.devices import DeviceId, Load
-from kubemend.agent.model.rounds import Order, Standing
+from kubemend.agent.model.rounds import Order, StepResult
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodUid
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -26,7 +26,7 @@ from tests.fakes.certificates import Authority
 from tests.fakes.hub import NAME, SECONDS, FakeHub, FakeStream
 from tests.unit.hub import builders
 
-Told = Callable[[Standing], None]
+Told = Callable[[StepResult], None]
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Rounds:
 
     orders: "asyncio.Queue[tuple[Order, Told]]" = field(default_factory=asyncio.Queue)
     words: "asyncio.Queue[tuple[str, str, frozenset[PodUid], str]]" = field(default_factory=asyncio.Queue)
-    stand: tuple[Standing, ...] = ()
+    stand: tuple[StepResult, ...] = ()
     pods_busy: set[PodUid] = field(default_factory=set)
     expected: set[ContainerId] = field(default_factory=set)
     taken_up: Told | None = None
@@ -59,8 +59,8 @@ class Rounds:
     guards_taken: asyncio.Event = field(default_factory=asyncio.Event)
     guards_over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def carry_out(self, order: Order, *, told: Told) -> None:
-        self.orders.put_nowait((order, told))
+    async def handle_order(self, order: Order, *, on_result: Told) -> None:
+        self.orders.put_nowait((order, on_result))
 
     def release(self, round_name: str, pods: Collection[PodUid]) -> None:
         self.words.put_nowait(("release", round_name, frozenset(pods), ""))
@@ -68,11 +68,11 @@ class Rounds:
     def abort(self, round_name: str, pods: Collection[PodUid], *, reason: str) -> None:
         self.words.put_nowait(("abort", round_name, frozenset(pods), reason))
 
-    def standings(self) -> tuple[Standing, ...]:
+    def step_results(self) -> tuple[StepResult, ...]:
         return self.stand
 
-    def tell_taken_up(self, told: Told) -> None:
-        self.taken_up = told
+    def report_resumed(self, on_result: Told) -> None:
+        self.taken_up = on_result
 
     def expects_end(self, container: ContainerId) -> bool:
         return container in self.expected
@@ -171,24 +171,24 @@ class Rig(NodeEnv):
         """Make a replica that the agent trusts."""
         return FakeHub(self.authority, **about)
 
-    def agent(self, *replicas: FakeHub, patience: float = SECONDS, dry_run: bool = False, **limits: float) -> Hub:
+    def agent(self, *replicas: FakeHub, answer_timeout: float = SECONDS, dry_run: bool = False, **limits: float) -> Hub:
         """Make a hub client that knows these replicas. Its metrics start at 0."""
         self.registry = CollectorRegistry()
         waits = {"welcome": SECONDS, "first_wait": 0.01, "longest_wait": 0.05}
         return Hub(
             HubEndpoint(addresses=tuple(hub.address for hub in replicas), name=NAME, ca=self.ca, token=self.token),
             identity=Identity(node="node-1", dry_run=dry_run),
-            outside=Dependencies(
+            dependencies=Dependencies(
                 pods=self.pods,
                 epochs=self.store,
                 exits=self.handled,
                 holders=self.holders,
                 loads=self.loads,
-                verdicts=Verdicts(ledger=self.ledger, devices=self.devices, holders=self.holders),
+                verdicts=Verdicts(verdict_store=self.verdict_store, devices=self.devices, holders=self.holders),
             ),
             report=self.reports,
             metrics=HubMetrics(self.registry),
-            patience=patience,
+            answer_timeout=answer_timeout,
             limits=Limits(**waits | limits),
         )
 
@@ -204,7 +204,7 @@ class Rig(NodeEnv):
     async def caught_up(self, stream: FakeStream) -> None:
         """Wait until the agent has sent a member's state, which is sent after all faults to report."""
         assert self.rounds.taken_up is not None
-        self.rounds.taken_up(builders.standing(9))
+        self.rounds.taken_up(builders.step_result(9))
         while (await stream.next("result")).pod != builders.pod_of(9):
             pass
 

@@ -23,7 +23,7 @@ RUNNING = view("c1", state=ContainerState.RUNNING)
 
 
 @dataclass
-class World:
+class Env:
     """The hub's ``answer``, what was reported to it, and the launcher's orders: the program, whether to end."""
 
     answer: FaultAnswer = FaultAnswer.ALONE
@@ -62,30 +62,30 @@ class World:
 
 @pytest.mark.parametrize(("answer", "ends"), [(FaultAnswer.ALONE, False), (FaultAnswer.NOTHING, True)])
 async def test_without_a_round_the_launcher_decides_or_ends(answer: FaultAnswer, ends: bool) -> None:
-    world = World(answer)
-    async with world.failed():
-        await eventually.true(lambda: world.decided == [(2, ends)])
-    (failure,) = world.reported
+    env = Env(answer)
+    async with env.failed():
+        await eventually.true(lambda: env.decided == [(2, ends)])
+    (failure,) = env.reported
     assert (failure.exit_code, failure.program, failure.at) == (3, 2, 1000.0)
     assert failure.id == "program:c1/2"
 
 
 async def test_in_a_round_its_order_restarts_the_program() -> None:
-    world = World(FaultAnswer.ROUND)
-    async with world.failed():
-        await eventually.true(lambda: bool(world.reported))
-    assert world.decided == []
+    env = Env(FaultAnswer.ROUND)
+    async with env.failed():
+        await eventually.true(lambda: bool(env.reported))
+    assert env.decided == []
 
 
 @pytest.mark.parametrize("gone", [True, False])
 async def test_a_pod_that_is_ending_has_no_failures(gone: bool) -> None:
-    world = World(FaultAnswer.ROUND, pod=None) if gone else World(FaultAnswer.ROUND, ending="it is deleted")
-    async with world.failed():
-        await eventually.true(lambda: world.decided == [(2, True)])
-    assert world.reported == []
+    env = Env(FaultAnswer.ROUND, pod=None) if gone else Env(FaultAnswer.ROUND, ending="it is deleted")
+    async with env.failed():
+        await eventually.true(lambda: env.decided == [(2, True)])
+    assert env.reported == []
 
 
 async def test_a_launcher_that_does_not_answer_harms_no_other() -> None:
-    world = World(result=Silent("gone"))
-    async with world.failed(replace(FAILED, trainer=7)):
-        await eventually.true(lambda: world.decided == [(7, False)])
+    env = Env(result=Silent("gone"))
+    async with env.failed(replace(FAILED, trainer=7)):
+        await eventually.true(lambda: env.decided == [(7, False)])

@@ -29,7 +29,7 @@ from kubemend.common.coordination import FaultAnswer, FaultKind
 from tests.fakes.hub import SECONDS
 from tests.unit.hub import builders
 
-PATIENCE = 0.05
+TIMEOUT = 0.05
 BRIEF = 0.5
 
 
@@ -54,7 +54,7 @@ def failure() -> Failure:
     return Failure(pod=builders.member(0), container=ended, exit_code=1, reason="", at=0.0)
 
 
-def desk_of(pod: PodView, *, faults: OpenFaults, patience: float = SECONDS) -> FaultReporter:
+def desk_of(pod: PodView, *, faults: OpenFaults, answer_timeout: float = SECONDS) -> FaultReporter:
     async def worst(_: ContainerRef) -> ActionClass:
         return ActionClass.NONE
 
@@ -64,7 +64,7 @@ def desk_of(pod: PodView, *, faults: OpenFaults, patience: float = SECONDS) -> F
         worst=worst,
         metrics=HubMetrics(CollectorRegistry()),
         opted_in_namespaces=frozenset(),
-        patience=patience,
+        answer_timeout=answer_timeout,
     )
 
 
@@ -93,9 +93,9 @@ async def test_fault_of_container_outside_targets_is_not_reported(
         annotations={"kubemend.io/restart": "InPlace"} | annotations,
     )
     faults = OpenFaults()
-    desk, target = desk_of(pod, faults=faults), ContainerRef(pod.ref, name)
-    assert await desk.take(target, builders.cause(), kind=kind) is FaultAnswer.ALONE
-    assert await desk.device_lost(target, builders.cause()) is FaultAnswer.ALONE
+    reporter, target = desk_of(pod, faults=faults), ContainerRef(pod.ref, name)
+    assert await reporter.report_fault(target, builders.cause(), kind=kind) is FaultAnswer.ALONE
+    assert await reporter.device_lost(target, builders.cause()) is FaultAnswer.ALONE
     assert faults.next() is None
     alone = admission.Facts(target=target, cause=builders.cause(), pod=pod, runtime=None, owner=None)
     assert admission.decide(alone, now=20.0).verb is admission.Verb.REFUSE
@@ -103,8 +103,8 @@ async def test_fault_of_container_outside_targets_is_not_reported(
 
 async def test_fault_of_target_is_reported_to_gang() -> None:
     faults, pod = OpenFaults(), builders.member(0)
-    desk = desk_of(pod, faults=faults)
-    taking = asyncio.create_task(desk.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+    reporter = desk_of(pod, faults=faults)
+    taking = asyncio.create_task(reporter.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
     told = asyncio.Event()
     faults.on_new(told.set)
     async with asyncio.timeout(SECONDS):
@@ -131,13 +131,13 @@ async def answered_late(faults: OpenFaults, taken: FaultAnswer) -> None:
 @pytest.mark.parametrize("by_itself", [True, False])
 async def test_answer_that_a_blocked_loop_finds_late_counts(*, by_itself: bool) -> None:
     faults, pod = OpenFaults(), builders.member(0)
-    desk = desk_of(pod, faults=faults, patience=BRIEF)
+    reporter = desk_of(pod, faults=faults, answer_timeout=BRIEF)
     told = asyncio.Event()
     faults.on_new(told.set)
     if by_itself:
-        work = desk.tell(failure(), guarded=guard(), doubt=no_doubt)
+        work = reporter.report_exit(failure(), guarded=guard(), doubt=no_doubt)
     else:
-        work = desk.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE)
+        work = reporter.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE)
     async with asyncio.timeout(SECONDS):
         waiting = asyncio.create_task(work)
         await told.wait()
@@ -147,20 +147,20 @@ async def test_answer_that_a_blocked_loop_finds_late_counts(*, by_itself: bool) 
 
 async def test_exit_is_reported_even_if_devices_are_known_late() -> None:
     async def slow(_: ContainerRef) -> ActionClass:
-        await asyncio.sleep(4 * PATIENCE)  # kubelet's answer, which cannot be awaited otherwise
+        await asyncio.sleep(4 * TIMEOUT)  # kubelet's answer, which cannot be awaited otherwise
         return ActionClass.NONE
 
     faults, pod = OpenFaults(), builders.member(0)
-    desk = FaultReporter(
+    reporter = FaultReporter(
         pods=lambda: {pod.ref.uid: pod},
         faults=faults,
         worst=slow,
         metrics=HubMetrics(CollectorRegistry()),
         opted_in_namespaces=frozenset(),
-        patience=PATIENCE,
+        answer_timeout=TIMEOUT,
     )
     async with asyncio.timeout(SECONDS):
-        await desk.tell(failure(), guarded=guard(), doubt=no_doubt)
+        await reporter.report_exit(failure(), guarded=guard(), doubt=no_doubt)
     said = faults.next()
     assert said is not None
     assert said.fault.code == "Exit1"
@@ -171,15 +171,15 @@ async def test_exit_of_ending_pod_is_not_reported() -> None:
         return "its sandbox has been stopped"
 
     faults = OpenFaults()
-    desk = desk_of(builders.member(0), faults=faults)
-    assert await desk.tell(failure(), guarded=guard(), doubt=doubt) is FaultAnswer.NOTHING
+    reporter = desk_of(builders.member(0), faults=faults)
+    assert await reporter.report_exit(failure(), guarded=guard(), doubt=doubt) is FaultAnswer.NOTHING
     assert faults.next() is None
 
 
 async def test_exit_without_hub_restarts_alone_and_is_reported_later() -> None:
     faults = OpenFaults()
-    desk = desk_of(builders.member(0), faults=faults)
-    assert await desk.tell(failure(), guarded=None, doubt=no_doubt) is FaultAnswer.ALONE
+    reporter = desk_of(builders.member(0), faults=faults)
+    assert await reporter.report_exit(failure(), guarded=None, doubt=no_doubt) is FaultAnswer.ALONE
     said = faults.next()
     assert said is not None
     assert said.alone
@@ -188,10 +188,10 @@ async def test_exit_without_hub_restarts_alone_and_is_reported_later() -> None:
 @pytest.mark.parametrize("answer", [FaultAnswer.ALONE, FaultAnswer.NOTHING])
 async def test_answer_of_hub_decides_about_member(answer: FaultAnswer) -> None:
     faults = OpenFaults()
-    desk = desk_of(builders.member(0), faults=faults)
+    reporter = desk_of(builders.member(0), faults=faults)
     told = asyncio.Event()
     faults.on_new(told.set)
-    telling = asyncio.create_task(desk.tell(failure(), guarded=guard(), doubt=no_doubt))
+    telling = asyncio.create_task(reporter.report_exit(failure(), guarded=guard(), doubt=no_doubt))
     async with asyncio.timeout(SECONDS):
         await told.wait()
         faults.answered("exit:c", answer)
@@ -200,8 +200,8 @@ async def test_answer_of_hub_decides_about_member(answer: FaultAnswer) -> None:
 
 async def test_failed_program_waits_for_the_answer() -> None:
     faults = OpenFaults()
-    desk = desk_of(builders.member(0), faults=faults)
-    asking = asyncio.create_task(desk.program_failed(program(), is_welcomed=True))
+    reporter = desk_of(builders.member(0), faults=faults)
+    asking = asyncio.create_task(reporter.program_failed(program(), is_welcomed=True))
     await asyncio.sleep(0)
     said = faults.next()
     assert said is not None
@@ -213,8 +213,8 @@ async def test_failed_program_waits_for_the_answer() -> None:
 
 async def test_failed_program_is_left_to_its_launcher_where_no_answer_can_arrive() -> None:
     faults = OpenFaults()
-    desk = desk_of(builders.member(0), faults=faults)
-    assert await desk.program_failed(program(), is_welcomed=False) is FaultAnswer.ALONE
+    reporter = desk_of(builders.member(0), faults=faults)
+    assert await reporter.program_failed(program(), is_welcomed=False) is FaultAnswer.ALONE
     said = faults.next()
     assert said is not None
     assert said.alone
@@ -222,8 +222,8 @@ async def test_failed_program_is_left_to_its_launcher_where_no_answer_can_arrive
 
 async def test_failed_program_outside_gangs_is_not_reported() -> None:
     faults = OpenFaults()
-    desk = desk_of(replace(builders.member(0), labels={}), faults=faults)
-    assert await desk.program_failed(program(), is_welcomed=True) is FaultAnswer.ALONE
+    reporter = desk_of(replace(builders.member(0), labels={}), faults=faults)
+    assert await reporter.program_failed(program(), is_welcomed=True) is FaultAnswer.ALONE
     assert faults.next() is None
 
 

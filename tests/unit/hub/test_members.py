@@ -247,7 +247,7 @@ async def test_kubelets_container_is_held_until_order_of_round(rig: Rig) -> None
 async def test_kubelets_container_is_held_until_timeout(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     rig.events.run(builders.trainer(0), name="c")
-    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.1)):
+    async with rig.replica() as hub, rig.running(rig.agent(hub, answer_timeout=0.1)):
         stream, _ = await hub.welcomed()
         await rig.reports.until(ComponentState.READY)
         rig.events.exit(C, code=1)

@@ -39,7 +39,7 @@ async def test_answer_of_hub_decides_about_fault(
     cause = builders.cause(action=ActionClass.RESET_DEVICE, message="Xid 48 \udcff" + "x" * 5000)
     async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
         stream, _ = await hub.welcomed()
-        taking = asyncio.create_task(agent.take(builders.trainer(0), cause, kind=FaultKind.DEVICE))
+        taking = asyncio.create_task(agent.report_fault(builders.trainer(0), cause, kind=FaultKind.DEVICE))
         told = await stream.next("fault")
         await stream.say(answer=answer(told.id, said))
         assert await taking is taken
@@ -54,9 +54,9 @@ async def test_answer_of_hub_decides_about_fault(
 
 async def test_fault_without_answer_is_left_to_agent(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.2)) as agent:
+    async with rig.replica() as hub, rig.running(rig.agent(hub, answer_timeout=0.2)) as agent:
         stream, _ = await hub.welcomed()
-        taken = await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.HANG)
+        taken = await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.HANG)
         assert taken is FaultAnswer.ALONE
         late = await stream.next("fault")
         assert not late.alone
@@ -70,9 +70,11 @@ async def test_fault_without_answer_is_left_to_agent(rig: Rig) -> None:
 async def test_fault_restarted_alone_is_reported_when_hub_returns(rig: Rig) -> None:
     """Otherwise the other ranks wait for an interrupted operation, without a visible reason."""
     await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.2)) as agent:
+    async with rig.replica() as hub, rig.running(rig.agent(hub, answer_timeout=0.2)) as agent:
         stream, _ = await hub.welcomed()
-        assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
+        assert (
+            await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
+        )
         unheard = await stream.next("fault")
         stream.end()
         stream, _ = await hub.welcomed()
@@ -92,7 +94,7 @@ async def test_fault_waits_for_hub_to_start(rig: Rig) -> None:
         pass  # its port is known now, and no server listens there
     async with rig.running(rig.agent(hub)) as agent:
         await rig.reports.until(ComponentState.DEGRADED)
-        taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+        taking = asyncio.create_task(agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
         async with hub:
             stream, _ = await hub.welcomed()
             told = await stream.next("fault")
@@ -104,7 +106,7 @@ async def test_answer_lost_with_stream_is_requested_again(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
     async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
         stream, _ = await hub.welcomed()
-        taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+        taking = asyncio.create_task(agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
         first = await stream.next("fault")
         stream.end()
         stream, _ = await hub.welcomed()
@@ -118,7 +120,7 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -
     await rig.pods.put(builders.member(0))
     async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
         stream, _ = await hub.welcomed()
-        taking = asyncio.create_task(agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
+        taking = asyncio.create_task(agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
         told = await stream.next("fault")
         await stream.say(answer=answer(told.id))
         assert await taking is FaultAnswer.ROUND
@@ -148,21 +150,21 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -
 async def test_fault_outside_gangs_is_left_to_agent_at_once(rig: Rig, pod: object) -> None:
     if pod is not None:
         await rig.pods.put(pod)  # type: ignore[arg-type]
-    agent = rig.agent(rig.replica(port=1), patience=3600)
-    assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
+    agent = rig.agent(rig.replica(port=1), answer_timeout=3600)
+    assert await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
 
 
 async def test_dry_run_reports_no_fault(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
-    agent = rig.agent(rig.replica(port=1), patience=3600, dry_run=True)
-    assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
+    agent = rig.agent(rig.replica(port=1), answer_timeout=3600, dry_run=True)
+    assert await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
 
 
 async def test_fault_with_unknown_device_has_action_ask_driver(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub, patience=0.1)) as agent:
+    async with rig.replica() as hub, rig.running(rig.agent(hub, answer_timeout=0.1)) as agent:
         stream, _ = await hub.welcomed()
-        await agent.take(builders.trainer(0), builders.cause(devices_known=False), kind=FaultKind.HANG)
+        await agent.report_fault(builders.trainer(0), builders.cause(devices_known=False), kind=FaultKind.HANG)
         assert (await stream.next("fault")).action_class == "AskDriver"
 
 
@@ -171,7 +173,7 @@ async def test_lost_device_is_reported_and_awaited_until_hub_starts(rig: Rig) ->
     hub = rig.replica()
     async with hub:
         pass  # its port is known now, and no server listens there
-    async with rig.running(rig.agent(hub, patience=0.05)) as agent:
+    async with rig.running(rig.agent(hub, answer_timeout=0.05)) as agent:
         await rig.reports.until(ComponentState.DEGRADED)
         cause = builders.cause(code="Xid79", action=ActionClass.REBOOT_NODE)
         telling = asyncio.create_task(agent.device_lost(builders.trainer(0), cause))
@@ -212,23 +214,23 @@ class TestOpenFaults:
 
     async def test_fault_is_reported_once_and_again_after_hello(self) -> None:
         book = OpenFaults(now=lambda: 103.0)
-        book.tell(fault())
+        book.add(fault())
         said = book.next()
         assert said is not None
         assert said.age >= 3.0
         assert book.next() is None
-        book.say_again()
+        book.report_again()
         assert book.next() is not None
 
     async def test_same_fault_is_kept_once(self) -> None:
         book = OpenFaults(now=lambda: 100.0)
-        assert book.tell(fault()) is book.tell(fault())
+        assert book.add(fault()) is book.add(fault())
         assert book.next() is not None
         assert book.next() is None
 
     async def test_answer_counts_once(self) -> None:
         book = OpenFaults(now=lambda: 100.0)
-        answered = book.tell(fault())
+        answered = book.add(fault())
         assert book.answered("f", FaultAnswer.ROUND) == fault()
         assert book.answered("f", FaultAnswer.NOTHING) is None
         assert await answered is FaultAnswer.ROUND
@@ -236,21 +238,21 @@ class TestOpenFaults:
     @pytest.mark.parametrize("order_first", [True, False])
     async def test_order_and_answer_settle_fault_in_either_sequence(self, order_first: bool) -> None:
         book = OpenFaults(now=lambda: 100.0)
-        book.tell(fault())
+        book.add(fault())
         if order_first:
             book.ordered({builders.ref(0).uid})
         book.answered("f", FaultAnswer.ROUND)
         if not order_first:
-            book.say_again()
+            book.report_again()
             assert book.next() is not None
             book.ordered({builders.ref(0).uid})
-        book.say_again()
+        book.report_again()
         assert book.next() is None
 
     async def test_exit_of_deleted_pod_is_not_reported(self) -> None:
         book = OpenFaults(now=lambda: 100.0)
-        book.tell(fault())
-        book.tell(fault(1, fault_id="g"))
+        book.add(fault())
+        book.add(fault(1, fault_id="g"))
         book.gone(builders.ref(0).uid)
         said = book.next()
         assert said is not None
@@ -259,20 +261,20 @@ class TestOpenFaults:
 
     async def test_fault_left_alone_is_dropped_with_deleted_pod(self) -> None:
         book = OpenFaults(now=lambda: 100.0)
-        book.tell(fault(kind=FaultKind.DEVICE))
+        book.add(fault(kind=FaultKind.DEVICE))
         book.leave_alone("f")
         book.gone(builders.ref(0).uid)
         assert book.next() is None
 
     async def test_fault_open_for_too_long_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
         book = OpenFaults(now=lambda: 100.0)
-        book.tell(fault())
+        book.add(fault())
         monkeypatch.setattr(open_faults, "LONGEST", -1.0)
         assert book.next() is None
 
     async def test_clock_set_back_gives_no_negative_age(self) -> None:
         book = OpenFaults(now=lambda: 50.0)
-        book.tell(fault())
+        book.add(fault())
         said = book.next()
         assert said is not None
         assert 0 <= said.age < SECONDS
@@ -280,7 +282,7 @@ class TestOpenFaults:
     async def test_oldest_fault_is_dropped_beyond_limit(self) -> None:
         book = OpenFaults(now=lambda: 100.0)
         for number in range(open_faults.MOST + 2):
-            book.tell(fault(fault_id=f"f{number}"))
+            book.add(fault(fault_id=f"f{number}"))
         said = []
         while (told := book.next()) is not None:
             said.append(told.fault.id)
@@ -289,10 +291,10 @@ class TestOpenFaults:
 
     async def test_fault_of_round_is_dropped_with_deleted_pod(self) -> None:
         book = OpenFaults(now=lambda: 100.0)
-        book.tell(fault(kind=FaultKind.DEVICE))
+        book.add(fault(kind=FaultKind.DEVICE))
         book.gone(builders.ref(0).uid)
         assert book.next() is not None  # a caller waits for the answer
         book.answered("f", FaultAnswer.ROUND)
         book.gone(builders.ref(0).uid)
-        book.say_again()
+        book.report_again()
         assert book.next() is None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.hub import wire
-from kubemend.agent.model.rounds import Order, Standing
+from kubemend.agent.model.rounds import Order, StepResult
 from kubemend.agent.model.workloads import PodRef
 from kubemend.common.components import ComponentState
 from kubemend.common.coordination import OrderKind, StepPhase
@@ -51,7 +51,7 @@ async def test_order_is_carried_out_and_results_are_reported(rig: Rig, stream: F
         grace_seconds=0.0,
     )
     assert other.pod == builders.ref(1).uid
-    told(builders.standing(0, phase=StepPhase.STOPPED))
+    told(builders.step_result(0, phase=StepPhase.STOPPED))
     result = await stream.next("result")
     assert (result.round, result.pod, result.phase) == ("team/r1", builders.pod_of(0), pb.StepResult.STOPPED)
 
@@ -59,8 +59,8 @@ async def test_order_is_carried_out_and_results_are_reported(rig: Rig, stream: F
 async def test_newest_result_of_member_is_reported(rig: Rig, stream: FakeStream) -> None:
     await stream.say(stop=builders.stop(0))
     _, told = await rig.rounds.ordered()
-    told(builders.standing(0, phase=StepPhase.STOPPED))
-    told(builders.standing(0, phase=StepPhase.RUNNING))
+    told(builders.step_result(0, phase=StepPhase.STOPPED))
+    told(builders.step_result(0, phase=StepPhase.RUNNING))
     assert (await stream.next("result")).phase == pb.StepResult.RUNNING
     await heard_out(stream)
     assert rig.count("kubemend_hub_messages_total", direction="out", body="result") == 1
@@ -68,14 +68,14 @@ async def test_newest_result_of_member_is_reported(rig: Rig, stream: FakeStream)
 
 async def test_result_of_previous_agent_is_reported(rig: Rig, stream: FakeStream) -> None:
     assert rig.rounds.taken_up is not None
-    rig.rounds.taken_up(builders.standing(0, phase=StepPhase.SELF_RELEASED))
+    rig.rounds.taken_up(builders.step_result(0, phase=StepPhase.SELF_RELEASED))
     assert (await stream.next("result")).phase == pb.StepResult.SELF_RELEASED
 
 
 async def test_absent_pod_is_reported_by_name_from_order(rig: Rig, stream: FakeStream) -> None:
     await stream.say(stop=builders.stop(9))
     order, told = await rig.rounds.ordered()
-    told(Standing(order.round, PodRef("", "", order.pod), StepPhase.GONE))
+    told(StepResult(order.round, PodRef("", "", order.pod), StepPhase.GONE))
     assert (await stream.next("result")).pod == builders.pod_of(9)
 
 
@@ -200,12 +200,12 @@ async def test_epoch_is_kept_for_next_agent(rig: Rig) -> None:
 async def test_order_continues_when_stream_breaks(rig: Rig) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def carry_out(order: Order, *, told: Any) -> None:
+    async def handle_order(order: Order, *, on_result: Any) -> None:
         begun.set()
         await go_on.wait()
-        told(builders.standing(0, phase=StepPhase.RUNNING))
+        on_result(builders.step_result(0, phase=StepPhase.RUNNING))
 
-    rig.rounds.carry_out = carry_out  # type: ignore[method-assign]
+    rig.rounds.handle_order = handle_order  # type: ignore[method-assign]
     await rig.pods.put(builders.member(0))
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kubemend.agent.hub.open_faults import Fault, OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
-from kubemend.agent.model.rounds import Standing
+from kubemend.agent.model.rounds import StepResult
 from kubemend.agent.model.workloads import PodUid
 from kubemend.common.coordination import FaultAnswer, FaultKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
@@ -35,14 +35,14 @@ class Listener:
                 self.faults.add(message.fault.id)
 
 
-class World:
+class Env:
     """The node, its outbox, and a hub at the other end of a stream that may lose messages in transit."""
 
     def __init__(self) -> None:
-        self.standings: dict[PodUid, Standing] = {}
+        self.step_results: dict[PodUid, StepResult] = {}
         self.hub = Listener()
         self.faults = OpenFaults(now=lambda: 100.0)
-        about = HelloInfo("n", epoch=lambda: 0, standings=lambda: tuple(self.standings.values()))
+        about = HelloInfo("n", epoch=lambda: 0, step_results=lambda: tuple(self.step_results.values()))
         self.outbox = Outbox(introduction=about, faults=self.faults)
         self.faults.on_new(self.outbox.wake)
         self.unanswered: set[str] = set()
@@ -51,22 +51,22 @@ class World:
     def step(self, number: int) -> None:
         """Advance a member by one phase in its round."""
         uid = builders.ref(number).uid
-        before = self.standings.get(uid)
+        before = self.step_results.get(uid)
         at = PHASES.index(before.phase) + 1 if before is not None else 0
         if at < len(PHASES):
-            standing = replace(builders.standing(number), phase=PHASES[at])
-            self.standings[uid] = standing
-            self.outbox.result(standing)
+            step_result = replace(builders.step_result(number), phase=PHASES[at])
+            self.step_results[uid] = step_result
+            self.outbox.result(step_result)
 
     def phases(self) -> dict[str, int]:
         """Return the members' phases, as numbers of the wire."""
-        return {uid: PHASES.index(standing.phase) + 1 for uid, standing in self.standings.items()}
+        return {uid: PHASES.index(step_result.phase) + 1 for uid, step_result in self.step_results.items()}
 
     def fail(self, number: int) -> None:
         """Make a member fail."""
         self._serial += 1
         fault_id = f"f{self._serial}"
-        self.faults.tell(
+        self.faults.add(
             Fault(fault_id, builders.trainer(number), builders.GANG, FaultKind.EXIT, "Exit1", "it ended", 100.0)
         )
         self.unanswered.add(fault_id)
@@ -106,31 +106,31 @@ steps = st.one_of(
 )
 
 
-async def play(world: World, schedule: list[tuple[str, int | None]]) -> None:
+async def play(env: Env, schedule: list[tuple[str, int | None]]) -> None:
     for name, number in schedule:
         if number is not None:
-            getattr(world, name)(number)
+            getattr(env, name)(number)
         elif name == "say":
-            world.say(arrives=True)
+            env.say(arrives=True)
         elif name == "open":
-            world.outbox.close()
-            world.outbox.open()
+            env.outbox.close()
+            env.outbox.open()
         elif name == "sync":
-            world.outbox.say_hello()
+            env.outbox.send_hello()
         else:
-            getattr(world, name)()
+            getattr(env, name)()
 
 
 @given(schedule=st.lists(steps, max_size=60), sudden=st.booleans())
 def test_last_stream_delivers_current_state(schedule: list[tuple[str, int | None]], sudden: bool) -> None:
     async def scenario() -> None:
-        world = World()
-        await play(world, [("open", None), *schedule])
+        env = Env()
+        await play(env, [("open", None), *schedule])
         if sudden:
-            world.lose()
-        world.hear_out()
-        assert world.hub.faults == world.unanswered
-        assert world.hub.phases == world.phases()
+            env.lose()
+        env.hear_out()
+        assert env.hub.faults == env.unanswered
+        assert env.hub.phases == env.phases()
 
     asyncio.run(scenario())
 
@@ -138,12 +138,12 @@ def test_last_stream_delivers_current_state(schedule: list[tuple[str, int | None
 @given(schedule=st.lists(steps, max_size=60))
 def test_unbroken_stream_needs_no_second_hello(schedule: list[tuple[str, int | None]]) -> None:
     async def scenario() -> None:
-        world = World()
+        env = Env()
         kept = [step for step in schedule if step[0] not in ("lose", "open", "sync")]
-        await play(world, [("open", None), ("say", None), *kept])
-        while world.say(arrives=True):
+        await play(env, [("open", None), ("say", None), *kept])
+        while env.say(arrives=True):
             pass
-        assert world.hub.phases == world.phases()
-        assert world.unanswered <= world.hub.faults
+        assert env.hub.phases == env.phases()
+        assert env.unanswered <= env.hub.faults
 
     asyncio.run(scenario())

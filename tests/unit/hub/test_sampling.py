@@ -38,7 +38,7 @@ async def test_sampler_queries_nothing_without_hub() -> None:
 
     pods, holders = outside.Pods(builders.member(0)), Counting()
     holders.hold(builders.trainer(0))
-    about = HelloInfo("n", epoch=lambda: 0, standings=tuple)
+    about = HelloInfo("n", epoch=lambda: 0, step_results=tuple)
     outbox = Outbox(introduction=about, faults=OpenFaults())
     known = Loads({builders.GPU: Load(0.5, 0.5, 0.5)})
     sampler = Sampler(pods=pods, holders=holders, loads=known, outbox=outbox, period=0.001)

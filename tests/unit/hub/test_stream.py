@@ -16,7 +16,7 @@ from tests.unit.hub.rig import Rig
 
 
 async def test_hello_contains_epoch_and_results(rig: Rig) -> None:
-    rig.rounds.stand = (builders.standing(0),)
+    rig.rounds.stand = (builders.step_result(0),)
     await rig.store.obey(7)
 
     async with rig.replica(epoch=7) as hub, rig.running(rig.agent(hub)):
@@ -33,12 +33,12 @@ async def test_hello_contains_epoch_and_results(rig: Rig) -> None:
 async def test_broken_stream_is_reopened_with_new_hello(rig: Rig) -> None:
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         first, _ = await hub.welcomed()
-        rig.rounds.stand = (builders.standing(0),)
+        rig.rounds.stand = (builders.step_result(0),)
         first.end()
         _, hello = await hub.welcomed()
         assert len(hello.results) == 1
         await hub.stop()
-        rig.rounds.stand = (builders.standing(0), builders.standing(1))
+        rig.rounds.stand = (builders.step_result(0), builders.step_result(1))
         await hub.start()
         _, hello = await hub.welcomed()
         assert len(hello.results) == 2
@@ -98,7 +98,7 @@ async def test_stream_that_lasted_may_break_without_report(rig: Rig) -> None:
 async def test_sync_is_answered_with_hello(rig: Rig) -> None:
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, first = await hub.welcomed()
-        rig.rounds.stand = (builders.standing(0),)
+        rig.rounds.stand = (builders.step_result(0),)
         await stream.say(sync=pb.Sync())
         again = await stream.next("hello")
         assert again.node == first.node
@@ -113,7 +113,7 @@ async def test_slow_hub_gets_newest_state_of_member_once(rig: Rig) -> None:
         assert rig.rounds.taken_up is not None
         for time in range(times):
             for number in range(members):
-                rig.rounds.taken_up(replace(builders.standing(number), detail=f"{time}" + "x" * 1000))
+                rig.rounds.taken_up(replace(builders.step_result(number), detail=f"{time}" + "x" * 1000))
             await asyncio.sleep(0)  # let the agent write as much as it can
         stream.read_on()
         newest = {builders.ref(number).uid for number in range(members)}
@@ -131,9 +131,9 @@ async def test_too_many_results_become_one_hello(rig: Rig, monkeypatch: pytest.M
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
         assert rig.rounds.taken_up is not None
-        rig.rounds.stand = tuple(builders.standing(number) for number in range(8))
-        for standing in rig.rounds.stand:
-            rig.rounds.taken_up(standing)
+        rig.rounds.stand = tuple(builders.step_result(number) for number in range(8))
+        for step_result in rig.rounds.stand:
+            rig.rounds.taken_up(step_result)
         hello = await stream.next("hello")
         assert len(hello.results) == 8
 
@@ -153,7 +153,7 @@ async def test_queued_messages_are_sent_before_stream_closes(rig: Rig) -> None:
         stream, _ = await hub.welcomed()
         await stream.say(stop=builders.stop(0))
         _, told = await rig.rounds.ordered()
-        told(builders.standing(0, phase=StepPhase.RUNNING))
+        told(builders.step_result(0, phase=StepPhase.RUNNING))
         await agent.leave(timeout=SECONDS)
         assert stream.over.is_set()
         assert (await stream.next("result")).phase == pb.StepResult.RUNNING
@@ -184,7 +184,9 @@ def test_addresses_are_tried_in_turn_after_the_latest() -> None:
 
 async def test_fault_without_hub_is_left_to_agent_after_timeout(rig: Rig) -> None:
     await rig.pods.put(builders.member(0))
-    agent = rig.agent(rig.replica(port=1), patience=0.05)
+    agent = rig.agent(rig.replica(port=1), answer_timeout=0.05)
     async with rig.running(agent):
-        assert await agent.take(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
+        assert (
+            await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
+        )
     assert rig.count("kubemend_hub_fault_answers_total", kind="Device", answer="Unanswered") == 1

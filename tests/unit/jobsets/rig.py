@@ -19,12 +19,12 @@ from kubemend.controller.jobset.spec import model
 from kubemend.controller.jobset.spec.model import JobSet, Refusal, RoundView
 from kubemend.controller.jobsets import events, views
 from kubemend.controller.jobsets.metrics import JobSetMetrics
-from kubemend.controller.jobsets.queue import Pace
+from kubemend.controller.jobsets.queue import Intervals
 from kubemend.controller.jobsets.running import JobSets
 from tests import eventually
 from tests.control_plane import DEADLINES
 
-HASTE: Final = Pace(settle=0.005, pause=0.01)
+HASTE: Final = Intervals(settle=0.005, pause=0.01)
 
 
 def replicated(name: str = "w", replicas: int = 2, **fields: Any) -> Json:
@@ -134,7 +134,7 @@ class Leader:
         rounds: Rounds | None = None,
         parallel: int = 50,
         name: str = "one",
-        pace: Pace = HASTE,
+        intervals: Intervals = HASTE,
     ) -> None:
         self.api = api
         self.reports: list[ComponentStatus] = []
@@ -149,7 +149,7 @@ class Leader:
             instance=name,
             parallel=parallel,
             tainted=lambda: tuple(self.tainted),
-            pace=pace,
+            intervals=intervals,
             backoff=lambda: aio.Backoff(first=0.02, limit=0.2),
         )
 

@@ -4,12 +4,12 @@ import pytest
 
 from kubemend.controller.jobset.plan import Event, EventType
 from kubemend.controller.jobsets import events
-from kubemend.controller.jobsets.events import About, Story
+from kubemend.controller.jobsets.events import JobSetRef, PendingEvent
 
 
 def body(reason: str, message: str) -> dict[str, object]:
-    story = Story(About("team", "train", "uid-1"), Event(EventType.WARNING, reason, message), at=0.0)
-    return events.body(story, instance="one")
+    pending = PendingEvent(JobSetRef("team", "train", "uid-1"), Event(EventType.WARNING, reason, message), at=0.0)
+    return events.body(pending, instance="one")
 
 
 @pytest.mark.parametrize("message", ["x" * 1025, "ü" * 600, "x" + "…" * 400, "x" * 100_000])

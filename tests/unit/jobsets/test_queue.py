@@ -8,16 +8,18 @@ import pytest
 
 from kubemend.common import aio, contained
 from kubemend.common.kube import errors
-from kubemend.controller.jobsets.queue import Pace, Queue
+from kubemend.controller.jobsets.queue import Intervals, Queue
 from tests import eventually
 
-AT_ONCE = Pace(settle=0.0, pause=0.0)
+AT_ONCE = Intervals(settle=0.0, pause=0.0)
 
 
 class FakeReconciler:
     """A reconcile that can be blocked; ``fail`` are the errors of the next calls, ``again`` is its result."""
 
-    def __init__(self, *, pace: Pace = AT_ONCE, parallel: int = 4, rests: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, *, intervals: Intervals = AT_ONCE, parallel: int = 4, rests: frozenset[str] = frozenset()
+    ) -> None:
         self.keys: list[str] = []
         self.at_it: set[str] = set()
         self.go_on = asyncio.Event()
@@ -26,7 +28,7 @@ class FakeReconciler:
         self.again: float | None = None
         self.queue = Queue(
             self.reconcile,
-            pace=pace,
+            intervals=intervals,
             backoff=lambda: aio.Backoff(first=0.001, limit=0.01),
             parallel=parallel,
             rest=lambda key: 600.0 if key in rests else 0.0,
@@ -58,7 +60,7 @@ class FakeReconciler:
 
 
 async def test_simultaneous_changes_are_one_reconcile() -> None:
-    reconciler = FakeReconciler(pace=Pace(settle=0.05, pause=0.0))
+    reconciler = FakeReconciler(intervals=Intervals(settle=0.05, pause=0.0))
     async with reconciler.running():
         for _ in range(100):
             reconciler.queue.add("a")
@@ -81,7 +83,7 @@ async def test_slow_key_rests_without_blocking_others() -> None:
 
 
 async def test_refused_key_is_not_retried_at_each_change() -> None:
-    reconciler = FakeReconciler(pace=Pace(settle=0.0, pause=0.0, refused=600.0))
+    reconciler = FakeReconciler(intervals=Intervals(settle=0.0, pause=0.0, refused=600.0))
     reconciler.fail = [errors.ForbiddenError("exceeded quota")]
     async with reconciler.running():
         reconciler.queue.add("a")
@@ -151,7 +153,7 @@ async def test_reconcile_can_schedule_the_next() -> None:
 
 
 async def test_forgotten_key_is_not_reconciled() -> None:
-    reconciler = FakeReconciler(pace=Pace(settle=0.05, pause=0.0))
+    reconciler = FakeReconciler(intervals=Intervals(settle=0.05, pause=0.0))
     reconciler.again = 0.05
     async with reconciler.running():
         reconciler.queue.add("a")

@@ -3,7 +3,7 @@
 import functools
 
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobsets.queue import Pace
+from kubemend.controller.jobsets.queue import Intervals
 from tests import eventually
 from tests.control_plane import Tenant
 from tests.unit.jobsets import rig
@@ -14,7 +14,7 @@ JOBS = 200
 async def test_many_jobs_are_created_once_and_restarted_once(tenant: Tenant) -> None:
     async with rig.Client(tenant.kubeconfig) as api, rig.Client(tenant.kubeconfig) as own:
         bench = rig.Bench(tenant.server, own, namespace=tenant.namespace)
-        leader = rig.Leader(api, pace=Pace())
+        leader = rig.Leader(api, intervals=Intervals())
         async with leader.leading():
             await bench.create(rig.jobset("train", rig.replicated("w", JOBS), failurePolicy={"maxRestarts": 1}))
             await bench.until_jobs(JOBS)

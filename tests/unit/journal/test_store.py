@@ -177,16 +177,16 @@ RECORD = rounds.Record(
         grace_seconds=1.5,
     ),
     pod=builders.POD,
-    standing=rounds.Standing(
+    step_result=rounds.StepResult(
         "default/gang-7",
         builders.POD,
         StepPhase.STOPPED,
         seconds=MappingProxyType({"stop": 0.1}),
-        slipped=0.01,
+        unheld_seconds=0.01,
         attempt=7,
     ),
     boot="this",
-    heard_at=12.5,
+    renewed_at=12.5,
     written_at=1000.0,
     names=frozenset({"trainer", "logger"}),
 )
@@ -201,7 +201,9 @@ async def test_round_record_is_stored_with_its_intents(store: Store) -> None:
 async def test_member_has_one_record_per_round(store: Store) -> None:
     later = replace(RECORD, released=True)
     name = "default/gang-8"
-    other = replace(RECORD, order=replace(RECORD.order, round=name), standing=replace(RECORD.standing, round=name))
+    other = replace(
+        RECORD, order=replace(RECORD.order, round=name), step_result=replace(RECORD.step_result, round=name)
+    )
     await store.note(RECORD, other)
     await store.note(later)
     assert sorted(await store.records(), key=lambda record: record.order.round) == [later, other]
@@ -253,7 +255,7 @@ def test_record_of_another_boot_or_released_is_not_active(changes: dict[str, Any
 
 @pytest.mark.parametrize("phase", [StepPhase.RUNNING, StepPhase.REFUSED, StepPhase.COMPLETED])
 def test_finished_member_is_not_active(phase: StepPhase) -> None:
-    assert not replace(RECORD, standing=replace(RECORD.standing, phase=phase)).is_under_way(boot="this")
+    assert not replace(RECORD, step_result=replace(RECORD.step_result, phase=phase)).is_under_way(boot="this")
 
 
 async def test_quarantined_intent_is_kept_with_its_reason(tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def test_admission_refusal_is_not_a_missing_rule(said: str, hint: str) -> None:
 
 
 def test_error_keeps_the_servers_message() -> None:
-    assert _forbidden("not you").said == "not you"
-    assert errors.ApiUnavailableError("no answer").said == "no answer"
+    assert _forbidden("not you").server_message == "not you"
+    assert errors.ApiUnavailableError("no answer").server_message == "no answer"
 
 
 def test_a_namespace_is_not_taken_for_an_object() -> None:

@@ -14,7 +14,7 @@ from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
 
 
-class Bench:
+class Env:
     """A recorder, the server, and the time."""
 
     def __init__(self, tenant: Tenant, api: client.KubeClient, *, waiting: int) -> None:
@@ -29,7 +29,7 @@ class Bench:
 
     def renew(self) -> None:
         """Another leader takes over."""
-        self.teller = event_recorder.EventRecorder(
+        self.recorder = event_recorder.EventRecorder(
             api=self.api,
             report=self.reports.append,
             clock=lambda: self.now,
@@ -38,11 +38,11 @@ class Bench:
             waiting=self.waiting,
         )
 
-    def tell(self, name: str, *, path: str = "", may_repeat: bool = False) -> None:
+    def record(self, name: str, *, path: str = "", may_repeat: bool = False) -> None:
         about = {"kind": "Pod", "namespace": self.namespace, "name": "a"}
         body = {"apiVersion": "v1", "metadata": {"name": name}, "reason": "Told", "message": name, "count": 1}
         last = {"lastTimestamp": timestamps.rfc3339(self.now)}
-        self.teller.tell(
+        self.recorder.record(
             path or self.events, {**body, **last, "involvedObject": about}, at=self.now, may_repeat=may_repeat
         )
 
@@ -72,105 +72,105 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def running(tenant: Tenant, *, waiting: int = 10) -> AsyncIterator[Bench]:
+async def running(tenant: Tenant, *, waiting: int = 10) -> AsyncIterator[Env]:
     async with connected(tenant) as api:
-        yield Bench(tenant, api, waiting=waiting)
+        yield Env(tenant, api, waiting=waiting)
 
 
 async def test_all_are_recorded_in_order_once_the_server_is_back(tenant: Tenant) -> None:
-    async with running(tenant) as bench:
-        bench.faults.fail_next(3, status=500, method="POST", path="/events")
-        async with started(bench.teller):
+    async with running(tenant) as env:
+        env.faults.fail_next(3, status=500, method="POST", path="/events")
+        async with started(env.recorder):
             for name in ("a", "b", "c"):
-                bench.tell(name)
-            await bench.until_told("a", "b", "c")
-        states = [each.state for each in bench.reports]
+                env.record(name)
+            await env.until_told("a", "b", "c")
+        states = [each.state for each in env.reports]
         assert (states[0], states[-1]) == (ComponentState.IDLE, ComponentState.READY)
         assert ComponentState.DEGRADED in states
 
 
 async def test_recorded_event_is_not_recorded_again(tenant: Tenant) -> None:
     with capture_logs() as logs:
-        async with running(tenant) as bench, started(bench.teller):
+        async with running(tenant) as env, started(env.recorder):
             for name in ("a", "a", "b"):
-                bench.tell(name)
-            await bench.until_told("a", "b")
+                env.record(name)
+            await env.until_told("a", "b")
     assert "event.refused" not in {each["event"] for each in logs}
 
 
 @pytest.mark.parametrize("status", [403, 404, 409, 422])
 async def test_refused_event_blocks_no_other(tenant: Tenant, status: int) -> None:
-    async with running(tenant) as bench:
-        bench.faults.fail_next(10_000, status=status, method="POST", path="/namespaces/elsewhere/")
-        async with started(bench.teller):
-            bench.tell("a", path=paths.collection("events", namespace="elsewhere"))
-            bench.tell("b")
-            await bench.until_told("b")
+    async with running(tenant) as env:
+        env.faults.fail_next(10_000, status=status, method="POST", path="/namespaces/elsewhere/")
+        async with started(env.recorder):
+            env.record("a", path=paths.collection("events", namespace="elsewhere"))
+            env.record("b")
+            await env.until_told("b")
 
 
 async def test_old_event_is_not_recorded(tenant: Tenant) -> None:
-    async with running(tenant) as bench:
-        bench.tell("a")
-        bench.now += 61.0
-        bench.tell("b")
-        async with started(bench.teller):
-            await bench.until_told("b")
+    async with running(tenant) as env:
+        env.record("a")
+        env.now += 61.0
+        env.record("b")
+        async with started(env.recorder):
+            await env.until_told("b")
 
 
 async def test_the_oldest_make_room(tenant: Tenant) -> None:
-    async with running(tenant, waiting=2) as bench:
+    async with running(tenant, waiting=2) as env:
         for name in ("a", "b", "c"):
-            bench.tell(name)
-        async with started(bench.teller):
-            await bench.until_told("b", "c")
+            env.record(name)
+        async with started(env.recorder):
+            await env.until_told("b", "c")
 
 
 async def test_recurrence_is_counted_in_one_event(tenant: Tenant) -> None:
-    async with running(tenant) as bench, started(bench.teller):
-        bench.tell("a", may_repeat=True)
-        await bench.until_count("a", 1)
-        bench.now += 61.0
-        bench.tell("a", may_repeat=True)
-        await bench.until_count("a", 2)
-        assert await bench.told() == ["a"]
+    async with running(tenant) as env, started(env.recorder):
+        env.record("a", may_repeat=True)
+        await env.until_count("a", 1)
+        env.now += 61.0
+        env.record("a", may_repeat=True)
+        await env.until_count("a", 2)
+        assert await env.told() == ["a"]
 
 
 async def test_frequent_event_is_written_rarely_and_counted_in_full(tenant: Tenant) -> None:
-    async with running(tenant) as bench, started(bench.teller):
+    async with running(tenant) as env, started(env.recorder):
         for _ in range(3):  # before the first could be written
-            bench.tell("a", may_repeat=True)
-        await bench.until_count("a", 3)
+            env.record("a", may_repeat=True)
+        await env.until_count("a", 3)
         for _ in range(5):
-            bench.tell("a", may_repeat=True)
-        bench.tell("b")
-        await eventually.true(lambda: bench.has_told("b"))
-        assert await bench.count("a") == 3, "a minute has not gone by"
-        bench.now += 61.0
-        bench.tell("a", may_repeat=True)
-        await bench.until_count("a", 3 + 5 + 1)
+            env.record("a", may_repeat=True)
+        env.record("b")
+        await eventually.true(lambda: env.has_told("b"))
+        assert await env.count("a") == 3, "a minute has not gone by"
+        env.now += 61.0
+        env.record("a", may_repeat=True)
+        await env.until_count("a", 3 + 5 + 1)
 
 
 async def test_a_successor_goes_on_counting_and_a_lost_answer_counts_once(tenant: Tenant) -> None:
-    async with running(tenant) as bench:
-        async with started(bench.teller):
-            bench.tell("a", may_repeat=True)
-            await bench.until_count("a", 1)
-        bench.renew()
-        async with started(bench.teller):
-            bench.tell("a", may_repeat=True)  # at the same time: the attempt whose answer was lost
-            bench.tell("b")
-            await eventually.true(lambda: bench.has_told("b"))
-            assert await bench.count("a") == 1
-            bench.now += 61.0
-            bench.tell("a", may_repeat=True)
-            await bench.until_count("a", 2)
+    async with running(tenant) as env:
+        async with started(env.recorder):
+            env.record("a", may_repeat=True)
+            await env.until_count("a", 1)
+        env.renew()
+        async with started(env.recorder):
+            env.record("a", may_repeat=True)  # at the same time: the attempt whose answer was lost
+            env.record("b")
+            await eventually.true(lambda: env.has_told("b"))
+            assert await env.count("a") == 1
+            env.now += 61.0
+            env.record("a", may_repeat=True)
+            await env.until_count("a", 2)
 
 
 async def test_expired_event_is_recorded_again(tenant: Tenant) -> None:
-    async with running(tenant) as bench, started(bench.teller):
-        bench.tell("a", may_repeat=True)
-        await bench.until_count("a", 1)
-        await bench.api.delete(f"{bench.events}/a")
-        bench.now += 61.0
-        bench.tell("a", may_repeat=True)
-        await bench.until_count("a", 1)
+    async with running(tenant) as env, started(env.recorder):
+        env.record("a", may_repeat=True)
+        await env.until_count("a", 1)
+        await env.api.delete(f"{env.events}/a")
+        env.now += 61.0
+        env.record("a", may_repeat=True)
+        await env.until_count("a", 1)

@@ -26,7 +26,7 @@ def color(pod: Json) -> str | None:
     return f"{pod['metadata']['name']}: {found}" if found else None
 
 
-class Bench:
+class Env:
     """A running informer, its changes, and a client of the same server."""
 
     def __init__(self, tenant: Tenant, api: client.KubeClient) -> None:
@@ -73,10 +73,10 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def running(bench: Bench) -> AsyncIterator[None]:
-    task = asyncio.create_task(bench.mirror.run())
+async def running(env: Env) -> AsyncIterator[None]:
+    task = asyncio.create_task(env.mirror.run())
     try:
-        await bench.until(lambda: bench.mirror.synced)
+        await env.until(lambda: env.mirror.synced)
         yield
     finally:
         task.cancel()
@@ -85,106 +85,106 @@ async def running(bench: Bench) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+async def env(tenant: Tenant) -> AsyncIterator[Env]:
     async with tenant.client() as api:
-        yield Bench(tenant, api)
+        yield Env(tenant, api)
 
 
-async def test_existing_objects_are_reported_by_page_and_then_changes(bench: Bench) -> None:
+async def test_existing_objects_are_reported_by_page_and_then_changes(env: Env) -> None:
     for name in "abcde":
-        await bench.create(name)
-    async with running(bench):
-        assert bench.told == [("appeared", f"{name}: red") for name in "abcde"]
-        assert sorted(bench.mirror.items().values()) == [f"{name}: red" for name in "abcde"]
-        await bench.paint("a", "blue")
-        await bench.delete("b")
-        await bench.until(lambda: ("gone", "b: red") in bench.told)
-        assert bench.told[5:] == [("changed", "a: blue"), ("gone", "b: red")]
+        await env.create(name)
+    async with running(env):
+        assert env.told == [("appeared", f"{name}: red") for name in "abcde"]
+        assert sorted(env.mirror.items().values()) == [f"{name}: red" for name in "abcde"]
+        await env.paint("a", "blue")
+        await env.delete("b")
+        await env.until(lambda: ("gone", "b: red") in env.told)
+        assert env.told[5:] == [("changed", "a: blue"), ("gone", "b: red")]
 
 
-async def test_irrelevant_change_is_not_reported(bench: Bench) -> None:
-    async with running(bench):
-        await bench.create("a", color=None)
-        await bench.create("b")
-        await bench.api.patch(f"{bench.pods}/b", {"metadata": {"annotations": {"x": "1"}}})
-        await bench.paint("b", "blue")
-        await bench.until(lambda: ("changed", "b: blue") in bench.told)
-        assert bench.told == [("appeared", "b: red"), ("changed", "b: blue")]
+async def test_irrelevant_change_is_not_reported(env: Env) -> None:
+    async with running(env):
+        await env.create("a", color=None)
+        await env.create("b")
+        await env.api.patch(f"{env.pods}/b", {"metadata": {"annotations": {"x": "1"}}})
+        await env.paint("b", "blue")
+        await env.until(lambda: ("changed", "b: blue") in env.told)
+        assert env.told == [("appeared", "b: red"), ("changed", "b: blue")]
 
 
-async def test_object_that_no_longer_belongs_is_gone(bench: Bench) -> None:
-    async with running(bench):
-        await bench.create("a")
-        await bench.paint("a", None)
-        await bench.until(lambda: len(bench.told) == 2)
-        assert bench.told == [("appeared", "a: red"), ("gone", "a: red")]
+async def test_object_that_no_longer_belongs_is_gone(env: Env) -> None:
+    async with running(env):
+        await env.create("a")
+        await env.paint("a", None)
+        await env.until(lambda: len(env.told) == 2)
+        assert env.told == [("appeared", "a: red"), ("gone", "a: red")]
 
 
-async def test_invalid_object_keeps_its_last_value(bench: Bench) -> None:
-    await bench.create("a")
-    async with running(bench):
-        await bench.paint("a", "unheard-of")
-        await bench.create("b")
-        await bench.until(lambda: ("appeared", "b: red") in bench.told)
-        await bench.server.forget_history()
-        bench.server.cut_watches()  # so that it lists again
-        await bench.create("c")
-        await bench.until(lambda: ("appeared", "c: red") in bench.told)
-        assert sorted(bench.mirror.items().values()) == ["a: red", "b: red", "c: red"]
-        assert not [each for each in bench.told if each[0] == "gone"]
+async def test_invalid_object_keeps_its_last_value(env: Env) -> None:
+    await env.create("a")
+    async with running(env):
+        await env.paint("a", "unheard-of")
+        await env.create("b")
+        await env.until(lambda: ("appeared", "b: red") in env.told)
+        await env.server.forget_history()
+        env.server.cut_watches()  # so that it lists again
+        await env.create("c")
+        await env.until(lambda: ("appeared", "c: red") in env.told)
+        assert sorted(env.mirror.items().values()) == ["a: red", "b: red", "c: red"]
+        assert not [each for each in env.told if each[0] == "gone"]
 
 
 @pytest.mark.parametrize("history", ["remembered", "forgotten"])
-async def test_after_an_outage_only_differences_are_reported(bench: Bench, history: str) -> None:
+async def test_after_an_outage_only_differences_are_reported(env: Env, history: str) -> None:
     for name in "abc":
-        await bench.create(name)
-    async with running(bench):
-        bench.told.clear()
-        await bench.server.stop()
-        await bench.until(lambda: bench.reports[-1].state is ComponentState.DEGRADED)
-        assert len(bench.mirror.items()) == 3
-        assert bench.mirror.synced
-        await bench.server.start()
-        await bench.delete("a")
-        await bench.paint("b", "blue")
+        await env.create(name)
+    async with running(env):
+        env.told.clear()
+        await env.server.stop()
+        await env.until(lambda: env.reports[-1].state is ComponentState.DEGRADED)
+        assert len(env.mirror.items()) == 3
+        assert env.mirror.synced
+        await env.server.start()
+        await env.delete("a")
+        await env.paint("b", "blue")
         if history == "forgotten":
-            await bench.server.forget_history()
-        await bench.until(lambda: bench.reports[-1].state is ComponentState.READY and len(bench.told) >= 2)
-        assert sorted(bench.told) == [("changed", "b: blue"), ("gone", "a: red")]
+            await env.server.forget_history()
+        await env.until(lambda: env.reports[-1].state is ComponentState.READY and len(env.told) >= 2)
+        assert sorted(env.told) == [("changed", "b: blue"), ("gone", "a: red")]
 
 
-async def test_truncated_list_reports_no_deletions(bench: Bench) -> None:
+async def test_truncated_list_reports_no_deletions(env: Env) -> None:
     for name in "abcde":
-        await bench.create(name)
-    async with running(bench):
-        bench.told.clear()
-        bench.server.fail_next(2, status=410, path="continue=")
-        await bench.server.forget_history()
-        bench.server.cut_watches()  # so that it lists again
-        await bench.create("f")
-        await bench.until(lambda: ("appeared", "f: red") in bench.told)
-        assert bench.told == [("appeared", "f: red")]
+        await env.create(name)
+    async with running(env):
+        env.told.clear()
+        env.server.fail_next(2, status=410, path="continue=")
+        await env.server.forget_history()
+        env.server.cut_watches()  # so that it lists again
+        await env.create("f")
+        await env.until(lambda: ("appeared", "f: red") in env.told)
+        assert env.told == [("appeared", "f: red")]
 
 
-async def test_it_can_run_again_and_is_not_synced_in_between(bench: Bench) -> None:
-    await bench.create("a")
-    async with running(bench):
+async def test_it_can_run_again_and_is_not_synced_in_between(env: Env) -> None:
+    await env.create("a")
+    async with running(env):
         pass
-    assert not bench.mirror.synced
-    await bench.delete("a")
-    await bench.create("b")
-    async with running(bench):
-        assert bench.told == [("appeared", "a: red"), ("gone", "a: red"), ("appeared", "b: red")]
+    assert not env.mirror.synced
+    await env.delete("a")
+    await env.create("b")
+    async with running(env):
+        assert env.told == [("appeared", "a: red"), ("gone", "a: red"), ("appeared", "b: red")]
 
 
-async def test_unsubscribed_listener_receives_nothing(bench: Bench) -> None:
+async def test_unsubscribed_listener_receives_nothing(env: Env) -> None:
     heard: list[informer.Change[str]] = []
-    unsubscribe = bench.mirror.subscribe(heard.append)
-    await bench.create("a")
-    async with running(bench):
+    unsubscribe = env.mirror.subscribe(heard.append)
+    await env.create("a")
+    async with running(env):
         unsubscribe()
-        await bench.create("b")
-        await bench.until(lambda: len(bench.told) == 2)
+        await env.create("b")
+        await env.until(lambda: len(env.told) == 2)
     assert [change.value for change in heard] == ["a: red"]
 
 
@@ -245,25 +245,25 @@ async def test_object_without_uid_hides_nothing_else(odd: Json) -> None:
     assert found.items() == {"1": "a: red"}
 
 
-async def test_internal_error_keeps_the_object_and_continues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    reduce = bench.mirror._reduce
+async def test_internal_error_keeps_the_object_and_continues(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    reduce = env.mirror._reduce
 
     def reduced(pod: Json) -> str | None:
         if "broken" in (pod["metadata"].get("labels") or {}).values():
             raise IndexError
         return reduce(pod)
 
-    monkeypatch.setattr(bench.mirror, "_reduce", reduced)
-    await bench.create("a")
-    await bench.create("x", color="broken")
-    async with running(bench):
-        await bench.paint("a", "broken")
-        await bench.create("b")
-        await bench.until(lambda: ("appeared", "b: red") in bench.told)
-        assert sorted(bench.mirror.items().values()) == ["a: red", "b: red"]
+    monkeypatch.setattr(env.mirror, "_reduce", reduced)
+    await env.create("a")
+    await env.create("x", color="broken")
+    async with running(env):
+        await env.paint("a", "broken")
+        await env.create("b")
+        await env.until(lambda: ("appeared", "b: red") in env.told)
+        assert sorted(env.mirror.items().values()) == ["a: red", "b: red"]
 
 
-async def test_failing_listener_still_receives_later_changes(bench: Bench) -> None:
+async def test_failing_listener_still_receives_later_changes(env: Env) -> None:
     heard = []
 
     def fails(change: informer.Change[str]) -> None:
@@ -271,13 +271,13 @@ async def test_failing_listener_still_receives_later_changes(bench: Bench) -> No
         if change.value == "a: red":
             raise IndexError
 
-    bench.mirror.subscribe(fails)
-    bench.mirror._listeners.reverse()
-    async with running(bench):
-        await bench.create("a")
-        await bench.create("b")
-        await bench.until(lambda: ("appeared", "b: red") in bench.told)
-    assert ("appeared", "a: red") in bench.told
+    env.mirror.subscribe(fails)
+    env.mirror._listeners.reverse()
+    async with running(env):
+        await env.create("a")
+        await env.create("b")
+        await env.until(lambda: ("appeared", "b: red") in env.told)
+    assert ("appeared", "a: red") in env.told
     assert heard == ["a: red", "b: red"]
 
 

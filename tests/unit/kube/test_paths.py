@@ -36,4 +36,4 @@ def test_one_object_is_named_whatever_its_name() -> None:
 
 
 def test_names_are_quoted() -> None:
-    assert paths.pod_status("a/b", "c d") == "/api/v1/namespaces/a%2Fb/pods/c%20d/status"
+    assert paths.pod("a/b", "c d") == "/api/v1/namespaces/a%2Fb/pods/c%20d"

@@ -75,7 +75,7 @@ async def test_the_launcher_is_asked_in_another_process_with_a_deadline() -> Non
     ((work, who, timeout),) = calls.made
     assert work.args[0] == Where(4242, CONTAINER.id, "/cache", Path("/nowhere"))
     assert who == "c1"
-    assert timeout > work.keywords["patience"]
+    assert timeout > work.keywords["timeout"]
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,12 @@ class Listener:
         thread.start()
         self._threads.append(thread)
 
-    def ask(self, *passing: State, patience: float = 30.0, least: float = 30.0) -> Launcher:
+    def ask(self, *passing: State, timeout: float = 30.0, least: float = 30.0) -> Launcher:
         states = functools.partial(exchange.in_states, frozenset(passing))
-        return self.ask_until(states, patience=patience, least=least)
+        return self.ask_until(states, timeout=timeout, least=least)
 
-    def ask_until(self, passing: exchange.Passing, *, patience: float = 30.0, least: float = 30.0) -> Launcher:
-        return exchange.exchange(self.where, process.STATUS_REQUEST, passing=passing, patience=patience, least=least)
+    def ask_until(self, passing: exchange.Passing, *, timeout: float = 30.0, least: float = 30.0) -> Launcher:
+        return exchange.exchange(self.where, process.STATUS_REQUEST, passing=passing, timeout=timeout, least=least)
 
     def close(self) -> None:
         self._ended.set()
@@ -104,7 +104,7 @@ def test_an_answer_in_pieces_is_one(listener: Listener) -> None:
 
 def test_the_latest_answer_counts_when_the_time_is_up(listener: Listener) -> None:
     listener.answers(lambda peer: peer.sendall(LINE))
-    assert listener.ask(State.STOPPING, patience=0.05).state is State.STOPPING
+    assert listener.ask(State.STOPPING, timeout=0.05).state is State.STOPPING
 
 
 def endlessly(text: bytes) -> Callable[[socket.socket], None]:
@@ -138,7 +138,7 @@ def test_nonsense_is_no_answer(listener: Listener, how: Callable[[socket.socket]
 def test_silence_is_no_answer(listener: Listener) -> None:
     listener.answers(lambda _: None)
     with pytest.raises(NoAnswerError, match=r"the launcher did not answer within 0.05 s"):
-        listener.ask(least=0.05, patience=0.05)
+        listener.ask(least=0.05, timeout=0.05)
 
 
 def test_dripping_bytes_do_not_extend_the_time(listener: Listener) -> None:
@@ -149,7 +149,7 @@ def test_dripping_bytes_do_not_extend_the_time(listener: Listener) -> None:
 
     listener.answers(drip)
     with pytest.raises(NoAnswerError, match=r"did not answer within 0.1 s"):
-        listener.ask(least=0.1, patience=0.1)
+        listener.ask(least=0.1, timeout=0.1)
 
 
 def test_a_process_of_another_container_is_not_asked(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:

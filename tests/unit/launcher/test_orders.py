@@ -52,10 +52,10 @@ class Agent:
             self._where = Where(self.main, CONTAINER, str(self.launcher.folder / "cache"), Path("/proc"))
         return self._where
 
-    async def ask(self, request: bytes = process.STATUS_REQUEST, *passing: State, patience: float = 30.0) -> Launcher:
+    async def ask(self, request: bytes = process.STATUS_REQUEST, *passing: State, timeout: float = 30.0) -> Launcher:
         where = await self.where()
         states = functools.partial(exchange.in_states, frozenset(passing))
-        return exchange.exchange(where, request, passing=states, patience=patience, least=30.0)
+        return exchange.exchange(where, request, passing=states, timeout=timeout, least=30.0)
 
     async def follow(self, *, hold: float = 30.0) -> "Follower":
         return Follower(self._connections.enter_context(connection(await self.where())), hold=hold)

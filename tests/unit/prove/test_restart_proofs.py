@@ -74,7 +74,7 @@ class Node:
 
     nvml: Nvml
     holders: Holders
-    ledger: VerdictStore
+    verdict_store: VerdictStore
     metrics: CollectorRegistry
     proc: Path
     found: list[Finding]
@@ -89,14 +89,14 @@ class Node:
     def fault(self, device: DeviceId, *, ago: float = 0.0) -> None:
         """Let a GPU have an Xid 31."""
         where, at = locator(device), self.now - ago
-        self.ledger.apply(
+        self.verdict_store.apply(
             Finding(Source.KERNEL_LOG, FindingKind.XID, "31", where, ActionClass.RESTART_APP, at),
             inventory=self.nvml.inventory,
         )
 
     def process_ended(self, device: DeviceId) -> None:
         """End the fault: its process has ended."""
-        self.ledger.apply(
+        self.verdict_store.apply(
             Finding(Source.CRI, FindingKind.APP_GONE, "", locator(device), ActionClass.NONE, self.now),
             inventory=self.nvml.inventory,
         )
@@ -145,10 +145,10 @@ async def node(
     nvml, holders = Nvml(DeviceInventory(gpus, complete=True)), Holders(Allocations((held(),), known=True))
     registry, found, catalog = CollectorRegistry(), list[Finding](), catalog_file.builtin()
     metrics, store = Metrics(registry), await Store.open(tmp_path / "state.db")
-    ledger = VerdictStore(store=store, metrics=metrics, boot_id="boot", catalog=catalog, now=lambda: NOW)
+    verdict_store = VerdictStore(store=store, metrics=metrics, boot_id="boot", catalog=catalog, now=lambda: NOW)
     proofs = RestartProofs(
         nvml=nvml,
-        ledger=ledger,
+        verdict_store=verdict_store,
         holders=holders,
         processes=ProcFs(root=tmp_path / "proc", cgroup_root=tmp_path / "cgroup"),
         submit=found.append,
@@ -157,7 +157,7 @@ async def node(
         timeout=timeout,
         now=lambda: made.now,
     )
-    made = Node(nvml, holders, ledger, registry, tmp_path / "proc", found, proofs)
+    made = Node(nvml, holders, verdict_store, registry, tmp_path / "proc", found, proofs)
     yield made
     await store.close()
 
@@ -180,8 +180,8 @@ async def test_wrong_answer_is_a_finding_that_makes_the_gpu_unhealthy(node: Node
         TWO,
         "tensor-product",
     )
-    node.ledger.apply(finding, inventory=node.nvml.inventory)
-    verdict = node.ledger.verdict(TWO, inventory=node.nvml.inventory)
+    node.verdict_store.apply(finding, inventory=node.nvml.inventory)
+    verdict = node.verdict_store.verdict(TWO, inventory=node.nvml.inventory)
     assert (verdict.health, verdict.reason, verdict.action.leaves_device_usable) == (
         Health.UNHEALTHY,
         "WrongResult",
@@ -293,7 +293,7 @@ async def test_fault_concerns_a_restart_for_a_while_after_its_process_has_ended(
     node.fault(ONE)
     node.process_ended(ONE)
     node.nvml.users[ONE] = (4711,)
-    assert node.ledger.active_faults(ONE) == ()
+    assert node.verdict_store.active_faults(ONE) == ()
     assert set(await node.proved(restart(attempt=0))) == {ONE}
     node.now += 61.0
     assert not due(node, restart(attempt=0))

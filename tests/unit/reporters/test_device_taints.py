@@ -12,7 +12,7 @@ from hack.devnode import apiproxy
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.reporters import taint_rules
-from kubemend.agent.reporters.device_taints import GROUP, DeviceTaintReporter, Pace
+from kubemend.agent.reporters.device_taints import GROUP, DeviceTaintReporter, Intervals
 from kubemend.agent.settings import Settings
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -22,8 +22,8 @@ from tests.unit.reporters.running import connected, started
 
 RULES = paths.collection("devicetaintrules", group="resource.k8s.io", version="v1beta2")
 SLICES = paths.collection("resourceslices", group="resource.k8s.io")
-FAST = Pace(resync=0.05, served=0.05)
-SLOW = Pace(resync=3600.0, served=3600.0)
+FAST = Intervals(resync=0.05, served=0.05)
+SLOW = Intervals(resync=3600.0, served=3600.0)
 
 
 def verdict(device: str = "GPU-a", health: Health = Health.UNHEALTHY, *, reason: str = "Xid79") -> Verdict:
@@ -43,10 +43,12 @@ def slice_of(name: str = "gpu-0", *, uuid: str = "GPU-a", node: str) -> dict[str
     }
 
 
-class Bench:
+class Env:
     """A reporter that runs, what it reported, and a client of the same server."""
 
-    def __init__(self, tenant: Tenant, api: client.KubeClient, *, pace: Pace, if_stable: bool = False) -> None:
+    def __init__(
+        self, tenant: Tenant, api: client.KubeClient, *, intervals: Intervals, if_stable: bool = False
+    ) -> None:
         self.tenant = tenant
         self.server = tenant.server
         self.node = tenant.node
@@ -57,7 +59,7 @@ class Bench:
             api=api,
             node_name=tenant.node,
             report=self._told,
-            pace=pace,
+            intervals=intervals,
             backoff=aio.Backoff(first=0.01, limit=0.05),
             if_stable=if_stable,
         )
@@ -84,144 +86,144 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def running(
-    tenant: Tenant, *, pace: Pace, with_api: bool = True, if_stable: bool = False
-) -> AsyncIterator[Bench]:
+    tenant: Tenant, *, intervals: Intervals, with_api: bool = True, if_stable: bool = False
+) -> AsyncIterator[Env]:
     async with connected(tenant) as api:
-        bench = Bench(tenant, api, pace=pace, if_stable=if_stable)
-        await api.create(paths.NODES, {"metadata": {"name": bench.node}})
-        await api.create(SLICES, slice_of(node=bench.node))
+        env = Env(tenant, api, intervals=intervals, if_stable=if_stable)
+        await api.create(paths.NODES, {"metadata": {"name": env.node}})
+        await api.create(SLICES, slice_of(node=env.node))
         if not with_api:
-            bench.switch_off()
-        async with started(bench.reporter):
-            yield bench
+            env.switch_off()
+        async with started(env.reporter):
+            yield env
 
 
 @pytest.fixture
-async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
-    async with running(tenant, pace=SLOW) as made:
+async def env(tenant: Tenant) -> AsyncIterator[Env]:
+    async with running(tenant, intervals=SLOW) as made:
         yield made
 
 
-async def test_unhealthy_device_is_tainted_until_it_is_healthy_again(bench: Bench) -> None:
-    bench.reporter.set([verdict()])
-    await bench.until(ComponentState.READY)
-    (rule,) = await bench.rules()
+async def test_unhealthy_device_is_tainted_until_it_is_healthy_again(env: Env) -> None:
+    env.reporter.set([verdict()])
+    await env.until(ComponentState.READY)
+    (rule,) = await env.rules()
     assert rule["spec"]["taint"].pop("timeAdded")
     assert rule["spec"] == {
-        "deviceSelector": {"driver": "gpu.nvidia.com", "pool": bench.node, "device": "gpu-0"},
+        "deviceSelector": {"driver": "gpu.nvidia.com", "pool": env.node, "device": "gpu-0"},
         "taint": {"key": "kubemend.io/unhealthy", "value": "Xid79", "effect": "NoSchedule"},
     }
-    node = await bench.api.get(f"{paths.NODES}/{bench.node}")
+    node = await env.api.get(f"{paths.NODES}/{env.node}")
     assert [owner["uid"] for owner in rule["metadata"]["ownerReferences"]] == [node["metadata"]["uid"]]
-    bench.reporter.set([verdict(reason="Xid48")])
-    await bench.until(ComponentState.READY)
-    assert [rule["spec"]["taint"]["value"] for rule in await bench.rules()] == ["Xid48"]
-    bench.reporter.set([verdict(health=Health.UNKNOWN)])
-    await bench.until(ComponentState.READY)
-    assert len(await bench.rules()) == 1
-    bench.reporter.set([verdict(health=Health.HEALTHY)])
-    await bench.until(ComponentState.READY)
-    assert await bench.rules() == []
+    env.reporter.set([verdict(reason="Xid48")])
+    await env.until(ComponentState.READY)
+    assert [rule["spec"]["taint"]["value"] for rule in await env.rules()] == ["Xid48"]
+    env.reporter.set([verdict(health=Health.UNKNOWN)])
+    await env.until(ComponentState.READY)
+    assert len(await env.rules()) == 1
+    env.reporter.set([verdict(health=Health.HEALTHY)])
+    await env.until(ComponentState.READY)
+    assert await env.rules() == []
 
 
-async def test_rule_of_a_previous_agent_is_removed(bench: Bench) -> None:
-    bench.reporter.set([verdict()])
-    await bench.until(ComponentState.READY)
-    later = Bench(bench.tenant, bench.api, pace=SLOW)
+async def test_rule_of_a_previous_agent_is_removed(env: Env) -> None:
+    env.reporter.set([verdict()])
+    await env.until(ComponentState.READY)
+    later = Env(env.tenant, env.api, intervals=SLOW)
     async with started(later.reporter):
         later.reporter.set([verdict(health=Health.HEALTHY)])
         await later.until(ComponentState.READY)
-        assert await bench.rules() == []
+        assert await env.rules() == []
 
 
-async def test_rules_of_others_and_of_other_nodes_are_not_touched(bench: Bench) -> None:
-    theirs = {"deviceSelector": {"device": bench.node}, "taint": {"key": "example.com/x", "effect": "None"}}
-    labels = {"app.kubernetes.io/managed-by": "kubemend", "kubemend.io/node": f"{bench.node}-2"}
+async def test_rules_of_others_and_of_other_nodes_are_not_touched(env: Env) -> None:
+    theirs = {"deviceSelector": {"device": env.node}, "taint": {"key": "example.com/x", "effect": "None"}}
+    labels = {"app.kubernetes.io/managed-by": "kubemend", "kubemend.io/node": f"{env.node}-2"}
     for name, labelled in (("theirs", {}), ("elsewhere", labels)):
-        body = {"metadata": {"name": f"{bench.node}-{name}", "labels": labelled}, "spec": theirs}
-        await bench.api.create(RULES, body)
+        body = {"metadata": {"name": f"{env.node}-{name}", "labels": labelled}, "spec": theirs}
+        await env.api.create(RULES, body)
     for health in (Health.UNHEALTHY, Health.HEALTHY):
-        bench.reporter.set([verdict(health=health)])
-        await bench.until(ComponentState.READY)
+        env.reporter.set([verdict(health=health)])
+        await env.until(ComponentState.READY)
     for name in ("theirs", "elsewhere"):
-        await bench.api.delete(f"{RULES}/{bench.node}-{name}")
+        await env.api.delete(f"{RULES}/{env.node}-{name}")
 
 
 async def test_device_that_is_published_later_is_tainted_then(tenant: Tenant) -> None:
-    async with running(tenant, pace=FAST) as bench:
-        bench.reporter.set([verdict("GPU-b")])
-        await bench.until(ComponentState.READY)
-        assert await bench.rules() == []
-        await bench.api.create(SLICES, slice_of("gpu-1", uuid="GPU-b", node=bench.node))
-        while not await bench.rules():
-            await bench.until(ComponentState.READY)
+    async with running(tenant, intervals=FAST) as env:
+        env.reporter.set([verdict("GPU-b")])
+        await env.until(ComponentState.READY)
+        assert await env.rules() == []
+        await env.api.create(SLICES, slice_of("gpu-1", uuid="GPU-b", node=env.node))
+        while not await env.rules():
+            await env.until(ComponentState.READY)
 
 
-async def test_slices_of_other_nodes_do_not_count(bench: Bench) -> None:
-    await bench.api.create(SLICES, slice_of("gpu-0", uuid="GPU-b", node=f"{bench.node}-2"))
-    bench.reporter.set([verdict("GPU-b")])
-    await bench.until(ComponentState.READY)
-    assert await bench.rules() == []
+async def test_slices_of_other_nodes_do_not_count(env: Env) -> None:
+    await env.api.create(SLICES, slice_of("gpu-0", uuid="GPU-b", node=f"{env.node}-2"))
+    env.reporter.set([verdict("GPU-b")])
+    await env.until(ComponentState.READY)
+    assert await env.rules() == []
 
 
 async def test_cluster_without_the_api_is_idle_until_it_is_served(tenant: Tenant) -> None:
-    async with running(tenant, pace=FAST, with_api=False) as bench:
-        bench.reporter.set([verdict()])
-        await bench.until(ComponentState.IDLE)
-        await bench.until(ComponentState.IDLE)
-        assert "serves no DeviceTaintRules" in bench.reports[-1].message
-        bench.server.rules.clear()
-        while not (bench.reports[-1].state is ComponentState.READY and await bench.rules()):
-            await bench.turns.get()
+    async with running(tenant, intervals=FAST, with_api=False) as env:
+        env.reporter.set([verdict()])
+        await env.until(ComponentState.IDLE)
+        await env.until(ComponentState.IDLE)
+        assert "serves no DeviceTaintRules" in env.reports[-1].message
+        env.server.rules.clear()
+        while not (env.reports[-1].state is ComponentState.READY and await env.rules()):
+            await env.turns.get()
 
 
-async def test_healthy_node_costs_nothing_after_the_first_read(bench: Bench) -> None:
-    bench.reporter.set([verdict(health=Health.HEALTHY)])
-    await bench.until(ComponentState.READY)
-    bench.server.fail_next(1, status=500, path="resource.k8s.io")
+async def test_healthy_node_costs_nothing_after_the_first_read(env: Env) -> None:
+    env.reporter.set([verdict(health=Health.HEALTHY)])
+    await env.until(ComponentState.READY)
+    env.server.fail_next(1, status=500, path="resource.k8s.io")
     for _ in range(3):
-        bench.reporter.set([verdict(health=Health.HEALTHY)])
-        await bench.api.get("/version")
-    assert bench.server.hits == 0
-    assert bench.turns.empty()
+        env.reporter.set([verdict(health=Health.HEALTHY)])
+        await env.api.get("/version")
+    assert env.server.hits == 0
+    assert env.turns.empty()
 
 
-async def test_missing_permission_is_reported_with_the_needed_rule(bench: Bench) -> None:
-    bench.server.fail_next(1, status=403, method="POST", path="devicetaintrules")
-    bench.reporter.set([verdict()])
-    await bench.until(ComponentState.DEGRADED)
-    assert 'allow verb "create" on resource "devicetaintrules.resource.k8s.io"' in bench.reports[-1].hint
-    await bench.until(ComponentState.READY)
-    assert len(await bench.rules()) == 1
+async def test_missing_permission_is_reported_with_the_needed_rule(env: Env) -> None:
+    env.server.fail_next(1, status=403, method="POST", path="devicetaintrules")
+    env.reporter.set([verdict()])
+    await env.until(ComponentState.DEGRADED)
+    assert 'allow verb "create" on resource "devicetaintrules.resource.k8s.io"' in env.reports[-1].hint
+    await env.until(ComponentState.READY)
+    assert len(await env.rules()) == 1
 
 
-async def test_outage_is_waited_out(bench: Bench) -> None:
-    await bench.server.stop()
-    bench.reporter.set([verdict()])
-    await bench.until(ComponentState.DEGRADED)
-    await bench.server.start()
-    await bench.until(ComponentState.READY)
-    assert len(await bench.rules()) == 1
+async def test_outage_is_waited_out(env: Env) -> None:
+    await env.server.stop()
+    env.reporter.set([verdict()])
+    await env.until(ComponentState.DEGRADED)
+    await env.server.start()
+    await env.until(ComponentState.READY)
+    assert len(await env.rules()) == 1
 
 
-async def test_disabled_api_is_idle(bench: Bench) -> None:
-    bench.reporter.set([verdict()])
-    await bench.until(ComponentState.READY)
-    bench.server.fail_next(1, status=404, path="/devicetaintrules")
-    bench.server.fail_next(1, status=404, path="/apis/resource.k8s.io")  # then it is discovered again
-    bench.reporter.set([verdict(reason="Xid48")])
-    await bench.until(ComponentState.IDLE)
-    assert "serves no DeviceTaintRules" in bench.reports[-1].message
+async def test_disabled_api_is_idle(env: Env) -> None:
+    env.reporter.set([verdict()])
+    await env.until(ComponentState.READY)
+    env.server.fail_next(1, status=404, path="/devicetaintrules")
+    env.server.fail_next(1, status=404, path="/apis/resource.k8s.io")  # then it is discovered again
+    env.reporter.set([verdict(reason="Xid48")])
+    await env.until(ComponentState.IDLE)
+    assert "serves no DeviceTaintRules" in env.reports[-1].message
 
 
 async def test_beta_api_is_not_used_by_default(tenant: Tenant) -> None:
-    async with running(tenant, pace=SLOW, if_stable=True) as bench:
-        bench.reporter.set([verdict()])
+    async with running(tenant, intervals=SLOW, if_stable=True) as env:
+        env.reporter.set([verdict()])
         for _ in ("no verdicts yet", "not served"):
-            await bench.until(ComponentState.IDLE)
-        assert "serves no DeviceTaintRules in a stable version" in bench.reports[-1].message
-        assert "--device-taints" in bench.reports[-1].hint
-        assert await bench.rules() == []
+            await env.until(ComponentState.IDLE)
+        assert "serves no DeviceTaintRules in a stable version" in env.reports[-1].message
+        assert "--device-taints" in env.reports[-1].hint
+        assert await env.rules() == []
 
 
 class StableApi:
@@ -251,7 +253,9 @@ class StableApi:
 def on_stable(api: StableApi) -> tuple[DeviceTaintReporter, "asyncio.Queue[ComponentStatus]"]:
     reports: asyncio.Queue[ComponentStatus] = asyncio.Queue()
     fake: Any = api
-    reporter = DeviceTaintReporter(api=fake, node_name="node-1", report=reports.put_nowait, pace=SLOW, if_stable=True)
+    reporter = DeviceTaintReporter(
+        api=fake, node_name="node-1", report=reports.put_nowait, intervals=SLOW, if_stable=True
+    )
     return reporter, reports
 
 

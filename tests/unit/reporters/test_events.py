@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent.model.announcements import EventMessage, Level
+from kubemend.agent.model.event_messages import EventMessage, Level
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.reporters import event_objects
 from kubemend.agent.reporters.events import EventReporter, Limits, Outcome
@@ -22,7 +22,7 @@ EVENTS = paths.collection("events")
 FAST = Limits(spacing=0.01)
 
 
-def announcement(
+def event_message(
     message: str = "GPU lost", *, about: PodRef | None = None, reason: str = "DeviceUnhealthy", **more: Any
 ) -> EventMessage:
     return EventMessage(
@@ -30,7 +30,7 @@ def announcement(
     )
 
 
-class Bench:
+class Env:
     """A running reporter, the outcomes of its messages, and a client of the same server."""
 
     def __init__(self, tenant: Tenant, api: client.KubeClient, *, limits: Limits) -> None:
@@ -55,8 +55,8 @@ class Bench:
         """Return a pod that no other test uses; it need not exist."""
         return PodRef(namespace or self.tenant.namespace, name, PodUid(f"uid-of-{name}"))
 
-    def _took(self, outcome: Outcome, announcements: int) -> None:
-        self.dealt_with[outcome] += announcements
+    def _took(self, outcome: Outcome, occurrences: int) -> None:
+        self.dealt_with[outcome] += occurrences
         self.writes += outcome is Outcome.WRITTEN
         self._news.set()
 
@@ -65,9 +65,9 @@ class Bench:
             self.reports.append(status)
             self._news.set()
 
-    async def until(self, outcome: Outcome, announcements: int) -> None:
+    async def until(self, outcome: Outcome, occurrences: int) -> None:
         """Wait until a number of messages have this outcome."""
-        while self.dealt_with[outcome] < announcements:
+        while self.dealt_with[outcome] < occurrences:
             await self._news.wait()
             self._news.clear()
 
@@ -89,205 +89,205 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def running(tenant: Tenant, *, limits: Limits = FAST) -> AsyncIterator[Bench]:
+async def running(tenant: Tenant, *, limits: Limits = FAST) -> AsyncIterator[Env]:
     async with connected(tenant) as api:
-        bench = Bench(tenant, api, limits=limits)
-        async with started(bench.reporter):
-            yield bench
+        env = Env(tenant, api, limits=limits)
+        async with started(env.reporter):
+            yield env
 
 
 @pytest.fixture
-async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+async def env(tenant: Tenant) -> AsyncIterator[Env]:
     async with running(tenant) as made:
         yield made
 
 
-async def test_pod_message_is_an_event_shown_by_describe(bench: Bench) -> None:
-    pod = bench.pod()
-    bench.reporter.record(announcement(about=pod, container="trainer"))
-    await bench.until(Outcome.WRITTEN, 1)
+async def test_pod_message_is_an_event_shown_by_describe(env: Env) -> None:
+    pod = env.pod()
+    env.reporter.record(event_message(about=pod, container="trainer"))
+    await env.until(Outcome.WRITTEN, 1)
     selector = f"involvedObject.name=trainer-0,involvedObject.namespace={pod.namespace},involvedObject.uid={pod.uid}"
-    (event,) = await bench.events(selector)
+    (event,) = await env.events(selector)
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "DeviceUnhealthy", "GPU lost")
     assert (event["count"], event["firstTimestamp"], event["lastTimestamp"]) == (
         1, "1970-01-01T00:16:40Z", "1970-01-01T00:16:40Z",
     )  # fmt: skip
     assert event["involvedObject"]["fieldPath"] == "spec.containers{trainer}"
-    assert event["source"] == {"component": "kubemend", "host": bench.node}
-    assert bench.reports[-1].state is ComponentState.READY
+    assert event["source"] == {"component": "kubemend", "host": env.node}
+    assert env.reports[-1].state is ComponentState.READY
 
 
-async def test_node_message_is_in_the_namespace_of_kubelets_events(bench: Bench) -> None:
-    bench.reporter.record(announcement(level=Level.NORMAL))
-    await bench.until(Outcome.WRITTEN, 1)
-    event = await bench.event()
+async def test_node_message_is_in_the_namespace_of_kubelets_events(env: Env) -> None:
+    env.reporter.record(event_message(level=Level.NORMAL))
+    await env.until(Outcome.WRITTEN, 1)
+    event = await env.event()
     assert event["metadata"]["namespace"] == "default"
-    assert (event["involvedObject"]["kind"], event["involvedObject"]["uid"]) == ("Node", bench.node)
+    assert (event["involvedObject"]["kind"], event["involvedObject"]["uid"]) == ("Node", env.node)
     assert event["type"] == "Normal"
 
 
-async def test_repetition_is_counted_with_its_newest_text(bench: Bench) -> None:
-    bench.reporter.record(announcement("one"))
-    await bench.until(Outcome.WRITTEN, 1)
+async def test_repetition_is_counted_with_its_newest_text(env: Env) -> None:
+    env.reporter.record(event_message("one"))
+    await env.until(Outcome.WRITTEN, 1)
     for number in range(4):
-        bench.reporter.record(announcement(f"again {number}", at=2000.0 + number))
-    await bench.until(Outcome.WRITTEN, 5)
-    event = await bench.event()
+        env.reporter.record(event_message(f"again {number}", at=2000.0 + number))
+    await env.until(Outcome.WRITTEN, 5)
+    event = await env.event()
     assert (event["count"], event["message"]) == (5, "again 3")
     assert (event["firstTimestamp"], event["lastTimestamp"]) == ("1970-01-01T00:16:40Z", "1970-01-01T00:33:23Z")
 
 
-async def test_different_subjects_reasons_and_objects_are_different_events(bench: Bench) -> None:
+async def test_different_subjects_reasons_and_objects_are_different_events(env: Env) -> None:
     for each in (
-        announcement(),
-        announcement(subject="GPU-b"),
-        announcement(reason="DeviceDegraded"),
-        announcement(about=bench.pod()),
-        announcement(about=bench.pod("trainer-1")),
+        event_message(),
+        event_message(subject="GPU-b"),
+        event_message(reason="DeviceDegraded"),
+        event_message(about=env.pod()),
+        event_message(about=env.pod("trainer-1")),
     ):
-        bench.reporter.record(each)
-    await bench.until(Outcome.WRITTEN, 5)
-    assert [event["count"] for event in await bench.events()] == [1] * 5
+        env.reporter.record(each)
+    await env.until(Outcome.WRITTEN, 5)
+    assert [event["count"] for event in await env.events()] == [1] * 5
 
 
 async def test_ten_thousand_messages_cause_few_writes(tenant: Tenant) -> None:
-    async with running(tenant, limits=Limits(spacing=0.05)) as bench:
+    async with running(tenant, limits=Limits(spacing=0.05)) as env:
         for number in range(10_000):
-            bench.reporter.record(announcement(f"{number}", subject=f"GPU-{number % 8}"))
+            env.reporter.record(event_message(f"{number}", subject=f"GPU-{number % 8}"))
             if number % 500 == 0:
                 await asyncio.sleep(0)
-        await bench.until(Outcome.WRITTEN, 10_000)
-        assert sum(event["count"] for event in await bench.events()) == 10_000
-        assert bench.writes <= 25
+        await env.until(Outcome.WRITTEN, 10_000)
+        assert sum(event["count"] for event in await env.events()) == 10_000
+        assert env.writes <= 25
 
 
 async def test_series_is_not_written_before_its_spacing(tenant: Tenant) -> None:
-    async with running(tenant, limits=Limits(spacing=3600.0)) as bench:
-        bench.reporter.record(announcement())
-        await bench.until(Outcome.WRITTEN, 1)
-        bench.reporter.record(announcement())
-        bench.reporter.record(announcement(subject="GPU-b"))
-        await bench.until(Outcome.WRITTEN, 2)
-        assert [event["count"] for event in await bench.events()] == [1, 1]
+    async with running(tenant, limits=Limits(spacing=3600.0)) as env:
+        env.reporter.record(event_message())
+        await env.until(Outcome.WRITTEN, 1)
+        env.reporter.record(event_message())
+        env.reporter.record(event_message(subject="GPU-b"))
+        await env.until(Outcome.WRITTEN, 2)
+        assert [event["count"] for event in await env.events()] == [1, 1]
 
 
 async def test_exhausted_allowance_does_not_delay_other_objects(tenant: Tenant) -> None:
-    async with running(tenant, limits=Limits(spacing=0.0, burst=3, refill=3600.0)) as bench:
+    async with running(tenant, limits=Limits(spacing=0.0, burst=3, refill=3600.0)) as env:
         for number in range(10):
-            bench.reporter.record(announcement(subject=f"GPU-{number}"))
-        bench.reporter.record(announcement(about=bench.pod()))
-        await bench.until(Outcome.WRITTEN, 4)
-        assert Counter(event["involvedObject"]["kind"] for event in await bench.events()) == {"Node": 3, "Pod": 1}
+            env.reporter.record(event_message(subject=f"GPU-{number}"))
+        env.reporter.record(event_message(about=env.pod()))
+        await env.until(Outcome.WRITTEN, 4)
+        assert Counter(event["involvedObject"]["kind"] for event in await env.events()) == {"Node": 3, "Pod": 1}
 
 
-async def test_next_agent_continues_the_count(bench: Bench) -> None:
-    bench.reporter.record(announcement("found"))
-    await bench.until(Outcome.WRITTEN, 1)
-    later = Bench(bench.tenant, bench.api, limits=FAST)
+async def test_next_agent_continues_the_count(env: Env) -> None:
+    env.reporter.record(event_message("found"))
+    await env.until(Outcome.WRITTEN, 1)
+    later = Env(env.tenant, env.api, limits=FAST)
     async with started(later.reporter):
-        later.reporter.record(announcement("found once more, at the start"))
+        later.reporter.record(event_message("found once more, at the start"))
         await later.until(Outcome.KNOWN, 1)
-        assert (await bench.event())["message"] == "found"
-        later.reporter.record(announcement("happened again", at=2000.0))
+        assert (await env.event())["message"] == "found"
+        later.reporter.record(event_message("happened again", at=2000.0))
         await later.until(Outcome.WRITTEN, 1)
-        event = await bench.event()
+        event = await env.event()
         assert (event["count"], event["message"]) == (2, "happened again")
 
 
-async def test_expired_event_is_created_again(bench: Bench) -> None:
-    bench.reporter.record(announcement("one"))
-    await bench.until(Outcome.WRITTEN, 1)
-    event = await bench.event()
-    await bench.api.delete(f"{event_objects.collection(announcement())}/{event['metadata']['name']}")
-    bench.reporter.record(announcement("two", at=9000.0))
-    await bench.until(Outcome.WRITTEN, 2)
-    event = await bench.event()
+async def test_expired_event_is_created_again(env: Env) -> None:
+    env.reporter.record(event_message("one"))
+    await env.until(Outcome.WRITTEN, 1)
+    event = await env.event()
+    await env.api.delete(f"{event_objects.collection(event_message())}/{event['metadata']['name']}")
+    env.reporter.record(event_message("two", at=9000.0))
+    await env.until(Outcome.WRITTEN, 2)
+    event = await env.event()
     assert (event["count"], event["message"], event["firstTimestamp"]) == (1, "two", "1970-01-01T02:30:00Z")
 
 
-async def test_outage_is_waited_out_for_a_while(bench: Bench) -> None:
-    await bench.server.stop()
-    bench.reporter.record(announcement("during"))
-    await bench.server.start()
-    await bench.until(Outcome.WRITTEN, 1)
-    assert (await bench.event())["message"] == "during"
+async def test_outage_is_waited_out_for_a_while(env: Env) -> None:
+    await env.server.stop()
+    env.reporter.record(event_message("during"))
+    await env.server.start()
+    await env.until(Outcome.WRITTEN, 1)
+    assert (await env.event())["message"] == "during"
 
 
 async def test_message_that_cannot_be_recorded_in_time_is_dropped(tenant: Tenant) -> None:
-    async with running(tenant, limits=Limits(keep=0.05)) as bench:
-        await bench.server.stop()
+    async with running(tenant, limits=Limits(keep=0.05)) as env:
+        await env.server.stop()
         for number in range(10):
-            bench.reporter.record(announcement(subject=f"GPU-{number % 2}"))
-        await bench.until(Outcome.DROPPED, 10)
-        await bench.server.start()
-        assert await bench.events() == []
+            env.reporter.record(event_message(subject=f"GPU-{number % 2}"))
+        await env.until(Outcome.DROPPED, 10)
+        await env.server.start()
+        assert await env.events() == []
 
 
 async def test_memory_is_bounded_and_dropped_messages_are_counted(tenant: Tenant) -> None:
-    async with running(tenant, limits=Limits(series=5)) as bench:
-        await bench.server.stop()
+    async with running(tenant, limits=Limits(series=5)) as env:
+        await env.server.stop()
         for number in range(100):
-            bench.reporter.record(announcement(subject=f"GPU-{number}"))
-        assert bench.dealt_with == {Outcome.DROPPED: 95}
+            env.reporter.record(event_message(subject=f"GPU-{number}"))
+        assert env.dealt_with == {Outcome.DROPPED: 95}
 
 
-async def test_missing_permission_is_reported_once_with_the_needed_rule(bench: Bench) -> None:
-    bench.server.fail_next(3, status=403, method="POST")
-    bench.reporter.record(announcement())
-    degraded = await bench.until_part_is(ComponentState.DEGRADED)
+async def test_missing_permission_is_reported_once_with_the_needed_rule(env: Env) -> None:
+    env.server.fail_next(3, status=403, method="POST")
+    env.reporter.record(event_message())
+    degraded = await env.until_part_is(ComponentState.DEGRADED)
     assert 'allow verb "create" on resource "events"' in degraded.hint
-    await bench.until(Outcome.WRITTEN, 1)
-    assert [status.state for status in bench.reports] == [
+    await env.until(Outcome.WRITTEN, 1)
+    assert [status.state for status in env.reports] == [
         ComponentState.IDLE,
         ComponentState.DEGRADED,
         ComponentState.READY,
     ]
 
 
-async def test_refusal_in_one_namespace_does_not_delay_others(bench: Bench) -> None:
-    bench.server.fail_next(10_000, status=403, method="POST", path="/namespaces/kube-system/")
-    bench.reporter.record(announcement(about=bench.pod(namespace="kube-system")))
-    await bench.until_part_is(ComponentState.DEGRADED)
-    bench.reporter.record(announcement())
-    await bench.until(Outcome.WRITTEN, 1)
+async def test_refusal_in_one_namespace_does_not_delay_others(env: Env) -> None:
+    env.server.fail_next(10_000, status=403, method="POST", path="/namespaces/kube-system/")
+    env.reporter.record(event_message(about=env.pod(namespace="kube-system")))
+    await env.until_part_is(ComponentState.DEGRADED)
+    env.reporter.record(event_message())
+    await env.until(Outcome.WRITTEN, 1)
 
 
-async def test_deleted_namespace_costs_one_message_and_delays_nothing(bench: Bench) -> None:
-    bench.reporter.record(announcement(about=bench.pod(namespace="nowhere")))
-    bench.reporter.record(announcement())
-    await bench.until(Outcome.REFUSED, 1)
-    await bench.until(Outcome.WRITTEN, 1)
+async def test_deleted_namespace_costs_one_message_and_delays_nothing(env: Env) -> None:
+    env.reporter.record(event_message(about=env.pod(namespace="nowhere")))
+    env.reporter.record(event_message())
+    await env.until(Outcome.REFUSED, 1)
+    await env.until(Outcome.WRITTEN, 1)
 
 
-async def test_policy_of_one_namespace_degrades_nothing(bench: Bench) -> None:
+async def test_policy_of_one_namespace_degrades_nothing(env: Env) -> None:
     denied = 'events "x" is forbidden: ValidatingAdmissionPolicy "no-events" with binding "team" denied request: none'
-    bench.server.fail_next(1, status=403, method="POST", message=denied)
-    bench.reporter.record(announcement(about=bench.pod()))
-    await bench.until(Outcome.REFUSED, 1)
-    bench.reporter.record(announcement("another", reason="Other"))
-    await bench.until(Outcome.WRITTEN, 1)
-    assert ComponentState.DEGRADED not in {each.state for each in bench.reports}
+    env.server.fail_next(1, status=403, method="POST", message=denied)
+    env.reporter.record(event_message(about=env.pod()))
+    await env.until(Outcome.REFUSED, 1)
+    env.reporter.record(event_message("another", reason="Other"))
+    await env.until(Outcome.WRITTEN, 1)
+    assert ComponentState.DEGRADED not in {each.state for each in env.reports}
 
 
-async def test_event_refused_by_the_server_is_not_repeated(bench: Bench) -> None:
-    bench.server.fail_next(1, status=422, method="POST")
-    bench.reporter.record(announcement())
-    await bench.until(Outcome.REFUSED, 1)
+async def test_event_refused_by_the_server_is_not_repeated(env: Env) -> None:
+    env.server.fail_next(1, status=422, method="POST")
+    env.reporter.record(event_message())
+    await env.until(Outcome.REFUSED, 1)
 
 
 def test_event_name_is_a_dns_name() -> None:
     about = PodRef("default", "a" * 229 + "." + "b" * 20, PodUid("u"))
-    long = event_objects.name(announcement(about=about), node="node-1")
+    long = event_objects.name(event_message(about=about), node="node-1")
     assert len(long) <= 253
     assert ".." not in long
 
 
 def test_long_message_is_cut() -> None:
-    event = event_objects.continued(announcement("x" * 5000), count=1)
+    event = event_objects.continued(event_message("x" * 5000), count=1)
     assert len(event["message"]) == event_objects.MAX_MESSAGE
 
 
-async def test_unrecordable_message_does_not_affect_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unrecordable_message_does_not_affect_others(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     created = event_objects.created
 
     def worded(about: EventMessage, **more: Any) -> dict[str, Any]:
@@ -296,8 +296,8 @@ async def test_unrecordable_message_does_not_affect_others(bench: Bench, monkeyp
         return created(about, **more)
 
     monkeypatch.setattr(event_objects, "created", worded)
-    bench.reporter.record(announcement("bad", about=bench.pod("bad")))
-    bench.reporter.record(announcement("good", about=bench.pod("good")))
-    await bench.until(Outcome.DROPPED, 1)
-    await bench.until(Outcome.WRITTEN, 1)
-    assert (await bench.event())["message"] == "good"
+    env.reporter.record(event_message("bad", about=env.pod("bad")))
+    env.reporter.record(event_message("good", about=env.pod("good")))
+    await env.until(Outcome.DROPPED, 1)
+    await env.until(Outcome.WRITTEN, 1)
+    assert (await env.event())["message"] == "good"

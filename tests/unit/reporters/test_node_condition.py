@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.model.conditions import Condition, ConditionStatus
-from kubemend.agent.reporters.node_condition import NodeConditionReporter, Outcome, Pace
+from kubemend.agent.reporters.node_condition import Intervals, NodeConditionReporter, Outcome
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.kube import client, paths
@@ -16,7 +16,7 @@ from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
 
 KIND = "kubemend.io/DevicesHealthy"
-FAST = Pace(changed=0.0, reworded=0.0, burst=1000)
+FAST = Intervals(changed=0.0, reworded=0.0, burst=1000)
 
 
 def condition(
@@ -25,10 +25,10 @@ def condition(
     return Condition(KIND, status, reason, message)
 
 
-class Bench:
+class Env:
     """A running reporter, the outcomes of its attempts, and a client of the same server."""
 
-    def __init__(self, tenant: Tenant, api: client.KubeClient, *, pace: Pace) -> None:
+    def __init__(self, tenant: Tenant, api: client.KubeClient, *, intervals: Intervals) -> None:
         self.server = tenant.server
         self.name = tenant.node
         self.path = f"{paths.NODES}/{tenant.node}"
@@ -43,7 +43,7 @@ class Bench:
             report=self._told,
             on_outcome=self._took,
             clock=lambda: self.now,
-            pace=pace,
+            intervals=intervals,
             backoff=aio.Backoff(first=0.01, limit=0.05),
         )
 
@@ -76,25 +76,25 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def running(tenant: Tenant, *, pace: Pace = FAST, with_node: bool = True) -> AsyncIterator[Bench]:
+async def running(tenant: Tenant, *, intervals: Intervals = FAST, with_node: bool = True) -> AsyncIterator[Env]:
     async with connected(tenant) as api:
-        bench = Bench(tenant, api, pace=pace)
+        env = Env(tenant, api, intervals=intervals)
         if with_node:
-            await bench.node()
-        async with started(bench.reporter):
-            yield bench
+            await env.node()
+        async with started(env.reporter):
+            yield env
 
 
 @pytest.fixture
-async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+async def env(tenant: Tenant) -> AsyncIterator[Env]:
     async with running(tenant) as made:
         yield made
 
 
-async def test_set_condition_is_in_the_api_and_others_stay(bench: Bench) -> None:
-    bench.reporter.set(condition("GPU lost"))
-    await bench.until(Outcome.WRITTEN)
-    stored = await bench.stored()
+async def test_set_condition_is_in_the_api_and_others_stay(env: Env) -> None:
+    env.reporter.set(condition("GPU lost"))
+    await env.until(Outcome.WRITTEN)
+    stored = await env.stored()
     assert stored[KIND] == {
         "type": KIND,
         "status": "False",
@@ -104,17 +104,17 @@ async def test_set_condition_is_in_the_api_and_others_stay(bench: Bench) -> None
         "lastTransitionTime": "1970-01-01T00:00:01Z",
     }
     assert stored["Ready"]["status"] == "True"
-    assert bench.reports[-1].state is ComponentState.READY
+    assert env.reports[-1].state is ComponentState.READY
 
 
-async def test_nothing_is_written_before_the_first_set(bench: Bench) -> None:
-    bench.reporter.set(condition("the first condition"))
-    await bench.until(Outcome.WRITTEN)
-    assert bench.reports[0].state is ComponentState.IDLE
-    assert bench.outcomes == [Outcome.WRITTEN]
+async def test_nothing_is_written_before_the_first_set(env: Env) -> None:
+    env.reporter.set(condition("the first condition"))
+    await env.until(Outcome.WRITTEN)
+    assert env.reports[0].state is ComponentState.IDLE
+    assert env.outcomes == [Outcome.WRITTEN]
 
 
-async def test_transition_time_moves_only_with_the_status(bench: Bench) -> None:
+async def test_transition_time_moves_only_with_the_status(env: Env) -> None:
     """Peer projects reset it when two reasons alternate, so that no repair ever began."""
     times = []
     for now, said in (
@@ -123,150 +123,150 @@ async def test_transition_time_moves_only_with_the_status(bench: Bench) -> None:
         (3.0, condition(reason="Xid79", message="again")),
         (4.0, condition(status=ConditionStatus.TRUE)),
     ):
-        bench.now = now
-        bench.reporter.set(said)
-        await bench.until(Outcome.WRITTEN)
-        times.append((await bench.stored())[KIND]["lastTransitionTime"][-3:])
+        env.now = now
+        env.reporter.set(said)
+        await env.until(Outcome.WRITTEN)
+        times.append((await env.stored())[KIND]["lastTransitionTime"][-3:])
     assert times == ["01Z", "01Z", "01Z", "04Z"]
 
 
-async def test_same_condition_again_is_not_written(bench: Bench) -> None:
-    bench.reporter.set(condition("one"))
-    await bench.until(Outcome.WRITTEN)
-    written = await bench.version()
-    bench.reporter.set(condition("one"))
+async def test_same_condition_again_is_not_written(env: Env) -> None:
+    env.reporter.set(condition("one"))
+    await env.until(Outcome.WRITTEN)
+    written = await env.version()
+    env.reporter.set(condition("one"))
     for _ in range(5):  # more turns than a write takes
-        assert await bench.version() == written
-    assert bench.outcomes == [Outcome.WRITTEN]
+        assert await env.version() == written
+    assert env.outcomes == [Outcome.WRITTEN]
 
 
 async def test_ten_thousand_changes_cause_few_writes_and_end_correctly(tenant: Tenant) -> None:
-    async with running(tenant, pace=Pace(changed=0.1, reworded=0.1)) as bench:
+    async with running(tenant, intervals=Intervals(changed=0.1, reworded=0.1)) as env:
         for number in range(10_000):
-            bench.reporter.set(condition(f"message {number}", reason=f"Xid{number}"))
+            env.reporter.set(condition(f"message {number}", reason=f"Xid{number}"))
             if number % 1000 == 0:
                 await asyncio.sleep(0)
-        await bench.until(Outcome.WRITTEN)
-        while (await bench.stored())[KIND]["message"] != "message 9999":
-            await bench.until(Outcome.WRITTEN)
-        assert len(bench.outcomes) <= 3
+        await env.until(Outcome.WRITTEN)
+        while (await env.stored())[KIND]["message"] != "message 9999":
+            await env.until(Outcome.WRITTEN)
+        assert len(env.outcomes) <= 3
 
 
 async def test_message_change_waits_longer_than_status_change(tenant: Tenant) -> None:
-    async with running(tenant, pace=Pace(changed=0.0, reworded=3600.0)) as bench:
-        bench.reporter.set(condition("61 degrees"))
-        await bench.until(Outcome.WRITTEN)
-        bench.reporter.set(condition("62 degrees"))
+    async with running(tenant, intervals=Intervals(changed=0.0, reworded=3600.0)) as env:
+        env.reporter.set(condition("61 degrees"))
+        await env.until(Outcome.WRITTEN)
+        env.reporter.set(condition("62 degrees"))
         for _ in range(5):  # more turns than a write takes
-            assert (await bench.stored())[KIND]["message"] == "61 degrees"
-        bench.reporter.set(condition("63 degrees", status=ConditionStatus.TRUE))
-        await bench.until(Outcome.WRITTEN)
-        bench.reporter.set(condition("64 degrees", reason="Xid48", status=ConditionStatus.TRUE))
-        await bench.until(Outcome.WRITTEN)
-        assert (await bench.stored())[KIND]["message"] == "64 degrees"
+            assert (await env.stored())[KIND]["message"] == "61 degrees"
+        env.reporter.set(condition("63 degrees", status=ConditionStatus.TRUE))
+        await env.until(Outcome.WRITTEN)
+        env.reporter.set(condition("64 degrees", reason="Xid48", status=ConditionStatus.TRUE))
+        await env.until(Outcome.WRITTEN)
+        assert (await env.stored())[KIND]["message"] == "64 degrees"
 
 
 async def test_flapping_device_does_not_write_indefinitely(tenant: Tenant) -> None:
-    async with running(tenant, pace=Pace(changed=0.0, burst=3, refill=3600.0)) as bench:
+    async with running(tenant, intervals=Intervals(changed=0.0, burst=3, refill=3600.0)) as env:
         for number in range(3):
-            bench.reporter.set(condition(reason=f"Xid{number}"))
-            await bench.until(Outcome.WRITTEN)
-        bench.reporter.set(condition(reason="Xid99"))
+            env.reporter.set(condition(reason=f"Xid{number}"))
+            await env.until(Outcome.WRITTEN)
+        env.reporter.set(condition(reason="Xid99"))
         for _ in range(5):  # more turns than a write takes
-            assert (await bench.stored())[KIND]["reason"] == "Xid2"
-        assert bench.outcomes == [Outcome.WRITTEN] * 3
+            assert (await env.stored())[KIND]["reason"] == "Xid2"
+        assert env.outcomes == [Outcome.WRITTEN] * 3
 
 
 async def test_heartbeat_updates_the_time(tenant: Tenant) -> None:
-    async with running(tenant, pace=Pace(heartbeat=0.05)) as bench:
-        bench.reporter.set(condition("one"))
-        await bench.until(Outcome.WRITTEN)
-        bench.now = 30.0
-        await bench.until(Outcome.WRITTEN)
-        await bench.until(Outcome.WRITTEN)
-        found = (await bench.stored())[KIND]
+    async with running(tenant, intervals=Intervals(heartbeat=0.05)) as env:
+        env.reporter.set(condition("one"))
+        await env.until(Outcome.WRITTEN)
+        env.now = 30.0
+        await env.until(Outcome.WRITTEN)
+        await env.until(Outcome.WRITTEN)
+        found = (await env.stored())[KIND]
         assert (found["lastHeartbeatTime"][-3:], found["lastTransitionTime"][-3:]) == ("30Z", "01Z")
 
 
 async def test_heartbeat_repairs_changes_by_other_writers(tenant: Tenant) -> None:
-    async with running(tenant, pace=Pace(heartbeat=0.05)) as bench:
-        bench.reporter.set(condition("ours"))
-        await bench.until(Outcome.WRITTEN)
+    async with running(tenant, intervals=Intervals(heartbeat=0.05)) as env:
+        env.reporter.set(condition("ours"))
+        await env.until(Outcome.WRITTEN)
         gone = {"status": {"conditions": [{"$patch": "delete", "type": KIND}]}}
-        await bench.api.patch_status(bench.path, gone)
-        await bench.until(Outcome.WRITTEN)
-        await bench.until(Outcome.WRITTEN)
-        found = (await bench.stored())[KIND]
+        await env.api.patch_status(env.path, gone)
+        await env.until(Outcome.WRITTEN)
+        await env.until(Outcome.WRITTEN)
+        found = (await env.stored())[KIND]
         assert found["message"] == "ours"
         assert "lastTransitionTime" in found
 
 
-async def test_condition_of_a_previous_agent_keeps_its_transition_time(bench: Bench) -> None:
+async def test_condition_of_a_previous_agent_keeps_its_transition_time(env: Env) -> None:
     old = {"type": KIND, "status": "False", "reason": "Xid79", "lastTransitionTime": "2020-01-01T00:00:00Z"}
-    await bench.api.patch_status(bench.path, {"status": {"conditions": [old]}})
-    bench.reporter.set(condition("still"))
-    await bench.until(Outcome.WRITTEN)
-    found = (await bench.stored())[KIND]
+    await env.api.patch_status(env.path, {"status": {"conditions": [old]}})
+    env.reporter.set(condition("still"))
+    await env.until(Outcome.WRITTEN)
+    found = (await env.stored())[KIND]
     assert (found["message"], found["lastTransitionTime"]) == ("still", "2020-01-01T00:00:00Z")
 
 
-async def test_outage_delays_and_writes_only_the_newest(bench: Bench) -> None:
-    await bench.server.stop()
-    bench.reporter.set(condition("old"))
-    await bench.until(Outcome.FAILED)
-    assert [status.state for status in bench.reports] == [ComponentState.IDLE]  # the API watch reports that
-    bench.reporter.set(condition("new", reason="Xid48"))
-    await bench.server.start()
-    await bench.until(Outcome.WRITTEN)
-    assert (await bench.stored())[KIND]["message"] == "new"
-    assert bench.outcomes.count(Outcome.WRITTEN) == 1
-    assert bench.reports[-1].state is ComponentState.READY
+async def test_outage_delays_and_writes_only_the_newest(env: Env) -> None:
+    await env.server.stop()
+    env.reporter.set(condition("old"))
+    await env.until(Outcome.FAILED)
+    assert [status.state for status in env.reports] == [ComponentState.IDLE]  # the API watch reports that
+    env.reporter.set(condition("new", reason="Xid48"))
+    await env.server.start()
+    await env.until(Outcome.WRITTEN)
+    assert (await env.stored())[KIND]["message"] == "new"
+    assert env.outcomes.count(Outcome.WRITTEN) == 1
+    assert env.reports[-1].state is ComponentState.READY
 
 
 async def test_missing_node_is_waited_for(tenant: Tenant) -> None:
-    async with running(tenant, with_node=False) as bench:
-        bench.reporter.set(condition("waits"))
-        await bench.until(Outcome.NODE_GONE)
-        assert bench.reports[-1].message == f"the API server has no node {bench.name}"
-        assert "NODE_NAME" in bench.reports[-1].hint
-        await bench.node()
-        await bench.until(Outcome.WRITTEN)
-        assert (await bench.stored())[KIND]["message"] == "waits"
+    async with running(tenant, with_node=False) as env:
+        env.reporter.set(condition("waits"))
+        await env.until(Outcome.NODE_GONE)
+        assert env.reports[-1].message == f"the API server has no node {env.name}"
+        assert "NODE_NAME" in env.reports[-1].hint
+        await env.node()
+        await env.until(Outcome.WRITTEN)
+        assert (await env.stored())[KIND]["message"] == "waits"
 
 
-async def test_recreated_node_gets_the_whole_condition(bench: Bench) -> None:
-    bench.reporter.set(condition("one"))
-    await bench.until(Outcome.WRITTEN)
-    await bench.api.delete(bench.path)
-    await bench.node()
-    bench.now = 5.0
-    bench.reporter.set(condition("two"))
-    await bench.until(Outcome.WRITTEN)
-    found = (await bench.stored())[KIND]
+async def test_recreated_node_gets_the_whole_condition(env: Env) -> None:
+    env.reporter.set(condition("one"))
+    await env.until(Outcome.WRITTEN)
+    await env.api.delete(env.path)
+    await env.node()
+    env.now = 5.0
+    env.reporter.set(condition("two"))
+    await env.until(Outcome.WRITTEN)
+    found = (await env.stored())[KIND]
     assert (found["message"], found["lastTransitionTime"][-3:]) == ("two", "05Z")
 
 
-async def test_missing_permission_is_reported_once_with_the_needed_rule(bench: Bench) -> None:
-    bench.server.fail_next(4, status=403, method="PATCH")
-    bench.reporter.set(condition("x"))
-    await bench.until(Outcome.WRITTEN)
-    assert bench.outcomes == [Outcome.FAILED] * 4 + [Outcome.WRITTEN]
-    (degraded,) = [status for status in bench.reports if status.state is ComponentState.DEGRADED]
+async def test_missing_permission_is_reported_once_with_the_needed_rule(env: Env) -> None:
+    env.server.fail_next(4, status=403, method="PATCH")
+    env.reporter.set(condition("x"))
+    await env.until(Outcome.WRITTEN)
+    assert env.outcomes == [Outcome.FAILED] * 4 + [Outcome.WRITTEN]
+    (degraded,) = [status for status in env.reports if status.state is ComponentState.DEGRADED]
     assert 'allow verb "patch" on resource "nodes/status"' in degraded.hint
 
 
-async def test_conflict_is_read_and_retried(bench: Bench) -> None:
-    bench.server.fail_next(1, status=409, method="PATCH")
-    bench.reporter.set(condition("x"))
-    await bench.until(Outcome.WRITTEN)
-    assert bench.outcomes == [Outcome.FAILED, Outcome.WRITTEN]
+async def test_conflict_is_read_and_retried(env: Env) -> None:
+    env.server.fail_next(1, status=409, method="PATCH")
+    env.reporter.set(condition("x"))
+    await env.until(Outcome.WRITTEN)
+    assert env.outcomes == [Outcome.FAILED, Outcome.WRITTEN]
 
 
-async def test_refused_condition_is_not_repeated(bench: Bench) -> None:
-    bench.server.fail_next(1, status=422, method="PATCH")
-    bench.reporter.set(condition("x"))
-    await bench.until(Outcome.REFUSED)
-    assert bench.reports[-1].state is ComponentState.DEGRADED
-    bench.reporter.set(condition("y"))
-    await bench.until(Outcome.WRITTEN)
-    assert bench.outcomes == [Outcome.REFUSED, Outcome.WRITTEN]
+async def test_refused_condition_is_not_repeated(env: Env) -> None:
+    env.server.fail_next(1, status=422, method="PATCH")
+    env.reporter.set(condition("x"))
+    await env.until(Outcome.REFUSED)
+    assert env.reports[-1].state is ComponentState.DEGRADED
+    env.reporter.set(condition("y"))
+    await env.until(Outcome.WRITTEN)
+    assert env.outcomes == [Outcome.REFUSED, Outcome.WRITTEN]

@@ -227,7 +227,7 @@ HOLDS = [
 @pytest.mark.parametrize(("changes", "reason"), HOLDS)
 def test_unknown_facts_hold_the_restart(changes: dict[str, Any], reason: Reason) -> None:
     decision = admission.decide(facts(**changes), now=NOW)
-    assert (decision.verb, decision.reason) == (Verb.HOLD, reason)
+    assert (decision.verb, decision.reason) == (Verb.POSTPONE, reason)
 
 
 def history(**scopes: int) -> counts.History:
@@ -248,7 +248,7 @@ BUDGETS = [
 @pytest.mark.parametrize(("scopes", "reason", "opens_in"), BUDGETS)
 def test_exhausted_budget_holds_until_the_named_time(scopes: dict[str, int], reason: Reason, opens_in: float) -> None:
     decision = admission.decide(facts(history=history(**scopes)), now=NOW)
-    assert (decision.verb, decision.reason, decision.retry_at) == (Verb.HOLD, reason, NOW + opens_in)
+    assert (decision.verb, decision.reason, decision.retry_at) == (Verb.POSTPONE, reason, NOW + opens_in)
     assert f"opens again at {budgets.clock(NOW + opens_in)}" in decision.detail
 
 
@@ -260,7 +260,11 @@ def test_a_device_on_which_no_restart_lasts_is_left_alone() -> None:
         for n in range(8)
     )
     decision = admission.decide(facts(history=counts.History(device=past)), now=NOW)
-    assert (decision.verb, decision.reason, decision.retry_at) == (Verb.HOLD, Reason.DEVICE_BUDGET_SPENT, NOW + 3510)
+    assert (decision.verb, decision.reason, decision.retry_at) == (
+        Verb.POSTPONE,
+        Reason.DEVICE_BUDGET_SPENT,
+        NOW + 3510,
+    )
 
 
 def test_budget_of_zero_refuses() -> None:
@@ -464,4 +468,4 @@ def test_a_fault_before_the_launchers_own_restart_needs_no_other() -> None:
 def test_while_a_launcher_restarts_its_program_a_fault_is_on_hold() -> None:
     restarting = dataclasses.replace(LAUNCHER, state=process.State.RESTARTING)
     decision = admission.decide(facts(runtime=runtime(launcher=restarting)), now=NOW)
-    assert (decision.verb, decision.reason) == (Verb.HOLD, Reason.LAUNCHER_RESTARTS)
+    assert (decision.verb, decision.reason) == (Verb.POSTPONE, Reason.LAUNCHER_RESTARTS)

@@ -86,7 +86,7 @@ def test_clock_set_back_before_the_fault_refuses_the_restart(lived: float, jump:
 def test_budget_time_is_rechecked_by_the_new_clock(jump: float) -> None:
     """Holds are decided again each time: no time from an earlier decision is kept."""
     past = history([5.0 * number for number in range(1, 11)], set_ago=0.0, jump=0.0)
-    assert admission.decide(facts(history=past), now=NOW).verb is Verb.HOLD
+    assert admission.decide(facts(history=past), now=NOW).verb is Verb.POSTPONE
     later = NOW + jump
     known = counts.History.of(past.node, target=builders.TARGET, device=None, now=later)
     again = admission.decide(

@@ -122,12 +122,12 @@ async def both_asked_for(pod: PodView) -> outside.Conditions:
         actuators=never_used,  # type: ignore[arg-type]
     )
     restarts = RestartScheduler(
-        outside=everything,
+        dependencies=everything,
         store=Journal(),  # type: ignore[arg-type]
         metrics=node.metrics(),
         now=lambda: 100.0,
         dry_run=True,
-        limits=Limits(held=0.0),
+        limits=Limits(retry_seconds=0.0),
     )
     for ref in (TARGET, OTHER):
         await restarts.handle(Request(target=ref, cause=lambda: CAUSE, devices=frozenset()))

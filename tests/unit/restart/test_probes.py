@@ -35,10 +35,10 @@ def test_hold_is_renewed_before_the_kill_unless_too_often(liveness: Probe, phase
 @given(liveness=PROBES, startup=PROBES)
 def test_startup_probe_replaces_liveness_probe_unless_that_may_act_first(liveness: Probe, startup: Probe) -> None:
     both = spec(liveness=liveness, startup=startup)
-    patience = [probes.patience(spec(liveness=startup))]
+    longest = [probes.max_hold_seconds(spec(liveness=startup))]
     if probes.liveness_may_act_first(both):
-        patience.append(probes.patience(spec(liveness=liveness)))
-    assert probes.patience(both) == min(patience)
+        longest.append(probes.max_hold_seconds(spec(liveness=liveness)))
+    assert probes.max_hold_seconds(both) == min(longest)
 
 
 @given(liveness=PROBES, startup=PROBES, phase=st.floats(0.0, 1.0))

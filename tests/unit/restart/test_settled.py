@@ -1,7 +1,7 @@
-"""A verified restart stays as it is: nothing that kubelet has seen before can start another copy.
+"""A verified restart stays as it is: nothing that kubelet has seen before can start another container.
 
-The agent stops watching once kubelet's status shows the survivor (``agent.restarts.verifier``). A copy that kubelet
-starts after that would stay next to the successor, because kubelet never kills the older one of two.
+The agent stops watching once kubelet's status shows the current container (``agent.restarts.verifier``). A container
+that kubelet starts after that would stay next to the successor, because kubelet never kills the older one of two.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Watched(World):
             self.kubelet_saw = self.kubelet_saw or later
 
     def agent_verifies(self) -> None:
-        """Stop watching if the runtime has one survivor, kubelet agrees, and one more listing is the same."""
+        """Stop watching if the runtime has one current container, kubelet agrees, and one more listing is the same."""
         step = swap.next_step(self.intent, self.containers)
         if step.kind is steps.StepKind.DONE and step.container is not None:
             check = verification.kubelet_agrees(self._pod(), expected={"trainer": step.container})

@@ -138,7 +138,7 @@ async def guarded(env: RestartEnv) -> Guarded:
     suspicions: list[Finding] = []
     registry = CollectorRegistry()
     suspects = SuspicionTracker(
-        ledger=None,  # type: ignore[arg-type]  # nothing checks suspicions here
+        verdict_store=None,  # type: ignore[arg-type]  # nothing checks suspicions here
         driver=None,  # type: ignore[arg-type]
         processes=None,  # type: ignore[arg-type]
         submit=suspicions.append,
@@ -146,7 +146,7 @@ async def guarded(env: RestartEnv) -> Guarded:
         now=lambda: NOW,
     )
     env.restarts = RestartScheduler(
-        outside=env.outside,
+        dependencies=env.dependencies,
         store=env.store,
         metrics=Metrics(registry),
         now=lambda: NOW,

@@ -42,27 +42,27 @@ async def resumed(env: RestartEnv, **annotations: str) -> restart_plan.RestartPl
     wishes = {f"kubemend.io/{key}": text for key, text in annotations.items()}
     await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations=wishes))
     intent = env.pod.rig.intent(created_at=NOW, order=intents.SwapOrder.CREATE_FIRST)
-    return await planning.resume(env.outside, intent)
+    return await planning.resume(env.dependencies, intent)
 
 
 async def test_cleanup_of_resumed_restart_runs(env: RestartEnv) -> None:
-    assert (await resumed(env, clean="shm")).sweep is not None
-    assert (await resumed(env)).sweep is None
+    assert (await resumed(env, clean="shm")).shm_cleanup is not None
+    assert (await resumed(env)).shm_cleanup is None
 
 
 @pytest.mark.parametrize("annotations", [{"containers": "trainer,logger"}, {"strategy": "of-tomorrow"}])
 async def test_cleanup_of_resumed_restart_with_other_containers_is_skipped(
     env: RestartEnv, annotations: dict[str, str]
 ) -> None:
-    assert (await resumed(env, clean="shm", **annotations)).sweep is None
+    assert (await resumed(env, clean="shm", **annotations)).shm_cleanup is None
 
 
 async def test_cleanup_of_unlisted_pod_uses_sandbox_annotations(env: RestartEnv) -> None:
     sandboxes = env.pod.rig.server.runtime.sandboxes
     sandboxes[env.pod.rig.sandbox_id].config.annotations["kubemend.io/clean"] = "shm"
     env.pod.pods._pods.clear()
-    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW))
-    assert plan.sweep is not None
+    plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW))
+    assert plan.shm_cleanup is not None
 
 
 async def test_cleanup_of_resumed_swaps_waits_for_all_of_them(env: RestartEnv) -> None:
@@ -72,6 +72,6 @@ async def test_cleanup_of_resumed_swaps_waits_for_all_of_them(env: RestartEnv) -
         env.pod.rig.intent(created_at=NOW, id=name, target=replace(TARGET, name=name), old=env.pod.old[name])
         for name in ("trainer", "logger")
     ]
-    plan = await planning.plan_from_journal(env.outside, opened)
-    assert plan.sweep is not None
-    assert plan.sweep.waits_for == ("trainer", "logger")
+    plan = await planning.plan_from_journal(env.dependencies, opened)
+    assert plan.shm_cleanup is not None
+    assert plan.shm_cleanup.waits_for == ("trainer", "logger")

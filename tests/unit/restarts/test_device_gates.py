@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
@@ -32,7 +32,7 @@ class Bench:
 
     env: RestartEnv
     host: GpuHost
-    newcomers: DeviceReattachTimer
+    reattach_timer: DeviceReattachTimer
     registry: CollectorRegistry
     suspicions: list[Finding]
 
@@ -50,21 +50,21 @@ async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     suspicions: list[Finding] = []
-    newcomers = DeviceReattachTimer(driver=host, processes=host, metrics=metrics, period=0.01)
+    reattach_timer = DeviceReattachTimer(driver=host, processes=host, metrics=metrics, period=0.01)
     suspects = SuspicionTracker(
-        ledger=None,  # type: ignore[arg-type]  # nothing checks suspicions here
+        verdict_store=None,  # type: ignore[arg-type]  # nothing checks suspicions here
         driver=host,
         processes=host,
         submit=suspicions.append,
         classify=lambda _, __: ActionClass.OBSERVE,
         now=lambda: NOW,
     )
-    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=0.1, stuck=0.1))
+    gates = ReleaseGates(driver=host, processes=host, timeouts=Timeouts(before=30.0, answer=30.0, leave=0.1, stuck=0.1))
     async with restarts_on(
-        rig, tmp_path, tools={"gates": gates}, metrics=metrics, suspects=suspects, newcomers=newcomers
+        rig, tmp_path, tools={"gates": gates}, metrics=metrics, suspects=suspects, reattach_timer=reattach_timer
     ) as env:
         host.put(GPU, PID, container=env.pod.old["trainer"], used=40 * GIB)
-        yield Bench(env, host, newcomers, registry, suspicions)
+        yield Bench(env, host, reattach_timer, registry, suspicions)
 
 
 def dies_with_its_container(bench: Bench, *, leaves: bool, memory: int = 0) -> "asyncio.Task[None]":
@@ -133,7 +133,7 @@ async def test_gates_unkillable_process_is_reported_and_marks_device_suspect(ben
 
 async def test_reattach_timer_reports_new_process_and_blocks_nothing(bench: Bench) -> None:
     ending = dies_with_its_container(bench, leaves=True)
-    looking = asyncio.create_task(bench.newcomers.run(), name="newcomers")
+    looking = asyncio.create_task(bench.reattach_timer.run(), name="reattach-timer")
     await bench.restart()  # ends, although no process uses the device yet
     await ending
     name = "kubemend_restart_phase_seconds_count"
@@ -151,4 +151,4 @@ async def test_reattach_timer_reports_new_process_and_blocks_nothing(bench: Benc
 async def test_reattach_timer_ignores_container_that_used_no_device(bench: Bench) -> None:
     bench.host.end(PID)
     await bench.restart()
-    assert not bench.newcomers._expected
+    assert not bench.reattach_timer._expected

@@ -40,7 +40,7 @@ def cleaner(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeCleaner:
         mount = api_pb2.Mount(container_path=cache.INSIDE, host_path=f"/var/lib/kubelet/pods/{PATH}")
         env.pod.rig.server.runtime.containers[container].config.mounts.append(mount)
     fake = FakeCleaner()
-    monkeypatch.setattr(env.outside.actuators.tools.caches, "empty", fake.empty)
+    monkeypatch.setattr(env.dependencies.actuators.tools.caches, "empty", fake.empty)
     return fake
 
 
@@ -104,7 +104,7 @@ async def test_container_that_is_swapped_along_keeps_its_cache(env: RestartEnv, 
 async def test_resumed_swap_empties_as_it_was_decided(env: RestartEnv, cleaner: FakeCleaner, after: int) -> None:
     """Whatever the annotations and the counts are by now."""
     del cleaner
-    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, empty_cache_after=after))
+    plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW, empty_cache_after=after))
     emptyings = [spec.emptying for spec in plan.specs.values() if spec.emptying is not None]
     assert [emptying.young_deaths for emptying in emptyings] == ([after] if after else [])
     assert plan.bare().specs == {}

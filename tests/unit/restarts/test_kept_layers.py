@@ -126,7 +126,7 @@ async def test_error_that_concerns_the_whole_agent_is_not_contained() -> None:
 @pytest.fixture
 def keeper(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeKeeper:
     fake = FakeKeeper({"/a": KEPT})
-    monkeypatch.setattr(env.outside.actuators.tools.layers, "move", fake.move)
+    monkeypatch.setattr(env.dependencies.actuators.tools.layers, "move", fake.move)
     return fake
 
 
@@ -182,7 +182,7 @@ async def test_resumed_swap_keeps_what_its_order_allows(
 ) -> None:
     view = next(iter(env.pod.pods.pods().values()))
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/keep": "/a"}))
-    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW, order=order))
+    plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW, order=order))
     (spec,) = plan.specs.values()
     assert spec.keeping is not None
     assert (spec.keeping.refused == keep.START_FIRST) is order.starts_first
@@ -211,8 +211,8 @@ async def test_swap_that_keeps_paths_reserves_the_next_name_before_the_stop(
 async def test_swap_whose_successor_kubelet_replaces_keeps_nothing(env: RestartEnv, keeper: FakeKeeper) -> None:
     view = next(iter(env.pod.pods.pods().values()))
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/keep": "/a"}))
-    plan = await planning.resume(env.outside, env.pod.rig.intent(created_at=NOW))
-    execution = plan_execution.execution_of(env.outside, plan)
+    plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW))
+    execution = plan_execution.execution_of(env.dependencies, plan)
     outcome = await execution.carry_out()
     assert outcome.notes == ("trainer keeps /a",)
     await env.pod.kubelet_starts("trainer", attempt=3)

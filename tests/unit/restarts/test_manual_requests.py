@@ -49,7 +49,7 @@ class ProgressRecorder:
 
 
 @dataclass(kw_only=True)
-class World(NodeEnv):
+class Env(NodeEnv):
     pods: outside.Pods = field(default_factory=lambda: outside.Pods(builders.pod()))
     engine: Engine = field(default_factory=Engine)
     progress: ProgressRecorder = field(default_factory=ProgressRecorder)
@@ -57,7 +57,7 @@ class World(NodeEnv):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.requests = ManualRestarts(
-            ledger=self.ledger,
+            verdict_store=self.verdict_store,
             pods=self.pods,
             devices=self.devices,
             holders=self.holders,
@@ -72,7 +72,7 @@ class World(NodeEnv):
         found = Finding(
             source=Source.NVML, kind=FindingKind.XID, code="48", device=where, action=action, observed_at=NOW
         )
-        self.ledger.apply(found, inventory=self.devices.inventory)
+        self.verdict_store.apply(found, inventory=self.devices.inventory)
 
     async def ask(self) -> None:
         async with asyncio.timeout(SECONDS):
@@ -80,76 +80,76 @@ class World(NodeEnv):
 
 
 @pytest.fixture
-def world(store: Store) -> World:
-    return World(store=store)
+def env(store: Store) -> Env:
+    return Env(store=store)
 
 
-async def test_manual_request_devices_are_those_held(world: World) -> None:
-    world.find_runtime(world.engine)
-    world.holders.hold(TRAINER)
-    await world.ask()
-    (request,) = world.engine.requests
+async def test_manual_request_devices_are_those_held(env: Env) -> None:
+    env.find_runtime(env.engine)
+    env.holders.hold(TRAINER)
+    await env.ask()
+    (request,) = env.engine.requests
     assert request.devices == frozenset({outside.GPU.uuid})
     assert (request.cause().action, request.cause().happened_at) == (ActionClass.NONE, NOW)
 
 
-async def test_manual_request_cause_includes_broken_device(world: World) -> None:
-    world.find_runtime(world.engine)
-    world.holders.hold(TRAINER)
-    world.break_gpu()
-    await world.ask()
-    assert world.engine.requests[0].cause().action is ActionClass.RESET_DEVICE
+async def test_manual_request_cause_includes_broken_device(env: Env) -> None:
+    env.find_runtime(env.engine)
+    env.holders.hold(TRAINER)
+    env.break_gpu()
+    await env.ask()
+    assert env.engine.requests[0].cause().action is ActionClass.RESET_DEVICE
 
 
-async def test_manual_request_ignores_devices_of_others(world: World) -> None:
-    world.find_runtime(world.engine)
-    world.holders.hold(OTHER)
-    world.break_gpu()
-    await world.ask()
-    (request,) = world.engine.requests
+async def test_manual_request_ignores_devices_of_others(env: Env) -> None:
+    env.find_runtime(env.engine)
+    env.holders.hold(OTHER)
+    env.break_gpu()
+    await env.ask()
+    (request,) = env.engine.requests
     assert (request.devices, request.cause().action) == (frozenset(), ActionClass.NONE)
 
 
-async def test_manual_request_waits_for_the_watch_to_report_that_the_pod_runs(world: World) -> None:
-    world.find_runtime(world.engine)
-    await world.pods.put(builders.pod(phase="Pending"))
+async def test_manual_request_waits_for_the_watch_to_report_that_the_pod_runs(env: Env) -> None:
+    env.find_runtime(env.engine)
+    await env.pods.put(builders.pod(phase="Pending"))
     async with asyncio.TaskGroup() as group:
-        asking = group.create_task(world.ask())
-        await world.pods.waited.wait()
+        asking = group.create_task(env.ask())
+        await env.pods.waited.wait()
         assert not asking.done()
-        await world.pods.put(builders.pod())
-    assert len(world.engine.requests) == 1
+        await env.pods.put(builders.pod())
+    assert len(env.engine.requests) == 1
 
 
-async def test_manual_request_for_a_pod_that_stays_pending_goes_to_the_engine_which_refuses_it(world: World) -> None:
-    world.requests = ManualRestarts(
-        ledger=world.ledger,
-        pods=world.pods,
-        devices=world.devices,
-        holders=world.holders,
-        access=world.access,
+async def test_manual_request_for_a_pod_that_stays_pending_goes_to_the_engine_which_refuses_it(env: Env) -> None:
+    env.requests = ManualRestarts(
+        verdict_store=env.verdict_store,
+        pods=env.pods,
+        devices=env.devices,
+        holders=env.holders,
+        access=env.access,
         lacking=str,
         watch_delay=0.01,
     )
-    world.find_runtime(world.engine)
-    await world.pods.put(builders.pod(phase="Pending"))
-    await world.ask()
-    assert len(world.engine.requests) == 1
+    env.find_runtime(env.engine)
+    await env.pods.put(builders.pod(phase="Pending"))
+    await env.ask()
+    assert len(env.engine.requests) == 1
 
 
-async def test_manual_request_on_hold_follows_changed_verdict(world: World) -> None:
-    world.find_runtime(world.engine)
-    world.holders.hold(TRAINER)
-    await world.ask()
-    world.break_gpu(ActionClass.REBOOT_NODE)
-    assert world.engine.requests[0].cause().action is ActionClass.REBOOT_NODE
+async def test_manual_request_on_hold_follows_changed_verdict(env: Env) -> None:
+    env.find_runtime(env.engine)
+    env.holders.hold(TRAINER)
+    await env.ask()
+    env.break_gpu(ActionClass.REBOOT_NODE)
+    assert env.engine.requests[0].cause().action is ActionClass.REBOOT_NODE
 
 
-async def test_manual_request_proceeds_without_kubelet_if_devices_usable(world: World) -> None:
-    world.find_runtime(world.engine)
-    world.break_gpu(ActionClass.RESTART_APP)
-    await world.ask()
-    (request,) = world.engine.requests
+async def test_manual_request_proceeds_without_kubelet_if_devices_usable(env: Env) -> None:
+    env.find_runtime(env.engine)
+    env.break_gpu(ActionClass.RESTART_APP)
+    await env.ask()
+    (request,) = env.engine.requests
     assert request.devices is None, "unknown, not none"
 
 
@@ -159,42 +159,42 @@ HIDDEN = Allocation(
 
 
 @pytest.mark.parametrize("unknown", [Allocations(known=False), Allocations(items=(HIDDEN,), known=True)])
-async def test_manual_request_waits_for_kubelet_if_device_broken(world: World, unknown: Allocations) -> None:
-    world.find_runtime(world.engine)
-    world.break_gpu()
-    world.holders.allocations = unknown
-    asking = asyncio.create_task(world.ask())
+async def test_manual_request_waits_for_kubelet_if_device_broken(env: Env, unknown: Allocations) -> None:
+    env.find_runtime(env.engine)
+    env.break_gpu()
+    env.holders.allocations = unknown
+    asking = asyncio.create_task(env.ask())
     async with asyncio.timeout(SECONDS):
-        verb, reason, _ = await world.progress.decisions.get()
-    assert (verb, reason) == (Verb.HOLD, Reason.DEVICE_NOT_PROVEN)
-    assert world.engine.requests == []
-    world.holders.hold(OTHER)
+        verb, reason, _ = await env.progress.decisions.get()
+    assert (verb, reason) == (Verb.POSTPONE, Reason.DEVICE_NOT_PROVEN)
+    assert env.engine.requests == []
+    env.holders.hold(OTHER)
     await asking
-    assert world.engine.requests[0].devices == frozenset()
-    assert world.progress.decisions.empty(), "reported once"
+    assert env.engine.requests[0].devices == frozenset()
+    assert env.progress.decisions.empty(), "reported once"
 
 
-async def test_manual_request_without_runtime_waits_and_reports_why(world: World) -> None:
-    world.holders.hold()
-    asking = asyncio.create_task(world.ask())
+async def test_manual_request_without_runtime_waits_and_reports_why(env: Env) -> None:
+    env.holders.hold()
+    asking = asyncio.create_task(env.ask())
     async with asyncio.timeout(SECONDS):
-        assert await world.progress.decisions.get() == (Verb.HOLD, Reason.RUNTIME_UNAVAILABLE, "no socket")
-    world.find_runtime(world.engine)
+        assert await env.progress.decisions.get() == (Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, "no socket")
+    env.find_runtime(env.engine)
     await asking
-    assert len(world.engine.requests) == 1
+    assert len(env.engine.requests) == 1
 
 
-async def test_manual_request_without_runtime_times_out(world: World) -> None:
-    world.requests._patience = 0.01
-    await world.ask()
-    world.find_runtime(world.engine)
-    assert world.engine.requests == []
+async def test_manual_request_without_runtime_times_out(env: Env) -> None:
+    env.requests._timeout = 0.01
+    await env.ask()
+    env.find_runtime(env.engine)
+    assert env.engine.requests == []
 
 
-async def test_manual_request_resolves_pod_by_name(world: World) -> None:
-    assert world.requests.target(namespace="default", pod="trainer-0", asked=RestartOverrides()) == TRAINER
+async def test_manual_request_resolves_pod_by_name(env: Env) -> None:
+    assert env.requests.target(namespace="default", pod="trainer-0", asked=RestartOverrides()) == TRAINER
     with pytest.raises(NoSuchPodError, match="default/nobody"):
-        world.requests.target(namespace="default", pod="nobody", asked=RestartOverrides())
-    world.pods.synced = False
+        env.requests.target(namespace="default", pod="nobody", asked=RestartOverrides())
+    env.pods.synced = False
     with pytest.raises(PodsUnknownError):
-        world.requests.target(namespace="default", pod="nobody", asked=RestartOverrides())
+        env.requests.target(namespace="default", pod="nobody", asked=RestartOverrides())

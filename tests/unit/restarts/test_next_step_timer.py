@@ -25,7 +25,7 @@ AGE = 2.0
 
 
 @dataclass
-class Bench:
+class Env:
     """The timer, and clocks that the test sets."""
 
     timer: NextStepTimer
@@ -74,88 +74,88 @@ def unix(at: float) -> float:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+def env(monkeypatch: pytest.MonkeyPatch) -> Env:
     registry = CollectorRegistry()
-    made = Bench(NextStepTimer(metrics=Metrics(registry)), registry)
+    made = Env(NextStepTimer(metrics=Metrics(registry)), registry)
     monkeypatch.setattr(time, "monotonic", lambda: made.now)
     monkeypatch.setattr(time, "time", lambda: unix(made.now))
     monkeypatch.setattr(time, "clock_gettime", lambda _: made.now)
     return made
 
 
-def test_step_is_observed_from_the_fault_and_from_the_end_of_the_restart(bench: Bench) -> None:
+def test_step_is_observed_from_the_fault_and_from_the_end_of_the_restart(env: Env) -> None:
     with capture_logs() as logs:
-        bench.expect()
-        bench.steps()
-        bench.steps()  # later ones are not of this restart
-    assert bench.total("start") == pytest.approx(10.0)
-    assert bench.total("fault") == pytest.approx(AGE + 10.0)
+        env.expect()
+        env.steps()
+        env.steps()  # later ones are not of this restart
+    assert env.total("start") == pytest.approx(10.0)
+    assert env.total("fault") == pytest.approx(AGE + 10.0)
     (event,) = logs
     assert (event["event"], event["restart"]) == ("restart.next_step", "r1")
     assert (event["milliseconds"], event["at_least_milliseconds"]) == (10_000.0, 1000.0)
     assert event["milliseconds_since_fault"] == 12_000.0
 
 
-def test_file_seen_before_the_restart_ended_is_compared(bench: Bench) -> None:
-    old = bench.touched(after=-3.0)
-    bench.timer.polled(NEW, bench.look(old, after=-1.0))
-    bench.expect()
-    bench.timer.polled(NEW, bench.look(old, after=14.0))
-    assert bench.total("start") is None
-    bench.timer.polled(NEW, bench.look(bench.touched(after=20.0), after=29.0))
-    assert bench.total("start") == pytest.approx(20.0)
+def test_file_seen_before_the_restart_ended_is_compared(env: Env) -> None:
+    old = env.touched(after=-3.0)
+    env.timer.polled(NEW, env.look(old, after=-1.0))
+    env.expect()
+    env.timer.polled(NEW, env.look(old, after=14.0))
+    assert env.total("start") is None
+    env.timer.polled(NEW, env.look(env.touched(after=20.0), after=29.0))
+    assert env.total("start") == pytest.approx(20.0)
 
 
-def test_fault_in_the_future_is_not_observed(bench: Bench) -> None:
-    bench.expect(age=-0.5)
-    bench.steps()
-    assert bench.total("start") == pytest.approx(10.0)
-    assert bench.total("fault") is None
+def test_fault_in_the_future_is_not_observed(env: Env) -> None:
+    env.expect(age=-0.5)
+    env.steps()
+    assert env.total("start") == pytest.approx(10.0)
+    assert env.total("fault") is None
 
 
-def test_touch_of_the_old_container_is_not_observed(bench: Bench) -> None:
-    bench.expect()
-    bench.steps(OLD)
-    assert bench.total("start") is None
-    bench.timer.unwatched(OLD)
-    bench.steps()
-    assert bench.total("start") == pytest.approx(10.0)
+def test_touch_of_the_old_container_is_not_observed(env: Env) -> None:
+    env.expect()
+    env.steps(OLD)
+    assert env.total("start") is None
+    env.timer.unwatched(OLD)
+    env.steps()
+    assert env.total("start") == pytest.approx(10.0)
 
 
-def test_container_that_kubelet_starts_counts_from_its_start(bench: Bench) -> None:
-    bench.expect(new=None)
-    bench.steps(OLD)
-    bench.timer.unwatched(OLD)
-    bench.steps()
-    assert bench.total("start") == pytest.approx(9.0)
-    assert bench.total("fault") == pytest.approx(AGE + 10.0)
+def test_container_that_kubelet_starts_counts_from_its_start(env: Env) -> None:
+    env.expect(new=None)
+    env.steps(OLD)
+    env.timer.unwatched(OLD)
+    env.steps()
+    assert env.total("start") == pytest.approx(9.0)
+    assert env.total("fault") == pytest.approx(AGE + 10.0)
 
 
 @pytest.mark.parametrize("known", [NEW.id, None])
-def test_container_that_ended_before_its_step_is_not_observed(bench: Bench, known: ContainerId | None) -> None:
-    bench.expect(new=known)
-    bench.timer.polled(NEW, bench.look(Blank.ABSENT, after=1.0))
+def test_container_that_ended_before_its_step_is_not_observed(env: Env, known: ContainerId | None) -> None:
+    env.expect(new=known)
+    env.timer.polled(NEW, env.look(Blank.ABSENT, after=1.0))
     with capture_logs() as logs:
-        bench.timer.unwatched(NEW)
+        env.timer.unwatched(NEW)
     assert [event["event"] for event in logs] == ["restart.next_step_unknown"]
     again = replace(NEW, id=ContainerId("newer"))
-    bench.timer.polled(again, bench.look(bench.touched(after=10.0), after=15.0))
-    assert bench.total("start") is None
+    env.timer.polled(again, env.look(env.touched(after=10.0), after=15.0))
+    assert env.total("start") is None
 
 
-def test_other_container_than_the_successor_is_not_observed(bench: Bench) -> None:
-    bench.expect(new=ContainerId("ended at once"))
-    bench.steps()
-    assert bench.total("start") is None
+def test_other_container_than_the_successor_is_not_observed(env: Env) -> None:
+    env.expect(new=ContainerId("ended at once"))
+    env.steps()
+    assert env.total("start") is None
 
 
-def test_file_that_another_container_touches_too_is_not_observed(bench: Bench) -> None:
-    bench.expect()
+def test_file_that_another_container_touches_too_is_not_observed(env: Env) -> None:
+    env.expect()
     other = replace(OLD, id=ContainerId("other"), ref=replace(OLD.ref, name="other"))
-    bench.timer.polled(other, bench.look(bench.touched(after=9.0), after=9.5))
+    env.timer.polled(other, env.look(env.touched(after=9.0), after=9.5))
     with capture_logs() as logs:
-        bench.steps()
-    assert bench.total("start") is None
+        env.steps()
+    assert env.total("start") is None
     assert logs[0]["why"] == "another container has the same heartbeat file"
 
 
@@ -168,22 +168,22 @@ def test_file_that_another_container_touches_too_is_not_observed(bench: Bench) -
         replace(POD, annotations={**POD.annotations, "kubemend.io/containers": "other"}),
     ],
 )
-def test_container_without_a_watched_file_is_not_awaited(bench: Bench, pod: PodView | None) -> None:
-    bench.expect(pod=pod)
-    bench.steps()
-    assert bench.total("start") is None
+def test_container_without_a_watched_file_is_not_awaited(env: Env, pod: PodView | None) -> None:
+    env.expect(pod=pod)
+    env.steps()
+    assert env.total("start") is None
 
 
-def test_waits_are_bounded_and_expire(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_are_bounded_and_expire(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_step_timer, "MOST_WAITS", 2)
     pods = [replace(POD, ref=replace(builders.POD, uid=PodUid(f"uid-{number}"))) for number in range(3)]
     with capture_logs() as logs:
         for pod in pods:
-            bench.expect(pod=pod)
-        bench.expect(pod=pods[0], restart="r2")  # takes the place of its first
+            env.expect(pod=pod)
+        env.expect(pod=pods[0], restart="r2")  # takes the place of its first
     assert [event["why"] for event in logs] == ["too many are awaited"]
-    bench.now += LONGEST_WAIT + 1.0
-    bench.expect(pod=pods[2])
+    env.now += LONGEST_WAIT + 1.0
+    env.expect(pod=pods[2])
     ref = ContainerRef(pods[2].ref, "trainer")
-    bench.timer.polled(replace(NEW, ref=ref), bench.look(bench.touched(after=5.0), after=8.0))
-    assert bench.total("start") == pytest.approx(5.0)
+    env.timer.polled(replace(NEW, ref=ref), env.look(env.touched(after=5.0), after=8.0))
+    assert env.total("start") == pytest.approx(5.0)

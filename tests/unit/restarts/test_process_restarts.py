@@ -12,7 +12,7 @@ from kubemend.agent.restart import intents
 from kubemend.agent.restart.process import Launcher, Silent, State
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
-from kubemend.agent.restarts.verifier import Patience
+from kubemend.agent.restarts.verifier import Timeouts
 from tests.environments import node
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import TARGET
@@ -103,7 +103,9 @@ async def test_a_fault_that_the_launcher_handles_itself_waits_for_that(launched:
 
 def one_second_later(env: RestartEnv) -> RestartScheduler:
     """Return a scheduler by whose clock the fault was a second ago."""
-    return RestartScheduler(outside=env.outside, store=env.store, metrics=node.metrics(), now=lambda: NOW + 1.0)
+    return RestartScheduler(
+        dependencies=env.dependencies, store=env.store, metrics=node.metrics(), now=lambda: NOW + 1.0
+    )
 
 
 def intent(env: RestartEnv) -> intents.ProcessIntent:
@@ -131,8 +133,10 @@ def intent(env: RestartEnv) -> intents.ProcessIntent:
 async def test_the_next_agent_ends_what_is_open(launched: RestartEnv, state: Launcher, age: float, after: int) -> None:
     await launched.store.begin(intent(launched))
     launched.launchers.state = state
-    patience = Patience(kubelet=0.1, pod=0.1)
-    recovery = Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW + age, patience=patience)
+    timeouts = Timeouts(kubelet=0.1, pod=0.1)
+    recovery = Recovery(
+        dependencies=launched.dependencies, store=launched.store, now=lambda: NOW + age, timeouts=timeouts
+    )
     assert await recovery.run() == 1
     assert isinstance(launched.launchers.state, Launcher)
     assert (launched.launchers.state.state, launched.launchers.state.trainer) == (State.RUNNING, after)
@@ -151,8 +155,8 @@ async def test_a_launcher_that_takes_its_time_does_not_delay_another_ones_replay
     launched.launchers.status = together  # type: ignore[method-assign]
     await launched.store.begin(intent(launched))
     await launched.store.begin(replace(intent(launched), id="r2"))
-    patience = Patience(kubelet=0.1, pod=0.1)
-    recovery = Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW, patience=patience)
+    timeouts = Timeouts(kubelet=0.1, pod=0.1)
+    recovery = Recovery(dependencies=launched.dependencies, store=launched.store, now=lambda: NOW, timeouts=timeouts)
     assert await recovery.run() == 2
     assert await launched.store.unfinished() == ()
 
@@ -160,6 +164,6 @@ async def test_a_launcher_that_takes_its_time_does_not_delay_another_ones_replay
 async def test_the_next_agent_closes_the_restart_of_a_container_that_has_ended(launched: RestartEnv) -> None:
     await launched.store.begin(intent(launched))
     launched.pod.rig.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
-    assert await Recovery(outside=launched.outside, store=launched.store, now=lambda: NOW).run() == 1
+    assert await Recovery(dependencies=launched.dependencies, store=launched.store, now=lambda: NOW).run() == 1
     assert await launched.store.unfinished() == ()
     assert launched.launchers.calls == []

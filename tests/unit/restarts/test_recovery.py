@@ -10,15 +10,15 @@ from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import reservations
 from kubemend.agent.restarts.recovery import Recovery
-from kubemend.agent.restarts.verifier import Patience
+from kubemend.agent.restarts.verifier import Timeouts
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET
 
 
-def recovery(env: RestartEnv, *, patience: float = 60.0) -> Recovery:
+def recovery(env: RestartEnv, *, timeouts: float = 60.0) -> Recovery:
     """Recovery that waits for kubelet until the test acts as kubelet."""
-    seconds = Patience(kubelet=patience, pod=patience)
-    return Recovery(outside=env.outside, store=env.store, now=lambda: NOW, patience=seconds)
+    seconds = Timeouts(kubelet=timeouts, pod=timeouts)
+    return Recovery(dependencies=env.dependencies, store=env.store, now=lambda: NOW, timeouts=seconds)
 
 
 async def kubelet_shows(env: RestartEnv, container: ContainerId) -> None:
@@ -88,7 +88,7 @@ async def test_recovery_keeps_intent_open_until_kubelet_agrees(env: RestartEnv) 
 
 async def test_recovery_with_silent_kubelet_times_out(env: RestartEnv) -> None:
     await killed_after_the_stop(env)
-    assert await recovery(env, patience=0.0).run() == 1
+    assert await recovery(env, timeouts=0.0).run() == 1
     assert await env.store.unfinished() == ()
     (running,) = await env.pod.rig.running()
     assert running.restart_id is not None
@@ -97,7 +97,7 @@ async def test_recovery_with_silent_kubelet_times_out(env: RestartEnv) -> None:
 @pytest.mark.parametrize("grace", [1e20, float("inf")])
 async def test_recovery_carries_out_expired_grace_period(env: RestartEnv, grace: float) -> None:
     await env.store.begin(env.pod.rig.intent(created_at=NOW, grace_seconds=grace))
-    assert await recovery(env, patience=0.0).run() == 1
+    assert await recovery(env, timeouts=0.0).run() == 1
     assert await env.store.unfinished() == ()
     (running,) = await env.pod.rig.running()
     assert running.restart_id is not None
@@ -107,10 +107,10 @@ async def test_recovery_does_not_wait_for_exited_successor(env: RestartEnv) -> N
     """The successor has run and ended: kubelet handles that by the pod's own policy."""
     intent = env.pod.rig.intent(created_at=NOW)
     await killed_after_the_stop(env)
-    material = await env.pod.rig.material(intent)
-    outcome = await env.pod.rig.actuator().carry_out(intent, material=material)
+    successor_spec = await env.pod.rig.successor_spec(intent)
+    outcome = await env.pod.rig.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
-    env.pod.rig.server.runtime.exit(outcome.survivors[TARGET.name], exit_code=1)
+    env.pod.rig.server.runtime.exit(outcome.current[TARGET.name], exit_code=1)
     assert await recovery(env).run() == 1
     assert {view.state for view in await env.pod.rig.containers()} == {ContainerState.EXITED}
     assert await env.store.unfinished() == ()
@@ -119,9 +119,9 @@ async def test_recovery_does_not_wait_for_exited_successor(env: RestartEnv) -> N
 async def lost_successor(env: RestartEnv) -> None:
     """A successor waits next to the old container, without a journalled intent."""
     rig = env.pod.rig
-    material = await rig.material(rig.intent())
+    successor_spec = await rig.successor_spec(rig.intent())
     await rig.cri.create_container(
-        sandbox_id=rig.sandbox_id, config=material.successor.config, sandbox_config=material.sandbox_config
+        sandbox_id=rig.sandbox_id, config=successor_spec.successor.config, sandbox_config=successor_spec.sandbox_config
     )
 
 

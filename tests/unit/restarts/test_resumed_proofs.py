@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from kubemend.agent.actuator.device_release import Patience, ReleaseGates
+from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceInventory, DeviceLocator
@@ -46,11 +46,11 @@ class World:
 
     async def recover(self) -> dict[str, Any]:
         """Start the agent; return its log event about the resumed restart."""
-        everything = replace(self.env.outside, prover=self.proofs, device_facts=self.node.facts())
-        at_once = verifier.Patience(kubelet=0.0, pod=0.0)
+        everything = replace(self.env.dependencies, prover=self.proofs, device_facts=self.node.facts())
+        at_once = verifier.Timeouts(kubelet=0.0, pod=0.0)
         with structlog.testing.capture_logs() as log:
             ending = asyncio.create_task(self._end_with_container(), name="process")
-            await Recovery(outside=everything, store=self.env.store, now=lambda: NOW, patience=at_once).run()
+            await Recovery(dependencies=everything, store=self.env.store, now=lambda: NOW, timeouts=at_once).run()
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
         (event,) = [dict(event) for event in log if event["event"] == "restart.resumed"]
@@ -74,7 +74,7 @@ async def world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
 async def _world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
     host = GpuHost()
     host.put(GPU, PID, container=rig.old)
-    gates = ReleaseGates(driver=host, processes=host, patience=Patience(before=30.0, answer=30.0, leave=30.0))
+    gates = ReleaseGates(driver=host, processes=host, timeouts=Timeouts(before=30.0, answer=30.0, leave=30.0))
     async with restarts_on(rig, tmp_path, tools={"gates": gates}) as env:
         node = NodeEnv(store=env.store)
         node.holders.hold(TARGET, device=GPU)
@@ -86,9 +86,9 @@ async def _world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
 async def test_resumed_swap_is_proved_or_says_why_not(world: World, order: intents.SwapOrder, calls: int) -> None:
     rig = world.env.pod.rig
     intent = rig.intent(order=order, created_at=NOW)
-    material = await rig.material(intent)
+    successor_spec = await rig.successor_spec(intent)
     await world.env.store.begin(intent)
-    await test_swap.crash_after(rig, intent, material=material, calls=calls)
+    await test_swap.crash_after(rig, intent, successor_spec=successor_spec, calls=calls)
     started = any(view.id != rig.old for view in await rig.running())
     event = await world.recover()
     assert (event["result"], len(await rig.running())) == ("Swapped", 1)
@@ -102,9 +102,9 @@ async def test_resumed_swap_is_proved_or_says_why_not(world: World, order: inten
 async def test_resumed_rerun_is_proved_or_says_why_not(world: World, calls: int) -> None:
     pod = world.env.pod
     intent = replace(pod.intent(), created_at=NOW)
-    materials = await pod.materials(intent)
+    successor_specs = await pod.successor_specs(intent)
     await world.env.store.begin(intent)
-    await test_rerun.crash_after(pod, intent, materials=materials, calls=calls)
+    await test_rerun.crash_after(pod, intent, successor_specs=successor_specs, calls=calls)
     event = await world.recover()
     assert set(event["proofs"].values()) <= {"Passed", "Interrupted"}
     assert event["proofs"].keys() == {GPU}
@@ -129,7 +129,7 @@ async def test_resumed_restart_whose_proof_fails_starts_nothing(world: World) ->
 
 
 async def test_resumed_restart_starts_nothing_on_a_device_that_needs_a_reset(world: World) -> None:
-    world.node.ledger.apply(
+    world.node.verdict_store.apply(
         Finding(
             source=Source.KERNEL_LOG,
             kind=FindingKind.XID,

@@ -86,14 +86,14 @@ async def test_ended_container_is_queried_once(rig: Rig) -> None:
     assert target is not None
     assert (target.info.state, target.info.exit_code) == (ContainerState.EXITED, 3)
     processes = outside.Processes()
-    material = await runtime_state.material(
+    successor_spec = await runtime_state.successor_spec(
         rig.cri,
         target.info,
         intent=rig.intent(),
         pod=None,
         processes=processes,
     )
-    assert material.successor.config.linux.resources == resized
+    assert successor_spec.successor.config.linux.resources == resized
     calls = rig.server.called()[before:]
     assert sorted(calls) == ["ContainerStatus", "ListContainers", "ListPodSandbox", "PodSandboxStatus"]
 

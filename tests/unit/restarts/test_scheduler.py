@@ -195,14 +195,14 @@ async def test_half_cleared_pod_is_finished_by_next_agent(env: RestartEnv, strat
     await env.store.begin(intent)
     await env.pod.rig.cri.remove_container(env.pod.old["trainer"])
     async with env.kubelet():
-        assert await Recovery(outside=env.outside, store=env.store, now=lambda: NOW).run() == 1
+        assert await Recovery(dependencies=env.dependencies, store=env.store, now=lambda: NOW).run() == 1
     assert not {view.id for view in await env.pod.containers()} & set(env.pod.old.values())
     assert await env.store.unfinished() == ()
 
 
 async def test_old_intent_without_effect_is_undone(env: RestartEnv) -> None:
     await env.store.begin(env.pod.intent(created_at=NOW - 3600))
-    await Recovery(outside=env.outside, store=env.store, now=lambda: NOW).run()
+    await Recovery(dependencies=env.dependencies, store=env.store, now=lambda: NOW).run()
     assert {view.state for view in await env.pod.containers()} == {ContainerState.RUNNING, ContainerState.EXITED}
     assert {name: [env.pod.old[name]] for name in LASTING} == await env.pod.running()
 
@@ -212,7 +212,9 @@ async def _held_by_its_budget(env: RestartEnv, ended: asyncio.Event, clock: list
     view = env.pod.pods.pods()[POD.uid]
     wishes = {"kubemend.io/restart": "InPlace", "kubemend.io/max-restarts": "1"}
     await env.pod.pods.put(replace(view, annotations=wishes))
-    restarts = RestartScheduler(outside=env.outside, store=env.store, metrics=node.metrics(), now=lambda: clock[0])
+    restarts = RestartScheduler(
+        dependencies=env.dependencies, store=env.store, metrics=node.metrics(), now=lambda: clock[0]
+    )
 
     async def lapsed() -> str:
         return "process 4711, which the fault hit, has ended" if ended.is_set() else ""

@@ -280,7 +280,7 @@ async def test_slots_pod_with_unanswered_owner_query_holds_no_slot(
         await answered.wait()
         return OwnerFacts()
 
-    monkeypatch.setattr(env.outside.owners, "facts", slow)
+    monkeypatch.setattr(env.dependencies.owners, "facts", slow)
     restarts = env.restarts
     restarts._slots = Slots(1)
     restart = asyncio.create_task(env.ask())

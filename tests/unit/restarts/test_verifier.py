@@ -21,7 +21,7 @@ async def test_verifier_fails_by_fresh_status_and_not_stale_one(env: RestartEnv,
     await killed_after_the_stop(env)
     env.pod.pods.answers = answers
     with structlog.testing.capture_logs() as logs:
-        await recovery(env, patience=0.0).run()
+        await recovery(env, timeouts=0.0).run()
     (verified,) = [each for each in logs if each["event"] == "restart.verified"]
     assert verified["checks"] == {"kubelet-agrees": state, "one-running": "passed"}
 
@@ -38,7 +38,7 @@ async def test_verifier_stops_waiting_if_successor_exits(env: RestartEnv, monkey
     monkeypatch.setattr(env.pod.pods, "wait_for", noted_wait_for)
     with structlog.testing.capture_logs() as logs:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(recovery(env, patience=PATIENCE).run())
+            tasks.create_task(recovery(env, timeouts=PATIENCE).run())
             await waits.wait()
             (successor,) = await env.pod.rig.running()
             env.pod.rig.server.runtime.exit(successor.id, exit_code=1)

@@ -47,7 +47,7 @@ async def test_death_is_reported_once_all_old_containers_are_dead(env: RoundEnv)
     told = env.order()
     await eventually.true(lambda: {"StopContainer", "StartContainer"} <= set(env.pod.rig.server.called()))
     assert told.deaths.empty()
-    assert told.standings.empty()
+    assert told.step_results.empty()
     env.rounds.abort("default/gang-1", [], reason="Test")
 
 
@@ -58,7 +58,7 @@ async def test_successor_that_starts_after_the_release_is_never_held(env: RoundE
     await told.death()
     env.rounds.release("default/gang-1", [POD.uid])
     running = await told.next()
-    assert (running.phase, running.slipped) == (StepPhase.RUNNING, 0.0)
+    assert (running.phase, running.unheld_seconds) == (StepPhase.RUNNING, 0.0)
     assert {"start"} <= running.seconds.keys()
     assert "held" not in running.seconds
     assert env.freezer.ever == []
@@ -149,7 +149,7 @@ async def test_failed_start_is_reported_after_the_death(env: RoundEnv) -> None:
 async def test_member_that_was_killed_is_released_while_the_runtime_cleans_up(env: RoundEnv) -> None:
     env.pod.rig.server.delay("StopContainer", seconds=LONG)
     told = env.order()
-    stopped = await told.standings.get()
+    stopped = await told.step_results.get()
     assert (stopped.phase, stopped.reason) == (StepPhase.STOPPED, "")
     assert {"create", "start", "stop"} <= stopped.seconds.keys()
     env.rounds.release("default/gang-1", [])
@@ -162,7 +162,7 @@ async def test_slow_death_is_left_to_the_runtime(env: RoundEnv) -> None:
     env.pod.rig.server.delay("StopContainer", seconds=LONG)
     told = env.order()
     await eventually.true(lambda: "StopContainer" in env.pod.rig.server.called())
-    assert told.standings.empty()
+    assert told.step_results.empty()
     env.rounds.abort("default/gang-1", [], reason="Test")
 
 
@@ -185,11 +185,11 @@ async def test_program_that_ends_right_after_the_release_has_run(env: RoundEnv) 
     """Its end is a fault of its own: the round does not report the member as failed as well."""
     env.pod.rig.server.delay("StopContainer", seconds=1.0)
     told = env.order(containers=frozenset({"trainer"}))
-    assert (await told.standings.get()).phase is StepPhase.STOPPED
+    assert (await told.step_results.get()).phase is StepPhase.STOPPED
     env.rounds.release("default/gang-1", [])
-    assert (await told.standings.get()).phase is StepPhase.RUNNING
+    assert (await told.step_results.get()).phase is StepPhase.RUNNING
     successor = (await env.newest())["trainer"]
     env.pod.rig.server.runtime.exit(successor, exit_code=1)
     await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
-    assert told.standings.empty()
+    assert told.step_results.empty()
     assert not env.rounds.expects_end(successor), "it is reported as a fault"

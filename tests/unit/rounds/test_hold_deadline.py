@@ -24,14 +24,14 @@ HEARD, HOLD = 1000.0, 30.0
 def test_hold_ends_at_a_resumed_hold_waits_for_the_hub_but_not_indefinitely(
     resumed_at: float | None, ends_at: float
 ) -> None:
-    assert hold_ends_at(heard_at=HEARD, hold_seconds=HOLD, resumed_at=resumed_at) == ends_at
+    assert hold_ends_at(renewed_at=HEARD, hold_seconds=HOLD, resumed_at=resumed_at) == ends_at
 
 
-@given(heard_at=MOMENTS, hold=MOMENTS, resumed=st.lists(MOMENTS, max_size=5))
+@given(renewed_at=MOMENTS, hold=MOMENTS, resumed=st.lists(MOMENTS, max_size=5))
 def test_hold_ends_at_is_never_earlier_nor_much_later_than_without_a_restart(
-    heard_at: float, hold: float, resumed: list[float]
+    renewed_at: float, hold: float, resumed: list[float]
 ) -> None:
-    due = hold_ends_at(heard_at=heard_at, hold_seconds=hold)
+    due = hold_ends_at(renewed_at=renewed_at, hold_seconds=hold)
     for resumed_at in resumed:
-        ends_at = hold_ends_at(heard_at=heard_at, hold_seconds=hold, resumed_at=resumed_at)
+        ends_at = hold_ends_at(renewed_at=renewed_at, hold_seconds=hold, resumed_at=resumed_at)
         assert due <= ends_at <= due + AGENT_AWAY_SECONDS

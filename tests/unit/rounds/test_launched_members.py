@@ -29,7 +29,7 @@ def state(env: RoundEnv) -> tuple[State, int]:
 async def test_the_program_is_dead_and_held_until_the_release_and_the_container_stays(launched: RoundEnv) -> None:
     told = launched.order()
     stopped = await told.next()
-    assert (stopped.phase, stopped.slipped) == (StepPhase.STOPPED, 0.0)
+    assert (stopped.phase, stopped.unheld_seconds) == (StepPhase.STOPPED, 0.0)
     assert launched.freezer.still() == {launched.pod.old["trainer"]} == launched.rounds.held()
     assert state(launched) == (State.HELD, 1)
     launched.rounds.release("default/gang-1", [POD.uid])

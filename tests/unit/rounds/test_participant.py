@@ -38,7 +38,7 @@ from tests.fakes.proofs import Proofs
 async def test_round_replaces_holds_and_releases_all_main_containers(env: RoundEnv) -> None:
     told = env.order()
     stopped = await told.next()
-    assert (stopped.phase, stopped.slipped) == (StepPhase.STOPPED, 0.0)
+    assert (stopped.phase, stopped.unheld_seconds) == (StepPhase.STOPPED, 0.0)
     assert {"prepare", "stop", "create", "start"} <= stopped.seconds.keys()
     newest = await env.newest()
     assert env.freezer.still() == {newest["trainer"], newest["logger"]} == env.rounds.held()
@@ -95,15 +95,15 @@ async def test_release_of_other_round_or_pod_is_ignored(env: RoundEnv) -> None:
 
 async def test_order_for_absent_pod_reports_gone(env: RoundEnv) -> None:
     assert (await env.order(pod=PodUid("another")).next()).phase is StepPhase.GONE
-    assert env.rounds.standings() == ()
+    assert env.rounds.step_results() == ()
 
 
 async def test_order_for_pod_without_opt_in_is_refused(env: RoundEnv) -> None:
     await env.annotate()
-    standing = await env.order().next()
-    assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "NotOptedIn")
-    standing = await env.order(round="default/gang-2", kind=OrderKind.HOLD).next()
-    assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "NotOptedIn")
+    step_result = await env.order().next()
+    assert (step_result.phase, step_result.reason) == (StepPhase.REFUSED, "NotOptedIn")
+    step_result = await env.order(round="default/gang-2", kind=OrderKind.HOLD).next()
+    assert (step_result.phase, step_result.reason) == (StepPhase.REFUSED, "NotOptedIn")
     assert env.freezer.ever == []
     assert await env.newest() == env.pod.old
 
@@ -132,8 +132,8 @@ async def test_order_for_failed_pod_is_refused(env: RoundEnv) -> None:
     view = env.pod.pods.pods()[POD.uid]
     await env.pod.pods.put(replace(view, restart_policy=RestartPolicy.NEVER))
     await env.exits("logger", code=1)
-    standing = await env.order().next()
-    assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "AlreadyTerminated")
+    step_result = await env.order().next()
+    assert (step_result.phase, step_result.reason) == (StepPhase.REFUSED, "AlreadyTerminated")
     assert env.freezer.ever == []
 
 
@@ -249,7 +249,7 @@ async def test_post_start_hook_runs_after_release(env: RoundEnv) -> None:
 async def test_hold_expires_without_renewal(env: RoundEnv) -> None:
     told = env.order(hold_seconds=0.2)
     async with asyncio.timeout(DEADLINE):  # it may be over before the hold is seen
-        phases = [(await told.standings.get()).phase for _ in range(2)]
+        phases = [(await told.step_results.get()).phase for _ in range(2)]
     assert phases == [StepPhase.STOPPED, StepPhase.SELF_RELEASED]
     assert env.freezer.still() == set()
 
@@ -257,16 +257,16 @@ async def test_hold_expires_without_renewal(env: RoundEnv) -> None:
 async def test_container_that_cannot_be_frozen_reports_failed(env: RoundEnv) -> None:
     env.freezer.refusal = "read-only file system"
     told = env.order()
-    standing = await told.next()
-    assert (standing.phase, standing.reason) == (StepPhase.FAILED, "CannotHold")
+    step_result = await told.next()
+    assert (step_result.phase, step_result.reason) == (StepPhase.FAILED, "CannotHold")
     env.rounds.abort("default/gang-1", [], reason="over")
 
 
 async def test_failed_freeze_is_retried_by_next_round(env: RoundEnv) -> None:
     env.freezer.refusal = "the runtime does not answer"
     for number in (1, 2):
-        standing = await env.order(round=f"default/gang-{number}", attempt=number, kind=OrderKind.HOLD).next()
-        assert (standing.phase, standing.reason) == (StepPhase.FAILED, "CannotHold")
+        step_result = await env.order(round=f"default/gang-{number}", attempt=number, kind=OrderKind.HOLD).next()
+        assert (step_result.phase, step_result.reason) == (StepPhase.FAILED, "CannotHold")
     env.freezer.refusal = ""
     told = env.order(round="default/gang-3", attempt=3, kind=OrderKind.HOLD)
     assert (await told.next()).phase is StepPhase.STOPPED
@@ -282,10 +282,10 @@ async def test_next_round_restarts_held_member_without_running_it(env: RoundEnv)
     second = env.order(round="default/gang-2", attempt=2)
     assert (await second.next()).phase is StepPhase.STOPPED
     assert not env.freezer.still() & held
-    assert first.standings.empty()
+    assert first.step_results.empty()
     env.rounds.release("default/gang-2", [])
     assert (await second.next()).phase is StepPhase.RUNNING
-    assert [standing.round for standing in env.rounds.standings()] == ["default/gang-2"]
+    assert [step_result.round for step_result in env.rounds.step_results()] == ["default/gang-2"]
 
 
 async def test_round_does_not_wait_for_verification_of_last_restart(env: RoundEnv) -> None:
@@ -309,8 +309,8 @@ async def test_held_pod_that_is_deleted_ends_and_reports_gone(env: RoundEnv) -> 
     told_again = env.order(round="default/gang-2")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(3.0):
-            await told_again.standings.get()
-    assert told.standings.empty(), "something of it runs"
+            await told_again.step_results.get()
+    assert told.step_results.empty(), "something of it runs"
     env.pod.rig.server.runtime.exit(env.pod.old["shipper"], exit_code=137)
     assert (await told.next()).phase is StepPhase.GONE
     assert (await told_again.next()).phase is StepPhase.GONE
@@ -326,7 +326,7 @@ async def test_held_pod_whose_node_shuts_down_has_failed_when_the_shutdown_is_ca
         return not set(await env.pod.running()) & MAINS
 
     await eventually.true(no_main_runs)
-    assert told.standings.empty()
+    assert told.step_results.empty()
     await env.pod.pods.put(pod)
     failed = await told.next()
     assert (failed.phase, failed.detail) == (StepPhase.FAILED, "its node no longer shuts down")
@@ -339,7 +339,7 @@ async def test_next_agent_continues_hold_until_release(env: RoundEnv) -> None:
     await env.start()
     assert env.held == {POD.uid}
     assert env.freezer.still() == held == env.rounds.held()
-    assert [standing.round for standing in env.rounds.standings()] == ["default/gang-1"]
+    assert [step_result.round for step_result in env.rounds.step_results()] == ["default/gang-1"]
     told = env.order()
     assert (await told.next()).phase is StepPhase.STOPPED
     env.rounds.release("default/gang-1", [])
@@ -363,15 +363,17 @@ async def test_next_agent_finishes_started_restart_held(env: RoundEnv) -> None:
 
 
 async def test_stopping_member_reports_current_step(env: RoundEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "TELL_EVERY", 0.01)
+    monkeypatch.setattr(session, "REPORT_INTERVAL", 0.01)
     env.pod.rig.server.delay("CreateContainer", seconds=1.0)
     told = env.order()
     heard = [await told.next()]
     while heard[-1].phase is StepPhase.STOPPING:
         heard.append(await told.next())
-    assert "Creating" in {standing.reason for standing in heard}
+    assert "Creating" in {step_result.reason for step_result in heard}
     assert (heard[-1].phase, heard[-1].reason) == (StepPhase.STOPPED, "")
-    assert [standing.reason for standing in env.rounds.standings()] == [""], "the current step is not part of the state"
+    assert [step_result.reason for step_result in env.rounds.step_results()] == [""], (
+        "the current step is not part of the state"
+    )
     env.rounds.release("default/gang-1", [])
     await env.stands(StepPhase.RUNNING)
 
@@ -379,11 +381,11 @@ async def test_stopping_member_reports_current_step(env: RoundEnv, monkeypatch: 
 async def test_member_that_kubelet_must_start_reports_progress_after_release(
     env: RoundEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "TELL_EVERY", 0.01)
+    monkeypatch.setattr(session, "REPORT_INTERVAL", 0.01)
     told = env.order()
-    standing = await told.next()
-    while standing.phase is not StepPhase.STOPPED:
-        standing = await told.next()
+    step_result = await told.next()
+    while step_result.phase is not StepPhase.STOPPED:
+        step_result = await told.next()
     for name in MAINS:
         env.pod.rig.server.runtime.exit((await env.newest())[name], exit_code=137)
     env.rounds.release("default/gang-1", [])
@@ -499,7 +501,7 @@ async def test_reboot_ends_all_holds(env: RoundEnv) -> None:
     env.boot = "another"
     await env.start()
     assert env.held == frozenset()
-    assert [standing.phase for standing in env.rounds.standings()] == [StepPhase.SELF_RELEASED]
+    assert [step_result.phase for step_result in env.rounds.step_results()] == [StepPhase.SELF_RELEASED]
     assert await env.store.unfinished() == ()
 
 
@@ -512,7 +514,7 @@ async def test_agent_death_at_any_call_is_finished_by_next(env: RoundEnv, policy
     server = env.pod.rig.server
     server.calls.clear()
     told = env.order()
-    await eventually.true(lambda: len(server.called()) >= calls or not told.standings.empty(), look_again=0.0)
+    await eventually.true(lambda: len(server.called()) >= calls or not told.step_results.empty(), look_again=0.0)
     await env.die()
     await env.start()
     told = env.order()
@@ -534,8 +536,8 @@ async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: R
     env.holders.hold(TARGET)
     await env.start()
     told = env.order(containers=frozenset({"trainer"}))
-    standing = await told.next()
-    assert (standing.phase, standing.reason) == (StepPhase.STOPPING, "DriverFreeing")
+    step_result = await told.next()
+    assert (step_result.phase, step_result.reason) == (StepPhase.STOPPING, "DriverFreeing")
     reset = Finding(
         source=Source.KERNEL_LOG,
         kind=FindingKind.XID,
@@ -545,11 +547,11 @@ async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: R
         observed_at=NOW,
         text="",
     )
-    env.ledger.apply(reset, inventory=env.devices.inventory)
+    env.verdict_store.apply(reset, inventory=env.devices.inventory)
     host.end(11)
-    while (standing := await told.next()).phase is StepPhase.STOPPING:
-        assert standing.reason == "DriverFreeing"
-    assert (standing.phase, standing.reason) == (StepPhase.FAILED, "DeviceNotUsable")
+    while (step_result := await told.next()).phase is StepPhase.STOPPING:
+        assert step_result.reason == "DriverFreeing"
+    assert (step_result.phase, step_result.reason) == (StepPhase.FAILED, "DeviceNotUsable")
     assert "trainer" not in await env.pod.running()
 
 
@@ -562,7 +564,7 @@ async def test_member_that_next_agent_finishes_is_proved_or_says_why_not(env: Ro
     server = env.pod.rig.server
     server.calls.clear()
     told = env.order(attempt=2)
-    await eventually.true(lambda: len(server.called()) >= calls or not told.standings.empty(), look_again=0.0)
+    await eventually.true(lambda: len(server.called()) >= calls or not told.step_results.empty(), look_again=0.0)
     await env.die()
     proofs.subjects.clear()
     with structlog.testing.capture_logs() as log:
@@ -583,7 +585,7 @@ async def test_released_container_is_not_frozen_by_next_agent(env: RoundEnv) -> 
     env.freezer.thaw(one)  # it was releasing, and wrote no further record
     await env.start()
     assert env.freezer.still() == set()
-    assert [standing.phase for standing in env.rounds.standings()] == [StepPhase.SELF_RELEASED], (
+    assert [step_result.phase for step_result in env.rounds.step_results()] == [StepPhase.SELF_RELEASED], (
         "the reason of the release is unknown"
     )
 
@@ -595,22 +597,22 @@ async def test_next_agent_reports_recorded_release(env: RoundEnv) -> None:
     await eventually.true(env.is_written_off)
     await env.die()
     await env.start()
-    assert [standing.phase for standing in env.rounds.standings()] == [StepPhase.RUNNING]
+    assert [step_result.phase for step_result in env.rounds.step_results()] == [StepPhase.RUNNING]
 
 
 async def test_aborted_member_never_reports_released(env: RoundEnv) -> None:
     told = env.order()
     await told.next()
     env.rounds.abort("default/gang-1", [POD.uid], reason="budget spent")
-    standing = await told.next()
-    assert (standing.phase, standing.reason) == (StepPhase.SELF_RELEASED, "Aborted")
+    step_result = await told.next()
+    assert (step_result.phase, step_result.reason) == (StepPhase.SELF_RELEASED, "Aborted")
     assert env.freezer.still() == set()
 
 
 async def test_order_after_its_abort_starts_nothing(env: RoundEnv) -> None:
     env.rounds.abort("default/gang-1", [POD.uid], reason="budget spent")
-    standing = await env.order().next()
-    assert (standing.phase, standing.reason) == (StepPhase.SELF_RELEASED, "Aborted")
+    step_result = await env.order().next()
+    assert (step_result.phase, step_result.reason) == (StepPhase.SELF_RELEASED, "Aborted")
     assert await env.newest() == env.pod.old
     assert env.freezer.ever == []
 
@@ -626,7 +628,7 @@ async def test_later_of_two_records_holds_pod(env: RoundEnv) -> None:
         await env.store.note(earlier)
         await env.start()
         assert env.freezer.still() == held == env.rounds.held()
-        assert [standing.round for standing in env.rounds.standings()] == ["default/gang-1"]
+        assert [step_result.round for step_result in env.rounds.step_results()] == ["default/gang-1"]
     env.rounds.release("default/gang-1", [POD.uid])
     await env.stands(StepPhase.RUNNING)
 
@@ -643,7 +645,7 @@ async def test_stale_record_of_earlier_round_holds_nothing(env: RoundEnv) -> Non
     await env.start()
     assert env.held == frozenset()
     assert env.freezer.still() == set()
-    assert [standing.round for standing in env.rounds.standings()] == ["default/gang-1"]
+    assert [step_result.round for step_result in env.rounds.step_results()] == ["default/gang-1"]
 
 
 async def test_adopted_container_is_held_although_its_event_is_late(
@@ -703,7 +705,7 @@ async def test_hold_of_unstarted_pod_reports_when_first_container_held(env: Roun
     await eventually.true(lambda: not any(view.ref.name in MAINS for view in env.pod.rig.watch.containers()))
     told = env.order(kind=OrderKind.HOLD)
     await env.stands(StepPhase.STOPPING)
-    assert told.standings.empty()
+    assert told.step_results.empty()
     theirs = await env.pod.kubelet_starts("trainer", attempt=1)
     assert (await told.next()).phase is StepPhase.STOPPED
     assert env.freezer.still() == {theirs}
@@ -716,8 +718,8 @@ async def test_round_with_unknown_owner_refuses_without_waiting(env: RoundEnv) -
     job = OwnerRef(kind="Job", name="j", api_group="batch")
     await env.pod.pods.put(replace(view, owner=job, restart_policy=RestartPolicy.ON_FAILURE))
     env.owners.answer = None
-    standing = await env.order().next()
-    assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "OwnerUnknown")
+    step_result = await env.order().next()
+    assert (step_result.phase, step_result.reason) == (StepPhase.REFUSED, "OwnerUnknown")
     assert await env.newest() == env.pod.old
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from kubemend.agent.clients.journal.store import HistoryError
-from kubemend.agent.model.rounds import Order, Record, Standing
+from kubemend.agent.model.rounds import Order, Record, StepResult
 from kubemend.agent.model.workloads import PodRef, PodUid
 from kubemend.agent.rounds.round_records import Key, Records
 from kubemend.common.coordination import OrderKind, StepPhase
@@ -17,7 +17,7 @@ POD = PodRef("team", "train-0", PodUid("uid-0"))
 def record(attempt: int) -> Record:
     name = f"team/train-{attempt}"
     order = Order(name, attempt, POD.uid, OrderKind.RESTART, "Exit1", "it ended", 30.0)
-    return Record(order, POD, Standing(name, POD, StepPhase.STOPPED), boot="boot-1", heard_at=1.0, written_at=1.0)
+    return Record(order, POD, StepResult(name, POD, StepPhase.STOPPED), boot="boot-1", renewed_at=1.0, written_at=1.0)
 
 
 @dataclass

@@ -119,14 +119,14 @@ async def running(work: asyncio.Task[None]) -> AsyncIterator[None]:
 async def test_term_end_stops_agents_messages_first() -> None:
     stage = Stage(builders.gang(2))
     hub, relay = Hub(stage), LeaderRelay()
-    leading = LeadershipTerms(outside=stage.outside, hub=hub, relay=relay)  # type: ignore[arg-type]
+    leading = LeadershipTerms(dependencies=stage.dependencies, hub=hub, relay=relay)  # type: ignore[arg-type]
     async with running(asyncio.create_task(leading(Term(epoch=4, renewed_at=0.0)))):
         await eventually.true(lambda: hub.epochs == [4])
-        assert stage.outside.metrics.leads._value.get() == 1
+        assert stage.dependencies.metrics.leads._value.get() == 1
     assert hub.subscribed_at_end == 1  # the coordinator still existed
     assert stage.members.listeners == []
-    assert stage.outside.metrics.leads._value.get() == 0
-    relay.told(Agent(NodeName("n")), pb.AgentMessage())  # has no effect
+    assert stage.dependencies.metrics.leads._value.get() == 0
+    relay.received(Agent(NodeName("n")), pb.AgentMessage())  # has no effect
 
 
 async def test_leader_raises_epoch_above_each_accepted_one_writing_once(
@@ -140,7 +140,7 @@ async def test_leader_raises_epoch_above_each_accepted_one_writing_once(
             namespace=tenant.namespace,
             name="leader",
             identity="a",
-            lead=LeadershipTerms(outside=stage.outside, hub=hub, relay=relay),  # type: ignore[arg-type]
+            lead=LeadershipTerms(dependencies=stage.dependencies, hub=hub, relay=relay),  # type: ignore[arg-type]
             report=lambda _: None,
             timing=SELDOM,
         )
@@ -164,8 +164,8 @@ async def test_leader_raises_epoch_above_each_accepted_one_writing_once(
 async def test_jobsets_run_only_after_previous_rounds_are_known() -> None:
     stage = Stage(builders.gang(2))
     restarts, jobsets = Listing(), JobSetsToRun()
-    outside = replace(stage.outside, restarts=restarts, jobsets=jobsets)
-    leading = LeadershipTerms(outside=outside, hub=Hub(stage), relay=LeaderRelay())  # type: ignore[arg-type]
+    outside = replace(stage.dependencies, restarts=restarts, jobsets=jobsets)
+    leading = LeadershipTerms(dependencies=outside, hub=Hub(stage), relay=LeaderRelay())  # type: ignore[arg-type]
     async with running(asyncio.create_task(leading(Term(epoch=4, renewed_at=0.0)))), asyncio.timeout(60):
         await restarts.waited_for.wait()
         assert not jobsets.runs.is_set()

@@ -151,7 +151,7 @@ async def test_hanging_endpoint_only_costs_traces() -> None:
 async def test_leader_traces_each_ended_round() -> None:
     stage = Stage(builders.gang(3))
     taken: list[Span] = []
-    stage.outside = replace(stage.outside, trace=taken.append)
+    stage.dependencies = replace(stage.dependencies, trace=taken.append)
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
         round_id = await round_of(stage, coordinator)
@@ -177,7 +177,9 @@ async def test_collector_receives_trace_by_otlp_http(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{host}:{port}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
     metrics = Metrics(CollectorRegistry())
-    wanted = traces.wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{host}:{port}"}, metrics=metrics, about=ABOUT)
+    wanted = traces.from_environment(
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{host}:{port}"}, metrics=metrics, about=ABOUT
+    )
     assert wanted is not None
     running = asyncio.create_task(wanted.run())
     try:
@@ -205,12 +207,12 @@ async def test_collector_receives_trace_by_otlp_http(monkeypatch: pytest.MonkeyP
     ids=["unset", "empty", "disabled", "a protocol that is not supported"],
 )
 def test_traces_are_off_without_endpoint(environment: dict[str, Any]) -> None:
-    assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None
+    assert traces.from_environment(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None
 
 
 def test_endpoint_password_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:secret@collector:4318"}
-    assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is not None
+    assert traces.from_environment(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is not None
     logged = capsys.readouterr().out
     assert "collector:4318" in logged
     assert "secret" not in logged
@@ -219,7 +221,7 @@ def test_endpoint_password_is_not_logged(capsys: pytest.CaptureFixture[str]) -> 
 def test_missing_extra_is_logged_with_hint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
-    assert traces.wanted(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None
+    assert traces.from_environment(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None
     assert "pip install 'kubemend[traces]'" in capsys.readouterr().out
 
 
@@ -227,7 +229,7 @@ def test_library_is_not_loaded_without_traces() -> None:
     code = (
         "import sys, controller.app.controller\n"
         "from kubemend.controller.app import traces\n"
-        "traces.wanted({}, metrics=None, about={})\n"
+        "traces.from_environment({}, metrics=None, about={})\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT * 2, check=True)

@@ -263,11 +263,11 @@ class Stage:
         self.agents = {member.node: Agent(member.node) for member in members}
         self.connected = set(self.agents)
         self.now = steady_clock()
-        self.outside = Dependencies(
+        self.dependencies = Dependencies(
             members=self.members,
             nodes=self.nodes,
             restarts=self.restarts,
-            recreator=self.replaced,
+            pod_replacer=self.replaced,
             events=self.events,
             sessions=lambda node: self.agents[node] if node in self.connected else None,
             metrics=Metrics(CollectorRegistry()),
@@ -279,7 +279,7 @@ class Stage:
     async def leading(self, *, epoch: int = 1) -> AsyncIterator[GangCoordinator]:
         """Lead for the length of the block."""
         loop = asyncio.get_running_loop()
-        coordinator = GangCoordinator(outside=self.outside, term=Term(epoch=epoch, renewed_at=loop.time()))
+        coordinator = GangCoordinator(dependencies=self.dependencies, term=Term(epoch=epoch, renewed_at=loop.time()))
         running = asyncio.create_task(coordinator.run(), name="coordinator")
         ready = asyncio.create_task(coordinator.ready.wait(), name="ready")
         await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -319,7 +319,7 @@ class Stage:
             age_seconds=age,
             **more,
         )
-        coordinator.told(self.agents[member.node], pb.AgentMessage(fault=fault))
+        coordinator.received(self.agents[member.node], pb.AgentMessage(fault=fault))
 
     def stands(
         self,
@@ -333,7 +333,7 @@ class Stage:
         """Have a member's agent report its phase."""
         member = builders.member(index, generation=generation)
         result = pb.StepResult(round=round_id, pod=pod(member), phase=phase, seconds={"stop": 0.01})
-        coordinator.told(self.agents[member.node], pb.AgentMessage(result=result))
+        coordinator.received(self.agents[member.node], pb.AgentMessage(result=result))
 
 
 def pod(member: Member) -> pb.Pod:

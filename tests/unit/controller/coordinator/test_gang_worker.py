@@ -150,7 +150,7 @@ async def test_timed_hold_ends_despite_an_untimed_hold(monkeypatch: pytest.Monke
     def decide(facts: Facts, *, now: float) -> Decision:
         assert isinstance(facts.cause, Fault)
         if facts.cause.id == "held" and not may_begin:
-            return Decision(Kind.HOLD, Reason.BACKOFF, retry_at=now + 0.05)
+            return Decision(Kind.POSTPONE, Reason.BACKOFF, retry_at=now + 0.05)
         return as_usual(facts, now=now)
 
     monkeypatch.setattr(table, "decide", decide)

@@ -106,7 +106,7 @@ class Theatre:
             return self.here
 
         self.ours = OurJobSets(make)
-        self.stage.outside = replace(self.stage.outside, jobsets=self.ours)
+        self.stage.dependencies = replace(self.stage.dependencies, jobsets=self.ours)
         self.stage.restarts.subscribe(self.ours.book.restart_changed)
 
     async def round(self, coordinator: GangCoordinator, index: int = 0, *, fault_id: str = "f") -> str:
@@ -194,7 +194,9 @@ async def test_first_fault_without_restarts_left_fails_jobset() -> None:
 
 async def test_dry_run_fails_no_jobset() -> None:
     theatre = Theatre(limit=0)
-    theatre.stage.outside = replace(theatre.stage.outside, policy=replace(theatre.stage.outside.policy, dry_run=True))
+    theatre.stage.dependencies = replace(
+        theatre.stage.dependencies, policy=replace(theatre.stage.dependencies.policy, dry_run=True)
+    )
     async with theatre.stage.leading() as coordinator:
         theatre.stage.fails(coordinator, 1)
         await theatre.answer(1)

@@ -18,7 +18,7 @@ def cases(*waiting: PendingCause) -> PendingQueue:
 
 def test_next_returns_first_cause_not_held() -> None:
     held, first, second = (
-        PendingCause(builders.fault(0), held_until=NOW + 1.0),
+        PendingCause(builders.fault(0), postponed_until=NOW + 1.0),
         PendingCause(builders.fault(1)),
         PendingCause(builders.fault(2)),
     )
@@ -27,20 +27,20 @@ def test_next_returns_first_cause_not_held() -> None:
     assert waiting.next(now=NOW + 1.0) is held
 
 
-def test_held_until_is_the_earliest_end() -> None:
-    without_end = PendingCause(builders.fault(0), held_until=float("inf"))
+def test_postponed_until_is_the_earliest_end() -> None:
+    without_end = PendingCause(builders.fault(0), postponed_until=float("inf"))
     late, early = (
-        PendingCause(builders.fault(1), held_until=NOW + 9.0),
-        PendingCause(builders.fault(2), held_until=NOW + 3.0),
+        PendingCause(builders.fault(1), postponed_until=NOW + 9.0),
+        PendingCause(builders.fault(2), postponed_until=NOW + 3.0),
     )
-    assert cases().held_until is None
-    assert cases(without_end).held_until is None
-    assert cases(without_end, late, early).held_until == NOW + 3.0
+    assert cases().postponed_until is None
+    assert cases(without_end).postponed_until is None
+    assert cases(without_end, late, early).postponed_until == NOW + 3.0
     assert cases(without_end, late, early).next(now=NOW) is None
 
 
 def test_change_of_pod_ends_its_holds() -> None:
-    one, other = (PendingCause(builders.fault(index), held_until=float("inf")) for index in range(2))
+    one, other = (PendingCause(builders.fault(index), postponed_until=float("inf")) for index in range(2))
     waiting = cases(one, other)
     waiting.recheck(pod=builders.member(1).pod.uid)
     assert waiting.next(now=NOW) is other

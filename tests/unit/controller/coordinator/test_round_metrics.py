@@ -73,8 +73,8 @@ def test_repeated_device_counts_once_and_deleted_pod_holds_none() -> None:
 
 async def test_leader_counts_measurements_of_agents() -> None:
     stage = Stage(builders.gang(3))
-    stage.outside.gpus.take(measured(0, "a", "b", "c"))
+    stage.dependencies.gpus.take(measured(0, "a", "b", "c"))
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
         await round_of(stage, coordinator)
-    assert stage.outside.metrics.round_gpus.labels("Done")._value.get() == 3
+    assert stage.dependencies.metrics.round_gpus.labels("Done")._value.get() == 3

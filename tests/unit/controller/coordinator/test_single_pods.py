@@ -120,7 +120,7 @@ async def test_pod_refused_by_its_agent_is_never_deleted(refusal: str) -> None:
         stop = (await stage.agent(0).received("stop")).stop
         pod = pb.Pod(namespace="team", name=KEY.name, uid=alone().pod.uid)
         result = pb.StepResult(round=stop.round, pod=pod, phase=Result.REFUSED, reason=refusal)
-        coordinator.told(stage.agent(0), pb.AgentMessage(result=result))
+        coordinator.received(stage.agent(0), pb.AgentMessage(result=result))
         status = await status_of(stage)
         assert status["phase"] == "Failed"
         assert [each["reason"] for each in status["failures"]] == [refusal]

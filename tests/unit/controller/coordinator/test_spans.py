@@ -12,7 +12,7 @@ from kubemend.controller.coordinator import spans
 from kubemend.controller.coordinator.spans import Span
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.model.faults import Request
-from kubemend.controller.model.rounds import RoundRef, StepTold
+from kubemend.controller.model.rounds import RoundRef, StepResult
 from kubemend.controller.rounds import machine, status
 from kubemend.controller.rounds.states import Limits, Phase, Round
 from tests.unit.controller import builders
@@ -36,7 +36,7 @@ def begun(size: int = 2, *, max_unavailable: int | None = None) -> Round:
 
 
 def advance(state: Round, phase: StepPhase, *indexes: int, at: float, **more: Any) -> Round:
-    results = [StepTold(builders.member(index).pod.uid, phase, **more) for index in indexes]
+    results = [StepResult(builders.member(index).pod.uid, phase, **more) for index in indexes]
     return machine.advance(state, results, now=NOW + at).round
 
 

@@ -31,7 +31,7 @@ def measured(index: int, *, clock: float) -> Sample:
 
 async def test_slow_member_is_reported_once_and_when_caught_up() -> None:
     stage, clock = Stage(builders.gang(SIZE)), Clock()
-    watch = Stragglers(outside=replace(stage.outside, now=clock))
+    watch = Stragglers(dependencies=replace(stage.dependencies, now=clock))
 
     def for_a_while(slow: float) -> None:
         for _ in range(int(DEFAULT.persists / 5) + 2):
@@ -42,7 +42,7 @@ async def test_slow_member_is_reported_once_and_when_caught_up() -> None:
     for_a_while(0.4)
     assert stage.events.reasons == [STRAGGLER]
     labels = {"namespace": "team", "kind": "Job", "gang": "train"}
-    gauge = stage.outside.metrics.stragglers.labels(**labels)
+    gauge = stage.dependencies.metrics.stragglers.labels(**labels)
     assert gauge._value.get() == 1
     for_a_while(0.4)
     assert stage.events.reasons == [STRAGGLER]
@@ -55,7 +55,7 @@ async def test_slow_member_is_reported_once_and_when_caught_up() -> None:
 async def test_samples_of_unknown_pods_are_ignored() -> None:
     stage = Stage(builders.gang(SIZE))
     stage.members.all.clear()
-    watch = Stragglers(outside=stage.outside)
+    watch = Stragglers(dependencies=stage.dependencies)
     watch.take([measured(0, clock=0.1)])
     watch.judge()
     assert stage.events.reasons == []
@@ -63,7 +63,7 @@ async def test_samples_of_unknown_pods_are_ignored() -> None:
 
 async def test_gang_without_members_leaves_no_series() -> None:
     stage = Stage(builders.gang(SIZE))
-    watch = Stragglers(outside=stage.outside)
+    watch = Stragglers(dependencies=stage.dependencies)
     watch.take([measured(index, clock=0.9) for index in range(SIZE)])
     watch.judge()
     assert series(stage) == [("team", "Job", "train")]
@@ -75,7 +75,7 @@ async def test_gang_without_members_leaves_no_series() -> None:
 
 async def test_replica_without_leadership_exports_no_stragglers() -> None:
     stage = Stage(builders.gang(SIZE))
-    watch = Stragglers(outside=stage.outside)
+    watch = Stragglers(dependencies=stage.dependencies)
     watch.take([measured(index, clock=0.9) for index in range(SIZE)])
     watch.judge()
     judging = asyncio.create_task(watch.run())
@@ -87,13 +87,13 @@ async def test_replica_without_leadership_exports_no_stragglers() -> None:
 
 
 def series(stage: Stage) -> list[tuple[str, ...]]:
-    (metric,) = stage.outside.metrics.stragglers.collect()
+    (metric,) = stage.dependencies.metrics.stragglers.collect()
     return [tuple(sample.labels.values()) for sample in metric.samples]
 
 
 async def test_internal_error_in_one_gang_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(builders.gang(SIZE))
-    watch = Stragglers(outside=stage.outside)
+    watch = Stragglers(dependencies=stage.dependencies)
     watch.take([measured(index, clock=0.9) for index in range(SIZE)])
     other = replace(builders.GANG, name="other")
     watch._watches = {other: Broken(), **watch._watches}  # type: ignore[dict-item]

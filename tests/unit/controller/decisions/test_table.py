@@ -90,7 +90,7 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
             Kind.OBSERVE,
             Reason.OBSERVED_ONLY,
         ),
-        ({"cause": builders.fault(action_class="AskDriver")}, Kind.HOLD, Reason.DEVICE_NOT_PROVEN),
+        ({"cause": builders.fault(action_class="AskDriver")}, Kind.POSTPONE, Reason.DEVICE_NOT_PROVEN),
         ({"cause": builders.fault(action_class="Replace")}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
         # recreation
         ({"nodes": lost(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
@@ -112,13 +112,13 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"nodes": leaving(1), "history": FULL}, Kind.FAIL, Reason.BUDGET_SPENT),
         ({"nodes": leaving(0), "members": builders.gang(1)}, Kind.RECREATE_ALL, Reason.MAINTENANCE_PLANNED),
         # budget
-        ({"history": YOUNG}, Kind.HOLD, Reason.NO_PROGRESS),
-        ({"history": tuple(replace(each, slot="", code="") for each in YOUNG)}, Kind.HOLD, Reason.BACKOFF),
+        ({"history": YOUNG}, Kind.POSTPONE, Reason.NO_PROGRESS),
+        ({"history": tuple(replace(each, slot="", code="") for each in YOUNG)}, Kind.POSTPONE, Reason.BACKOFF),
         ({"history": FULL}, Kind.FAIL, Reason.BUDGET_SPENT),
         ({"history": FULL, "cause": request()}, Kind.IN_PLACE, Reason.REQUESTED),
         # a JobSet's limit overrides the rounds per window, but not the waits
         ({"limit": 20, "used": 10, "history": FULL}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
-        ({"limit": 20, "used": 3, "history": YOUNG}, Kind.HOLD, Reason.NO_PROGRESS),
+        ({"limit": 20, "used": 3, "history": YOUNG}, Kind.POSTPONE, Reason.NO_PROGRESS),
         ({"limit": 2, "used": 2}, Kind.FAIL, Reason.REACHED_MAX_RESTARTS),
         ({"limit": 2, "used": 2, "cause": request()}, Kind.IN_PLACE, Reason.REQUESTED),
         ({"limit": 0, "members": builders.gang(1)}, Kind.FAIL, Reason.REACHED_MAX_RESTARTS),

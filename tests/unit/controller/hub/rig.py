@@ -67,13 +67,13 @@ class Engine:
         assert self.sessions[session.node] is session
         self._add(session, "hello", hello)
 
-    def told(self, session: Session, message: pb.AgentMessage) -> None:
+    def received(self, session: Session, message: pb.AgentMessage) -> None:
         assert self.sessions[session.node] is session
         if self.broken:
             raise ZeroDivisionError
         self._add(session, "told", message)
 
-    def gone(self, session: Session) -> None:
+    def disconnected(self, session: Session) -> None:
         assert self.sessions.pop(session.node) is session
         self._add(session, "gone", session.number)
 

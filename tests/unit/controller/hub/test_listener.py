@@ -43,7 +43,7 @@ async def closed(reader: asyncio.StreamReader) -> bool:
 
 
 async def test_unauthenticated_connections_per_address_are_limited() -> None:
-    async with Rig(caps=Caps(strangers_of_address=2)).running() as rig, contextlib.AsyncExitStack() as opened:
+    async with Rig(caps=Caps(unauthenticated_of_address=2)).running() as rig, contextlib.AsyncExitStack() as opened:
         for _ in range(2):
             await opened.enter_async_context(connected(rig))
         reader, _ = await opened.enter_async_context(connected(rig))
@@ -52,7 +52,7 @@ async def test_unauthenticated_connections_per_address_are_limited() -> None:
 
 
 async def test_authenticated_agents_do_not_count_against_their_address() -> None:
-    async with Rig(caps=Caps(strangers_of_address=1)).running() as rig:
+    async with Rig(caps=Caps(unauthenticated_of_address=1)).running() as rig:
         for number in range(1, 5):
             await rig.session(f"node-{number}")
         assert len(rig.hub.sessions()) == 4
@@ -91,7 +91,7 @@ async def test_silent_session_stays(rig: Rig) -> None:
 async def test_agent_connects_while_another_address_is_at_limit() -> None:
     options = HubOptions(address="[::]:0")
     async with (
-        Rig(caps=Caps(strangers=4, strangers_of_address=4), options=options).running() as rig,
+        Rig(caps=Caps(unauthenticated=4, unauthenticated_of_address=4), options=options).running() as rig,
         contextlib.AsyncExitStack() as opened,
     ):
         readers = [(await opened.enter_async_context(connected(rig, "::1")))[0] for _ in range(4)]

@@ -202,7 +202,7 @@ async def test_silent_peer_times_out() -> None:
 
 
 async def test_unauthenticated_streams_are_limited() -> None:
-    async with Rig(rules=Rules(strangers=2)).running() as rig:
+    async with Rig(rules=Rules(unauthenticated=2)).running() as rig:
         rig.tokens.answering.clear()
         waiting = [await rig.agent(f"node-{number}") for number in (1, 2)]
         for number, agent in enumerate(waiting, start=1):
@@ -219,7 +219,7 @@ async def test_unauthenticated_streams_are_limited() -> None:
 
 
 async def test_one_nodes_token_cannot_use_up_unauthenticated_slots() -> None:
-    async with Rig(rules=Rules(strangers=3, streams_of_node=2)).running() as rig:
+    async with Rig(rules=Rules(unauthenticated=3, streams_of_node=2)).running() as rig:
         silent = [await rig.agent("node-1") for _ in range(3)]
         endings = [asyncio.create_task(each.ended()) for each in silent]
         ended, waiting = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)

@@ -44,7 +44,7 @@ class Hall:
 
 
 def test_address_at_limit_still_admits_agents_one_by_one() -> None:
-    hall = Hall(Caps(strangers_of_address=2))
+    hall = Hall(Caps(unauthenticated_of_address=2))
     assert hall.comes("a") is not None
     assert hall.comes("b") is not None
     assert hall.comes("c") is None
@@ -89,7 +89,7 @@ def test_connection_without_streams_is_unauthenticated_again() -> None:
 
 
 def test_unauthenticated_connections_yield_to_other_addresses() -> None:
-    hall = Hall(Caps(connections=4, strangers_of_address=4))
+    hall = Hall(Caps(connections=4, unauthenticated_of_address=4))
     crowd = [hall.comes(f"crowd-{number}") for number in range(4)]
     assert hall.comes("agent", "10.0.0.2") is not None
     assert [visit.ended for visit in crowd if visit is not None] == [True, False, False, False]

@@ -21,7 +21,7 @@ HIGHEST = epochs.highest(NOW)
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Env:
     """A namespace with or without a Lease, on a server that can fail."""
 
     server: apiproxy.ApiProxy
@@ -41,19 +41,19 @@ class World:
 
 
 @pytest.fixture
-async def world(tenant: Tenant) -> AsyncIterator[World]:
+async def env(tenant: Tenant) -> AsyncIterator[Env]:
     async with connected(tenant) as api:
-        yield World(tenant.server, api, tenant.namespace)
+        yield Env(tenant.server, api, tenant.namespace)
 
 
-def lock(world: World, identity: str) -> EpochLock:
-    return EpochLock(api=world.api, namespace=world.namespace, name="l", identity=identity, clock=lambda: NOW)
+def lock(env: Env, identity: str) -> EpochLock:
+    return EpochLock(api=env.api, namespace=env.namespace, name="l", identity=identity, clock=lambda: NOW)
 
 
-async def test_times_are_utc_in_any_time_zone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_times_are_utc_in_any_time_zone(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert await world.write(lock(world, "a"))
-    spec = (await world.api.get(f"{world.leases}/l"))["spec"]
+    assert await env.write(lock(env, "a"))
+    spec = (await env.api.get(f"{env.leases}/l"))["spec"]
     assert spec == {
         "holderIdentity": "a",
         "leaseDurationSeconds": 15,
@@ -63,26 +63,26 @@ async def test_times_are_utc_in_any_time_zone(world: World, monkeypatch: pytest.
     }
 
 
-async def test_epoch_grows_with_each_new_holder_only(world: World) -> None:
-    first, second = lock(world, "a"), lock(world, "b")
+async def test_epoch_grows_with_each_new_holder_only(env: Env) -> None:
+    first, second = lock(env, "a"), lock(env, "b")
     epochs = []
     for one in (first, first, second, second, first):
-        assert await world.write(one)
+        assert await env.write(one)
         epochs.append((one.epoch, one.regained))
     assert epochs == [(1, True), (1, False), (2, True), (2, False), (3, True)]
 
 
-async def test_one_of_two_concurrent_writes_fails(world: World) -> None:
+async def test_one_of_two_concurrent_writes_fails(env: Env) -> None:
     for found, names in ((False, "ab"), (True, "cd")):  # a missing Lease, and an existing one
-        first, second = (lock(world, name) for name in names)
-        assert (await world.read(first))[0] is (await world.read(second))[0] is found
+        first, second = (lock(env, name) for name in names)
+        assert (await env.read(first))[0] is (await env.read(second))[0] is found
         verb = "update" if found else "create"
-        wrote = await asyncio.gather(*(getattr(one, verb)("l", world.namespace, RECORD) for one in (first, second)))
+        wrote = await asyncio.gather(*(getattr(one, verb)("l", env.namespace, RECORD) for one in (first, second)))
         assert sorted(wrote) == [False, True]
         assert first.error is second.error is None
 
 
-async def test_lease_without_valid_epoch_begins_again(world: World) -> None:
+async def test_lease_without_valid_epoch_begins_again(env: Env) -> None:
     for content in (
         {},
         {"annotations": {EPOCH: "many"}},
@@ -91,83 +91,83 @@ async def test_lease_without_valid_epoch_begins_again(world: World) -> None:
         {"annotations": {EPOCH: "9" * 18}},
         {"annotations": {EPOCH: str(HIGHEST + 1)}},
     ):
-        await world.api.create(world.leases, {"metadata": {"name": "l", **content}, "spec": {"holderIdentity": "x"}})
-        one = lock(world, "a")
-        assert await world.write(one)
+        await env.api.create(env.leases, {"metadata": {"name": "l", **content}, "spec": {"holderIdentity": "x"}})
+        one = lock(env, "a")
+        assert await env.write(one)
         assert one.epoch == 1
-        await world.api.delete(f"{world.leases}/l")
+        await env.api.delete(f"{env.leases}/l")
 
 
-async def test_epoch_above_the_highest_possible_must_wait(world: World) -> None:
+async def test_epoch_above_the_highest_possible_must_wait(env: Env) -> None:
     now = 1_800_000_000.0
     highest = epochs.highest(now)
-    one = EpochLock(api=world.api, namespace=world.namespace, name="l", identity="a", clock=lambda: now)
-    await world.api.create(world.leases, {"metadata": {"name": "l", "annotations": {EPOCH: str(highest)}}})
-    assert not await world.write(one)
+    one = EpochLock(api=env.api, namespace=env.namespace, name="l", identity="a", clock=lambda: now)
+    await env.api.create(env.leases, {"metadata": {"name": "l", "annotations": {EPOCH: str(highest)}}})
+    assert not await env.write(one)
     assert one.epoch == 0
     now += 1
-    assert await world.write(one)
+    assert await env.write(one)
     assert (one.epoch, one.regained) == (highest + 1, True)
 
 
-async def test_huge_foreign_epoch_does_not_cost_the_leader_its_own(world: World) -> None:
-    one = lock(world, "a")
+async def test_huge_foreign_epoch_does_not_cost_the_leader_its_own(env: Env) -> None:
+    one = lock(env, "a")
     one.floor = 42
-    assert await world.write(one)
-    lease = await world.api.get(f"{world.leases}/l")
-    await world.api.update(
-        f"{world.leases}/l", {**lease, "metadata": {**lease["metadata"], "annotations": {EPOCH: "9" * 18}}}
+    assert await env.write(one)
+    lease = await env.api.get(f"{env.leases}/l")
+    await env.api.update(
+        f"{env.leases}/l", {**lease, "metadata": {**lease["metadata"], "annotations": {EPOCH: "9" * 18}}}
     )
-    assert await world.write(one)
+    assert await env.write(one)
     assert (one.epoch, one.regained) == (42, False)
-    assert (await world.api.get(f"{world.leases}/l"))["metadata"]["annotations"][EPOCH] == "42"
+    assert (await env.api.get(f"{env.leases}/l"))["metadata"]["annotations"][EPOCH] == "42"
 
 
-async def test_epoch_grows_after_lease_was_deleted(world: World) -> None:
-    one = lock(world, "a")
-    assert await world.write(one)
-    await world.api.delete(f"{world.leases}/l")
-    assert await world.write(one)
+async def test_epoch_grows_after_lease_was_deleted(env: Env) -> None:
+    one = lock(env, "a")
+    assert await env.write(one)
+    await env.api.delete(f"{env.leases}/l")
+    assert await env.write(one)
     assert (one.epoch, one.regained) == (2, True)
 
 
-async def test_floor_is_respected(world: World) -> None:
-    one = lock(world, "a")
+async def test_floor_is_respected(env: Env) -> None:
+    one = lock(env, "a")
     one.floor = 42
-    assert await world.write(one)
-    assert (await world.api.get(f"{world.leases}/l"))["metadata"]["annotations"][EPOCH] == "42"
+    assert await env.write(one)
+    assert (await env.api.get(f"{env.leases}/l"))["metadata"]["annotations"][EPOCH] == "42"
 
 
-async def test_foreign_annotations_are_kept(world: World) -> None:
-    await world.api.create(world.leases, {"metadata": {"name": "l", "annotations": {"x": "1"}, "labels": {"y": "2"}}})
-    assert await world.write(lock(world, "a"))
-    metadata = (await world.api.get(f"{world.leases}/l"))["metadata"]
+async def test_foreign_annotations_are_kept(env: Env) -> None:
+    await env.api.create(env.leases, {"metadata": {"name": "l", "annotations": {"x": "1"}, "labels": {"y": "2"}}})
+    assert await env.write(lock(env, "a"))
+    metadata = (await env.api.get(f"{env.leases}/l"))["metadata"]
     assert (metadata["annotations"]["x"], metadata["labels"]) == ("1", {"y": "2"})
 
 
-async def test_errors_are_reported_and_never_raised(world: World) -> None:
-    one = lock(world, "a")
-    world.server.fail_next(1, status=403, method="GET", path="/leases")
-    found, why = await world.read(one)
+async def test_errors_are_reported_and_never_raised(env: Env) -> None:
+    one = lock(env, "a")
+    env.server.fail_next(1, status=403, method="GET", path="/leases")
+    found, why = await env.read(one)
     assert not found
     assert why.status == 403
     assert isinstance(one.error, errors.ForbiddenError)
-    assert (await world.read(one))[1].body == '{"code": 404}'
+    assert (await env.read(one))[1].body == '{"code": 404}'
     assert one.error is None
-    world.server.fail_next(1, status=403, method="POST", path="/leases")
-    assert not await one.create("l", world.namespace, RECORD)
+    env.server.fail_next(1, status=403, method="POST", path="/leases")
+    assert not await one.create("l", env.namespace, RECORD)
     assert isinstance(one.error, errors.ForbiddenError)
-    await world.server.stop()
-    assert not (await world.read(one))[0]
+    await env.server.stop()
+    assert not (await env.read(one))[0]
     assert isinstance(one.error, errors.ApiUnavailableError)
 
 
-async def test_only_the_holder_releases_lease(world: World) -> None:
-    first, second = lock(world, "a"), lock(world, "b")
-    assert await world.write(first)
+async def test_only_the_holder_releases_lease(env: Env) -> None:
+    first, second = lock(env, "a"), lock(env, "b")
+    assert await env.write(first)
     await second.release()
-    assert (await world.api.get(f"{world.leases}/l"))["spec"]["holderIdentity"] == "a"
+    assert (await env.api.get(f"{env.leases}/l"))["spec"]["holderIdentity"] == "a"
     await first.release()
-    assert await world.read(second) == (True, None)
-    assert await world.write(second)
+    assert await env.read(second) == (True, None)
+    assert await env.write(second)
     assert second.epoch == 2

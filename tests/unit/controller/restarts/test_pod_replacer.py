@@ -17,7 +17,7 @@ from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected
 
 
-class Bench:
+class Env:
     """A running pod replacer, the server, and a pod."""
 
     def __init__(self, tenant: Tenant, api: client.KubeClient, *, stale: float, keep: float) -> None:
@@ -26,7 +26,7 @@ class Bench:
         self.pods = tenant.of("pods")
         self.api = api
         self.outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
-        self.recreator = PodReplacer(
+        self.pod_replacer = PodReplacer(
             api=api,
             on_outcome=lambda _pod, outcome, _why: self.outcomes.put_nowait(outcome),
             backoff=lambda: aio.Backoff(first=0.01, limit=0.05),
@@ -49,58 +49,58 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def running(tenant: Tenant, *, stale: float = 60.0, keep: float = 60.0) -> AsyncIterator[Bench]:
+async def running(tenant: Tenant, *, stale: float = 60.0, keep: float = 60.0) -> AsyncIterator[Env]:
     async with connected(tenant) as api:
-        bench = Bench(tenant, api, stale=stale, keep=keep)
-        await bench.create()
-        task = asyncio.create_task(bench.recreator.run())
-        yield bench
+        env = Env(tenant, api, stale=stale, keep=keep)
+        await env.create()
+        task = asyncio.create_task(env.pod_replacer.run())
+        yield env
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
 
 async def test_stale_request_is_not_deleted_after_an_outage(tenant: Tenant) -> None:
-    async with running(tenant, stale=0.2) as bench:
-        bench.faults.fail_next(10_000, status=500, method="DELETE")
-        bench.recreator.recreate(bench.wanted)
-        await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
-        bench.faults.rules.clear()
-        assert (await bench.api.get(f"{bench.pods}/a"))["metadata"].get("deletionTimestamp") is None
-        assert bench.outcomes.empty()
-        bench.recreator.recreate(bench.wanted)
-        assert await bench.next() is Outcome.DELETED
+    async with running(tenant, stale=0.2) as env:
+        env.faults.fail_next(10_000, status=500, method="DELETE")
+        env.pod_replacer.recreate(env.wanted)
+        await eventually.true(lambda: not env.pod_replacer.is_wanted(env.wanted.pod.uid))
+        env.faults.rules.clear()
+        assert (await env.api.get(f"{env.pods}/a"))["metadata"].get("deletionTimestamp") is None
+        assert env.outcomes.empty()
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.DELETED
 
 
 async def test_refused_request_is_retried_if_repeated(tenant: Tenant) -> None:
-    async with running(tenant, keep=0.05) as bench:
-        bench.faults.fail_next(1, status=403, method="PATCH")
-        bench.recreator.recreate(bench.wanted)
-        assert await bench.next() is Outcome.REFUSED
+    async with running(tenant, keep=0.05) as env:
+        env.faults.fail_next(1, status=403, method="PATCH")
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.REFUSED
         async with asyncio.timeout(60):
-            while bench.outcomes.empty():
-                bench.recreator.recreate(bench.wanted)
+            while env.outcomes.empty():
+                env.pod_replacer.recreate(env.wanted)
                 await asyncio.sleep(0.01)
-        assert await bench.next() is Outcome.DELETED
+        assert await env.next() is Outcome.DELETED
 
 
 async def test_completed_request_is_forgotten(tenant: Tenant) -> None:
-    async with running(tenant, keep=0.05) as bench:
-        bench.recreator.recreate(bench.wanted)
-        assert await bench.next() is Outcome.DELETED
-        await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
+    async with running(tenant, keep=0.05) as env:
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.DELETED
+        await eventually.true(lambda: not env.pod_replacer.is_wanted(env.wanted.pod.uid))
 
 
 async def test_internal_error_at_pod_leaves_others_and_allows_retry(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tenant) as bench:
+    async with running(tenant) as env:
         with monkeypatch.context() as patched:
             patched.setattr(pod_replacer, "_marks", broken)
-            bench.recreator.recreate(bench.wanted)
-            await eventually.true(lambda: not bench.recreator.is_wanted(bench.wanted.pod.uid))
-        bench.recreator.recreate(bench.wanted)
-        assert await bench.next() is Outcome.DELETED
+            env.pod_replacer.recreate(env.wanted)
+            await eventually.true(lambda: not env.pod_replacer.is_wanted(env.wanted.pod.uid))
+        env.pod_replacer.recreate(env.wanted)
+        assert await env.next() is Outcome.DELETED
 
 
 def broken(*_: object, **__: object) -> None:

@@ -19,7 +19,7 @@ from tests.unit.controller.restarts import builders
 SECONDS = 60.0
 
 
-class Bench:
+class Env:
     """A running writer, its reports, and a client of the same server."""
 
     def __init__(self, tenant: Tenant, api: client.KubeClient) -> None:
@@ -65,9 +65,9 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+async def env(tenant: Tenant) -> AsyncIterator[Env]:
     async with tenant.client() as api:
-        found = Bench(tenant, api)
+        found = Env(tenant, api)
         task = asyncio.create_task(found.writer.run())
         yield found
         task.cancel()
@@ -75,36 +75,36 @@ async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
             await task
 
 
-async def test_newest_of_quick_statuses_is_written(bench: Bench) -> None:
-    assert await bench.begin()
-    before = bench.server.counts["PATCH", bench.status_path]
+async def test_newest_of_quick_statuses_is_written(env: Env) -> None:
+    assert await env.begin()
+    before = env.server.counts["PATCH", env.status_path]
     for number in range(20):
-        bench.writer.set_status(bench.key("a"), {"phase": "Stopping", "members": {"stopped": number}}, known=None)
-    assert await bench.writer.flush(timeout=SECONDS)
-    assert (await bench.read())["status"]["members"] == {"stopped": 19}
-    assert bench.server.counts["PATCH", bench.status_path] == before + 1
+        env.writer.set_status(env.key("a"), {"phase": "Stopping", "members": {"stopped": number}}, known=None)
+    assert await env.writer.flush(timeout=SECONDS)
+    assert (await env.read())["status"]["members"] == {"stopped": 19}
+    assert env.server.counts["PATCH", env.status_path] == before + 1
 
 
-async def test_busy_server_is_retried(bench: Bench) -> None:
-    bench.server.fail_next(10, method="POST", path="/restarts")
-    assert await bench.begin()
-    bench.server.fail_next(10, method="PATCH", path="/status")
-    bench.writer.set_status(bench.key("a"), {"phase": "Done"}, known=None)
-    assert await bench.writer.flush(timeout=SECONDS)
-    assert (await bench.read())["status"]["phase"] == "Done"
-    assert bench.server.hits == 20
-    assert bench.reports[-1].state is ComponentState.READY
+async def test_busy_server_is_retried(env: Env) -> None:
+    env.server.fail_next(10, method="POST", path="/restarts")
+    assert await env.begin()
+    env.server.fail_next(10, method="PATCH", path="/status")
+    env.writer.set_status(env.key("a"), {"phase": "Done"}, known=None)
+    assert await env.writer.flush(timeout=SECONDS)
+    assert (await env.read())["status"]["phase"] == "Done"
+    assert env.server.hits == 20
+    assert env.reports[-1].state is ComponentState.READY
 
 
-async def test_missing_definition_is_reported_with_hint_and_awaited(bench: Bench) -> None:
-    missing = bench.server.fail_next(10_000, status=404, path=f"/apis/{names.GROUP}/", message="404 page not found")
-    assert not await bench.begin(timeout=0.05)
-    report = await bench.reported(ComponentState.DEGRADED)
+async def test_missing_definition_is_reported_with_hint_and_awaited(env: Env) -> None:
+    missing = env.server.fail_next(10_000, status=404, path=f"/apis/{names.GROUP}/", message="404 page not found")
+    assert not await env.begin(timeout=0.05)
+    report = await env.reported(ComponentState.DEGRADED)
     assert report.hint == "Run kubectl apply -k daemonset/crds."
-    bench.server.rules.remove(missing)
-    bench.writer.set_status(bench.key("a"), {"phase": "Done"}, known=None)
-    assert await bench.writer.flush(timeout=SECONDS)
-    assert (await bench.read())["status"]["phase"] == "Done"
+    env.server.rules.remove(missing)
+    env.writer.set_status(env.key("a"), {"phase": "Done"}, known=None)
+    assert await env.writer.flush(timeout=SECONDS)
+    assert (await env.read())["status"]["phase"] == "Done"
 
 
 @pytest.mark.parametrize(
@@ -117,119 +117,119 @@ async def test_missing_definition_is_reported_with_hint_and_awaited(bench: Bench
         (409, 'Operation cannot be fulfilled on resourcequotas "few": the object has been modified'),
     ],
 )  # fmt: skip
-async def test_refusal_that_concerns_one_namespace_degrades_nothing(bench: Bench, status: int, message: str) -> None:
+async def test_refusal_that_concerns_one_namespace_degrades_nothing(env: Env, status: int, message: str) -> None:
     """People who may write a ResourceQuota, or delete their namespace, could otherwise make the controller unready."""
-    refused = bench.server.fail_next(10_000, status=status, path="/restarts", message=message)
-    assert not await bench.begin(timeout=0.05)
-    bench.server.rules.remove(refused)
-    bench.writer.set_status(bench.key("a"), {"phase": "Done"}, known=None)
-    assert await bench.writer.flush(timeout=SECONDS)
-    assert (await bench.read())["status"]["phase"] == "Done"
-    assert ComponentState.DEGRADED not in {each.state for each in bench.reports}
+    refused = env.server.fail_next(10_000, status=status, path="/restarts", message=message)
+    assert not await env.begin(timeout=0.05)
+    env.server.rules.remove(refused)
+    env.writer.set_status(env.key("a"), {"phase": "Done"}, known=None)
+    assert await env.writer.flush(timeout=SECONDS)
+    assert (await env.read())["status"]["phase"] == "Done"
+    assert ComponentState.DEGRADED not in {each.state for each in env.reports}
 
 
-async def test_lost_answer_to_create_makes_no_second_object(bench: Bench) -> None:
-    new = bench.new_round()
-    await bench.api.create(names.collection(bench.namespace), new.body("a"))  # its answer was lost
-    assert await bench.begin(new=new)
-    bench.writer.set_status(bench.key("a"), {"phase": "Done"}, known=None)
-    assert await bench.writer.flush(timeout=SECONDS)
-    assert (await bench.read())["status"]["phase"] == "Done"
+async def test_lost_answer_to_create_makes_no_second_object(env: Env) -> None:
+    new = env.new_round()
+    await env.api.create(names.collection(env.namespace), new.body("a"))  # its answer was lost
+    assert await env.begin(new=new)
+    env.writer.set_status(env.key("a"), {"phase": "Done"}, known=None)
+    assert await env.writer.flush(timeout=SECONDS)
+    assert (await env.read())["status"]["phase"] == "Done"
 
 
-async def test_status_that_is_never_accepted_is_dropped(bench: Bench) -> None:
-    assert await bench.begin()
-    bench.writer.set_status(bench.key("a"), {"phase": "Great"}, known=None)
-    assert await bench.writer.flush(timeout=SECONDS)
-    assert not bench.writer.is_pending(bench.key("a"))
-    assert "status" not in await bench.read()
+async def test_status_that_is_never_accepted_is_dropped(env: Env) -> None:
+    assert await env.begin()
+    env.writer.set_status(env.key("a"), {"phase": "Great"}, known=None)
+    assert await env.writer.flush(timeout=SECONDS)
+    assert not env.writer.is_pending(env.key("a"))
+    assert "status" not in await env.read()
 
 
-async def test_outstanding_status_is_dropped_in_next_term(bench: Bench) -> None:
-    bench.server.fail_next(10_000, method="POST", path="/restarts")
-    assert not await bench.begin(timeout=0.05)
-    new = bench.new_round()
-    first = StatusWriter(api=bench.api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
+async def test_outstanding_status_is_dropped_in_next_term(env: Env) -> None:
+    env.server.fail_next(10_000, method="POST", path="/restarts")
+    assert not await env.begin(timeout=0.05)
+    new = env.new_round()
+    first = StatusWriter(api=env.api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
     for _ in range(2):
         task = asyncio.create_task(first.run())
         await asyncio.sleep(0)  # it begins
-        assert not await first.begin(bench.key("b"), lambda: writing.create(bench.api, "b", new), timeout=0.02)
-        assert first.is_pending(bench.key("b"))
+        assert not await first.begin(env.key("b"), lambda: writing.create(env.api, "b", new), timeout=0.02)
+        assert first.is_pending(env.key("b"))
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        assert not first.is_pending(bench.key("b"))
+        assert not first.is_pending(env.key("b"))
         assert await first.flush(timeout=0.0)
 
 
-async def test_internal_error_at_object_leaves_the_others(bench: Bench) -> None:
+async def test_internal_error_at_object_leaves_the_others(env: Env) -> None:
     async def broken() -> writing.Written:
         raise IndexError
 
-    assert not await bench.writer.begin(bench.key("bad"), broken, timeout=0.1)
-    assert await bench.begin("good")
-    assert not bench.writer.is_pending(bench.key("bad"))
-    assert await bench.writer.flush(timeout=SECONDS)
+    assert not await env.writer.begin(env.key("bad"), broken, timeout=0.1)
+    assert await env.begin("good")
+    assert not env.writer.is_pending(env.key("bad"))
+    assert await env.writer.flush(timeout=SECONDS)
 
 
-async def test_end_of_round_is_written_after_its_term(bench: Bench) -> None:
+async def test_end_of_round_is_written_after_its_term(env: Env) -> None:
     """The Lease cannot be renewed either; the next leader does not know that round."""
-    bench.server.fail_next(10_000, method="POST", path="/restarts")
-    new = bench.new_round()
-    writer = StatusWriter(api=bench.api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
+    env.server.fail_next(10_000, method="POST", path="/restarts")
+    new = env.new_round()
+    writer = StatusWriter(api=env.api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
     term = asyncio.create_task(writer.run())
-    assert not await writer.begin(bench.key("b"), lambda: writing.create(bench.api, "b", new), timeout=0.02)
-    writer.set_status(bench.key("b"), {"phase": "Done"}, known=None)
+    assert not await writer.begin(env.key("b"), lambda: writing.create(env.api, "b", new), timeout=0.02)
+    writer.set_status(env.key("b"), {"phase": "Done"}, known=None)
     term.cancel()
     await asyncio.gather(term, return_exceptions=True)
-    assert not writer.is_pending(bench.key("b")), "the next term has nothing to do with it"
-    bench.server.rules.clear()
+    assert not writer.is_pending(env.key("b")), "the next term has nothing to do with it"
+    env.server.rules.clear()
     finishing = asyncio.create_task(writer.finish())
     try:
         async with asyncio.timeout(SECONDS):
-            while not await _is_done(bench, "b"):  # noqa: ASYNC110
+            while not await _is_done(env, "b"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:
         finishing.cancel()
         await asyncio.gather(finishing, return_exceptions=True)
 
 
-async def test_end_of_round_owned_by_another_leader_is_left(bench: Bench) -> None:
-    new = bench.new_round()
-    writer = StatusWriter(api=bench.api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
+async def test_end_of_round_owned_by_another_leader_is_left(env: Env) -> None:
+    new = env.new_round()
+    writer = StatusWriter(api=env.api, report=lambda _: None, backoff=lambda: aio.Backoff(first=0.01, limit=0.05))
     term = asyncio.create_task(writer.run())
-    assert await writer.begin(bench.key("b"), lambda: writing.create(bench.api, "b", new), timeout=SECONDS)
-    known = writer.known(bench.key("b"))
+    assert await writer.begin(env.key("b"), lambda: writing.create(env.api, "b", new), timeout=SECONDS)
+    known = writer.known(env.key("b"))
     assert known is not None
-    await writing.resume(bench.api, known, epoch=int(known.epoch) + 1)
-    writer.set_status(bench.key("b"), {"phase": "Failed"}, known=None)
+    await writing.resume(env.api, known, epoch=int(known.epoch) + 1)
+    writer.set_status(env.key("b"), {"phase": "Failed"}, known=None)
     term.cancel()
     await asyncio.gather(term, return_exceptions=True)
     finishing = asyncio.create_task(writer.finish())
-    taken = await bench.read("b")
+    taken = await env.read("b")
     async with asyncio.timeout(SECONDS):
         while writer._left.qsize() or _ends(asyncio.all_tasks()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     finishing.cancel()
     await asyncio.gather(finishing, return_exceptions=True)
-    assert await bench.read("b") == taken
+    assert await env.read("b") == taken
 
 
-async def test_object_of_another_leader_is_not_waited_for(bench: Bench) -> None:
+async def test_object_of_another_leader_is_not_waited_for(env: Env) -> None:
     async def taken() -> writing.Written:
         raise writing.SupersededError("another leader has it")
 
     async with asyncio.timeout(SECONDS):
-        assert not await bench.writer.begin(bench.key("a"), taken, timeout=3600.0)
-    assert await bench.writer.flush(timeout=SECONDS)
+        assert not await env.writer.begin(env.key("a"), taken, timeout=3600.0)
+    assert await env.writer.flush(timeout=SECONDS)
 
 
 def _ends(tasks: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
     return [task for task in tasks if task.get_name().startswith("end of restart")]
 
 
-async def _is_done(bench: Bench, name: str) -> bool:
+async def _is_done(env: Env, name: str) -> bool:
     try:
-        return bool((await bench.read(name)).get("status", {}).get("phase") == "Done")
+        return bool((await env.read(name)).get("status", {}).get("phase") == "Done")
     except errors.NotFoundError:
         return False

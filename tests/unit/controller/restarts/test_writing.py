@@ -17,7 +17,7 @@ from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
 
 
-class Bench:
+class Env:
     """A server with the resource, a request, and a client."""
 
     def __init__(self, tenant: Tenant, api: client.KubeClient, request: Restart) -> None:
@@ -41,61 +41,61 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+async def env(tenant: Tenant) -> AsyncIterator[Env]:
     async with connected(tenant) as api:
         made = await api.create(names.collection(tenant.namespace), restarts.restart("a"))
-        yield Bench(tenant, api, objects.parse(made))
+        yield Env(tenant, api, objects.parse(made))
 
 
-async def test_request_relabelled_concurrently_is_taken_at_once(bench: Bench) -> None:
-    await bench.annotate(mine="1")
-    assert (await bench.take()).epoch == str(bench.new.epoch)
-    assert bench.faults.hits == 0
+async def test_request_relabelled_concurrently_is_taken_at_once(env: Env) -> None:
+    await env.annotate(mine="1")
+    assert (await env.take()).epoch == str(env.new.epoch)
+    assert env.faults.hits == 0
 
 
-async def test_repeatedly_refused_request_is_left_for_later(bench: Bench) -> None:
-    bench.conflicts(10_000)
+async def test_repeatedly_refused_request_is_left_for_later(env: Env) -> None:
+    env.conflicts(10_000)
     async with asyncio.timeout(30):
         with pytest.raises(errors.ConflictError):
-            await bench.take()
-    assert bench.faults.hits == 3
+            await env.take()
+    assert env.faults.hits == 3
 
 
-async def test_request_left_for_later_is_taken_then(bench: Bench) -> None:
+async def test_request_left_for_later_is_taken_then(env: Env) -> None:
     reports: list[ComponentStatus] = []
     waits = aio.Backoff(first=0.01, limit=0.05)
-    writer = StatusWriter(api=bench.api, report=reports.append, backoff=lambda: waits)
-    bench.conflicts(8)
+    writer = StatusWriter(api=env.api, report=reports.append, backoff=lambda: waits)
+    env.conflicts(8)
     async with started(writer):
-        assert await writer.begin(f"{bench.namespace}/a", bench.take, timeout=60.0)
-    assert bench.faults.hits == 8
+        assert await writer.begin(f"{env.namespace}/a", env.take, timeout=60.0)
+    assert env.faults.hits == 8
     assert [each for each in reports if each.message] != []
-    assert writing.written(await bench.api.get(bench.path)).epoch == str(bench.new.epoch)
+    assert writing.written(await env.api.get(env.path)).epoch == str(env.new.epoch)
 
 
-async def test_lost_answer_is_detected_though_request_is_refused(bench: Bench) -> None:
-    taken = await bench.take()
-    bench.conflicts(1)
-    assert await bench.take() == taken
+async def test_lost_answer_is_detected_though_request_is_refused(env: Env) -> None:
+    taken = await env.take()
+    env.conflicts(1)
+    assert await env.take() == taken
 
 
 @pytest.mark.parametrize("epoch", [None, "7"])
-async def test_round_of_another_leader_or_none_is_not_ours(bench: Bench, epoch: str | None) -> None:
-    await bench.take()
-    await bench.annotate(**{names.EPOCH: epoch})
-    with pytest.raises(writing.SupersededError, match=f"{bench.namespace}/a is a round already"):
-        await bench.take()
+async def test_round_of_another_leader_or_none_is_not_ours(env: Env, epoch: str | None) -> None:
+    await env.take()
+    await env.annotate(**{names.EPOCH: epoch})
+    with pytest.raises(writing.SupersededError, match=f"{env.namespace}/a is a round already"):
+        await env.take()
 
 
-async def test_recreated_request_is_another_one(bench: Bench) -> None:
-    bench.request = replace(bench.request, uid="another")
-    bench.conflicts(1)
+async def test_recreated_request_is_another_one(env: Env) -> None:
+    env.request = replace(env.request, uid="another")
+    env.conflicts(1)
     with pytest.raises(writing.SupersededError, match="was deleted or replaced"):
-        await bench.take()
+        await env.take()
 
 
-async def test_quota_conflict_is_no_missing_definition(bench: Bench) -> None:
-    bench.faults.fail_next(1, status=409, method="POST", path="/restarts")
+async def test_quota_conflict_is_no_missing_definition(env: Env) -> None:
+    env.faults.fail_next(1, status=409, method="POST", path="/restarts")
     with pytest.raises(errors.ConflictError):
-        await writing.create(bench.api, "b", bench.new)
-    assert (await writing.create(bench.api, "b", bench.new)).name == "b"
+        await writing.create(env.api, "b", env.new)
+    assert (await writing.create(env.api, "b", env.new)).name == "b"

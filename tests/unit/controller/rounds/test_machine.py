@@ -17,16 +17,16 @@ from kubemend.controller.model.rounds import (
     Abort,
     Cancelled,
     Effect,
-    FaultTold,
+    FaultReported,
     MemberSeen,
-    NodeTold,
+    NodeChanged,
     PodGone,
     Record,
     Recreate,
     Release,
     RoundEvent,
     RoundRef,
-    StepTold,
+    StepResult,
     Stop,
 )
 from kubemend.controller.rounds import machine, outcome, status
@@ -72,7 +72,7 @@ class Play:
         self.take(machine.advance(self.round, events, now=self.now))
 
     def told(self, phase: StepPhase, *indexes: int, reason: str = "", **more: Any) -> None:
-        self.tell(*(StepTold(uid(index), phase, reason, **more) for index in indexes))
+        self.tell(*(StepResult(uid(index), phase, reason, **more) for index in indexes))
 
     def wanted(self, kind: type[Effect]) -> list[Any]:
         """Return and forget the effects of this kind."""
@@ -81,7 +81,7 @@ class Play:
         return found
 
     def stands(self, index: int, generation: int = 0) -> MemberPhase:
-        return self.round.members[uid(index, generation)].stand
+        return self.round.members[uid(index, generation)].phase
 
 
 def one_cannot_be_started(size: int) -> Play:
@@ -141,10 +141,12 @@ def test_member_that_starts_after_its_death_was_reported_keeps_the_time_of_its_d
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 0, reason="NotStarted", seconds={"stop": 0.1})
     before = play.round.members[uid(0)]
-    play.tell(StepTold(uid(0), StepPhase.STOPPED, seconds={"stop": 0.1, "start": 0.2}, slipped=0.01), after=0.3)
+    play.tell(
+        StepResult(uid(0), StepPhase.STOPPED, seconds={"stop": 0.1, "start": 0.2}, unheld_seconds=0.01), after=0.3
+    )
     after = play.round.members[uid(0)]
     assert (after.stopped, after.since, after.late) == (before.stopped, before.since, True)
-    assert (after.seconds["start"], after.slipped) == (0.2, 0.01)
+    assert (after.seconds["start"], after.unheld_seconds) == (0.2, 0.01)
 
 
 def test_member_that_fails_after_its_death_is_recreated_while_the_others_wait() -> None:
@@ -199,7 +201,7 @@ def test_large_round_repeats_orders_less_often() -> None:
 
 def test_large_round_renews_holds_in_time() -> None:
     limits = Limits(hold=6.0)
-    assert limits.say_again(members=2500) > limits.hold / 3
+    assert limits.resend_interval(members=2500) > limits.hold / 3
     play = Play(builders.gang(2500), limits=limits)
     play.wanted(Stop)
     play.told(StepPhase.STOPPED, 0)
@@ -231,19 +233,19 @@ def test_reconnected_node_gets_orders_at_once() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 0)
     play.wanted(Stop)
-    play.tell(NodeTold(NodeName("node-1"), connected=True))
+    play.tell(NodeChanged(NodeName("node-1"), connected=True))
     assert play.wanted(Stop) == []
-    play.tell(NodeTold(NodeName("node-1"), connected=False), NodeTold(NodeName("node-1"), connected=True))
+    play.tell(NodeChanged(NodeName("node-1"), connected=False), NodeChanged(NodeName("node-1"), connected=True))
     assert pods(play.wanted(Stop)) == {uid(1)}
 
 
 def test_disconnected_agent_gets_time_to_reconnect() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 1)
-    play.tell(NodeTold(NodeName("node-0"), connected=False))
+    play.tell(NodeChanged(NodeName("node-0"), connected=False))
     play.tell(after=LIMITS.stop + LIMITS.reconnect - 1.0)
     assert play.wanted(Recreate) == []
-    play.tell(NodeTold(NodeName("node-0"), connected=True))
+    play.tell(NodeChanged(NodeName("node-0"), connected=True))
     play.tell(after=LIMITS.stop - 1.0)
     assert play.wanted(Recreate) == []
     play.tell(after=1.0)
@@ -282,9 +284,9 @@ def test_lost_member_is_recreated_while_others_wait() -> None:
     play.tell(arrived(0))
     assert [stop.pods for stop in play.wanted(Stop)] == [{uid(0, 1): OrderKind.HOLD}]
     assert play.effects == []
-    play.tell(StepTold(uid(0, 1), StepPhase.STOPPED))
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
     assert pods(play.wanted(Release)) == {uid(0, 1), uid(1)}
-    play.tell(StepTold(uid(0, 1), StepPhase.RUNNING), StepTold(uid(1), StepPhase.RUNNING))
+    play.tell(StepResult(uid(0, 1), StepPhase.RUNNING), StepResult(uid(1), StepPhase.RUNNING))
     assert play.round.phase is Phase.DONE
     assert status.render(play.round)["members"] == {
         "total": 2,
@@ -326,9 +328,9 @@ def test_a_pod_of_another_name_replaces_one_of_the_same_owner(comes_first: bool)
     play.tell(MemberSeen(named_at_random(0, deleting=True)))
     play.tell(*((newcomer, PodGone(uid(0))) if comes_first else (PodGone(uid(0)), newcomer)))
     assert play.round.awaited == {}
-    play.tell(StepTold(uid(0, 1), StepPhase.STOPPED))
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
     assert pods(play.wanted(Release)) == {uid(0, 1), uid(1)}
-    play.tell(StepTold(uid(0, 1), StepPhase.RUNNING), StepTold(uid(1), StepPhase.RUNNING))
+    play.tell(StepResult(uid(0, 1), StepPhase.RUNNING), StepResult(uid(1), StepPhase.RUNNING))
     assert play.round.phase is Phase.DONE
     assert [one.member.pod.uid for one in outcome.current(play.round)] == [uid(0, 1), uid(1)]
 
@@ -387,7 +389,7 @@ def test_member_refused_by_agent_is_recreated_once(phase: StepPhase) -> None:
     assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(0), "CannotKill")]
     play.tell(PodGone(uid(0)))
     play.tell(arrived(0))
-    play.tell(StepTold(uid(0, 1), phase))
+    play.tell(StepResult(uid(0, 1), phase))
     assert (play.wanted(Recreate), play.stands(0, 1)) == ([], MemberPhase.FAILED)
 
 
@@ -429,7 +431,7 @@ def test_member_with_reports_of_progress_is_waited_for() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 1)
     for _ in range(10):
-        play.tell(StepTold(uid(0), StepPhase.STOPPING, "ProcessExiting"), after=LIMITS.stop - 1)
+        play.tell(StepResult(uid(0), StepPhase.STOPPING, "ProcessExiting"), after=LIMITS.stop - 1)
     assert (play.stands(0), play.wanted(Recreate)) == (MemberPhase.STOPPING, [])
     play.tell(after=LIMITS.stop)
     (lost,) = play.wanted(Recreate)
@@ -441,8 +443,8 @@ def test_late_lost_connection_in_slow_stop_gets_reconnect_time() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 1)
     for _ in range(10):
-        play.tell(StepTold(uid(0), StepPhase.STOPPING, "DriverFreeing"), after=LIMITS.stop - 1)
-    play.tell(NodeTold(NodeName("node-0"), connected=False, lost=False))
+        play.tell(StepResult(uid(0), StepPhase.STOPPING, "DriverFreeing"), after=LIMITS.stop - 1)
+    play.tell(NodeChanged(NodeName("node-0"), connected=False, lost=False))
     play.tell(after=LIMITS.stop + LIMITS.reconnect - 1)
     assert play.stands(0) is MemberPhase.STOPPING
     play.tell(after=1.0)
@@ -454,7 +456,7 @@ def test_reports_of_progress_do_not_extend_wait_indefinitely() -> None:
     play.told(StepPhase.STOPPED, 1)
     begun = play.now
     while play.stands(0) is MemberPhase.STOPPING:
-        play.tell(StepTold(uid(0), StepPhase.STOPPING, "ProcessExiting"), after=3.0)
+        play.tell(StepResult(uid(0), StepPhase.STOPPING, "ProcessExiting"), after=3.0)
     assert LIMITS.slow <= play.now - begun < LIMITS.slow + 2 * 3.0
 
 
@@ -462,7 +464,7 @@ def test_repeated_report_is_no_progress() -> None:
     """Each Hello has a member's phase, even if it makes no progress."""
     play = Play(builders.gang(2))
     for _ in range(3):
-        play.tell(StepTold(uid(0), StepPhase.STOPPING), after=LIMITS.stop / 2)
+        play.tell(StepResult(uid(0), StepPhase.STOPPING), after=LIMITS.stop / 2)
     assert play.stands(0) is MemberPhase.LEAVING
 
 
@@ -476,13 +478,13 @@ def test_only_silence_counts(silences: list[int]) -> None:
         assert (play.stands(0) is MemberPhase.LEAVING) == (silence >= LIMITS.stop)
         if silence >= LIMITS.stop:
             return
-        play.tell(StepTold(uid(0), StepPhase.STOPPING, "DriverFreeing"))
+        play.tell(StepResult(uid(0), StepPhase.STOPPING, "DriverFreeing"))
 
 
 def test_lost_member_is_reported_with_its_last_step_and_what_was_left() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 1)
-    play.tell(StepTold(uid(0), StepPhase.STOPPING, "DriverFreeing", detail="12.0 GiB left"))
+    play.tell(StepResult(uid(0), StepPhase.STOPPING, "DriverFreeing", detail="12.0 GiB left"))
     play.tell(after=LIMITS.stop)
     (recreated,) = play.wanted(Recreate)
     assert "the last step that its agent reported is DriverFreeing (12.0 GiB left)" in recreated.message
@@ -493,7 +495,7 @@ def test_slow_start_with_progress_after_release_is_waited_for() -> None:
     play.told(StepPhase.STOPPED, 0, 1)
     play.told(StepPhase.RUNNING, 1)
     for _ in range(5):
-        play.tell(StepTold(uid(0), StepPhase.STOPPED, "Starting"), after=LIMITS.release - 1)
+        play.tell(StepResult(uid(0), StepPhase.STOPPED, "Starting"), after=LIMITS.release - 1)
     assert (play.stands(0), play.round.phase) == (MemberPhase.RELEASING, Phase.RELEASING)
     play.told(StepPhase.RUNNING, 0)
     assert play.round.phase is Phase.DONE
@@ -521,9 +523,9 @@ def test_deletion_is_repeated_until_observed() -> None:
 
 def test_members_of_lost_node_without_agent_are_recreated() -> None:
     play = Play(builders.gang(2))
-    play.tell(NodeTold(NodeName("node-0"), connected=True, lost=True))
+    play.tell(NodeChanged(NodeName("node-0"), connected=True, lost=True))
     assert play.wanted(Recreate) == []
-    play.tell(NodeTold(NodeName("node-0"), connected=False, lost=True))
+    play.tell(NodeChanged(NodeName("node-0"), connected=False, lost=True))
     assert [(each.pod.uid, each.force) for each in play.wanted(Recreate)] == [(uid(0), False)]
 
 
@@ -531,7 +533,7 @@ def test_pods_of_out_of_service_node_are_deleted_by_force() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.wanted(Recreate)
     play.told(StepPhase.STOPPED, 1)
-    play.tell(NodeTold(NodeName("node-0"), connected=False, lost=True, out_of_service=True))
+    play.tell(NodeChanged(NodeName("node-0"), connected=False, lost=True, out_of_service=True))
     assert [each.force for each in play.wanted(Recreate)] == [True]
     assert play.round.blocking == 0
     play.tell(after=LIMITS.hold_for_recreated)
@@ -545,7 +547,7 @@ def test_pod_deleted_by_another_client_is_awaited_not_deleted() -> None:
     play.tell(after=LIMITS.stop)
     assert (play.wanted(Recreate), play.round.phase) == ([], Phase.STOPPING)
     play.tell(PodGone(uid(0)), arrived(0))
-    play.tell(StepTold(uid(0, 1), StepPhase.STOPPED))
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
     assert play.round.phase is Phase.RELEASING
 
 
@@ -553,7 +555,7 @@ def test_replacement_may_come_before_predecessor_ends() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.told(StepPhase.STOPPED, 1)
     play.tell(arrived(0))
-    play.tell(StepTold(uid(0, 1), StepPhase.STOPPED))
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
     assert (play.round.phase, play.wanted(Release)) == (Phase.STOPPING, [])
     play.tell(PodGone(uid(0)))
     assert (play.round.phase, play.round.awaited) == (Phase.RELEASING, {})
@@ -573,7 +575,7 @@ def test_replacement_held_after_release_is_released_at_once() -> None:
     play.tell(PodGone(uid(0)), arrived(0))
     play.tell(after=LIMITS.hold_for_recreated)
     play.wanted(Release)
-    play.tell(StepTold(uid(0, 1), StepPhase.STOPPED))
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
     assert pods(play.wanted(Release)) == {uid(0, 1)}
 
 
@@ -585,7 +587,7 @@ def test_recreated_members_do_not_wait_for_one_another() -> None:
     assert play.round.blocking == 1
     play.tell(PodGone(uid(1)))
     assert play.round.blocking == 0
-    play.tell(arrived(1), seen(1, 1), StepTold(uid(0, 1), StepPhase.RUNNING))
+    play.tell(arrived(1), seen(1, 1), StepResult(uid(0, 1), StepPhase.RUNNING))
     assert play.round.phase is Phase.DONE
 
 
@@ -604,7 +606,7 @@ def test_replacement_without_order_runs_and_is_reported() -> None:
 def test_replacement_unknown_to_its_node_is_still_expected() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.tell(PodGone(uid(0)), arrived(0))
-    play.tell(StepTold(uid(0, 1), StepPhase.GONE))
+    play.tell(StepResult(uid(0, 1), StepPhase.GONE))
     assert play.stands(0, 1) is MemberPhase.JOINING
 
 
@@ -622,7 +624,7 @@ def test_member_leaving_after_release_is_still_replaced() -> None:
 def test_failed_member_is_held_until_others_are_released() -> None:
     play = Play([builders.member(0, owner=None), builders.member(1)], limits=Limits(stop=100.0))
     play.told(StepPhase.STOPPED, 0)
-    play.tell(FaultTold(uid(0), "Xid79", "gone", needs_recreation=True))
+    play.tell(FaultReported(uid(0), "Xid79", "gone", needs_recreation=True))
     assert (play.stands(0), play.round.phase) == (MemberPhase.FAILED, Phase.STOPPING)
     play.wanted(Stop)
     play.tell(after=LIMITS.hold / 3)
@@ -637,7 +639,7 @@ def test_failed_member_is_held_until_others_are_released() -> None:
 def test_fault_while_stopping_joins_round() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 1)
-    play.tell(FaultTold(uid(0), "Exit1", "exited"), FaultTold(uid(1), "Xid79", "gone", needs_recreation=True))
+    play.tell(FaultReported(uid(0), "Exit1", "exited"), FaultReported(uid(1), "Xid79", "gone", needs_recreation=True))
     assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(1), "Xid79")]
     assert play.round.again == ()
 
@@ -646,7 +648,7 @@ def test_fault_of_released_member_begins_another_round() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 0, 1)
     play.told(StepPhase.RUNNING, 0)
-    fault = FaultTold(uid(0), "Exit1", "exited again")
+    fault = FaultReported(uid(0), "Exit1", "exited again")
     play.tell(fault, after=0.5)
     assert (play.round.phase, play.advance.again) == (Phase.RELEASING, ())
     play.told(StepPhase.RUNNING, 1)
@@ -656,7 +658,7 @@ def test_fault_of_released_member_begins_another_round() -> None:
 def test_next_round_waits_briefly_for_last_answers() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 0, 1)
-    fault = FaultTold(uid(0), "Exit1", "exited again")
+    fault = FaultReported(uid(0), "Exit1", "exited again")
     play.tell(fault)
     play.tell(after=LIMITS.resend)
     assert play.advance.again == (fault,)
@@ -666,19 +668,19 @@ def test_next_round_waits_briefly_for_last_answers() -> None:
 def test_next_round_waits_for_reconnecting_agents_after_outage() -> None:
     """A new leader gets a fault from the first agent that reconnects; the others report their members' phases."""
     play = taken_over(2)
-    play.tell(StepTold(uid(0), StepPhase.RUNNING), NodeTold(builders.member(0).node, connected=True))
-    fault = FaultTold(uid(0), "Exit1", "exited", at=play.now)
+    play.tell(StepResult(uid(0), StepPhase.RUNNING), NodeChanged(builders.member(0).node, connected=True))
+    fault = FaultReported(uid(0), "Exit1", "exited", at=play.now)
     play.tell(fault)
     play.tell(after=LIMITS.redial - 1.0)
     assert play.round.phase is Phase.RELEASING
-    play.tell(StepTold(uid(1), StepPhase.RUNNING), NodeTold(builders.member(1).node, connected=True))
+    play.tell(StepResult(uid(1), StepPhase.RUNNING), NodeChanged(builders.member(1).node, connected=True))
     assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
 
 
 def test_next_round_does_not_wait_indefinitely_for_agents() -> None:
     play = taken_over(2)
-    play.tell(StepTold(uid(0), StepPhase.RUNNING), NodeTold(builders.member(0).node, connected=True))
-    play.tell(FaultTold(uid(0), "Exit1", "exited", at=play.now))
+    play.tell(StepResult(uid(0), StepPhase.RUNNING), NodeChanged(builders.member(0).node, connected=True))
+    play.tell(FaultReported(uid(0), "Exit1", "exited", at=play.now))
     play.tell(after=LIMITS.redial)
     assert (play.round.phase, play.stands(1)) == (Phase.DEGRADED, MemberPhase.FAILED)
 
@@ -687,7 +689,7 @@ def test_late_fault_from_before_stop_begins_nothing() -> None:
     play = Play(builders.gang(2))
     play.now += 1.0
     play.told(StepPhase.STOPPED, 0, 1)
-    play.tell(FaultTold(uid(1), "Exit1", "exited", at=NOW + 0.5))
+    play.tell(FaultReported(uid(1), "Exit1", "exited", at=NOW + 0.5))
     play.told(StepPhase.RUNNING, 0, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, ())
 
@@ -696,7 +698,7 @@ def test_late_device_fault_is_decided_after_round() -> None:
     play = Play(builders.gang(2))
     play.now += 1.0
     play.told(StepPhase.STOPPED, 0, 1)
-    fault = FaultTold(uid(1), "Xid79", "gone", needs_recreation=True, at=NOW + 0.5)
+    fault = FaultReported(uid(1), "Xid79", "gone", needs_recreation=True, at=NOW + 0.5)
     play.tell(fault)
     play.told(StepPhase.RUNNING, 0, 1)
     assert play.advance.again == (fault,)
@@ -705,7 +707,7 @@ def test_late_device_fault_is_decided_after_round() -> None:
 def test_faults_after_release_are_decided_in_order() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 0, 1)
-    first, second = FaultTold(uid(1), "Exit42", "exited"), FaultTold(uid(0), "Exit1", "exited")
+    first, second = FaultReported(uid(1), "Exit42", "exited"), FaultReported(uid(0), "Exit1", "exited")
     play.tell(first)
     play.tell(second)
     play.told(StepPhase.RUNNING, 0, 1)
@@ -716,7 +718,7 @@ def test_pending_member_that_fails_after_release_is_decided_afterwards() -> None
     play = Play([builders.member(0), builders.member(1), builders.member(2, phase=PodPhase.PENDING)])
     play.told(StepPhase.STOPPED, 0, 1)
     play.told(StepPhase.RUNNING, 0)
-    fault = FaultTold(uid(2), "Exit1", "exited", at=NOW + 1.0)
+    fault = FaultReported(uid(2), "Exit1", "exited", at=NOW + 1.0)
     play.tell(seen(2), fault, after=1.0)
     play.told(StepPhase.RUNNING, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
@@ -725,7 +727,7 @@ def test_pending_member_that_fails_after_release_is_decided_afterwards() -> None
 def test_member_that_came_after_release_is_known() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 0, 1)
-    fault = FaultTold(uid(2), "Exit1", "exited", at=NOW + 1.0)
+    fault = FaultReported(uid(2), "Exit1", "exited", at=NOW + 1.0)
     play.tell(seen(2), fault, after=1.0)
     play.told(StepPhase.RUNNING, 0, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
@@ -733,7 +735,7 @@ def test_member_that_came_after_release_is_known() -> None:
 
 def test_new_member_that_fails_while_stopping_is_decided_afterwards() -> None:
     play = Play(builders.gang(2))
-    fault = FaultTold(uid(2), "Exit1", "exited", at=NOW + 1.0)
+    fault = FaultReported(uid(2), "Exit1", "exited", at=NOW + 1.0)
     play.tell(seen(2, phase=PodPhase.FAILED), fault, after=1.0)
     assert play.round.phase is Phase.STOPPING
     play.told(StepPhase.STOPPED, 0, 1)
@@ -744,7 +746,7 @@ def test_new_member_that_fails_while_stopping_is_decided_afterwards() -> None:
 def test_fault_of_unknown_pod_from_before_round_is_dropped() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 0, 1)
-    play.tell(FaultTold(uid(0, 7), "Exit1", "exited", at=NOW - 1.0))
+    play.tell(FaultReported(uid(0, 7), "Exit1", "exited", at=NOW - 1.0))
     play.told(StepPhase.RUNNING, 0, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, ())
 
@@ -752,7 +754,7 @@ def test_fault_of_unknown_pod_from_before_round_is_dropped() -> None:
 @pytest.mark.parametrize("told_late", [False, True], ids=["at once", "after the release"])
 def test_member_that_fails_twice_is_decided_after_round(told_late: bool) -> None:
     play = one_cannot_be_started(2)
-    fault = FaultTold(uid(0), "Exit1", "what kubelet started exited", at=NOW + 1.0)
+    fault = FaultReported(uid(0), "Exit1", "what kubelet started exited", at=NOW + 1.0)
     play.now += 2.0
     if not told_late:
         play.tell(fault)
@@ -771,7 +773,7 @@ def test_unresponsive_member_that_then_fails_is_decided_afterwards() -> None:
     play.tell(after=LIMITS.hold_for_recreated)
     play.tell(after=LIMITS.release)
     assert (play.round.phase, play.stands(1)) == (Phase.RELEASING, MemberPhase.FAILED)
-    fault = FaultTold(uid(1), "Exit1", "exited", at=play.now)
+    fault = FaultReported(uid(1), "Exit1", "exited", at=play.now)
     play.tell(fault)
     assert play.advance.again == (fault,)
 
@@ -780,7 +782,7 @@ def test_completed_member_started_again_may_fail() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.COMPLETED, 0)
     play.told(StepPhase.STOPPED, 1)
-    fault = FaultTold(uid(0), "Exit1", "exited", at=NOW + 1.0)
+    fault = FaultReported(uid(0), "Exit1", "exited", at=NOW + 1.0)
     play.tell(fault, after=1.0)
     play.told(StepPhase.RUNNING, 1)
     assert play.advance.again == (fault,)
@@ -788,7 +790,7 @@ def test_completed_member_started_again_may_fail() -> None:
 
 def test_fault_of_leaving_pod_begins_nothing() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
-    play.tell(PodGone(uid(0)), FaultTold(uid(0), "Exit137", "killed", at=NOW))
+    play.tell(PodGone(uid(0)), FaultReported(uid(0), "Exit137", "killed", at=NOW))
     play.tell(seen(0, 1))
     play.told(StepPhase.STOPPED, 1)
     assert play.round.again == ()
@@ -796,7 +798,7 @@ def test_fault_of_leaving_pod_begins_nothing() -> None:
 
 def test_later_decided_fault_leaves_others_time_to_answer() -> None:
     play = one_cannot_be_started(3)
-    play.tell(FaultTold(uid(0), "Exit1", "what kubelet started exited", at=NOW))
+    play.tell(FaultReported(uid(0), "Exit1", "what kubelet started exited", at=NOW))
     play.now += LIMITS.after_fault
     play.told(StepPhase.STOPPED, 1, 2)
     assert play.round.phase is Phase.RELEASING
@@ -810,8 +812,8 @@ def test_self_released_member_that_fails_is_decided_after_round() -> None:
     play = Play(builders.gang(2))
     play.now += 5.0
     play.told(StepPhase.STOPPED, 0, 1)
-    fault = FaultTold(uid(0), "Exit1", "exited", at=NOW + 4.0)
-    play.tell(StepTold(uid(0), StepPhase.SELF_RELEASED, "HoldTimeout"), fault)
+    fault = FaultReported(uid(0), "Exit1", "exited", at=NOW + 4.0)
+    play.tell(StepResult(uid(0), StepPhase.SELF_RELEASED, "HoldTimeout"), fault)
     play.told(StepPhase.RUNNING, 1)
     assert play.advance.again == (fault,)
 
@@ -859,12 +861,12 @@ def test_member_not_running_after_release_leaves_gang_degraded() -> None:
 def test_a_released_member_whose_agent_restarts_gets_its_time_from_the_new_connection() -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 0, 1)
-    play.tell(NodeTold(NodeName("node-1"), connected=False))
+    play.tell(NodeChanged(NodeName("node-1"), connected=False))
     play.told(StepPhase.RUNNING, 0)
     play.tell(after=LIMITS.release + LIMITS.reconnect - 1.0)
     assert not play.round.phase.is_final
     play.wanted(Release)
-    play.tell(NodeTold(NodeName("node-1"), connected=True))
+    play.tell(NodeChanged(NodeName("node-1"), connected=True))
     assert pods(play.wanted(Release)) == {uid(1)}
     play.tell(after=LIMITS.release - 1.0)
     assert not play.round.phase.is_final
@@ -876,10 +878,10 @@ def test_a_released_member_whose_agent_restarts_gets_its_time_from_the_new_conne
 def test_a_released_member_whose_agent_stays_silent_fails_in_the_end(comes_back: bool) -> None:
     play = Play(builders.gang(2))
     play.told(StepPhase.STOPPED, 0, 1)
-    play.tell(NodeTold(NodeName("node-1"), connected=False))
+    play.tell(NodeChanged(NodeName("node-1"), connected=False))
     play.told(StepPhase.RUNNING, 0)
     if comes_back:
-        play.tell(NodeTold(NodeName("node-1"), connected=True), after=LIMITS.reconnect)
+        play.tell(NodeChanged(NodeName("node-1"), connected=True), after=LIMITS.reconnect)
     play.tell(after=LIMITS.release + (0.0 if comes_back else LIMITS.reconnect))
     assert play.round.phase is Phase.DEGRADED
     assert [each.reason for each in outcome.failures(play.round)] == ["NoAnswer"]
@@ -958,7 +960,7 @@ def test_rolling_round_recreates_member_and_awaits_replacement() -> None:
 
 def resumed(
     members: Iterable[Member],
-    *told: StepTold,
+    *told: StepResult,
     decision: Decision = IN_PLACE,
     cause: Cause | None = None,
     **changes: Any,
@@ -973,7 +975,7 @@ def resumed(
     )
     kept = status.parse(status.render(begun.round), created_at=NOW)
     nodes = builders.nodes(2)
-    return machine.resume(REF, kept=kept, members=members, nodes=nodes, told=told, now=NOW + 5.0, **changes)
+    return machine.resume(REF, kept=kept, members=members, nodes=nodes, results=told, now=NOW + 5.0, **changes)
 
 
 def taken_over(size: int) -> Play:
@@ -985,10 +987,10 @@ def taken_over(size: int) -> Play:
 
 
 def test_new_leader_resumes_from_agents_results() -> None:
-    advance = resumed(builders.gang(2), StepTold(uid(0), StepPhase.STOPPED))
+    advance = resumed(builders.gang(2), StepResult(uid(0), StepPhase.STOPPED))
     assert (advance.round.phase, advance.round.started_at) == (Phase.STOPPING, NOW)
-    assert advance.round.members[uid(0)].stand is MemberPhase.STOPPED
-    after = machine.advance(advance.round, [StepTold(uid(1), StepPhase.STOPPED)], now=NOW + 5.0)
+    assert advance.round.members[uid(0)].phase is MemberPhase.STOPPED
+    after = machine.advance(advance.round, [StepResult(uid(1), StepPhase.STOPPED)], now=NOW + 5.0)
     assert pods(each for each in after.effects if isinstance(each, Release)) == {uid(0), uid(1)}
 
 
@@ -1001,14 +1003,14 @@ def test_new_leader_takes_a_pod_of_another_name_for_the_one_that_was_to_be_repla
 
 
 def test_fault_between_release_and_new_leader_is_decided_afterwards() -> None:
-    advance = resumed(builders.gang(2), StepTold(uid(0), StepPhase.RUNNING))
-    fault = FaultTold(uid(0), "Exit1", "exited", at=NOW + 4.0)
-    after = machine.advance(advance.round, [fault, StepTold(uid(1), StepPhase.RUNNING)], now=NOW + 6.0)
+    advance = resumed(builders.gang(2), StepResult(uid(0), StepPhase.RUNNING))
+    fault = FaultReported(uid(0), "Exit1", "exited", at=NOW + 4.0)
+    after = machine.advance(advance.round, [fault, StepResult(uid(1), StepPhase.RUNNING)], now=NOW + 6.0)
     assert (after.round.phase, after.again) == (Phase.DONE, (fault,))
 
 
 def test_released_member_proves_that_all_were_stopped() -> None:
-    advance = resumed(builders.gang(2), StepTold(uid(0), StepPhase.RUNNING))
+    advance = resumed(builders.gang(2), StepResult(uid(0), StepPhase.RUNNING))
     assert advance.round.phase is Phase.RELEASING
     assert pods(each for each in advance.effects if isinstance(each, Release)) == {uid(1)}
 
@@ -1024,20 +1026,20 @@ def test_pods_newer_than_round_are_held_without_second_deletion() -> None:
 
 
 def test_slot_with_deleted_pod_is_still_awaited() -> None:
-    advance = resumed([builders.member(1)], StepTold(uid(1), StepPhase.STOPPED), decision=RECREATE_0)
+    advance = resumed([builders.member(1)], StepResult(uid(1), StepPhase.STOPPED), decision=RECREATE_0)
     assert (advance.round.phase, list(advance.round.awaited)) == (Phase.STOPPING, ["train/0"])
 
 
 def test_ending_pod_with_replacement_still_blocks() -> None:
     everyone = [builders.member(0, deleting=True), builders.member(0, generation=5), builders.member(1)]
-    advance = resumed(everyone, StepTold(uid(1), StepPhase.STOPPED), StepTold(uid(0, 5), StepPhase.STOPPED))
+    advance = resumed(everyone, StepResult(uid(1), StepPhase.STOPPED), StepResult(uid(0, 5), StepPhase.STOPPED))
     assert (advance.round.phase, advance.round.blocking) == (Phase.STOPPING, 1)
 
 
 def test_new_leader_deletes_no_second_pod_of_slot() -> None:
     advance = resumed([builders.member(0, deleting=True), builders.member(1)])
     after = machine.advance(advance.round, [PodGone(uid(0)), arrived(0)], now=NOW + 6.0)
-    fault = FaultTold(uid(0, 1), "Xid79", "gone", needs_recreation=True)
+    fault = FaultReported(uid(0, 1), "Xid79", "gone", needs_recreation=True)
     after = machine.advance(after.round, [fault], now=NOW + 7.0)
     assert [each for each in after.effects if isinstance(each, Recreate)] == []
     assert advance.round.replaced == {"train/0"}
@@ -1045,11 +1047,11 @@ def test_new_leader_deletes_no_second_pod_of_slot() -> None:
 
 def test_new_leader_detects_lost_nodes_itself() -> None:
     advance = resumed(builders.gang(2), decision=IN_PLACE)
-    assert advance.round.members[uid(0)].stand is MemberPhase.STOPPING
+    assert advance.round.members[uid(0)].phase is MemberPhase.STOPPING
     nodes = {**builders.nodes(2), NodeName("node-0"): NodeView(NodeName("node-0"), ready=None)}
     kept = status.parse(status.render(advance.round), created_at=NOW)
     advance = machine.resume(REF, kept=kept, members=builders.gang(2), nodes=nodes, now=NOW)
-    assert advance.round.members[uid(0)].stand is MemberPhase.LEAVING
+    assert advance.round.members[uid(0)].phase is MemberPhase.LEAVING
 
 
 @pytest.mark.parametrize("ready", [True, None])
@@ -1059,8 +1061,8 @@ def test_member_that_moves_has_the_reason_of_its_node(ready: bool | None) -> Non
     kept = status.parse(status.render(resumed(builders.gang(2), decision=RECREATE_0).round), created_at=NOW)
     advance = machine.resume(REF, kept=kept, members=builders.gang(2), nodes=nodes, now=NOW)
     moved = advance.round.members[uid(0)]
-    assert (moved.stand, moved.reason) == (MemberPhase.LEAVING, "MaintenancePlanned" if ready else "NodeLost")
-    assert advance.round.members[uid(1)].stand is not MemberPhase.LEAVING
+    assert (moved.phase, moved.reason) == (MemberPhase.LEAVING, "MaintenancePlanned" if ready else "NodeLost")
+    assert advance.round.members[uid(1)].phase is not MemberPhase.LEAVING
 
 
 def test_leader_with_slow_clock_still_counts_forward() -> None:

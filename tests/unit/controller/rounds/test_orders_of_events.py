@@ -4,16 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.common.coordination import StepPhase
-from kubemend.controller.model.rounds import RoundEvent, StepTold
+from kubemend.controller.model.rounds import RoundEvent, StepResult
 from kubemend.controller.rounds import outcome, round_builder
 from kubemend.controller.rounds.states import MemberPhase, Phase
 from tests.unit.controller import builders
 from tests.unit.controller.rounds.test_machine import Play, uid
 
 SIZE = 4
-STOPPED: list[RoundEvent] = [StepTold(uid(index), StepPhase.STOPPED) for index in range(SIZE)]
-DEAD: list[RoundEvent] = [StepTold(uid(index), StepPhase.STOPPED, "NotStarted") for index in range(SIZE)]
-RUNNING: list[RoundEvent] = [StepTold(uid(index), StepPhase.RUNNING) for index in range(SIZE)]
+STOPPED: list[RoundEvent] = [StepResult(uid(index), StepPhase.STOPPED) for index in range(SIZE)]
+DEAD: list[RoundEvent] = [StepResult(uid(index), StepPhase.STOPPED, "NotStarted") for index in range(SIZE)]
+RUNNING: list[RoundEvent] = [StepResult(uid(index), StepPhase.RUNNING) for index in range(SIZE)]
 
 
 @given(
@@ -39,7 +39,7 @@ def test_any_order_of_events_has_same_end(
             for event in batch:
                 play.tell(event)
     assert play.round.phase is Phase.DONE
-    assert {one.stand for one in outcome.current(play.round)} == {MemberPhase.RUNNING}
+    assert {one.phase for one in outcome.current(play.round)} == {MemberPhase.RUNNING}
 
 
 def test_final_phases_have_no_transitions() -> None:
@@ -48,21 +48,21 @@ def test_final_phases_have_no_transitions() -> None:
         phase for phase in Phase if phase.is_final
     }
     assert round_builder.MEMBER_TRANSITIONS.keys() == set(MemberPhase)
-    ends = {stand for stand, after in round_builder.MEMBER_TRANSITIONS.items() if not after}
+    ends = {phase for phase, after in round_builder.MEMBER_TRANSITIONS.items() if not after}
     assert ends == {MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED}
 
 
 def test_phases_never_repeat() -> None:
     """From each phase the final ones can be reached, and no phase can be entered again."""
-    for stand in MemberPhase:
+    for phase in MemberPhase:
         reached: set[MemberPhase] = set()
-        waiting = [stand]
+        waiting = [phase]
         while waiting:
             for after in round_builder.MEMBER_TRANSITIONS[waiting.pop()] - reached:
                 reached.add(after)
                 waiting.append(after)
-        assert stand not in reached
+        assert phase not in reached
         assert (
-            not round_builder.MEMBER_TRANSITIONS[stand]
+            not round_builder.MEMBER_TRANSITIONS[phase]
             or {MemberPhase.COMPLETED, MemberPhase.GONE, MemberPhase.FAILED} <= reached
         )

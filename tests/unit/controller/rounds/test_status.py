@@ -13,7 +13,7 @@ from kubemend.common.coordination import FaultKind, StepPhase
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.model.faults import Cause, Fault, Request
 from kubemend.controller.model.members import PodPhase
-from kubemend.controller.model.rounds import MemberSeen, PodGone, RoundEvent, StepTold
+from kubemend.controller.model.rounds import MemberSeen, PodGone, RoundEvent, StepResult
 from kubemend.controller.rounds import machine, status
 from kubemend.controller.rounds.states import Limits, Phase, Round
 from tests.unit.controller import builders
@@ -35,12 +35,12 @@ def begun(size: int = 2, *, cause: Cause | None = None, decision: Decision = IN_
 
 
 def told(state: Round, phase: StepPhase, indexes: range, *, at: float, **more: Any) -> Round:
-    return machine.advance(state, [StepTold(uid(index), phase, **more) for index in indexes], now=NOW + at).round
+    return machine.advance(state, [StepResult(uid(index), phase, **more) for index in indexes], now=NOW + at).round
 
 
 def done(size: int) -> Round:
     state = told(begun(size), StepPhase.STOPPED, range(size - 1), at=0.05)
-    state = told(state, StepPhase.STOPPED, range(size - 1, size), at=0.08, seconds={"stop": 0.02}, slipped=0.004)
+    state = told(state, StepPhase.STOPPED, range(size - 1, size), at=0.08, seconds={"stop": 0.02}, unheld_seconds=0.004)
     return told(state, StepPhase.RUNNING, range(size), at=0.1)
 
 
@@ -103,9 +103,9 @@ def test_wait_for_recreated_members_begins_at_the_last_death() -> None:
     steps: tuple[tuple[float, RoundEvent], ...] = (
         (0.5, PodGone(uid(1))),
         (1.0, MemberSeen(builders.member(1, generation=1, phase=PodPhase.PENDING))),
-        (2.0, StepTold(uid(1, 1), StepPhase.STOPPED)),
-        (2.5, StepTold(uid(0), StepPhase.RUNNING)),
-        (2.5, StepTold(uid(1, 1), StepPhase.RUNNING)),
+        (2.0, StepResult(uid(1, 1), StepPhase.STOPPED)),
+        (2.5, StepResult(uid(0), StepPhase.RUNNING)),
+        (2.5, StepResult(uid(1, 1), StepPhase.RUNNING)),
     )
     for at, event in steps:
         state = machine.advance(state, [event], now=NOW + at).round
@@ -117,8 +117,8 @@ def test_wait_for_recreated_members_begins_at_the_last_death() -> None:
 
 def test_worst_unheld_member_is_named() -> None:
     state = begun(3)
-    for index, slipped in enumerate((0.0, 0.002, 0.115)):
-        state = told(state, StepPhase.STOPPED, range(index, index + 1), at=0.1, slipped=slipped)
+    for index, unheld_seconds in enumerate((0.0, 0.002, 0.115)):
+        state = told(state, StepPhase.STOPPED, range(index, index + 1), at=0.1, unheld_seconds=unheld_seconds)
     state = told(state, StepPhase.RUNNING, range(3), at=0.2)
     (held,) = [each for each in status.render(state)["conditions"] if each["type"] == "HeldTogether"]
     assert (held["status"], held["reason"]) == ("False", "HeldAfterMilliseconds")

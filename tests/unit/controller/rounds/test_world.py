@@ -134,7 +134,7 @@ def test_no_fault_of_a_round_is_dropped() -> None:
         MemberPhase.RELEASING,
         MemberPhase.RUNNING,
     ):  # None: the round did not know the pod
-        assert decided_next[stood] > 5, f"these schedules show too few faults of pods that stand {stood}"
+        assert decided_next[stood] > 5, f"these schedules show too few faults of pods that phase {stood}"
 
 
 def calm(seed: int, *, lossy: bool) -> World:

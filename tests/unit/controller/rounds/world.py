@@ -19,16 +19,16 @@ from kubemend.controller.model.rounds import (
     Abort,
     Cancelled,
     Effect,
-    FaultTold,
+    FaultReported,
     MemberSeen,
-    NodeTold,
+    NodeChanged,
     PodGone,
     Record,
     Recreate,
     Release,
     RoundEvent,
     RoundRef,
-    StepTold,
+    StepResult,
     Stop,
 )
 from kubemend.controller.rounds import machine, outcome, status
@@ -58,7 +58,7 @@ class Known:
     heard_at: float
     phase: StepPhase = StepPhase.STOPPING
     reason: str = ""
-    slipped: float = 0.0
+    unheld_seconds: float = 0.0
     released: bool = False
 
 
@@ -70,7 +70,7 @@ class Answered:
     replica does not know that another one has released the pod.
     """
 
-    fault: FaultTold
+    fault: FaultReported
     stood: MemberPhase | None
     unheard: bool
 
@@ -92,7 +92,7 @@ class Pod:
     known: Known | None = None
     ran_unheld: str = ""
     ended_at: float = 0.0
-    told: dict[FaultTold, bool] = field(default_factory=dict)
+    told: dict[FaultReported, bool] = field(default_factory=dict)
 
     @property
     def uid(self) -> PodUid:
@@ -177,7 +177,7 @@ class World:
             kept=kept,
             members=[pod.member for pod in self.pods.values()],
             nodes=self.views(),
-            told=[event for event in told if isinstance(event, StepTold)],
+            results=[event for event in told if isinstance(event, StepResult)],
             limits=LIMITS,
             max_unavailable=self.rolling,
             now=self.now,
@@ -191,22 +191,22 @@ class World:
             if self.outcome is None:
                 self._hear(events)
                 for event in events:
-                    if isinstance(event, FaultTold):
+                    if isinstance(event, FaultReported):
                         self._answer(event)
             self._perform(machine.advance(self.hub, events, now=self.now))
 
     def _hear(self, events: Iterable[RoundEvent]) -> None:
         """Note the members known to have been released by their agents."""
-        told = [event for event in events if isinstance(event, StepTold) and event.phase is StepPhase.SELF_RELEASED]
+        told = [event for event in events if isinstance(event, StepResult) and event.phase is StepPhase.SELF_RELEASED]
         self.heard |= {event.pod for event in told}
 
-    def _answer(self, fault: FaultTold) -> None:
+    def _answer(self, fault: FaultReported) -> None:
         """Deliver the answer that a fault belongs to the round to its agent."""
         assert self.hub is not None
         pod, one = self.pods.get(fault.pod), self.hub.members.get(fault.pod)
         unheard = pod is not None and pod.known is not None and pod.known.phase is StepPhase.RUNNING
-        unheard &= one is not None and one.stand in BEFORE_RELEASE
-        self.answered.append(Answered(fault, one.stand if one is not None else None, unheard))
+        unheard &= one is not None and one.phase in BEFORE_RELEASE
+        self.answered.append(Answered(fault, one.phase if one is not None else None, unheard))
         if pod is not None and fault in pod.told:
             pod.told[fault] = True
 
@@ -272,7 +272,7 @@ class World:
         for uid in sorted(effect.pods):
             pod = self.pods.get(uid)
             if pod is None:
-                self._say(StepTold(uid, StepPhase.GONE))
+                self._say(StepResult(uid, StepPhase.GONE))
             elif isinstance(effect, Stop):
                 self._stop(pod, effect.pods[uid])
             elif isinstance(effect, Release):
@@ -294,7 +294,7 @@ class World:
             if pod.refuses[0] in (StepPhase.FAILED, StepPhase.COMPLETED):
                 pod.old_runs, pod.ended_at = False, self.now
         elif order is OrderKind.HOLD and pod.new is New.RUNS:
-            pod.new, pod.known.phase, pod.known.slipped = New.HELD, StepPhase.STOPPED, 0.5
+            pod.new, pod.known.phase, pod.known.unheld_seconds = New.HELD, StepPhase.STOPPED, 0.5
         self._tell_of(pod)
 
     def _release(self, pod: Pod) -> None:
@@ -354,9 +354,9 @@ class World:
         if known is None or not self._agent_of(pod):
             return
         if known.phase is StepPhase.STOPPING:
-            self._say(StepTold(pod.uid, StepPhase.STOPPING, "ProcessExiting"))
+            self._say(StepResult(pod.uid, StepPhase.STOPPING, "ProcessExiting"))
         elif known.phase is StepPhase.RUNNING:  # the result was on its way when it began to run
-            self._say(StepTold(pod.uid, StepPhase.STOPPED, "Starting"))
+            self._say(StepResult(pod.uid, StepPhase.STOPPED, "Starting"))
 
     def look_at_holds(self) -> None:
         for pod in self.pods.values():
@@ -373,8 +373,8 @@ class World:
             self._say(self._standing(pod, known))
 
     @staticmethod
-    def _standing(pod: Pod, known: Known) -> StepTold:
-        return StepTold(pod.uid, known.phase, known.reason, "", {"stop": 0.02}, known.slipped)
+    def _standing(pod: Pod, known: Known) -> StepResult:
+        return StepResult(pod.uid, known.phase, known.reason, "", {"stop": 0.02}, known.unheld_seconds)
 
     def _say(self, told: RoundEvent) -> None:
         if self.hub is not None:
@@ -416,8 +416,8 @@ class World:
     def views(self) -> dict[NodeName, NodeView]:
         return {node.name: NodeView(node.name, node.ready, node.dead) for node in self.nodes.values()}
 
-    def _node_told(self, node: Node) -> NodeTold:
-        return NodeTold(
+    def _node_told(self, node: Node) -> NodeChanged:
+        return NodeChanged(
             node.name, connected=node.agent and not node.dead, lost=not node.ready, out_of_service=node.dead
         )
 
@@ -530,7 +530,7 @@ class World:
         if not self._agent_of(pod) or not (pod.old_runs or pod.new is not New.NONE):
             return
         self.faulty.add(pod.uid)
-        fault = FaultTold(pod.uid, "Xid79", "fallen off the bus", self.rolls.random() < 0.3, self.now)
+        fault = FaultReported(pod.uid, "Xid79", "fallen off the bus", self.rolls.random() < 0.3, self.now)
         pod.told[fault] = False
         self._say(fault)
 
@@ -559,7 +559,7 @@ class World:
             assert pod.ran_unheld, f"{pod.uid} runs while an old one lives"
             self.excused.add(pod.uid)
 
-    def dropped(self) -> list[FaultTold]:
+    def dropped(self) -> list[FaultReported]:
         """Return the faults that the round has taken, but neither handled nor passed on to the next decision.
 
         None if it failed before any release: its record has the reason.
@@ -593,7 +593,7 @@ def check(state: Round) -> None:
     """Check the machine's own counts."""
     counted = dict.fromkeys(state.tally, 0)
     for one in state.members.values():
-        counted[one.stand] = counted.get(one.stand, 0) + 1
+        counted[one.phase] = counted.get(one.phase, 0) + 1
     assert counted == dict(state.tally)
     assert state.blocking == sum(one.blocks for one in state.members.values())
     assert state.phase is not Phase.RELEASING or not state.blocking

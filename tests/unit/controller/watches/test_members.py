@@ -20,7 +20,7 @@ from tests.unit.reporters.running import started
 LABELS = (gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_INDEX, gangs.LWS_GROUP)
 
 
-class Bench:
+class Env:
     """Watched members, the recorded changes, and a client of the same server."""
 
     def __init__(self, tenant: Tenant, api: client.KubeClient) -> None:
@@ -45,9 +45,9 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+async def env(tenant: Tenant) -> AsyncIterator[Env]:
     async with tenant.client() as api:
-        found = Bench(tenant, api)
+        found = Env(tenant, api)
         task = asyncio.create_task(found.members.run())
         await found.members.wait_synced()
         yield found
@@ -56,31 +56,31 @@ async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
             await task
 
 
-async def test_vanished_pod_is_not_gone_before_server_confirms(bench: Bench) -> None:
-    await bench.create("a")
-    appeared = await bench.change(MemberChangeKind.APPEARED)
-    bench.server.fail_next(10, status=503, method="GET", path="/pods/a")
-    await bench.api.patch(f"{bench.pods}/a", {"metadata": {"labels": {gangs.GANG: None}}})
-    left = await bench.change(MemberChangeKind.LEFT)
+async def test_vanished_pod_is_not_gone_before_server_confirms(env: Env) -> None:
+    await env.create("a")
+    appeared = await env.change(MemberChangeKind.APPEARED)
+    env.server.fail_next(10, status=503, method="GET", path="/pods/a")
+    await env.api.patch(f"{env.pods}/a", {"metadata": {"labels": {gangs.GANG: None}}})
+    left = await env.change(MemberChangeKind.LEFT)
     assert left.member.pod == appeared.member.pod
-    assert bench.server.hits == 10
-    assert bench.members.by_uid(left.member.pod.uid) is None
-    assert bench.members.of_gang(GangKey(bench.namespace, "Gang", "mine")) == {}
+    assert env.server.hits == 10
+    assert env.members.by_uid(left.member.pod.uid) is None
+    assert env.members.of_gang(GangKey(env.namespace, "Gang", "mine")) == {}
 
 
-async def test_deleting_pod_with_changed_labels_is_not_gone(bench: Bench) -> None:
-    await bench.create("a")
-    await bench.change(MemberChangeKind.APPEARED)
-    await bench.api.delete(f"{bench.pods}/a", options={"gracePeriodSeconds": 600})
-    assert (await bench.change(MemberChangeKind.CHANGED)).member.deleting
-    await bench.api.patch(f"{bench.pods}/a", {"metadata": {"labels": {gangs.GANG: None}}})
+async def test_deleting_pod_with_changed_labels_is_not_gone(env: Env) -> None:
+    await env.create("a")
+    await env.change(MemberChangeKind.APPEARED)
+    await env.api.delete(f"{env.pods}/a", options={"gracePeriodSeconds": 600})
+    assert (await env.change(MemberChangeKind.CHANGED)).member.deleting
+    await env.api.patch(f"{env.pods}/a", {"metadata": {"labels": {gangs.GANG: None}}})
     async with asyncio.timeout(60):
-        assert (await bench.changes.get()).kind is MemberChangeKind.LEFT
+        assert (await env.changes.get()).kind is MemberChangeKind.LEFT
 
 
-async def test_all_watches_are_one_component(bench: Bench) -> None:
-    assert bench.reports[-1].state is ComponentState.READY
-    assert {report.state for report in bench.reports[:-1]} <= {ComponentState.STARTING}
+async def test_all_watches_are_one_component(env: Env) -> None:
+    assert env.reports[-1].state is ComponentState.READY
+    assert {report.state for report in env.reports[:-1]} <= {ComponentState.STARTING}
 
 
 async def test_each_gang_pod_is_in_exactly_one_watch(tenant: Tenant) -> None:

@@ -21,13 +21,13 @@ SECONDS: Final = 120.0
 ROOT: Final = pages.ROOT
 
 ELSEWHERE: Final[Mapping[str, str]] = {
-    "docker": "tests/unit/docs/test_install_commands.py",
-    "kind": "tests/unit/docs/test_install_commands.py",
+    "docker": "tests/commands/docs/test_install_commands.py",
+    "kind": "tests/commands/docs/test_install_commands.py",
     "kill": "tests/docs/test_first_fault.py",
     "kubectl": "tests/unit/docs/test_kubectl_commands.py",
-    "kubemend": "tests/unit/docs/test_kubemend_commands.py",
+    "kubemend": "tests/commands/docs/test_kubemend_commands.py",
     "promtool": "tests/unit/monitoring/test_promtool.py",
-    "sed": "tests/unit/docs/test_install_commands.py",
+    "sed": "tests/commands/docs/test_install_commands.py",
 }
 """Programs, and the module that tries their commands."""
 

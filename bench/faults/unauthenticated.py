@@ -74,13 +74,13 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
 async def _keeps_bounds(controller: Controller, scale: Scale, told: Told, *, silent: bool = False) -> None:
     """Check the hub's connection metrics: connections of one address were cut, and the total is bounded."""
     caps = Caps()
-    awaited = {"Crowded"} if scale.strangers > 2 * caps.strangers_of_address else set()
+    awaited = {"Crowded"} if scale.strangers > 2 * caps.unauthenticated_of_address else set()
     if silent:
         awaited.add("Silent")  # none has been silent for 10 s before
     found = await _counted(controller, awaited=awaited)
     told.measures("sent_away", {name[len(_REFUSED) : -1]: int(n) for name, n in found.items() if _REFUSED in name})
     told.measures("connections", int(found[_CONNECTIONS]))
-    most = caps.strangers + 2  # and the agent's, which may have a second one for a moment
+    most = caps.unauthenticated + 2  # and the agent's, which may have a second one for a moment
     told.keeps(Kind.OTHERS, f"{found[_CONNECTIONS]:.0f} connections at a time", holds=found[_CONNECTIONS] <= most)
 
 

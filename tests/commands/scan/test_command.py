@@ -15,8 +15,8 @@ from hack.fakenvml.layout import Driver, Fault, Group
 from kubemend.agent import cli
 from kubemend.agent.control import client
 from kubemend.agent.control import devices as control_devices
+from tests.commands.scan.conftest import Machine
 from tests.fakes.sysfs_tree import DOWN, FakePort
-from tests.unit.scan.conftest import Machine
 
 HEALTHY, DEGRADED, UNHEALTHY, UNKNOWN = 0, 1, 2, 3
 ERROR_UNKNOWN = 999  # NVML_ERROR_UNKNOWN

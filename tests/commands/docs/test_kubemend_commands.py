@@ -18,6 +18,7 @@ from kubemend import cli
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import FindingKind
+from tests.commands.scan.conftest import Machine
 from tests.unit.app.test_control import swap
 from tests.unit.app.test_device_routes import Counter
 from tests.unit.cli import builders
@@ -25,7 +26,6 @@ from tests.unit.cli.conftest import Cluster
 from tests.unit.devices.operators_rig import GPU
 from tests.unit.docs import pages
 from tests.unit.docs.commands import Command
-from tests.unit.scan.conftest import Machine
 from tests.unit.test_cli import doctor
 
 SECONDS: Final = 120.0
@@ -106,7 +106,7 @@ def test_each_subcommand_is_run_by_a_test_of_this_module() -> None:
         "agent",
         "controller",
         "completion",
-    }  # tests/scenarios, and tests/unit/cli/test_completion, run them
+    }  # tests/scenarios, and tests/commands/cli/test_completion, run them
     assert {each.words[1] for each in TYPED.values()} == run | only_understood
 
 

@@ -1,0 +1,1 @@
+"""Start the programs: what they load, print and install."""

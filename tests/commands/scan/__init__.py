@@ -1,0 +1,1 @@
+"""Run `kubemend scan` on a machine of stand-ins."""
