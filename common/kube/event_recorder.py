@@ -158,6 +158,8 @@ class EventRecorder:
         while len(self._counted) >= self._waiting:
             self._counted.popitem(last=False)
         self._counted[entry.key] = _Counted(count, self._clock() + self._spacing, unrecorded=entry.unrecorded)
+        if entry.unrecorded and entry.at >= at + self._spacing:  # it came during a slow write, and needs one of its own
+            await self._write(entry)
 
     async def _count(self, entry: _Entry, *, at: float, unrecorded: int) -> int:
         """Write the number of occurrences so far, and return it."""

@@ -1,7 +1,9 @@
 """Events are recorded in order, each once, while they are recent, and none blocks the others for long."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -9,6 +11,7 @@ from structlog.testing import capture_logs
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.kube import client, event_recorder, paths, timestamps
+from kubemend.common.kube.transport import Json
 from tests import eventually
 from tests.control_plane import Tenant
 from tests.unit.reporters.running import connected, started
@@ -164,6 +167,40 @@ async def test_a_successor_goes_on_counting_and_a_lost_answer_counts_once(tenant
             env.now += 61.0
             env.record("a", may_repeat=True)
             await env.until_count("a", 2)
+
+
+class SlowApi:
+    """An API server that answers a creation when it ``may_answer``."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.counts: asyncio.Queue[int] = asyncio.Queue()
+
+    async def create(self, path: str, body: Json) -> Json:
+        await self.counts.put(1)
+        await self.may_answer.wait()
+        return body
+
+    async def patch(self, path: str, change: Json, *, content_type: client.Patch) -> Json:
+        await self.counts.put(change["count"])
+        return change
+
+
+@pytest.mark.parametrize(("later", "count"), [(59.0, 3), (60.0, 2)])
+async def test_recurrence_during_a_slow_write_waits_for_no_other(later: float, count: int) -> None:
+    """One that comes a minute after the first is written by itself; an earlier one with the next."""
+    api, now = SlowApi(), 1000.0
+    recorder = event_recorder.EventRecorder(api=cast("client.KubeClient", api), clock=lambda: now)
+    body = {"apiVersion": "v1", "metadata": {"name": "a"}, "reason": "Failed", "count": 1}
+    async with asyncio.timeout(30), started(recorder):
+        recorder.record("/events", body, at=now, may_repeat=True)
+        assert await api.counts.get() == 1
+        recorder.record("/events", body, at=now + later, may_repeat=True)
+        api.may_answer.set()
+        await eventually.true(lambda: later < 60.0 or api.counts.qsize() == 1)
+        now += 120.0
+        recorder.record("/events", body, at=now, may_repeat=True)
+        assert await api.counts.get() == count
 
 
 async def test_expired_event_is_recorded_again(tenant: Tenant) -> None:
