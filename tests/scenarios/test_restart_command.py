@@ -222,9 +222,9 @@ async def test_request_without_a_runtime_is_held_with_a_reason(
         )
         at_once = await commands.restart("held", "--no-wait")
         assert at_once.returncode == 0, at_once
-        assert "hold: RuntimeUnavailable: " in at_once.stdout
+        assert "postpone: RuntimeUnavailable: " in at_once.stdout
         assert str(link) in at_once.stdout
-        async with commands.following("waiting", "held", until="hold: RuntimeUnavailable: ") as child:
+        async with commands.following("waiting", "held", until="postpone: RuntimeUnavailable: ") as child:
             link.symlink_to(dev.layout.containerd_socket)
             assert await child.wait(timeout=SECONDS) == 0
         await training.restarted(observer, "held", before)

@@ -15,7 +15,7 @@ from kubemend.agent.restart.verification import Check, CheckState
 from tests.unit.restart import builders
 
 ACT = Decision(Verb.ACT, Reason.ADMITTED, strategy=Strategy.SWAP)
-HOLD = Decision(Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, "no socket")
+POSTPONED = Decision(Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, "no socket")
 REFUSE = Decision(Verb.REFUSE, Reason.POD_DELETING, "the pod is being deleted")
 STOP = Step(StepKind.STOP, StepReason.OLD_RUNS, ContainerId("c"))
 WAIT = Step(StepKind.WAIT, StepReason.INIT_RUNS, ContainerId("i"))
@@ -37,7 +37,7 @@ LINES = [
         Decided(Decision(Verb.ACT, Reason.ADMITTED, "not swap: hidden", strategy=Strategy.RESET, grace_seconds=10.0)),
         "decided   act: Admitted: not swap: hidden; strategy reset, 10 s grace",
     ),
-    (Decided(HOLD), "decided   hold: RuntimeUnavailable: no socket"),
+    (Decided(POSTPONED), "decided   postpone: RuntimeUnavailable: no socket"),
     (
         Begun(1000.0, "r1", Strategy.SWAP, ["logger", "trainer"], 4),
         "begun     restart r1 of logger, trainer, in the journal",
@@ -84,7 +84,7 @@ ENDS = [
     ),
     (Reported(STUCK, (), settled=True), False, "FAILED    Stuck: no answer within 8 s"),
     (Decided(REFUSE), False, "FAILED    PodDeleting: the pod is being deleted"),
-    (Decided(HOLD), False, "FAILED    RuntimeUnavailable: timed out: no socket"),
+    (Decided(POSTPONED), False, "FAILED    RuntimeUnavailable: timed out: no socket"),
 ]
 
 
@@ -95,7 +95,7 @@ def test_last_line_has_result_and_reason(last: Event, ok: bool, text: str) -> No
     assert rendering.Lines().line(events.at(0.0, end)) == f"      0 ms  {text}"
 
 
-@pytest.mark.parametrize("last", [None, Decided(ACT), Decided(HOLD), Reported(SWAPPED, (), settled=False)])
+@pytest.mark.parametrize("last", [None, Decided(ACT), Decided(POSTPONED), Reported(SWAPPED, (), settled=False)])
 def test_restart_left_open_by_stopped_agent_is_not_success(last: Event | None) -> None:
     end = events.done(last, stopped=True)
     assert (end["ok"], end["reason"]) == (False, "AgentStopped")
