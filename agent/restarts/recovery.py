@@ -10,9 +10,9 @@ import structlog
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import HistoryError, Store, UnreadableIntent
 from kubemend.agent.devices import event_messages, pod_conditions
-from kubemend.agent.model.workloads import PodUid
+from kubemend.agent.model.workloads import ContainerRef, PodUid
 from kubemend.agent.restart import admission, intents, steps, swap
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning, restart_proof, verifier
@@ -76,6 +76,8 @@ class Recovery:
         restart, the replay therefore waits until kubelet agrees, and resolves a duplicate that kubelet starts. Raises
         CriError or HistoryError once the other intents are concluded: try again, and start nothing new before that.
         """
+        for entry in await self._store.unreadable():
+            await self._quarantine_unreadable(entry)
         opened = await self._store.unfinished()
         unfinished = [intent for intent in opened if intent.target.pod.uid not in self._spared]
         views = await self._outside.runtime.list_containers()
@@ -145,16 +147,28 @@ class Recovery:
         log.error("restart.quarantined", restart=intent.id, container=str(intent.target), why=why)
         self._report_failure(intent, f"quarantined in the journal because its replay fails: {why}")
 
+    async def _quarantine_unreadable(self, entry: UnreadableIntent) -> None:
+        """Keep an intent that cannot be parsed, as one whose replay has failed too often."""
+        contained.given_up(Part.REPLAY)
+        await self._store.quarantine(entry.id, why=entry.why, now=self._now())
+        target = entry.target
+        log.error("restart.quarantined", restart=entry.id, container=str(target or ""), why=entry.why)
+        if target is not None:
+            cause = admission.Cause("Unknown", "an unknown cause", happened_at=self._now())
+            self._report(target, cause, f"quarantined in the journal: {entry.why}", reason=Reason.INTERNAL)
+
     async def _close(self, intent: intents.AnyIntent, outcome: Outcome) -> None:
         log.error("restart.replay_failed", restart=intent.id, container=str(intent.target), detail=outcome.detail)
         await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
         self._report_failure(intent, outcome.detail)
 
     def _report_failure(self, intent: intents.AnyIntent, detail: str, *, reason: Reason = Reason.INTERNAL) -> None:
-        target = intent.target
+        cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
+        self._report(intent.target, cause, detail, reason=reason)
+
+    def _report(self, target: ContainerRef, cause: admission.Cause, detail: str, *, reason: Reason) -> None:
         with contained.within(Part.REPLAY, target):
             refusal = admission.Decision(admission.Verb.REFUSE, reason, detail)
-            cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
             condition = pod_conditions.for_refusal(container=target.name, cause=cause, decision=refusal)
             self._outside.reporter.set(target.pod, condition)
             self._outside.announcements.record(event_messages.of_restart(target, condition, now=self._now()))

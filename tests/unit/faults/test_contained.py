@@ -375,6 +375,20 @@ async def test_runtime_outage_stops_replay_after_others_are_concluded(
     assert running.restart_id == "r1"
 
 
+async def test_unreadable_intent_is_quarantined_and_reported_alone(env: RestartEnv) -> None:
+    await env.store.begin(env.pod.rig.intent(created_at=NOW, id="bad", target=SECOND))
+    env.store._connection.execute("UPDATE intents SET body = json_set(body, '$.version', 9)")
+    await test_recovery.killed_after_the_stop(env)
+    before = contained.count([Part.REPLAY])
+    assert await replay(env).run() == 1
+    assert contained.count([Part.REPLAY]) == before + 1
+    assert await env.store.unfinished() == ()
+    assert await env.store.quarantined() == {"bad"}
+    told = env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART]
+    assert (told.status, told.reason) == (ConditionStatus.FALSE, INTERNAL)
+    assert "the intent has version 9" in told.message
+
+
 async def test_agent_death_before_replay_costs_no_try(
     env: RestartEnv,
 ) -> None:
@@ -477,3 +491,19 @@ async def test_unreadable_record_does_not_stop_next_agent(round_env: RoundEnv, m
     monkeypatch.setattr(type(round_env.rounds), "_resume_member", broken)
     await round_env.start()
     assert round_env.freezer.still() == set(), "containers without a session are thawed"
+
+
+async def test_unparsable_record_is_counted_and_frees_its_pod_alone(round_env: RoundEnv) -> None:
+    told = round_env.order()
+    assert (await told.next()).phase is StepPhase.STOPPED
+    assert round_env.freezer.still()
+    await round_env.die()
+    (record,) = await round_env.store.records()
+    other = replace(record, order=replace(record.order, pod=SECOND.pod.uid), pod=SECOND.pod, released=True)
+    round_env.store._connection.execute("UPDATE rounds SET body = '{}'")
+    await round_env.store.note(other)
+    before = contained.count([Part.ROUND])
+    await round_env.start()
+    assert contained.count([Part.ROUND]) == before + 1
+    assert round_env.freezer.still() == set()
+    assert await round_env.store.unreadable_records() == ()
