@@ -349,6 +349,19 @@ async def test_late_answer_of_the_runtime_during_replay_costs_no_try(
     assert sum(waits) > 5.0
 
 
+async def test_runtime_error_in_verification_of_a_replay_closes_it(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def settle(*_: object) -> Any:
+        raise cri_errors.InvalidAnswer("ListContainers")
+
+    await test_recovery.killed_after_the_stop(env)
+    agent = replay(env)
+    monkeypatch.setattr(agent._aftermath, "settle", settle)
+    assert await agent.run() == 1
+    assert await env.store.unfinished() == ()
+
+
 async def test_runtime_outage_stops_replay_after_others_are_concluded(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
