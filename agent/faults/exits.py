@@ -129,13 +129,15 @@ class Exits:
 
     def _is_handled_here(self, view: ContainerSummary) -> bool:
         """Return whether this object handles the pod's exits. Exits of other pods cost no runtime call."""
-        pod = self._pods.pods().get(view.ref.pod.uid)
-        if pod is None or self._reported(pod):
-            return False
-        refused = admission.why_no_fault(
-            pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
-        )
-        return refused is None and not self._is_ours(view)
+        with contained.within(contained.Part.FAULT, view.ref):
+            pod = self._pods.pods().get(view.ref.pod.uid)
+            if pod is None or self._reported(pod):
+                return False
+            refused = admission.why_no_fault(
+                pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
+            )
+            return refused is None and not self._is_ours(view)
+        return False
 
     def _is_ours(self, view: ContainerSummary) -> bool:
         busy = self._rounds.busy(view.ref.pod.uid) or self._rounds.expects_end(view.id)

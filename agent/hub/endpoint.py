@@ -15,7 +15,8 @@ from kubemend.common import blocking, grpcio
 
 _T = TypeVar("_T")
 
-_CONNECT_SECONDS: Final = 5.0  # TCP and TLS together
+CONNECT_SECONDS: Final = 5.0
+"""Timeout for making a connection: TCP and TLS together."""
 _LOOK_SECONDS: Final = 10.0
 _PING_SECONDS: Final = 10.0
 _PONG_SECONDS: Final = 5.0
@@ -132,7 +133,7 @@ def _options(*, name: str) -> list[tuple[str, str | int]]:
         ("grpc.max_receive_message_length", grpcio.MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", grpcio.MAX_MESSAGE_BYTES),
         # Despite its name this option is the timeout for making a connection.
-        ("grpc.min_reconnect_backoff_ms", int(_CONNECT_SECONDS * 1000)),
+        ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
         ("grpc.enable_retries", 0),
         # A node that is cut off does not close its connections: probe whether the peer is alive.
         ("grpc.keepalive_time_ms", int(_PING_SECONDS * 1000)),

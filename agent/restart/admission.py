@@ -42,7 +42,9 @@ UNLIMITED_BACKOFF = 2**31 - 1
 
 _SIGKILL_CODE, _SIGTERM_CODE = 137, 143
 _ONE_ANSWER = 120.0
-"""Seconds around a restart in which further events of the container are consequences of that restart."""
+"""Seconds after a restart in which further events of the container are consequences of that restart."""
+_SAME_FAULT = 2.0
+"""Seconds between the reported times of one fault."""
 
 
 class Verb(enum.Enum):
@@ -156,10 +158,15 @@ class Decision:
     retry_at: float | None = None
 
 
-def answered_by_us(facts: Facts, *, now: float) -> bool:
-    """Return whether a recent restart already handled the event, so that the container's replacement is expected."""
+def answered_by_us(facts: Facts, *, known_at: float) -> bool:
+    """Return whether a restart already handled the event, so that the container's replacement is expected.
+
+    It has, if the agent knew of the event (``known_at``, Unix time) before the restart began. An event that it learnt
+    of later may concern the successor, and only seem older because the kernel log's clock is late: it counts as handled
+    only if it is dated between the fault that the restart was for and the consequences of that restart.
+    """
     return any(
-        min(abs(begun.at - facts.cause.happened_at), abs(begun.at - now)) <= _ONE_ANSWER
+        known_at < begun.at or begun.fault_at - _SAME_FAULT <= facts.cause.happened_at <= begun.at + _ONE_ANSWER
         for begun in facts.history.container
     )
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import structlog
 
 from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.clients.journal.store import HistoryError, Store
+from kubemend.agent.clients.journal.store import HistoryError, Store, UnreadableIntent
 from kubemend.agent.devices import event_messages, pod_conditions
-from kubemend.agent.model.workloads import PodUid
+from kubemend.agent.model.workloads import ContainerRef, PodUid
 from kubemend.agent.restart import admission, intents, steps, swap
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import planning, restart_proof, verifier
@@ -29,8 +30,13 @@ _API_PATIENCE = 5.0
 """Seconds to wait for the API server's list of this node's pods before an orphan is taken for one of them."""
 
 
-_TRY_LATER = (CriError, HistoryError)
-"""Errors that do not concern the intent: the runtime or the disk does not answer now."""
+_TRY_LATER = (cri_errors.RuntimeUnavailable, cri_errors.PermissionDenied, cri_errors.NotCri, HistoryError)
+"""Errors that concern every intent: the runtime or the disk cannot be used now. Others are about one intent."""
+
+_MAY_PASS = (cri_errors.DeadlineExceeded, cri_errors.ContainerBusy, cri_errors.NotFound, cri_errors.CallFailed)
+"""Errors of one intent that may not occur again: a runtime that starts many containers at boot answers late."""
+_TRIES = 5
+"""How often one agent tries to replay an intent whose error may pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class Recovery:
         self._now = now
         self._spared = frozenset(spared)
         self._verifier = verifier.RestartVerifier(dependencies=dependencies, timeouts=timeouts)
+        self._failed: set[str] = set()
 
     async def run(self) -> int:
         """Finish or undo every open intent; return how many there were.
@@ -67,8 +74,10 @@ class Recovery:
         A successor in CREATED next to a running container is dangerous, because kubelet would start a third. Such
         intents come first. Kubelet may still act, up to 1 s later, on what it saw while no agent ran. As after any
         restart, the replay therefore waits until kubelet agrees, and resolves a duplicate that kubelet starts. Raises
-        CriError or HistoryError: try again, and start nothing new before that.
+        CriError or HistoryError once the other intents are concluded: try again, and start nothing new before that.
         """
+        for entry in await self._store.unreadable():
+            await self._quarantine_unreadable(entry)
         opened = await self._store.unfinished()
         unfinished = [intent for intent in opened if intent.target.pod.uid not in self._spared]
         views = await self._dependencies.runtime.list_containers()
@@ -79,8 +88,11 @@ class Recovery:
                 await self._take_back_orphan(orphan)
         dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
         # A device that is slow to be freed, a proof, and a launcher must not delay the others.
-        resumed = await aio.side_by_side(*(self._resume(intent) for intent in dangerous_first))
-        await asyncio.gather(*(self._conclude(each) for each in resumed if each is not None))
+        resumed = await asyncio.gather(*map(self._resume, dangerous_first), return_exceptions=True)
+        await aio.side_by_side(*(self._conclude(each) for each in resumed if isinstance(each, _Resumed)))
+        for failure in resumed:
+            if isinstance(failure, BaseException):
+                raise failure
         return len(unfinished) + len(lost)
 
     async def _take_back_orphan(self, orphan: intents.Intent) -> None:
@@ -104,10 +116,10 @@ class Recovery:
         return [orphan for orphan in lost if orphan.target.pod.uid in self._dependencies.pods.pods()]
 
     async def _resume(self, intent: intents.AnyIntent) -> _Resumed | None:
-        """Replay one intent; return None if that failed with an internal error.
+        """Replay one intent; return None if that failed with an error that concerns this intent.
 
         Each try is recorded beforehand, so that one that ends this process counts, too. After the last try the intent
-        is quarantined. Raises CriError or HistoryError.
+        is quarantined; each agent counts one. Raises CriError or HistoryError if the error concerns every intent.
         """
         if not await self._store.replay_begins(intent.id):
             contained.given_up(Part.REPLAY)
@@ -115,19 +127,20 @@ class Recovery:
             return None
         try:
             with contained.within(Part.REPLAY, intent.target, passing=_TRY_LATER) as work:
-                resumed = await self._replay(intent)
+                resumed = await self._replay_patiently(intent)
         except _TRY_LATER:
             await self._store.replay_ended(intent.id, failed=False)
             raise
         if work.error is None:
             await self._store.replay_ended(intent.id, failed=False)
             return resumed
-        why = contained.why(work.error)
+        why = str(work.error) if isinstance(work.error, CriError) else contained.why(work.error)
         outcome = await execution_of(self._dependencies, planning.bare(intent)).take_back(why=why)
         if outcome.result is not Result.UNFINISHED:
             await self._close(intent, outcome)
-        elif await self._store.replay_ended(intent.id, failed=True):
+        elif await self._store.replay_ended(intent.id, failed=intent.id not in self._failed):
             await self._quarantine(intent, why=why)
+        self._failed.add(intent.id)
         return None
 
     async def _quarantine(self, intent: intents.AnyIntent, *, why: str) -> None:
@@ -136,19 +149,44 @@ class Recovery:
         log.error("restart.quarantined", restart=intent.id, container=str(intent.target), why=why)
         self._report_failure(intent, f"quarantined in the journal because its replay fails: {why}")
 
+    async def _quarantine_unreadable(self, entry: UnreadableIntent) -> None:
+        """Keep an intent that cannot be parsed, as one whose replay has failed too often."""
+        contained.given_up(Part.REPLAY)
+        await self._store.quarantine(entry.id, why=entry.why, now=self._now())
+        target = entry.target
+        log.error("restart.quarantined", restart=entry.id, container=str(target or ""), why=entry.why)
+        if target is not None:
+            cause = admission.Cause("Unknown", "an unknown cause", happened_at=self._now())
+            self._report(target, cause, f"quarantined in the journal: {entry.why}", reason=Reason.INTERNAL)
+
     async def _close(self, intent: intents.AnyIntent, outcome: Outcome) -> None:
         log.error("restart.replay_failed", restart=intent.id, container=str(intent.target), detail=outcome.detail)
         await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
         self._report_failure(intent, outcome.detail)
 
     def _report_failure(self, intent: intents.AnyIntent, detail: str, *, reason: Reason = Reason.INTERNAL) -> None:
-        target = intent.target
+        cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
+        self._report(intent.target, cause, detail, reason=reason)
+
+    def _report(self, target: ContainerRef, cause: admission.Cause, detail: str, *, reason: Reason) -> None:
         with contained.within(Part.REPLAY, target):
             refusal = admission.Decision(admission.Verb.REFUSE, reason, detail)
-            cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
             condition = pod_conditions.for_refusal(container=target.name, cause=cause, decision=refusal)
             self._dependencies.reporter.set(target.pod, condition)
             self._dependencies.event_recorder.record(event_messages.of_restart(target, condition, now=self._now()))
+
+    async def _replay_patiently(self, intent: intents.AnyIntent) -> _Resumed:
+        """Replay one intent, and try again after an error that may pass. Raises the error of the last try."""
+        backoff = aio.Backoff(first=0.5, limit=4.0)
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._replay(intent)
+            except _MAY_PASS as error:
+                log.warning(
+                    "restart.replay_repeated", restart=intent.id, container=str(intent.target), error=str(error)
+                )
+                await backoff.wait()
+        return await self._replay(intent)
 
     async def _replay(self, intent: intents.AnyIntent) -> _Resumed:
         stale = self._now() - intent.created_at > STALE_AFTER

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -69,6 +70,7 @@ class Request:
     - ``kind`` is the kind of the fault that led to the request.
     - ``part`` is set for a request of a gang's round.
     - ``gang_answered``: the hub has answered already, or need not be asked.
+    - ``known_at`` is when the scheduler received it (Unix time).
     """
 
     target: ContainerRef
@@ -82,6 +84,7 @@ class Request:
     kind: FaultKind = FaultKind.OTHER
     part: RoundHooks | None = None
     gang_answered: bool = False
+    known_at: float = math.inf
 
     async def why_gone(self) -> str:
         """Return why the cause no longer holds; "" while it does."""
@@ -154,7 +157,7 @@ class RestartScheduler:
         Concurrent requests for a container are coalesced, unless the fault occurred after the successor started. A
         fault is reported to the hub first. An internal error ends this request only.
         """
-        await self._contained(request, self._handle)
+        await self._contained(replace(request, known_at=self._now()), self._handle)
 
     async def _handle(self, request: Request) -> None:
         if request.part is not None:
@@ -333,7 +336,7 @@ class RestartScheduler:
         if decision.verb is admission.Verb.POSTPONE and (why := await request.why_gone()):
             decision = _withdrawn(request, why)
         if decision.verb is admission.Verb.REFUSE:
-            self._report(request, decision, answered=admission.answered_by_us(facts, now=self._now()))
+            self._report(request, decision, answered=admission.answered_by_us(facts, known_at=request.known_at))
         return decision
 
     def _facts(

@@ -170,6 +170,7 @@ class RoundParticipant:
             uid: record.renewed_at for uid, record in newest.items() if record.is_under_way(boot=self._clocks.boot)
         }
         marked = await self._freezer.take_over(keep=held)
+        await self._drop_unreadable_records()
         for record in records:
             uid = record.pod.uid
             with contained.within(Part.ROUND, record.pod) as work:
@@ -179,6 +180,15 @@ class RoundParticipant:
                     with contained.within(Part.ROUND, container_id):
                         self._freezer.thaw(container_id)
         return frozenset(member.pod.uid for member in self._resumed)
+
+    async def _drop_unreadable_records(self) -> None:
+        """Report and delete records that cannot be read: their pods are no longer held. Raises HistoryError."""
+        unreadable = await self._store.unreadable_records()
+        for each in unreadable:
+            contained.given_up(Part.ROUND)
+            name, pod = each.key
+            log.error("round.record_unreadable", round=name, pod_uid=pod, why=each.why)
+        await self._store.note(gone=[each.key for each in unreadable])
 
     def _load(self, record: Record, *, frozen: Mapping[ContainerId, bool], newest: bool, held: bool) -> None:
         was_thawed = not all(frozen.values())

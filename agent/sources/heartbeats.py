@@ -167,10 +167,12 @@ class HeartbeatSource:
                     requested[uid] = found
         self._requesting = frozenset(requested)
         for view in self._events.containers():
-            chosen = requested.get(view.ref.pod.uid)
+            chosen, is_target = requested.get(view.ref.pod.uid), False
             if chosen is None or chosen.heartbeat is None or view.state is not ContainerState.RUNNING:
                 continue
-            if view.ref.name in members.targets(pods[view.ref.pod.uid], named=chosen.containers):
+            with contained.within(contained.Part.HEARTBEAT, view.ref):
+                is_target = view.ref.name in members.targets(pods[view.ref.pod.uid], named=chosen.containers)
+            if is_target:
                 yield view, chosen.heartbeat
 
     def _options(self, pod: PodView) -> options.Options | None:

@@ -6,7 +6,7 @@ Job alone. ports.Pods of the Job are counted only for a decision: otherwise ever
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -86,25 +86,25 @@ class OwnerLookup:
         try:
             while True:
                 changed.clear()
-                for pod in self._due(pods.pods()):
+                here = dict(pods.pods())
+                for uid in self._known.keys() - here.keys():
+                    del self._known[uid]
+                for uid, pod in here.items():
                     with contained.within(contained.Part.OWNER, pod.ref) as work:
-                        await self._ask(pod, counting=False)
+                        if self._is_due(pod):
+                            await self._ask(pod, counting=False)
                     if work.failed:
-                        self._known[pod.ref.uid] = _Known(due=asyncio.get_running_loop().time() + _REFRESHED)
+                        self._known[uid] = _Known(due=asyncio.get_running_loop().time() + _REFRESHED)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_RETRIED):
                         await changed.wait()
         finally:
             unsubscribe()
 
-    def _due(self, here: Mapping[PodUid, PodView]) -> Iterator[PodView]:
-        for uid in self._known.keys() - here.keys():
-            del self._known[uid]
+    def _is_due(self, pod: PodView) -> bool:
         now = asyncio.get_running_loop().time()
-        for uid, pod in tuple(here.items()):
-            is_due = self._known.get(uid, _Known(due=now)).due <= now
-            if is_due and _matters(pod) and pod.gang:
-                yield pod
+        is_due = self._known.get(pod.ref.uid, _Known(due=now)).due <= now
+        return is_due and _matters(pod) and bool(pod.gang)
 
     async def _ask(self, pod: PodView, *, counting: bool) -> admission.OwnerFacts | None:
         """Query the owner and cache lasting facts. None: unknown, or unknown without ``counting`` pods."""

@@ -77,7 +77,8 @@ class Limits:
     - ``recreated``: recreated members must run within this time
     - ``release``: a member that does not run and has no report for this long has failed
     - ``after_fault``: how long a round that is releasing still waits for answers after the gang has failed again
-    - ``redial``: the same for members whose agents are not connected
+    - ``redial``: the same for members whose agents are not connected, as is the case for all agents of a new leader:
+      longer than an agent's wait between two dials and one that times out
     - ``whole``: maximum duration of a round
     """
 
@@ -91,7 +92,7 @@ class Limits:
     recreated: float = 300.0
     release: float = 15.0
     after_fault: float = 1.0
-    redial: float = 10.0
+    redial: float = 12.0
     whole: float = 900.0
 
     def resend_interval(self, *, members: int) -> float:

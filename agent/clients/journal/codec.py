@@ -18,6 +18,8 @@ from kubemend.common.coordination import OrderKind, StepPhase
 
 _INTENT_VERSION = 2
 _RECORD_VERSION = 1
+UNREADABLE: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of parsing what another version of the agent, or a failing disk, has written."""
 
 
 def intent_to_json(intent: intents.AnyIntent) -> str:
@@ -38,8 +40,8 @@ def intent_to_json(intent: intents.AnyIntent) -> str:
     return json.dumps(raw | _KINDS[type(intent)].encode(intent))
 
 
-def intent_from_json(text: str) -> intents.AnyIntent:
-    """Parse an intent. Raises KeyError or ValueError if it is not valid.
+def intent_from_json(text: str | bytes) -> intents.AnyIntent:
+    """Parse an intent. Raises an error of ``UNREADABLE`` if it is not valid.
 
     Version 1, which has no version field, supports single containers only; otherwise it is the same.
     """
@@ -47,10 +49,9 @@ def intent_from_json(text: str) -> intents.AnyIntent:
     version = raw.get("version", 1)
     if version not in (1, _INTENT_VERSION):
         raise ValueError(f"the intent has version {version}, this agent reads version {_INTENT_VERSION}")
-    pod = PodRef(namespace=raw["namespace"], name=raw["pod"], uid=PodUid(raw["uid"]))
     common: dict[str, Any] = {
         "id": raw["id"],
-        "target": ContainerRef(pod=pod, name=raw["container"]),
+        "target": _target(raw),
         "sandbox_id": SandboxId(raw["sandbox"]),
         "reason": raw["reason"],
         "created_at": raw["createdAt"],
@@ -61,6 +62,21 @@ def intent_from_json(text: str) -> intents.AnyIntent:
         if kind.field in raw:
             return kind.decode(raw, common)
     raise ValueError(f"the intent {common['id']} is of no known kind")
+
+
+def target_from_json(text: str | bytes) -> ContainerRef | None:
+    """Return the target of an intent that another version of the agent may have written; None if it has none."""
+    try:
+        target = _target(json.loads(text))
+    except UNREADABLE:
+        return None
+    texts = (target.pod.namespace, target.pod.name, target.pod.uid, target.name)
+    return target if all(isinstance(each, str) for each in texts) else None
+
+
+def _target(raw: Mapping[str, Any]) -> ContainerRef:
+    pod = PodRef(namespace=raw["namespace"], name=raw["pod"], uid=PodUid(raw["uid"]))
+    return ContainerRef(pod=pod, name=raw["container"])
 
 
 def _swap_to_raw(intent: intents.Intent) -> dict[str, Any]:
@@ -185,8 +201,8 @@ def record_to_json(record: rounds.Record) -> str:
     )
 
 
-def record_from_json(text: str) -> rounds.Record:
-    """Parse a record. Raises KeyError, TypeError or ValueError if it is not valid."""
+def record_from_json(text: str | bytes) -> rounds.Record:
+    """Parse a record. Raises an error of ``UNREADABLE`` if it is not valid."""
     raw = json.loads(text)
     if raw["version"] != _RECORD_VERSION:
         raise ValueError(f"the record has version {raw['version']}, this agent reads version {_RECORD_VERSION}")

@@ -12,14 +12,14 @@ from kubemend.agent.clients.journal.store import QUARANTINED
 
 _SECONDS: Final = 2.0  # for a lock held by the agent; readers of a WAL journal need none
 _QUERY: Final = """
-SELECT intents.id, body, why FROM intents LEFT JOIN replays ON intent = intents.id WHERE outcome = ?
+SELECT intents.id, CAST(body AS BLOB), why FROM intents LEFT JOIN replays ON intent = intents.id WHERE outcome = ?
 ORDER BY closed_at DESC LIMIT ?
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A restart that is not resumed. ``target`` is empty if another version of the agent has written it."""
+    """A restart that is not resumed. ``target`` is empty if it cannot be read."""
 
     restart: str
     target: str
@@ -38,17 +38,12 @@ def read(path: Path, *, most: int) -> tuple[Quarantined, ...]:
         if not {"intents", "replays"} <= tables:
             return ()  # written by an agent that quarantined nothing
         rows = connection.execute(_QUERY, (QUARANTINED, most)).fetchall()
-    return tuple(Quarantined(restart, _target(body), why or "") for restart, body, why in rows)
+    return tuple(
+        Quarantined(restart, str(codec.target_from_json(body) or ""), why or "") for restart, body, why in rows
+    )
 
 
 def _read_only(path: Path) -> str:
     """Return a URI with which SQLite creates no other file: without a WAL file, the database is opened as immutable."""
     in_use = path.with_name(f"{path.name}-wal").exists()
     return f"file:{quote(str(path.absolute()))}?{'mode=ro' if in_use else 'immutable=1'}"
-
-
-def _target(body: str) -> str:
-    try:
-        return str(codec.intent_from_json(body).target)
-    except (KeyError, ValueError, TypeError):
-        return ""

@@ -8,13 +8,14 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
 
 from kubemend.agent.clients.journal import codec
 from kubemend.agent.clients.journal.transactions import Transactions
 from kubemend.agent.model import rounds
-from kubemend.agent.model.workloads import PodUid
+from kubemend.agent.model.workloads import ContainerRef, PodUid
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.counts import Begun
 
@@ -46,6 +47,7 @@ _MOST_FAILED = 2
 """Maximum number of failed replays of one intent."""
 _MOST_BEGUN = 5
 """Maximum number of replays of one intent in a row during which the agent dies. Most such deaths have other causes."""
+_LONGEST_WHY = 200
 _NO_EPOCH_ABOVE = 2**63 - 1  # SQLite's largest integer
 COUNT_SECONDS = 24 * 3600.0
 """How long restarts count at most: no budget has a longer window."""
@@ -55,6 +57,23 @@ _T = TypeVar("_T")
 
 class HistoryError(Exception):
     """The state file cannot be used; the text has the path and the hint. Nothing is restarted without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableIntent:
+    """An open intent that cannot be parsed. ``target`` is None if not even that can be read."""
+
+    id: str
+    target: ContainerRef | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRecord:
+    """A record of a member in a round that cannot be parsed. ``key`` has the round and the pod."""
+
+    key: tuple[str, PodUid]
+    why: str
 
 
 class Store:
@@ -156,6 +175,7 @@ class Store:
         """Close an intent that cannot be replayed. It is kept for a week, with ``why``. Raises HistoryError."""
 
         def write(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR IGNORE INTO replays (intent) VALUES (?)", (intent_id,))
             connection.execute("UPDATE replays SET why = ? WHERE intent = ?", (why, intent_id))
             connection.execute(
                 "UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, QUARANTINED, intent_id)
@@ -171,21 +191,24 @@ class Store:
         return frozenset(intent_id for (intent_id,) in rows)
 
     async def unfinished(self) -> tuple[intents.AnyIntent, ...]:
-        """Return the intents that were begun and never closed, oldest first.
+        """Return the intents that were begun and never closed, oldest first. Raises HistoryError.
 
-        Raises HistoryError, also if another version of the agent wrote one of them: then nothing new may be begun.
+        Those that cannot be parsed are left out: see ``unreadable``.
         """
-        rows = await self._do(
+        parsed = [_intent(*row) for row in await self._open()]
+        return tuple(each for each in parsed if not isinstance(each, UnreadableIntent))
+
+    async def unreadable(self) -> tuple[UnreadableIntent, ...]:
+        """Return the open intents that cannot be parsed. Raises HistoryError."""
+        parsed = [_intent(*row) for row in await self._open()]
+        return tuple(each for each in parsed if isinstance(each, UnreadableIntent))
+
+    async def _open(self) -> Sequence[tuple[str, bytes]]:
+        return await self._do(
             lambda connection: connection.execute(
-                "SELECT body FROM intents WHERE closed_at IS NULL ORDER BY opened_at"
+                "SELECT id, CAST(body AS BLOB) FROM intents WHERE closed_at IS NULL ORDER BY opened_at"
             ).fetchall()
         )
-        try:
-            return tuple(codec.intent_from_json(body) for (body,) in rows)
-        except (KeyError, ValueError) as error:
-            raise HistoryError(
-                f"cannot read an open intent in {self._path}: {error!r}; run the newer agent that wrote it once more"
-            ) from error
 
     async def begun_since(self, moment: float) -> tuple[Begun, ...]:
         """Return the restarts that were begun since a Unix time, oldest first. Raises HistoryError."""
@@ -218,14 +241,22 @@ class Store:
         await self._do(write)
 
     async def records(self) -> tuple[rounds.Record, ...]:
-        """Return the records of members in rounds. Raises HistoryError, as ``unfinished`` does."""
-        rows = await self._do(lambda connection: connection.execute("SELECT body FROM rounds").fetchall())
-        try:
-            return tuple(codec.record_from_json(body) for (body,) in rows)
-        except (KeyError, TypeError, ValueError) as error:
-            raise HistoryError(
-                f"cannot read a round's member in {self._path}: {error!r}; run the newer agent that wrote it once more"
-            ) from error
+        """Return the records of members in rounds. Raises HistoryError.
+
+        Those that cannot be parsed are left out: see ``unreadable_records``.
+        """
+        parsed = [_record(*row) for row in await self._records()]
+        return tuple(each for each in parsed if not isinstance(each, UnreadableRecord))
+
+    async def unreadable_records(self) -> tuple[UnreadableRecord, ...]:
+        """Return the records that cannot be parsed. Raises HistoryError."""
+        parsed = [_record(*row) for row in await self._records()]
+        return tuple(each for each in parsed if isinstance(each, UnreadableRecord))
+
+    async def _records(self) -> Sequence[tuple[str, str, bytes]]:
+        return await self._do(
+            lambda connection: connection.execute("SELECT round, pod_uid, CAST(body AS BLOB) FROM rounds").fetchall()
+        )
 
     async def obeyed_epoch(self) -> int:
         """Return the highest epoch of a leader that was obeyed on this node, 0 at first. Raises HistoryError."""
@@ -268,6 +299,26 @@ class Store:
             raise HistoryError(
                 f"cannot write the state file {self._path}: {error}; free disk space or fix --state-dir"
             ) from error
+
+
+def _intent(intent_id: str, body: bytes) -> intents.AnyIntent | UnreadableIntent:
+    try:
+        return codec.intent_from_json(body)
+    except codec.UNREADABLE as error:
+        return UnreadableIntent(
+            intent_id, codec.target_from_json(body), f"its entry cannot be read: {_shortened(error)}"
+        )
+
+
+def _record(round_name: str, pod: str, body: bytes) -> rounds.Record | UnreadableRecord:
+    try:
+        return codec.record_from_json(body)
+    except codec.UNREADABLE as error:
+        return UnreadableRecord((round_name, PodUid(pod)), _shortened(error))
+
+
+def _shortened(error: Exception) -> str:
+    return repr(error)[:_LONGEST_WHY]  # an error of decoding has all the text
 
 
 def _replays(connection: sqlite3.Connection, intent_id: str) -> tuple[int, int]:

@@ -139,11 +139,22 @@ def owned(name: str = "js", *, kind: str = "JobSet", api_version: str = "jobset.
     }
 
 
-def job(name: str, *, pod: Json | None = None, container: Json | None = None, **metadata: Any) -> Json:
-    """Return a suspended Job; ``pod`` is added to its pods' spec, ``container`` to their container."""
+def job(
+    name: str,
+    *,
+    pod: Json | None = None,
+    container: Json | None = None,
+    annotations: Json | None = None,
+    **metadata: Any,
+) -> Json:
+    """Return a suspended Job; ``pod`` is added to its pods' spec, ``container`` to their container.
+
+    ``annotations`` are its pods'.
+    """
     containers = [{"name": "trainer", "image": "busybox:1", **(container or {})}]
     pod = {"restartPolicy": "Never", "containers": containers, **(pod or {})}
-    return {"metadata": {"name": name, **metadata}, "spec": {"suspend": True, "template": {"spec": pod}}}
+    template = {"metadata": {"annotations": annotations or {}}, "spec": pod}
+    return {"metadata": {"name": name, **metadata}, "spec": {"suspend": True, "template": template}}
 
 
 def taint_rule(node: str, *, effect: str = "NoSchedule", device: str = "gpu-0") -> Json:

@@ -43,11 +43,21 @@ OF_A_JOBSET: Final = "denied request: the controller touches only {} whose contr
 NO_RIGHT: Final = 'User "system:serviceaccount:kubemend:kubemend-controller" cannot {} resource "{}"'
 
 REACHES: Final = "with access to their node"
+APP_ARMOR: Final = "container.apparmor.security.beta.kubernetes.io"
 
 
-def reaching(name: str, *, where: str = "", container: Json | None = None, **pod: Any) -> Call:
-    """Return the creation of a Job of a JobSet whose pods have this node selection."""
-    return makes("jobs", job(name, pod=pod, container=container, **owned()), group="batch", where=where)
+def reaching(
+    name: str, *, where: str = "", container: Json | None = None, annotations: Json | None = None, **pod: Any
+) -> Call:
+    """Return the creation of a Job of a JobSet whose pods have these fields and annotations."""
+    made = job(name, pod=pod, container=container, annotations=annotations, **owned())
+    return makes("jobs", made, group="batch", where=where)
+
+
+def probed(host: str) -> Json:
+    """Return the fields of a container whose probes and hooks are requests to this host; empty: to its pod."""
+    http, tcp = {"httpGet": {"port": 80, "host": host}}, {"tcpSocket": {"port": 80, "host": host}}
+    return {"livenessProbe": http, "startupProbe": tcp, "lifecycle": {"preStop": http}}
 
 
 CASES = (
@@ -108,6 +118,11 @@ CASES = (
          OF_A_JOBSET.format("jobs")),
     Case("a Job whose pods lock memory", "controller",
          reaching("rdma", container={"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}})),
+    Case("a Job that stays within the baseline", "controller",
+         reaching("baseline", container={**probed(""), "securityContext": {"seLinuxOptions": {"level": "s0:c1,c2"}}},
+                  annotations={f"{APP_ARMOR}/trainer": "runtime/default"},
+                  securityContext={"sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "4096 87380 6291456"}],
+                                   "seLinuxOptions": {"type": "container_engine_t"}})),
     Case("a privileged Job where that is allowed", "controller",
          reaching("allowed", where="reaching", container={"securityContext": {"privileged": True}})),
     Case("suspends a privileged Job of before", "controller",
@@ -123,6 +138,18 @@ CASES = (
     Case("a Job whose init container is privileged", "controller",
          reaching("x", initContainers=[{"name": "i", "image": "a:1", "securityContext": {"privileged": True}}]),
          REACHES),
+    Case("a Job of another SELinux type", "controller",
+         reaching("x", container={"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}), REACHES),
+    Case("a Job of another SELinux role", "controller",
+         reaching("x", securityContext={"seLinuxOptions": {"role": "sysadm_r"}}), REACHES),
+    Case("a Job with an unsafe sysctl", "controller",
+         reaching("x", securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}), REACHES),
+    Case("a Job without AppArmor by annotation", "controller",
+         reaching("x", annotations={f"{APP_ARMOR}/trainer": "unconfined"}), REACHES),
+    Case("a Job whose probe asks another host", "controller",
+         reaching("x", container={"livenessProbe": probed("10.0.0.1")["livenessProbe"]}), REACHES),
+    Case("a Job whose hook asks another host", "controller",
+         reaching("x", container={"lifecycle": probed("10.0.0.1")["lifecycle"]}), REACHES),
     Case("a Job where the cluster lives", "controller",
          makes("jobs", job("x", **owned()), group="batch", where="kube-system"), "no JobSets in namespace kube-system"),
     Case("a Job in its own namespace", "controller",

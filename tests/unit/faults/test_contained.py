@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kubemend.agent.actuator.swap_calls import SwapCalls
+from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.condition_publisher import ConditionPublisher
 from kubemend.agent.faults.hangs import Hangs
@@ -18,7 +19,7 @@ from kubemend.agent.restarts import planning
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import Request
 from kubemend.agent.rounds.session import INTERNAL
-from kubemend.common import contained
+from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 from kubemend.common.coordination import StepPhase
 from tests import eventually
@@ -244,12 +245,16 @@ async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, mo
     assert env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].reason == INTERNAL
 
 
-async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second pod's intent can be neither replayed nor undone."""
+async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch, *, error: Exception | None = None) -> None:
+    """The second pod's intent can be neither replayed, because of the error (default: a bug), nor undone."""
     resume, carry_out = planning.resume, world.dependencies.actuators.swap.carry_out
 
     async def resumed(everything: Any, intent: Any) -> Any:
-        return broken() if intent.target == SECOND else await resume(everything, intent)
+        if intent.target != SECOND:
+            return await resume(everything, intent)
+        if error is not None:
+            raise error
+        return broken()
 
     async def carried_out(intent: Any, **more: Any) -> Any:
         return broken() if intent.target == SECOND else await carry_out(intent, **more)
@@ -281,6 +286,120 @@ async def test_replay_that_fails_twice_is_quarantined_and_reported(
     before = contained.count([Part.REPLAY])
     assert await replay(env).run() == 0
     assert contained.count([Part.REPLAY]) == before
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The replay waits for nothing; the list has how long it would have waited."""
+    waited: list[float] = []
+
+    async def wait(backoff: aio.Backoff) -> None:
+        waited.append(backoff.next_wait())
+
+    monkeypatch.setattr(aio.Backoff, "wait", wait)
+    return waited
+
+
+@pytest.mark.parametrize(
+    ("kind", "repeated"),
+    [
+        (cri_errors.InvalidAnswer, 0),
+        (cri_errors.AnswerTooLong, 0),
+        (cri_errors.Unsupported, 0),
+        (cri_errors.DeadlineExceeded, 4),
+        (cri_errors.CallFailed, 4),
+    ],
+)
+async def test_runtime_error_about_one_intent_is_a_failed_try_of_that_one(
+    env: RestartEnv,
+    monkeypatch: pytest.MonkeyPatch,
+    waits: list[float],
+    kind: type[cri_errors.CriError],
+    repeated: int,
+) -> None:
+    await failing_replay(env, monkeypatch, error=kind("ContainerStatus: of this container", where="the socket"))
+    await test_recovery.killed_after_the_stop(env)
+    assert await replay(env).run() == 2
+    assert [intent.id for intent in await env.store.unfinished()] == ["bad"], "the other one is concluded"
+    assert len(waits) == repeated
+    assert await replay(env).run() == 1, "the next agent"
+    assert await env.store.quarantined() == {"bad"}
+    assert "of this container at the socket" in env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].message
+
+
+async def test_late_answer_of_the_runtime_during_replay_costs_no_try(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    resume = planning.resume
+    late = iter([cri_errors.DeadlineExceeded("ContainerStatus took too long")] * 4)
+
+    async def resumed(everything: Any, intent: Any) -> Any:
+        if (error := next(late, None)) is not None:
+            raise error
+        return await resume(everything, intent)
+
+    monkeypatch.setattr(planning, "resume", resumed)
+    await test_recovery.killed_after_the_stop(env)
+    before = contained.count([Part.REPLAY])
+    assert await replay(env).run() == 1
+    assert await env.store.unfinished() == ()
+    (running,) = await env.pod.rig.running()
+    assert running.restart_id == "r1", "finished, not undone"
+    assert contained.count([Part.REPLAY]) == before
+    assert sum(waits) > 5.0
+
+
+async def test_runtime_error_in_verification_of_a_replay_closes_it(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def settle(*_: object) -> Any:
+        raise cri_errors.InvalidAnswer("ListContainers")
+
+    await test_recovery.killed_after_the_stop(env)
+    agent = replay(env)
+    monkeypatch.setattr(agent._verifier, "wait_for_kubelet", settle)
+    assert await agent.run() == 1
+    assert await env.store.unfinished() == ()
+
+
+async def test_runtime_outage_stops_replay_after_others_are_concluded(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One agent that must begin again counts one failed try of an intent."""
+    third = replace(SECOND, name="logger")
+    await failing_replay(env, monkeypatch, error=cri_errors.InvalidAnswer("ContainerStatus"))
+    resume = planning.resume
+
+    async def resumed(everything: Any, intent: Any) -> Any:
+        if intent.target == third:
+            raise cri_errors.RuntimeUnavailable("ContainerStatus")
+        return await resume(everything, intent)
+
+    monkeypatch.setattr(planning, "resume", resumed)
+    await env.store.begin(env.pod.rig.intent(created_at=NOW, id="third", target=third))
+    await test_recovery.killed_after_the_stop(env)
+    agent = replay(env)
+    for _ in range(3):
+        with pytest.raises(cri_errors.RuntimeUnavailable):
+            await agent.run()
+        assert {intent.id for intent in await env.store.unfinished()} == {"bad", "third"}
+    assert await env.store.quarantined() == frozenset()
+    (running,) = await env.pod.rig.running()
+    assert running.restart_id == "r1"
+
+
+async def test_unreadable_intent_is_quarantined_and_reported_alone(env: RestartEnv) -> None:
+    await env.store.begin(env.pod.rig.intent(created_at=NOW, id="bad", target=SECOND))
+    env.store._connection.execute("UPDATE intents SET body = json_set(body, '$.version', 9)")
+    await test_recovery.killed_after_the_stop(env)
+    before = contained.count([Part.REPLAY])
+    assert await replay(env).run() == 1
+    assert contained.count([Part.REPLAY]) == before + 1
+    assert await env.store.unfinished() == ()
+    assert await env.store.quarantined() == {"bad"}
+    told = env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART]
+    assert (told.status, told.reason) == (ConditionStatus.FALSE, INTERNAL)
+    assert "the intent has version 9" in told.message
 
 
 async def test_agent_death_before_replay_costs_no_try(
@@ -385,3 +504,19 @@ async def test_unreadable_record_does_not_stop_next_agent(round_env: RoundEnv, m
     monkeypatch.setattr(type(round_env.rounds), "_resume_member", broken)
     await round_env.start()
     assert round_env.freezer.still() == set(), "containers without a session are thawed"
+
+
+async def test_unparsable_record_is_counted_and_frees_its_pod_alone(round_env: RoundEnv) -> None:
+    told = round_env.order()
+    assert (await told.next()).phase is StepPhase.STOPPED
+    assert round_env.freezer.still()
+    await round_env.die()
+    (record,) = await round_env.store.records()
+    other = replace(record, order=replace(record.order, pod=SECOND.pod.uid), pod=SECOND.pod, released=True)
+    round_env.store._connection.execute("UPDATE rounds SET body = '{}'")
+    await round_env.store.note(other)
+    before = contained.count([Part.ROUND])
+    await round_env.start()
+    assert contained.count([Part.ROUND]) == before + 1
+    assert round_env.freezer.still() == set()
+    assert await round_env.store.unreadable_records() == ()

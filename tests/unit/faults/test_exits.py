@@ -25,9 +25,10 @@ from kubemend.agent.model.workloads import (
     RestartPolicy,
     SandboxId,
 )
-from kubemend.agent.restart import exits
+from kubemend.agent.restart import admission, exits
 from kubemend.agent.restarts.scheduler import Request
-from kubemend.common import aio
+from kubemend.common import aio, contained
+from kubemend.common.contained import Part
 from kubemend.common.coordination import FaultKind
 from tests.environments.node import NodeEnv
 from tests.fakes import outside
@@ -244,6 +245,22 @@ async def test_exit_caused_by_agent_or_round_is_ignored(rig: Rig) -> None:
     async with rig.running():
         rig.events.exit(C, code=1)
         await rig.nothing_was_asked()
+
+
+async def test_internal_error_on_exit_of_a_pod_leaves_the_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    why_no_fault = admission.why_no_fault
+
+    def fails_for_trainer(pod: PodView, name: str, **more: Any) -> Any:
+        if pod.ref == REF:
+            raise IndexError
+        return why_no_fault(pod, name, **more)
+
+    monkeypatch.setattr(admission, "why_no_fault", fails_for_trainer)
+    before = contained.count([Part.FAULT])
+    async with rig.running():
+        rig.events.exit(C, code=1)
+        await rig.nothing_was_asked()
+    assert contained.count([Part.FAULT]) == before + 1
 
 
 async def test_exit_reported_to_hub_restarts_after_answer_alone(rig: Rig) -> None:

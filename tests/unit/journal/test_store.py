@@ -15,7 +15,7 @@ from kubemend.agent.health.state import fold
 from kubemend.agent.model import rounds
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import FindingKind
-from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.model.workloads import ContainerId, PodUid
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.counts import Begun
 from kubemend.common.coordination import OrderKind, StepPhase
@@ -142,12 +142,33 @@ def test_intents_of_version_1_load() -> None:
     assert codec.intent_from_json(json.dumps(body)) == builders.intent()
 
 
-async def test_open_intent_of_a_newer_agent_blocks_begin(store: Store) -> None:
+UNREADABLE = ["{", "[]", "null", '{"version": 9}', "[" * 100_000, b"\xff" * 1000]
+
+
+@pytest.mark.parametrize("body", UNREADABLE)
+async def test_unreadable_intent_is_told_apart_from_the_others(store: Store, body: str | bytes) -> None:
+    await store.begin(builders.intent(id="bad"))
+    await store.begin(builders.intent(id="good"))
+    store._connection.execute("UPDATE intents SET body = CAST(? AS TEXT) WHERE id = 'bad'", (body,))
+    assert [intent.id for intent in await store.unfinished()] == ["good"]
+    (entry,) = await store.unreadable()
+    assert (entry.id, entry.target) == ("bad", None)
+    assert entry.why.startswith("its entry cannot be read: ")
+    assert len(entry.why) < 300
+    await store.quarantine("bad", why=entry.why, now=1000.0)
+    assert await store.unreadable() == ()
+    assert await store.quarantined() == {"bad"}
+
+
+async def test_intent_of_a_newer_agent_shows_its_target(store: Store) -> None:
     await store.begin(builders.intent())
-    connection = store._connection
-    connection.execute("UPDATE intents SET body = json_set(body, '$.version', 9)")
-    with pytest.raises(HistoryError, match="version 9"):
-        await store.unfinished()
+    store._connection.execute("UPDATE intents SET body = json_set(body, '$.version', 9)")
+    (entry,) = await store.unreadable()
+    assert entry.target == builders.intent().target
+    assert "version 9" in entry.why
+    store._connection.execute("UPDATE intents SET body = json_set(body, '$.uid', json('[]'))")
+    (entry,) = await store.unreadable()
+    assert entry.target is None
 
 
 async def test_restart_of_several_containers_begins_atomically(store: Store) -> None:
@@ -211,13 +232,15 @@ async def test_member_has_one_record_per_round(store: Store) -> None:
     assert await store.records() == (later,)
 
 
-async def test_unreadable_record_is_an_error(store: Store, tmp_path: Path) -> None:
-    await store.note(RECORD)
-    with sqlite3.connect(tmp_path / "state.db") as database:
-        database.execute("UPDATE rounds SET body = '{\"version\": 99}'")
-    database.close()
-    with pytest.raises(HistoryError, match="newer agent"):
-        await store.records()
+@pytest.mark.parametrize("body", UNREADABLE)
+async def test_unreadable_record_is_told_apart_from_the_others(store: Store, body: str | bytes) -> None:
+    other = replace(RECORD, order=replace(RECORD.order, pod=PodUid("uid-2")))
+    await store.note(RECORD, other)
+    update = "UPDATE rounds SET body = CAST(? AS TEXT) WHERE pod_uid = 'uid-2'"
+    store._connection.execute(update, (body,))
+    assert await store.records() == (RECORD,)
+    (entry,) = await store.unreadable_records()
+    assert entry.key == other.key
 
 
 async def test_file_without_rounds_table_is_upgraded(tmp_path: Path) -> None:

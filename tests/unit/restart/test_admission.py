@@ -403,22 +403,26 @@ def test_round_counts_all_job_pods_and_never_waits_for_owner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ago", "fault_ago", "answered"),
+    ("ago", "fault_ago", "known_ago", "answered"),
     [
-        pytest.param(60.0, 60.1, True, id="its-own-fault"),
-        pytest.param(60.0, 59.0, True, id="what-killing-it-brought-about"),
-        pytest.param(60.0, 7200.0, True, id="an-old-fault-found-right-after"),
-        pytest.param(3600.0, 7200.0, False, id="another-restart-since-a-clock-that-is-late"),
-        pytest.param(3600.0, 1.0, False, id="long-before"),
+        pytest.param(60.0, 60.1, 59.0, True, id="its-own-fault"),
+        pytest.param(60.0, 59.0, 58.0, True, id="what-killing-it-brought-about"),
+        pytest.param(60.0, 7200.0, 61.0, True, id="known-before-and-on-hold"),
+        pytest.param(60.0, 7200.0, 1.0, False, id="of-the-successor-by-a-clock-that-is-hours-late"),
+        pytest.param(10.0, 24.0, 1.0, False, id="of-the-successor-by-a-clock-that-is-seconds-late"),
+        pytest.param(3600.0, 7200.0, 1.0, False, id="another-restart-since-a-clock-that-is-late"),
+        pytest.param(3600.0, 1.0, 1.0, False, id="long-before"),
     ],
 )
-def test_event_handled_by_recent_restart_is_recognised(ago: float, fault_ago: float, answered: bool) -> None:
+def test_event_handled_by_a_restart_is_recognised(
+    ago: float, fault_ago: float, known_ago: float, answered: bool
+) -> None:
     begun = counts.Begun(
         pod=builders.POD.uid, containers=frozenset({"trainer"}), at=NOW - ago, fault_at=NOW - ago, device=None
     )
     past = counts.History.of([begun], target=builders.TARGET, device=None, now=NOW)
     known = facts(history=past, cause=cause(happened_at=NOW - fault_ago))
-    assert admission.answered_by_us(known, now=NOW) is answered
+    assert admission.answered_by_us(known, known_at=NOW - known_ago) is answered
 
 
 TORCH_JOB = OwnerRef("kubeflow.org", "PyTorchJob", "train")

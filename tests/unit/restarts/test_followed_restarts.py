@@ -256,10 +256,35 @@ async def test_fault_older_than_container_is_refused_visibly(env: RestartEnv) ->
     assert " s after the fault" in condition.message
 
 
-async def test_already_replaced_refusal_does_not_hide_success(env: RestartEnv) -> None:
-    done = await env.ask()
+async def test_late_fault_right_after_a_restart_is_refused_visibly(env: RestartEnv) -> None:
+    """It may be the successor's, by a clock that is late."""
+    assert (await env.ask()).status is ConditionStatus.TRUE
     await env.restarts.handle(fault(0.0))
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "AlreadyReplaced")
+
+
+async def test_fault_known_before_the_restart_does_not_hide_its_success(env: RestartEnv) -> None:
+    watcher, proven = Person(env), asyncio.Event()
+
+    def cause() -> admission.Cause:
+        return admission.Cause(code="Xid31", message="Xid 31", happened_at=0.0, devices_known=proven.is_set())
+
+    await opt_in(env)
+    request = Request(target=TARGET, cause=cause, devices=frozenset(), followed=watcher)
+    env.restarts._now = lambda: NOW - 1.0
+    early = asyncio.create_task(env.restarts.handle(request))
+    await watcher.until(Decided)  # on hold
+    env.restarts._now = lambda: NOW
+    async with env.kubelet():
+        await Person(env).ask()
+    done = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert done.status is ConditionStatus.TRUE
+    proven.set()
+    await early
+    assert [event.decision.reason for event in watcher.events if isinstance(event, Decided)][-1] is (
+        Reason.ALREADY_REPLACED
+    )
     assert env.said.said[POD, conditions.IN_PLACE_RESTART] == done
 
 

@@ -26,7 +26,7 @@ from kubemend.agent.model.workloads import (
     PodUid,
     PodView,
 )
-from kubemend.agent.restart import options
+from kubemend.agent.restart import members, options
 from kubemend.agent.sources import heartbeat_watch
 from kubemend.agent.sources.heartbeats import HeartbeatSource
 from kubemend.agent.sources.processes import ProcFs
@@ -468,6 +468,24 @@ async def test_internal_error_on_options_of_a_pod_leaves_the_others(
 
     monkeypatch.setattr(HeartbeatSource, "_options", read)
     async with running(make(tmp_path, other, annotated())) as world:
+        await world.beats(world.begin())
+        assert (await world.hangs()).target == TRAINER
+
+
+async def test_internal_error_on_targets_of_a_pod_leaves_the_others(
+    tmp_path: Path, short_timeouts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ContainerRef(replace(TRAINER.pod, name="trainer-1", uid=PodUid("another")), TRAINER.name)
+    targets = members.targets
+
+    def fails_for_other(pod: PodView, **more: Any) -> Any:
+        if pod.ref == other.pod:
+            raise IndexError
+        return targets(pod, **more)
+
+    monkeypatch.setattr(members, "targets", fails_for_other)
+    async with running(make(tmp_path, annotated(ref=other.pod), annotated())) as world:
+        world.begin(container_id(2), pid=200, ref=other)
         await world.beats(world.begin())
         assert (await world.hangs()).target == TRAINER
 

@@ -10,8 +10,10 @@ from structlog.testing import capture_logs
 
 from kubemend.agent.model.workloads import OwnerRef, PodRef, PodUid, PodView, RestartPolicy
 from kubemend.agent.restart import admission
+from kubemend.agent.sources import owners as lookup
 from kubemend.agent.sources.owners import OwnerLookup
-from kubemend.common import gangs
+from kubemend.common import contained, gangs
+from kubemend.common.contained import Part
 from kubemend.common.kube import errors
 from tests import eventually
 from tests.fakes import outside
@@ -99,6 +101,26 @@ async def test_pods_are_counted_for_a_decision_only() -> None:
     assert api.listed == []
     assert await owners.facts(everyone[0], at_once=True) == admission.OwnerFacts(job_restarts_left=5, job_pods=2)
     assert api.listed == [{"labelSelector": "batch.kubernetes.io/job-name=j"}]
+    running.cancel()
+
+
+async def test_internal_error_on_a_pod_leaves_the_owners_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = members(2)
+    matters = lookup._matters
+
+    def fails_for_bad(pod: PodView) -> bool:
+        if pod.ref == bad.ref:
+            raise IndexError
+        return matters(pod)
+
+    monkeypatch.setattr(lookup, "_matters", fails_for_bad)
+    before = contained.count([Part.OWNER])
+    api, pods = Api(), outside.Pods(bad)
+    running = asyncio.create_task(OwnerLookup(api).run(pods))
+    await eventually.true(lambda: contained.count([Part.OWNER]) == before + 1)
+    await pods.put(good)
+    await eventually.true(lambda: len(api.asked) == 1)
+    assert contained.count([Part.OWNER]) == before + 1, "not with every change of a pod"
     running.cancel()
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubemend.agent.hub import connection, endpoint
 from kubemend.common.coordination import OrderKind, StepPhase
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.model.faults import Cause, Request
@@ -675,6 +676,11 @@ def test_next_round_waits_for_reconnecting_agents_after_outage() -> None:
     assert play.round.phase is Phase.RELEASING
     play.tell(StepResult(uid(1), StepPhase.RUNNING), NodeChanged(builders.member(1).node, connected=True))
     assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
+
+
+def test_agents_dial_again_within_the_wait_for_them() -> None:
+    longest_wait = 1.2 * connection.Limits().longest_wait  # with jitter
+    assert Limits().redial > longest_wait + endpoint.CONNECT_SECONDS
 
 
 def test_next_round_does_not_wait_indefinitely_for_agents() -> None:
