@@ -371,6 +371,12 @@ def test_finished_pods_of_many_namespaces_keep_their_bound() -> None:
     assert 0.9 * pod_objects.MOST_OF_ALL < total <= pod_objects.MOST_OF_ALL
 
 
+def test_every_annotation_that_the_agent_reads_is_kept() -> None:
+    names = {each for each in vars(options).values() if isinstance(each, str) and each.startswith(options.PREFIX)}
+    of_components = {options.PREFIX, options.LAUNCHER, options.LAUNCHER_OPTIONS}
+    assert names - of_components == options.USED
+
+
 def test_oversized_pod_keeps_its_identity_and_cannot_be_restarted() -> None:
     whole = pod_objects.pod_view(POD)
     view = pod_objects.bare(whole)
