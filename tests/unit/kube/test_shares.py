@@ -57,7 +57,7 @@ def test_largest_namespace_gives_up_its_newest_objects_when_all_together_have_to
     assert kept.fit("b1", "x" * 900, namespace="b") != "bare"
     assert kept.take_reduced() == {"a2": "a"}
     assert whole_of(kept, "a0", "a1", "a2", "b0", "b1") == ["a0", "a1", "b0", "b1"]
-    assert kept.fit("b2", "x" * 900, namespace="b") == "bare"  # nobody has more
+    assert kept.fit("b2", "x" * 900, namespace="b") == "bare"  # no other namespace has more
     assert kept.take_reduced() == {}
     assert kept.fit("c0", "x" * 100, namespace="c") != "bare"
     assert kept.fit("c1", "x" * 800, namespace="c") != "bare"
