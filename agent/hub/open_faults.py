@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +19,7 @@ log = structlog.get_logger(__name__)
 LONGEST: Final = 600.0
 """Seconds for which a fault is reported, from its detection: as long as an undecided restart is kept."""
 MOST: Final = 256
-"""Limit of open faults; beyond it the oldest is dropped."""
+"""Limit of open faults; beyond it the oldest of the namespace that has most of them is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,15 @@ class OpenFaults:
         opened = _Open(fault, max(0.0, self._now() - fault.happened_at), loop.time(), loop.create_future())
         self._open[fault.id] = opened
         while len(self._open) > MOST:
-            dropped = self._open.pop(next(iter(self._open)))
+            dropped = self._open.pop(self._to_drop())
             log.warning("hub.fault_dropped", fault=dropped.fault.id, container=str(dropped.fault.target))
         self._wake()
         return opened.answer
+
+    def _to_drop(self) -> str:
+        """Return the oldest fault of the namespace that has most: another gang must hear of its own."""
+        crowded = Counter(each.fault.target.pod.namespace for each in self._open.values()).most_common(1)[0][0]
+        return next(fault_id for fault_id, each in self._open.items() if each.fault.target.pod.namespace == crowded)
 
     def leave_alone(self, fault_id: str) -> None:
         """Mark that the answer is no longer awaited because the member is restarted alone.

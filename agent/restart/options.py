@@ -55,6 +55,8 @@ _ALL = (
     FATAL_EXIT_CODES,
     OWNER_COUNTS,
 )
+USED = frozenset({*_ALL, CACHE, RESTARTS})
+"""The annotations of a pod that the agent reads."""
 _LONGEST = 1000
 """Characters of an annotation: they can have 256 KiB, and user input must not fill logs and conditions."""
 _LONGEST_NUMBER = 9

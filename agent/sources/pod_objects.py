@@ -37,13 +37,19 @@ Object = Mapping[str, Any]
 MOST_OF_A_POD: Final = 256 * 1024
 """Maximum number of bytes kept of one pod; some thousand are usual. Hooks and container names can be long."""
 MOST_OF_A_NAMESPACE: Final = 32 * 2**20
+MOST_OF_ALL: Final = 64 * 2**20
+"""Bytes kept of all pods of the node, some 18,000 ordinary ones: a sixth of the agent's limit of 384 MiB.
+
+With 76 MiB for the agent itself, 24 MiB for the runtime's data, and 57 MiB while one huge object is read, 163 MiB are
+left for devices, restarts and rounds, and for a list after an outage, which holds pods that have changed twice.
+"""
 _LONGEST_ANNOTATION: Final = 1001
 """Maximum number of characters kept: one more than is accepted, so that an annotation that is too long is still
 refused.
 """
 _TOO_MUCH: Final = (
     f"(not kept: the pod has more than {MOST_OF_A_POD >> 10} KiB of hooks, labels and annotations, or "
-    f"those of its namespace {MOST_OF_A_NAMESPACE >> 20} MiB; shorten them)"
+    f"those of its namespace {MOST_OF_A_NAMESPACE >> 20} MiB, or most of {MOST_OF_ALL >> 20} MiB for all; shorten them)"
 )
 _OF_OTHERS: Final = (admission.MIRROR_ANNOTATION, admission.CONFIG_SOURCE_ANNOTATION)
 _OF_GANGS: Final = (
@@ -53,18 +59,20 @@ _OF_GANGS: Final = (
 
 
 def pod_view(obj: Object) -> PodView:
-    """Return the view of a v1 Pod.
+    """Return the view of a v1 Pod. One that has ended has no hooks: nothing of it is stopped or started any more.
 
     Raises KeyError or ValueError when it is invalid (no name, no UID, an unknown enum).
     """
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    return PodView(
+    view = PodView(
         ref=PodRef(namespace=metadata["namespace"], name=metadata["name"], uid=PodUid(metadata["uid"])),
         phase=status.get("phase", "Pending"),
         restart_policy=RestartPolicy(spec.get("restartPolicy", "Always")),
         containers=tuple(_containers(spec, status)),
         annotations=MappingProxyType(dict(_annotations(metadata.get("annotations") or {}))),
-        labels=MappingProxyType(dict(metadata.get("labels") or {})),
+        labels=MappingProxyType(
+            {key: text for key, text in (metadata.get("labels") or {}).items() if key in _OF_GANGS}
+        ),
         owner=_owner(metadata),
         deleting="deletionTimestamp" in metadata,
         leaving=_leaving(status),
@@ -75,6 +83,7 @@ def pod_view(obj: Object) -> PodView:
         resource_health=allocated_resources.read(status),
         reads_restarts=_reads_restarts(spec),
     )
+    return _finished(view) if view.is_over else view
 
 
 def bare(pod: PodView) -> PodView:
@@ -84,16 +93,21 @@ def bare(pod: PodView) -> PodView:
         pod,
         containers=(),
         annotations=MappingProxyType({**of_others, options.RESTART: _TOO_MUCH}),
-        labels=MappingProxyType({key: text for key, text in pod.labels.items() if key in _OF_GANGS}),
         owner=None,
         resource_health=(),
     )
 
 
+def _finished(pod: PodView) -> PodView:
+    """Return what is used of a pod that has ended: not its hooks, nor the health of devices that it no longer has."""
+    containers = tuple(replace(each, post_start=None, pre_stop=None) for each in pod.containers)
+    return replace(pod, containers=containers, resource_health=())
+
+
 def _annotations(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the annotations that kubemend uses."""
     for key, text in given.items():
-        if key.startswith(options.PREFIX) or key in _OF_OTHERS:
+        if key in options.USED or key in _OF_OTHERS:
             yield key, text[:_LONGEST_ANNOTATION]
 
 

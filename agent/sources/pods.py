@@ -2,6 +2,8 @@
 
 While the API server is unavailable, the last view is kept and the component is degraded: a restart in place needs the
 container runtime, not the API server. Only ``PodView`` values are kept, never the objects.
+
+Finished pods are watched as well: a field selector would show the end of a pod as its deletion.
 """
 
 import asyncio
@@ -29,6 +31,14 @@ With a limit, many servers would read every pod of the cluster from etcd instead
 however long the list (``common.kube.listing``).
 """
 
+
+BOUNDS: Final = shares.Bounds(
+    bare=pod_objects.bare,
+    one=pod_objects.MOST_OF_A_POD,
+    namespace=pod_objects.MOST_OF_A_NAMESPACE,
+    total=pod_objects.MOST_OF_ALL,
+)
+"""Bounds of the view."""
 
 _SHUTDOWN: Final = "NodeShutdown"
 """``PodView.leaving`` of every pod of a node that shuts down: kubelet's word for the pods that it no longer accepts."""
@@ -63,12 +73,7 @@ class PodWatch:
             report=report,
             page=_ALL_AT_ONCE,
             backoff=backoff,
-            bounds=shares.Bounds(
-                bare=pod_objects.bare,
-                one=pod_objects.MOST_OF_A_POD,
-                namespace=pod_objects.MOST_OF_A_NAMESPACE,
-                told=bare,
-            ),
+            bounds=replace(BOUNDS, told=bare),
         )
         self._mirror.subscribe(self._process)
 

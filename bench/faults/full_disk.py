@@ -13,7 +13,7 @@ from bench.faults.telling import Kind, Told
 from hack.devnode.observer import Seen
 
 PROMISE: Final = (
-    "With a full disk faults are still detected and reported, restarts are held with `JournalUnavailable`, and "
+    "With a full disk faults are still detected and reported, restarts are postponed with `JournalUnavailable`, and "
     "they are carried out when there is space again."
 )
 

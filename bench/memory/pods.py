@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kubemend.agent.restart import options
 from kubemend.common import gangs
 
 NODE: Final = "bench"
@@ -12,7 +13,6 @@ NAMESPACES: Final = 5
 _GANG_OF: Final = 8
 _USUAL_VARIABLES: Final = 60
 _VARIABLE: Final = 64  # bytes of one, about
-_ANNOTATION: Final = 56
 _PADDING: Final = "x" * 40
 
 
@@ -48,8 +48,8 @@ def annotations_of_others(pod: dict[str, Any], size: int) -> None:
 
 def our_annotations(pod: dict[str, Any], size: int) -> None:
     """Fill its annotations with those that kubemend reads."""
-    annotations = pod["metadata"]["annotations"]
-    annotations |= {f"kubemend.io/{number}": _PADDING for number in range(size // _ANNOTATION)}
+    names = options.USED - {options.RESTART}
+    pod["metadata"]["annotations"] |= dict.fromkeys(names, "x" * (size // len(names)))
 
 
 def _usual(number: int, *, phase: str) -> dict[str, Any]:

@@ -137,17 +137,19 @@ class Informer(Generic[T]):
         version = ""
         listed: dict[str, T] = {}
         fresh: shares.Shares[T] = shares.Shares(self._bounds)
+
+        def keep(obj: Json) -> None:
+            read = self._read(obj, fresh)
+            if read.value is not None:
+                listed[read.uid] = read.value
+            listed.update(self._reduced(fresh, listed))
+
         pages = self._api.pages(
-            self._path,
-            params=self._params,
-            limit=self._page,
-            project=lambda obj: self._read(obj, fresh),
-            metadata_only=self._metadata_only,
+            self._path, params=self._params, limit=self._page, project=keep, metadata_only=self._metadata_only
         )
         async with contextlib.aclosing(pages):
             async for page in pages:
                 version = page.resource_version
-                listed |= {read.uid: read.value for read in page.items if read.value is not None}
         self._shares = fresh
         for uid in self._items.keys() - listed.keys():
             self._drop(uid)
@@ -178,6 +180,8 @@ class Informer(Generic[T]):
             self._drop(read.uid, last=read.value)
         else:
             self._put(read.uid, read.value)
+        for uid, value in self._reduced(self._shares, self._items).items():
+            self._put(uid, value)
         self._report_bare()
 
     def _read(self, obj: Json, room: shares.Shares[T]) -> _Read[T]:
@@ -203,6 +207,15 @@ class Informer(Generic[T]):
         # share one of two equal values
         return _Read(uid, before if before is not None and before == fitting else fitting)
 
+    def _reduced(self, room: shares.Shares[T], items: Mapping[str, T]) -> Mapping[str, T]:
+        """Return the bare forms, by UID, of objects that gave way to those of smaller namespaces."""
+        reduced: dict[str, T] = {}
+        for uid, namespace in room.take_reduced().items():
+            assert self._bounds is not None
+            self._note_crowded(namespace)
+            reduced[uid] = self._bounds.bare(items[uid])
+        return reduced
+
     def _note_crowded(self, namespace: str) -> None:
         """Log once per namespace that not all of it is kept."""
         if namespace not in self._crowded and self._bounds is not None:
@@ -213,6 +226,7 @@ class Informer(Generic[T]):
                 namespace=namespace,
                 object_bytes=self._bounds.one,
                 namespace_bytes=self._bounds.namespace,
+                total_bytes=self._bounds.total,
             )
 
     def _report_bare(self) -> None:

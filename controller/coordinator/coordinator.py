@@ -321,6 +321,7 @@ class GangCoordinator:
     def _restart_changed(self, change: RestartChange) -> None:
         restart = change.restart
         if change.kind is RestartChangeKind.GONE or restart.deleting:
+            self._single_pods.withdraw(restart)
             if restart.gang is not None and restart.gang in self._workers:
                 with contained.within(Part.GANG, restart.id):
                     self._workers[restart.gang].withdraw(restart)

@@ -14,12 +14,8 @@ from kubemend.common import exit_codes as common_exit_codes
 from kubemend.controller.gangs import members as members_module
 from kubemend.controller.model.members import Member
 
-MAX_RESTARTS: Final = members_module.PREFIX + "max-restarts"
 FATAL_EXIT_CODES: Final = common_exit_codes.FATAL
-HOLD: Final = members_module.PREFIX + "hold"
-GRACE_PERIOD: Final = members_module.PREFIX + "grace-period"
 
-_OF_THE_GANG: Final = (members_module.RESTART, MAX_RESTARTS, FATAL_EXIT_CODES, HOLD, GRACE_PERIOD)
 _LONGEST = 1000
 """Characters of an annotation. The API allows 256 KiB, and user input must not keep the controller busy."""
 _LONGEST_NUMBER = 9
@@ -53,17 +49,17 @@ def of(members: Iterable[Member]) -> GangOptions:
     holds: set[float] = set()
     checked: set[tuple[str | None, ...]] = set()
     for slot, member in members_module.by_slot(members).items():
-        annotated = tuple(map(member.annotations.get, _OF_THE_GANG))
+        annotated = tuple(map(member.annotations.get, members_module.ANNOTATIONS))
         if annotated in checked:
             continue  # usual for members of one template, by the thousand
         checked.add(annotated)
         try:
             _check_length(member)
             _check_mode(member.annotations.get(members_module.RESTART))
-            if (text := member.annotations.get(MAX_RESTARTS)) is not None:
+            if (text := member.annotations.get(members_module.MAX_RESTARTS)) is not None:
                 limits.add(_count(text))
             codes |= exit_codes(member.annotations.get(FATAL_EXIT_CODES, ""))
-            if (text := member.annotations.get(HOLD)) is not None:
+            if (text := member.annotations.get(members_module.HOLD)) is not None:
                 holds.add(_hold(text))
         except BadAnnotationError as error:
             raise BadAnnotationError(f"member {slot}: {error}") from None
@@ -76,7 +72,7 @@ def grace_seconds(member: Member) -> float:
     The agent refuses an invalid one; here it only extends a deadline.
     """
     try:
-        return min(durations.seconds(member.annotations.get(GRACE_PERIOD, "0")), _LONGEST_GRACE)
+        return min(durations.seconds(member.annotations.get(members_module.GRACE_PERIOD, "0")), _LONGEST_GRACE)
     except ValueError:
         return 0.0
 
@@ -96,7 +92,7 @@ def _number(text: str) -> int | None:
 
 
 def _check_length(member: Member) -> None:
-    for name in _OF_THE_GANG:
+    for name in members_module.ANNOTATIONS:
         if len(member.annotations.get(name, "")) > _LONGEST:
             raise BadAnnotationError(f"annotation {name} is longer than {_LONGEST} characters")
 
@@ -109,7 +105,7 @@ def _check_mode(mode: str | None) -> None:
 
 def _count(text: str) -> int:
     if (count := _number(text)) is None:
-        raise BadAnnotationError(f"annotation {MAX_RESTARTS} is {text!r}. It must be a whole number")
+        raise BadAnnotationError(f"annotation {members_module.MAX_RESTARTS} is {text!r}. It must be a whole number")
     return count
 
 
@@ -117,7 +113,7 @@ def _hold(text: str) -> float:
     try:
         seconds = durations.seconds(text)
     except ValueError as error:
-        raise BadAnnotationError(f"annotation {HOLD}: {error}") from None
+        raise BadAnnotationError(f"annotation {members_module.HOLD}: {error}") from None
     if seconds > _LONGEST_HOLD:
-        raise BadAnnotationError(f"annotation {HOLD} is {text!r}. It must be at most {_LONGEST_HOLD:g}s")
+        raise BadAnnotationError(f"annotation {members_module.HOLD} is {text!r}. It must be at most {_LONGEST_HOLD:g}s")
     return seconds

@@ -6,22 +6,33 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from kubemend.common import gangs, targets
+from kubemend.common import exit_codes, gangs, targets
 from kubemend.common.kube import timestamps
 from kubemend.controller.model.members import Member, NodeName, Owner, PodPhase, PodRef, PodUid
 
 PREFIX: Final = "kubemend.io/"
 RESTART: Final = PREFIX + "restart"
 IN_PLACE: Final = "InPlace"
+MAX_RESTARTS: Final = PREFIX + "max-restarts"
+HOLD: Final = PREFIX + "hold"
+GRACE_PERIOD: Final = PREFIX + "grace-period"
+ANNOTATIONS: Final = (RESTART, MAX_RESTARTS, exit_codes.FATAL, HOLD, GRACE_PERIOD)
+"""The annotations of a pod that the controller reads."""
 
 MOST_OF_A_MEMBER: Final = 64 * 1024
 """Bytes kept of one member; about a thousand are usual."""
 MOST_OF_A_NAMESPACE: Final = 64 * 2**20
+MOST_OF_A_WATCH: Final = 80 * 2**20
+"""Bytes kept of the members that one of the four watches has, some 42,000 ordinary ones.
+
+The controller's limit is 1 GiB: 320 MiB for members, 96 for JobSets, 96 for their Jobs, 64 for Restarts, 64 for pods to
+place, 294 for connections of agents, and 45 for the code leave 45 MiB.
+"""
 _LONGEST_ANNOTATION: Final = 1001
 """Characters kept: one more than are accepted, so that an annotation that is refused for its length still is."""
 _TOO_MUCH: Final = (
     f"(not kept: the pod has more than {MOST_OF_A_MEMBER >> 10} KiB of such annotations, or those of its namespace "
-    f"{MOST_OF_A_NAMESPACE >> 20} MiB; shorten them)"
+    f"{MOST_OF_A_NAMESPACE >> 20} MiB, or most of {MOST_OF_A_WATCH >> 20} MiB for all; shorten them)"
 )
 
 _NODE = "Node"
@@ -172,7 +183,7 @@ def _owner(references: Iterable[Mapping[str, Any]]) -> Owner | None:
 
 def _ours(annotations: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType(
-        {name: text[:_LONGEST_ANNOTATION] for name, text in annotations.items() if name.startswith(PREFIX)}
+        {name: text[:_LONGEST_ANNOTATION] for name, text in annotations.items() if name in ANNOTATIONS}
     )
 
 

@@ -17,10 +17,12 @@ GROUP: Final = "jobset.x-k8s.io"
 MOST_OF_A_JOBSET: Final = 32 * 2**20
 """Bytes in memory. The API server accepts 1.5 MB for one JobSet, which needs up to ten times as much here."""
 MOST_OF_A_NAMESPACE: Final = 64 * 2**20
+MOST_OF_JOBSETS: Final = 96 * 2**20
+"""Bytes of the JobSets of all namespaces."""
 MOST_OF_A_JOB: Final = 2**20
 """Of a suspended Job the parts of its template that a resume merges are kept: usually 6 KiB."""
-MOST_OF_JOBS: Final = 128 * 2**20
-"""Bytes of all Jobs of a namespace, counted as if they shared no texts."""
+MOST_OF_JOBS: Final = 96 * 2**20
+"""Bytes of all Jobs, of one namespace or of all, counted as if they shared no texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,9 @@ def bare(found: Seen) -> Seen:
     if not isinstance(found, JobSet):
         return found
     why = (
-        f"the JobSets of its namespace take more than {MOST_OF_A_NAMESPACE >> 20} MiB, or this one more than "
-        f"{MOST_OF_A_JOBSET >> 20} MiB. It is not run. Make templates smaller, or delete finished JobSets"
+        f"the JobSets of its namespace take more than {MOST_OF_A_NAMESPACE >> 20} MiB, or most of "
+        f"{MOST_OF_JOBSETS >> 20} MiB for all, or this one more than {MOST_OF_A_JOBSET >> 20} MiB. "
+        "It is not run. Make templates smaller, or delete finished JobSets"
     )
     return InvalidObject(found.namespace, found.name, found.uid, found.resource_version, why)
 

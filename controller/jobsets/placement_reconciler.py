@@ -34,7 +34,9 @@ _OF_JOBSETS: Final = {
     # a pod that has ended neither occupies nor seeks a domain
     "fieldSelector": "status.phase!=Succeeded,status.phase!=Failed",
 }
-_BOUNDS: Final = shares.Bounds(reading.bare, one=64 * 1024, namespace=64 * 2**20)
+MOST_OF_ALL: Final = 64 * 2**20
+"""Bytes kept of the pods to place, of one namespace or of all."""
+_BOUNDS: Final = shares.Bounds(reading.bare, one=64 * 1024, namespace=MOST_OF_ALL, total=MOST_OF_ALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,11 +71,17 @@ class Views:
             )
 
         bounds = shares.Bounds(
-            invalid_objects.bare, one=invalid_objects.MOST_OF_A_JOBSET, namespace=invalid_objects.MOST_OF_A_NAMESPACE
+            invalid_objects.bare,
+            one=invalid_objects.MOST_OF_A_JOBSET,
+            namespace=invalid_objects.MOST_OF_A_NAMESPACE,
+            total=invalid_objects.MOST_OF_JOBSETS,
         )
         jobsets = watch(JOBSETS, invalid_objects.jobset, params={}, bounds=bounds)
         jobs_bounds = shares.Bounds(
-            invalid_objects.bare_job, one=invalid_objects.MOST_OF_A_JOB, namespace=invalid_objects.MOST_OF_JOBS
+            invalid_objects.bare_job,
+            one=invalid_objects.MOST_OF_A_JOB,
+            namespace=invalid_objects.MOST_OF_JOBS,
+            total=invalid_objects.MOST_OF_JOBS,
         )
         jobs = watch(JOBS, self._owned, bounds=jobs_bounds)
         self._watches = {"jobsets": jobsets, "jobs": jobs}

@@ -216,6 +216,8 @@ def parse(obj: Mapping[str, Any]) -> Restart:
 MOST_OF_A_RESTART: Final = 2**20
 """Bytes in memory. Those of a round of thousands of members take some hundred KiB, usual ones some KiB."""
 MOST_OF_A_NAMESPACE: Final = 64 * 2**20
+MOST_OF_ALL: Final = 64 * 2**20
+"""Bytes of the Restarts of all namespaces."""
 _KEPT_IN_ANY_CASE: Final = ("phase", "startTime", "completionTime")
 _LONGEST_KEPT: Final = 64
 

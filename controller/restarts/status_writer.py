@@ -1,12 +1,14 @@
 """Converge Restart objects to the requested state: no queue of writes, so an outage only costs time.
 
 Only the newest status of each object is written, after the write that brings the object under kubemend's management.
-Writes are serial for one object and concurrent for different ones.
+Writes are serial for one object and concurrent for different ones. Users can create any number of objects that are
+answered at once, so each namespace has a share of the writes: what is beyond waits without a task.
 """
 
 import asyncio
 import contextlib
 import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -21,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 _MOST_LEFT_OVER = 1000
 """Ends of rounds that are kept beyond a term."""
+OF_A_NAMESPACE = 64
+"""Objects that are written at a time, including those whose write is retried later. A round's record never waits."""
 
 First = Callable[[], Coroutine[Any, Any, writing.Written]]
 """The write that makes kubemend manage an object: its creation, or the takeover of a request or an orphan."""
@@ -31,6 +35,7 @@ class _Pending:
 
     def __init__(self, restart_id: str, *, known: writing.Written | None, since: float) -> None:
         self.id = restart_id
+        self.namespace = restart_id.partition("/")[0]
         self.known = known
         self.first: First | None = None
         self.status: Mapping[str, Any] | None = None
@@ -71,6 +76,8 @@ class StatusWriter:
         self._pending: dict[str, _Pending] = {}
         self._ours: dict[str, writing.Written] = {}  # begun here, and unfinished
         self._queue: asyncio.Queue[_Pending] = asyncio.Queue()
+        self._active: Counter[str] = Counter()  # objects, by namespace
+        self._waiting: defaultdict[str, deque[_Pending]] = defaultdict(deque)  # for the share of their namespace
         self._left: asyncio.Queue[_Pending] = asyncio.Queue()
         self._all_written = asyncio.Event()
         self._all_written.set()
@@ -131,6 +138,8 @@ class StatusWriter:
             self._pending.clear()
             self._ours.clear()
             self._queue = asyncio.Queue()
+            self._active.clear()
+            self._waiting.clear()
             self._all_written.set()
 
     async def finish(self) -> None:
@@ -153,9 +162,28 @@ class StatusWriter:
         return entry
 
     def _wake(self, entry: _Pending) -> None:
-        if not entry.active:
-            entry.active = True
-            self._queue.put_nowait(entry)
+        if entry.active:
+            return
+        entry.active = True
+        if entry.first is not None or self._active[entry.namespace] < OF_A_NAMESPACE:
+            self._begin_writing(entry)
+        else:
+            self._waiting[entry.namespace].append(entry)
+
+    def _begin_writing(self, entry: _Pending) -> None:
+        self._active[entry.namespace] += 1
+        self._queue.put_nowait(entry)
+
+    def _end_writing(self, namespace: str) -> None:
+        """Give the place of an object to the next of its namespace."""
+        self._active[namespace] -= 1
+        waiting = self._waiting.get(namespace)
+        if waiting is not None and self._active[namespace] < OF_A_NAMESPACE:
+            self._begin_writing(waiting.popleft())
+            if not waiting:
+                del self._waiting[namespace]
+        if not self._active[namespace]:
+            del self._active[namespace]
 
     async def _converge(self, entry: _Pending) -> None:
         """Write until everything about one object is written, or never can be."""
@@ -218,6 +246,7 @@ class StatusWriter:
         if not entry.is_written:
             self._ours.pop(entry.id, None)
         del self._pending[entry.id]
+        self._end_writing(entry.namespace)
         if not self._pending:
             self._all_written.set()
 

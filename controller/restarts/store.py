@@ -81,7 +81,12 @@ class RestartStore:
             reduce=objects.parse,
             report=part.reporter(),
             backoff=backoff(),
-            bounds=shares.Bounds(objects.bare, one=objects.MOST_OF_A_RESTART, namespace=objects.MOST_OF_A_NAMESPACE),
+            bounds=shares.Bounds(
+                objects.bare,
+                one=objects.MOST_OF_A_RESTART,
+                namespace=objects.MOST_OF_A_NAMESPACE,
+                total=objects.MOST_OF_ALL,
+            ),
         )
         self._writer = status_writer.StatusWriter(api=api, report=part.reporter(), clock=clock, backoff=backoff)
         self._by_id: dict[str, Restart] = {}

@@ -1,6 +1,7 @@
 """Every member of every gang, from the API server: which pods exist, on which nodes, and in which phase.
 
-A label selector has no "or", so there are four watches. Each pod that is in a gang matches exactly one.
+A label selector has no "or", so there are four watches. Each pod that is in a gang matches exactly one. Finished pods
+are members as well: a failed one must be recreated, and its annotations are the gang's.
 """
 
 import asyncio
@@ -92,7 +93,11 @@ class Members:
                 bare(sum(not_kept.values()))
 
             return shares.Bounds(
-                members.bare, one=members.MOST_OF_A_MEMBER, namespace=members.MOST_OF_A_NAMESPACE, told=count_bare
+                members.bare,
+                one=members.MOST_OF_A_MEMBER,
+                namespace=members.MOST_OF_A_NAMESPACE,
+                total=members.MOST_OF_A_WATCH,
+                told=count_bare,
             )
 
         self._slots = asyncio.Semaphore(parallel)

@@ -1,6 +1,7 @@
 """Wait for the hub's answer to a member's fault until the timeout; then the agent acts alone."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -288,6 +289,18 @@ class TestOpenFaults:
             said.append(told.fault.id)
         assert len(said) == open_faults.MOST
         assert said[0] == "f2"
+
+    async def test_faults_of_one_namespace_do_not_drop_those_of_another(self) -> None:
+        book = OpenFaults(now=lambda: 100.0)
+        other = fault(fault_id="other")
+        other = replace(other, target=replace(other.target, pod=replace(other.target.pod, namespace="other")))
+        book.add(other)
+        for number in range(open_faults.MOST + 2):
+            book.add(fault(fault_id=f"f{number}"))
+        said = []
+        while (told := book.next()) is not None:
+            said.append(told.fault.id)
+        assert said == ["other", *(f"f{number}" for number in range(3, open_faults.MOST + 2))]
 
     async def test_fault_of_round_is_dropped_with_deleted_pod(self) -> None:
         book = OpenFaults(now=lambda: 100.0)

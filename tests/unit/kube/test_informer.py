@@ -303,7 +303,7 @@ class Written:
 
 
 class Bounded:
-    """An informer that keeps 1000 bytes of an object and 3000 of a namespace, of the rest ``bare``."""
+    """An informer that keeps 1000 bytes of an object, 3000 of a namespace and 4000 of all; of the rest ``bare``."""
 
     def __init__(self, server: Written) -> None:
         self.server = server
@@ -316,7 +316,7 @@ class Bounded:
             reduce=lambda obj: str(obj["spec"]),
             report=lambda _: None,
             backoff=aio.Backoff(first=0.01, limit=0.01),
-            bounds=shares.Bounds(bare=lambda _: "bare", one=1000, namespace=3000, told=self._tell),
+            bounds=shares.Bounds(bare=lambda _: "bare", one=1000, namespace=3000, total=4000, told=self._tell),
         )
 
     def _tell(self, count: int) -> None:
@@ -357,6 +357,27 @@ async def test_kept_size_per_object_and_namespace_is_bounded(bounded: Bounded) -
     bounded.send(watch_protocol.EventType.MODIFIED, heavy("other", bytes_=5000, namespace="b"))
     await bounded.until(lambda: bounded.told[-1] == 4)
     assert bounded.whole() == {"0", "1", "2"}
+
+
+async def test_largest_namespace_gives_up_its_newest_objects_when_listed(bounded: Bounded) -> None:
+    more = [heavy("other", namespace="b"), heavy("another", namespace="b"), heavy("third", namespace="c")]
+    bounded.server.items = [*(heavy(str(number)) for number in range(3)), *more]
+    with capture_logs() as logs:
+        bounded.send(watch_protocol.EventType.DELETED, heavy("0"))
+        bounded.server.events.put_nowait(None)
+        await bounded.until(lambda: "third" in bounded.mirror.items())
+    assert bounded.whole() == {"0", "other", "another", "third"}
+    assert bounded.told[-1] == 2
+    assert not [line for line in logs if line["event"] == "informer.too_large" and line["namespace"] != "a"]
+
+
+async def test_largest_namespace_gives_up_its_newest_object_in_a_watch(bounded: Bounded) -> None:
+    changes: list[informer.Change[str]] = []
+    bounded.mirror.subscribe(changes.append)
+    bounded.send(watch_protocol.EventType.ADDED, heavy("third", namespace="c"))
+    await bounded.until(lambda: "third" in bounded.mirror.items())
+    assert bounded.whole() == {"0", "1", "other", "third"}
+    assert [(each.kind.value, each.uid) for each in changes] == [("appeared", "third"), ("changed", "2")]
 
 
 async def test_excess_is_logged_once_per_namespace() -> None:

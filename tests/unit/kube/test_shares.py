@@ -11,8 +11,8 @@ import pytest
 from kubemend.common.kube import shares
 
 
-def kept_of(*, one: int = 1000, namespace: int = 3000) -> shares.Shares[str]:
-    return shares.Shares(shares.Bounds(bare=lambda _: "bare", one=one, namespace=namespace))
+def kept_of(*, one: int = 1000, namespace: int = 3000, total: int = 10_000) -> shares.Shares[str]:
+    return shares.Shares(shares.Bounds(bare=lambda _: "bare", one=one, namespace=namespace, total=total))
 
 
 def test_too_large_object_is_kept_in_bare_form() -> None:
@@ -43,6 +43,55 @@ def test_deleted_or_smaller_object_makes_room() -> None:
     kept.drop("1")
     kept.drop("1")
     assert kept.fit("4", "x" * 900, namespace="a") != "bare"
+
+
+def whole_of(kept: shares.Shares[str], *names: str) -> list[str]:
+    return [name for name in names if not kept.is_bare(name)]
+
+
+def test_largest_namespace_gives_up_its_newest_objects_when_all_together_have_too_much() -> None:
+    kept = kept_of(total=4000)
+    for name in ("a0", "a1", "a2", "b0"):
+        kept.fit(name, "x" * 900, namespace=name[0])
+    assert kept.take_reduced() == {}
+    assert kept.fit("b1", "x" * 900, namespace="b") != "bare"
+    assert kept.take_reduced() == {"a2": "a"}
+    assert whole_of(kept, "a0", "a1", "a2", "b0", "b1") == ["a0", "a1", "b0", "b1"]
+    assert kept.fit("b2", "x" * 900, namespace="b") == "bare"  # no other namespace has more
+    assert kept.take_reduced() == {}
+    assert kept.fit("c0", "x" * 100, namespace="c") != "bare"
+    assert kept.fit("c1", "x" * 800, namespace="c") != "bare"
+    assert list(kept.take_reduced()) == ["a1"]
+
+
+def test_small_namespace_loses_nothing_to_a_large_one() -> None:
+    kept = kept_of(total=4000)
+    kept.fit("small", "x" * 900, namespace="small")
+    for number in range(100):
+        kept.fit(str(number), "x" * 900, namespace=f"large-{number % 2}")
+        assert not kept.is_bare("small")
+    assert kept.bare == 97
+
+
+def test_total_is_never_exceeded_by_many_namespaces() -> None:
+    kept = kept_of(total=20_000)
+    found = {f"{number % 40}-{number}": 100 + number * 37 % 800 for number in range(400)}
+    for uid, size in found.items():
+        kept.fit(uid, "x" * size, namespace=uid.partition("-")[0])
+        held = sum(shares.weight("x" * found[each]) for each in found if each in kept._kept and not kept.is_bare(each))
+        assert held <= 20_000
+    assert kept.bare > 300
+
+
+def test_object_that_gave_way_fits_again_only_after_a_deletion() -> None:
+    kept = kept_of(total=2200)
+    for name, size in (("a0", 900), ("a1", 900), ("a2", 400)):
+        kept.fit(name, "x" * size, namespace="a")
+    kept.fit("b", "x" * 350, namespace="b")
+    assert list(kept.take_reduced()) == ["a1"]
+    assert not kept.has_room  # there is some for a2, but a list would end the same
+    kept.drop("a0")
+    assert kept.has_room
 
 
 def test_without_bounds_everything_is_kept() -> None:

@@ -305,8 +305,8 @@ async def test_pods_of_the_node_are_listed_without_limit() -> None:
 
 
 async def test_oversized_pod_is_kept_by_its_identity_alone() -> None:
-    annotations = {f"kubemend.io/{number}": "x" * 60 for number in range(20_000)}
-    huge = {"metadata": {"namespace": "ml", "name": "huge", "uid": "u1", "annotations": annotations}}
+    containers = [{"name": f"c{number}"} for number in range(20_000)]
+    huge = {"metadata": {"namespace": "ml", "name": "huge", "uid": "u1"}, "spec": {"containers": containers}}
     bare: list[int] = []
     watch = pods.PodWatch(api=ListingApi({paths.PODS: [huge]}), node_name="n", report=lambda _: None, bare=bare.append)
     async with started(watch):

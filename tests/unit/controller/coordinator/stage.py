@@ -42,6 +42,7 @@ class MembersHere(Synced):
         self.all = {member.pod.uid: member for member in members}
         self.single: dict[str, Member | GangKey] = {}
         self.followed: list[GangKey] = []
+        self.ever_followed: list[GangKey] = []
         self.may_follow = asyncio.Event()
         self.may_follow.set()
         self.listeners: list[Callable[[MemberChange], None]] = []
@@ -62,6 +63,7 @@ class MembersHere(Synced):
     async def following(self, pod: GangKey) -> AsyncIterator[Callable[[], GangKey | None]]:
         assert pod not in self.followed
         self.followed.append(pod)
+        self.ever_followed.append(pod)
         try:
             await self.may_follow.wait()
             found = self.single.get(pod.name)

@@ -204,6 +204,81 @@ async def test_many_requests_of_one_namespace_leave_slots_for_others() -> None:
             assert (await status_of(stage, f"ask-{number}"))["phase"] == "Refused"
 
 
+async def test_waiting_requests_have_no_task() -> None:
+    stage = stage_with(None)
+    stage.members.may_follow.clear()
+    share = single_pods.AT_A_TIME_IN_A_NAMESPACE
+    async with stage.leading():
+        for number in range(share):
+            stage.restarts.asked(request(f"ask-{number}", pod=f"pod-{number}"))
+        await until(lambda: len(stage.members.followed) == share)
+        before = len(asyncio.all_tasks())
+        for number in range(share, 1000):
+            stage.restarts.asked(request(f"ask-{number}", pod=f"pod-{number}"))
+        for number in range(20):
+            elsewhere = GangKey("other", POD, f"pod-{number}")
+            stage.restarts.asked(replace(request(f"{number}"), namespace="other", gang=elsewhere))
+        await until(lambda: len(stage.members.followed) == 2 * share)
+        assert len(asyncio.all_tasks()) == before + share
+        stage.members.may_follow.set()
+        for number in range(1000):
+            assert (await status_of(stage, f"ask-{number}"))["phase"] == "Refused"
+        await until(lambda: not stage.members.followed)
+        assert len(asyncio.all_tasks()) == before - share
+
+
+async def test_rounds_of_one_namespace_are_resumed_within_its_share() -> None:
+    stage = stage_with(None)
+    stage.members.may_follow.clear()
+    share = single_pods.AT_A_TIME_IN_A_NAMESPACE
+    worked: list[Restart] = []
+    pods = single_pods.SinglePods(dependencies=stage.dependencies, worker=lambda _: Idle(), resume=worked.append)  # type: ignore[arg-type, return-value]
+    running = asyncio.create_task(pods.run())
+    try:
+        for number in range(3 * share):
+            pods.take(forged(number, gang=GangKey("team", POD, f"pod-{number}")))
+        pods.take(forged(0, gang=GangKey("other", POD, "pod")))
+        await until(lambda: len(stage.members.followed) == share + 1)
+        assert GangKey("other", POD, "pod") in stage.members.followed
+        stage.members.may_follow.set()
+        await until(lambda: len(worked) == 3 * share + 1)
+    finally:
+        running.cancel()
+
+
+async def test_deleted_requests_no_longer_wait() -> None:
+    stage = stage_with(None)
+    stage.members.may_follow.clear()
+    share = single_pods.AT_A_TIME_IN_A_NAMESPACE
+    async with stage.leading():
+        for number in range(2 * share):
+            stage.restarts.asked(request(f"ask-{number}", pod=f"pod-{number}"))
+        await until(lambda: len(stage.members.followed) == share)
+        for number in range(share, 2 * share - 1):
+            stage.restarts.deleted(f"team/ask-{number}")
+        followed = stage.members.ever_followed
+        stage.members.may_follow.set()
+        assert (await status_of(stage, f"ask-{2 * share - 1}"))["phase"] == "Refused"
+        await until(lambda: not stage.members.followed)
+        assert len(followed) == share + 1
+
+
+async def test_total_of_watched_pods_is_bounded_and_shared_by_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single_pods, "_AT_A_TIME", 3)
+    stage = stage_with(None)
+    stage.members.may_follow.clear()
+    async with stage.leading():
+        for number in range(6):
+            stage.restarts.asked(request(f"ask-{number}", pod=f"pod-{number}"))
+        other = GangKey("other", POD, "pod")
+        stage.restarts.asked(replace(request(), namespace="other", gang=other))
+        await until(lambda: len(stage.members.followed) == 3)
+        assert other in stage.members.followed
+        stage.members.may_follow.set()
+        for number in range(6):
+            assert (await status_of(stage, f"ask-{number}"))["phase"] == "Refused"
+
+
 async def test_internal_error_in_request_is_reported_and_next_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = stage_with(alone())
     following = stage.members.following
@@ -226,6 +301,13 @@ def forged(number: int, *, gang: GangKey) -> Restart:
     """Return a Restart object that looks like a round under way; any user able to create Restarts can write it."""
     name = f"forged-{number}"
     return replace(request(name), gang=gang, attempt=1, epoch=number, status={"phase": "Stopping"})
+
+
+class Idle:
+    """The worker of a gang that has nothing to do."""
+
+    async def wait_idle(self) -> None:
+        """Return at once."""
 
 
 class Resuming:

@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.kube import client, errors
-from kubemend.controller.restarts import names, writing
+from kubemend.controller.restarts import names, status_writer, writing
 from kubemend.controller.restarts.objects import NewRound
 from kubemend.controller.restarts.status_writer import StatusWriter
 from tests.control_plane import Tenant
@@ -222,6 +222,81 @@ async def test_object_of_another_leader_is_not_waited_for(env: Env) -> None:
     async with asyncio.timeout(SECONDS):
         assert not await env.writer.begin(env.key("a"), taken, timeout=3600.0)
     assert await env.writer.flush(timeout=SECONDS)
+
+
+class Recording:
+    """A writer whose writes succeed, and what it has written, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.written: list[str] = []
+        self.may_write = asyncio.Event()
+        self.writer = StatusWriter(api=cast("client.KubeClient", None), report=lambda _: None)
+        monkeypatch.setattr(writing, "write_status", self._write)
+
+    def refuse(self, namespace: str, name: str) -> None:
+        known = writing.Written(namespace, name, f"uid-{name}", 1, "")
+        self.writer.set_status(f"{namespace}/{name}", {"phase": "Refused"}, known=known)
+
+    async def begin(self, name: str) -> bool:
+        return await self.writer.begin(f"team/{name}", lambda: self._record(name), timeout=SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.writer.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _write(self, _: object, known: writing.Written, status: object, *, now: float) -> None:
+        await self.may_write.wait()
+        await asyncio.sleep(0)
+        self.written.append(f"{known.namespace}/{known.name}")
+
+    async def _record(self, name: str) -> writing.Written:
+        self.written.append(f"team/{name}")
+        return writing.Written("team", name, f"uid-{name}", 1, "1")
+
+
+async def test_objects_of_one_namespace_wait_without_a_task_and_leave_writes_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recording = Recording(monkeypatch)
+    many = [f"r{number}" for number in range(1000)]
+    async with recording.running():
+        for name in many:
+            recording.refuse("team", name)
+        recording.refuse("other", "r")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(_writes(asyncio.all_tasks())) == status_writer.OF_A_NAMESPACE + 1
+        beginning = asyncio.create_task(recording.begin("round"))
+        recording.may_write.set()
+        assert await beginning
+        assert len(recording.written) < 200
+        assert await recording.writer.flush(timeout=SECONDS)
+    assert set(recording.written) == {"other/r", "team/round", *(f"team/{name}" for name in many)}
+    assert recording.written.index("other/r") <= status_writer.OF_A_NAMESPACE + 8
+    assert len(recording.written) == 1002
+
+
+async def test_waiting_objects_of_a_term_do_not_wait_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording(monkeypatch)
+    async with recording.running():
+        for number in range(200):
+            recording.refuse("team", f"r{number}")
+        await asyncio.sleep(0)
+    recording.may_write.set()
+    async with recording.running():
+        for number in range(100):
+            recording.refuse("team", f"next-{number}")
+        assert await recording.writer.flush(timeout=SECONDS)
+    assert len(recording.written) == 100
+
+
+def _writes(tasks: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
+    return [task for task in tasks if task.get_name().startswith("restart ")]
 
 
 def _ends(tasks: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:

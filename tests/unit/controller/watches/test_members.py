@@ -111,9 +111,9 @@ def _labels(present: int, value: str) -> dict[str, str]:
 
 
 async def test_oversized_member_is_kept_by_its_identity_alone() -> None:
-    annotations = {f"kubemend.io/{number}": "x" * 60 for number in range(20_000)}
+    owner = {"apiVersion": "v1", "kind": "K", "name": "x" * 10**6, "uid": "u", "controller": True}
     about = {"namespace": "ml", "name": "huge", "uid": "u1", "labels": {gangs.GANG: "mine"}}
-    huge = {"metadata": {**about, "annotations": annotations}}
+    huge = {"metadata": {**about, "ownerReferences": [owner]}}
     members = Members(api=ListingApi({paths.PODS: [huge]}), report=lambda _: None)
     async with started(members):
         await members.wait_synced()
