@@ -191,6 +191,8 @@ async def material(
     processes: ports.Processes,
 ) -> SuccessorSpec:
     """Return the spec of a container's successor. Raises CriError; CloneRefusedError if it could not be exact."""
+    if info.config is None and info.hidden:
+        raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, info.hidden)
     hidden, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info))
     sandbox = clone.sandbox_config(hidden)
     spec = pod.container(intent.target.name) if pod is not None else None
