@@ -10,6 +10,7 @@ import structlog
 from kubemend.agent import ports
 from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.next_names import NameAhead
+from kubemend.agent.clients.cri.convert import Admit, admit_all
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
 from kubemend.agent.restart import (
     admission,
@@ -41,8 +42,9 @@ async def prepare(
     now: float,
     ended_too: bool = False,
     crashes: cache.Crashes = cache.Crashes(),  # noqa: B008 - frozen
+    admit: Admit = admit_all,
 ) -> restart_plan.RestartPlan:
-    """Build the plan for a decision. Raises CriError, or CloneRefusedError.
+    """Build the plan for a decision. Raises CriError, CloneRefusedError, or what ``admit`` raises.
 
     ``ended_too``: also swap containers of the group that have exited, instead of leaving them to kubelet. ``crashes``
     are what has led to the restart.
@@ -51,7 +53,15 @@ async def prepare(
     spec = SPECS[decision.strategy]
     if spec.scope is Scope.CONTAINERS:
         return await _prepare_swap(
-            outside, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
+            outside,
+            decision,
+            target=target,
+            pod=pod,
+            reason=reason,
+            now=now,
+            ended_too=ended_too,
+            crashes=crashes,
+            admit=admit,
         )
     if spec.scope is Scope.PROGRAM:
         return _prepare_process(decision, target=target, reason=reason, now=now)
@@ -70,7 +80,9 @@ async def prepare(
     )
     materials: Mapping[str, SuccessorSpec] | None = None
     if spec.starts_containers:
-        materials = await runtime_state.materials(outside.runtime, intent, pod=pod, processes=outside.processes)
+        materials = await runtime_state.materials(
+            outside.runtime, intent, pod=pod, processes=outside.processes, admit=admit
+        )
     sweep = _sweep(pod.annotations, materials=(materials or {}).values())
     of_target = pod.container(ref.name)
     count = of_target.restart_count + 1 if of_target is not None else 1
@@ -103,8 +115,10 @@ def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> Na
         return None  # the decision tells why
 
 
-async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
-    """Build the plan of a restart that a previous agent started. Raises CriError."""
+async def resume(
+    outside: Dependencies, intent: intents.AnyIntent, *, admit: Admit = admit_all
+) -> restart_plan.RestartPlan:
+    """Build the plan of a restart that a previous agent started. Raises CriError, or what ``admit`` raises."""
     pod = outside.pods.pods().get(intent.target.pod.uid)
     if isinstance(intent, intents.PodIntent):
         return restart_plan.PodRestartPlan(intent.target, 0, intent, pod)
@@ -113,10 +127,10 @@ async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_pl
     views = await outside.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
     if all(view.id != intent.old for view in views):  # kubelet's GC removed it, and its config
         return bare(intent)
-    info = await outside.runtime.container_status(intent.old)
+    info = await outside.runtime.container_status(intent.old, admit=admit)
     try:
         material = await runtime_state.material(
-            outside.runtime, info, intent=intent, pod=pod, processes=outside.processes
+            outside.runtime, info, intent=intent, pod=pod, processes=outside.processes, admit=admit
         )
     except clone.CloneRefusedError as error:
         log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
@@ -133,12 +147,14 @@ async def resume(outside: Dependencies, intent: intents.AnyIntent) -> restart_pl
     return restart_plan.SwapPlan(intent.target, 0, (swap,), sweep=sweep)
 
 
-async def plan_from_journal(outside: Dependencies, opened: Sequence[intents.AnyIntent]) -> restart_plan.RestartPlan:
+async def plan_from_journal(
+    outside: Dependencies, opened: Sequence[intents.AnyIntent], *, admit: Admit = admit_all
+) -> restart_plan.RestartPlan:
     """Build one plan from all intents that a previous agent opened for a pod's restart.
 
-    Raises CriError.
+    Raises as ``resume`` does.
     """
-    made = [await resume(outside, intent) for intent in opened]
+    made = [await resume(outside, intent, admit=admit) for intent in opened]
     first, parts = made[0], [plan for plan in made if isinstance(plan, restart_plan.SwapPlan)]
     if not isinstance(first, restart_plan.SwapPlan):
         return first
@@ -185,13 +201,14 @@ async def _prepare_swap(
     now: float,
     ended_too: bool,
     crashes: cache.Crashes,
+    admit: Admit,
 ) -> restart_plan.RestartPlan:
     made: list[tuple[intents.Intent, SuccessorSpec, Sequence[ContainerSummary]]] = []
     count = 1
     for name, order in decision.orders.items():
         found = target
         if name != target.view.ref.name:
-            sibling = await runtime_state.find(outside.runtime, ContainerRef(pod=pod.ref, name=name))
+            sibling = await runtime_state.find(outside.runtime, ContainerRef(pod=pod.ref, name=name), admit=admit)
             if sibling is None or (sibling.info.state is not ContainerState.RUNNING and not ended_too):
                 continue  # the fault did not hit it, and kubelet starts what does not run
             exited = sibling.info.state is ContainerState.EXITED
@@ -210,7 +227,7 @@ async def _prepare_swap(
             grace_seconds=decision.grace_seconds,
         )
         material = await runtime_state.material(
-            outside.runtime, found.info, intent=intent, pod=pod, processes=outside.processes
+            outside.runtime, found.info, intent=intent, pod=pod, processes=outside.processes, admit=admit
         )
         after = _young_deaths(crashes, material, pod=pod, container=name)
         intent = replace(intent, empty_cache_after=after)

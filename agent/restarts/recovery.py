@@ -14,9 +14,11 @@ from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.restart import admission, intents, steps, swap
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts import planning, restart_proof, verifier
+from kubemend.agent.restarts import config_shares, planning, restart_proof, verifier
+from kubemend.agent.restarts.config_shares import ConfigShare, NoRoomError
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.plan_execution import STALE_AFTER, AnyExecution, execution_of
+from kubemend.agent.restarts.slots import Slots
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 
@@ -60,6 +62,7 @@ class Recovery:
         self._now = now
         self._spared = frozenset(spared)
         self._aftermath = verifier.RestartVerifier(outside=outside, patience=patience)
+        self._configs = Slots(config_shares.MOST)
 
     async def run(self) -> int:
         """Finish or undo every open intent; return how many there were.
@@ -79,9 +82,20 @@ class Recovery:
                 await self._take_back_orphan(orphan)
         dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
         # A device that is slow to be freed, a proof, and a launcher must not delay the others.
-        resumed = await aio.side_by_side(*(self._resume(intent) for intent in dangerous_first))
-        await asyncio.gather(*(self._conclude(each) for each in resumed if each is not None))
+        left: list[intents.AnyIntent] = []
+        with contextlib.ExitStack() as shares:
+            replays = ((each, shares.enter_context(self._share(waits=True))) for each in dangerous_first)
+            resumed = await aio.side_by_side(*(self._resume(each, share=share, left=left) for each, share in replays))
+            await asyncio.gather(*(self._conclude(each) for each in resumed if each is not None))
+        del resumed
+        for intent in left:  # their configs together would fill this process's memory
+            with self._share(waits=False) as share:
+                if (alone := await self._resume(intent, share=share, left=left)) is not None:
+                    await self._conclude(alone)
         return len(unfinished) + len(lost)
+
+    def _share(self, *, waits: bool) -> ConfigShare:
+        return ConfigShare(self._configs, "", waits=waits)
 
     async def _take_back_orphan(self, orphan: intents.Intent) -> None:
         outcome = await execution_of(self._outside, planning.bare(orphan)).carry_out(resolution=steps.Resolution.UNDO)
@@ -101,8 +115,10 @@ class Recovery:
             return lost
         return [orphan for orphan in lost if orphan.target.pod.uid in self._outside.pods.pods()]
 
-    async def _resume(self, intent: intents.AnyIntent) -> _Resumed | None:
-        """Replay one intent; return None if that failed with an internal error.
+    async def _resume(
+        self, intent: intents.AnyIntent, *, share: ConfigShare, left: list[intents.AnyIntent]
+    ) -> _Resumed | None:
+        """Replay one intent; return None if that failed with an internal error, or if it is ``left`` for lack of room.
 
         Each try is recorded beforehand, so that one that ends this process counts, too. After the last try the intent
         is quarantined. Raises CriError or HistoryError.
@@ -112,8 +128,13 @@ class Recovery:
             await self._quarantine(intent, why="agents died repeatedly while they replayed it")
             return None
         try:
-            with contained.within(Part.REPLAY, intent.target, passing=_TRY_LATER) as work:
-                resumed = await self._replay(intent)
+            with contained.within(Part.REPLAY, intent.target, passing=(*_TRY_LATER, NoRoomError)) as work:
+                resumed = await self._replay(intent, share=share)
+        except NoRoomError:
+            share.give_back()
+            await self._store.replay_ended(intent.id, failed=False)
+            left.append(intent)
+            return None
         except _TRY_LATER:
             await self._store.replay_ended(intent.id, failed=False)
             raise
@@ -148,9 +169,9 @@ class Recovery:
             self._outside.reporter.set(target.pod, condition)
             self._outside.announcements.record(event_messages.of_restart(target, condition, now=self._now()))
 
-    async def _replay(self, intent: intents.AnyIntent) -> _Resumed:
+    async def _replay(self, intent: intents.AnyIntent, *, share: ConfigShare) -> _Resumed:
         stale = self._now() - intent.created_at > STALE_AFTER
-        resumed = execution_of(self._outside, await planning.resume(self._outside, intent))
+        resumed = execution_of(self._outside, await planning.resume(self._outside, intent, admit=share.admit))
         outcome, proofs = await self._undone(resumed) if stale else await self._finished(resumed)
         restart_proof.log_resumed(resumed.plan, outcome, proofs, stale=stale)
         return _Resumed(intent, resumed, outcome)

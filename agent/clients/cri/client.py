@@ -125,11 +125,13 @@ class CriClient:
         """List kubelet's pod sandboxes, of one pod or of all, oldest first."""
         return await (self._listings.sandboxes_of(pod_uid) if pod_uid is not None else self._listings.sandboxes())
 
-    async def container_status(self, container_id: ContainerId) -> ContainerStatus:
+    async def container_status(
+        self, container_id: ContainerId, *, admit: convert.Admit = convert.admit_all
+    ) -> ContainerStatus:
         """Return the full status of a container. Raises NotFound, or InvalidAnswer if it is not kubelet's."""
-        return convert.container_status(await self._status(container_id), endpoint=self.endpoint)
+        return convert.container_status(await self._status(container_id), endpoint=self.endpoint, admit=admit)
 
-    async def info_of(self, view: ContainerSummary) -> ContainerStatus:
+    async def info_of(self, view: ContainerSummary, *, admit: convert.Admit = convert.admit_all) -> ContainerStatus:
         """Return the full status of a container that has just been listed. Raises as ``container_status`` does.
 
         The status does not change while the container runs, so it is cached until it is forgotten (resources do change:
@@ -137,11 +139,12 @@ class CriClient:
         """
         known = self._running.get(view.id)
         if known is not None and view.state is ContainerState.RUNNING and view.id not in self._stopped:
-            return known
+            return convert.admitted(known, admit)
         if known is not None and view.state is ContainerState.EXITED and known.spec is None:
-            return convert.ended(known, (await self._status(view.id, verbose=False)).status)
-        info = await self.container_status(view.id)
-        if info.state is ContainerState.RUNNING:
+            at_end = await self._status(view.id, verbose=False)
+            return convert.ended(convert.admitted(known, admit), at_end.status)
+        info = await self.container_status(view.id, admit=admit)
+        if info.state is ContainerState.RUNNING and not info.hidden:
             self._running.put(view.id, info)
         return info
 

@@ -4,7 +4,7 @@ import json
 import posixpath
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
 
@@ -40,6 +40,8 @@ bytes and its text twice: 15,000 short ones fit. The kernel starts no program wi
 environment (execve(2), with the usual 8 MiB of stack), which count 4 MiB and 480 bytes each. Kubelet's own are seven
 for each service of the namespace. A pod can have more: one ConfigMap in ``envFrom`` has 1 MiB, some 100,000 of them.
 """
+Admit = Callable[[int], str]
+"""Admits a config of this ``weight`` to be read; returns why not, "" if it may be read. May raise an error instead."""
 _OF_A_QUOTE: Final = 48
 """Half of a string as a Python object, with its share of the object or list around it; measured with environments."""
 _HEAD: Final = 64 * 1024
@@ -95,8 +97,8 @@ class ContainerStatus:
     the verbose part, which is not specified: None means that this runtime does not report them. ``config``, ``spec``,
     ``runtime_env`` and ``runtime_args`` may contain secrets and are kept out of ``repr``. ``spec`` is the OCI spec from
     which ``config`` was rebuilt (``agent.restart.rebuild``); None if the runtime returns the config itself. ``hidden``
-    is why there is no ``config``. ``resources`` are those of the moment of the answer; None if the runtime does not
-    report them.
+    is why there is no ``config``. ``weight`` estimates the bytes of the verbose part in memory. ``resources`` are those
+    of the moment of the answer; None if the runtime does not report them.
     """
 
     id: ContainerId
@@ -126,6 +128,7 @@ class ContainerStatus:
     runtime_env: tuple[str, ...] | None = field(default=None, repr=False)
     runtime_args: tuple[str, ...] | None = field(default=None, repr=False)
     resources: api_pb2.LinuxContainerResources | None = None
+    weight: int = 0
 
     def without_config(self) -> Self:
         """Return the status without its large parts, for callers that keep it."""
@@ -199,17 +202,25 @@ def sandbox_view(sandbox: api_pb2.PodSandbox) -> SandboxView | None:
     )
 
 
-def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) -> ContainerStatus:
+def admit_all(_: int) -> str:
+    """Admit any config."""
+    return ""
+
+
+def container_status(
+    answer: api_pb2.ContainerStatusResponse, *, endpoint: str, admit: Admit = admit_all
+) -> ContainerStatus:
     """Convert a verbose ContainerStatus.
 
-    A config that is too heavy is not read: it is ``hidden``. Raises InvalidAnswer if the container is not kubelet's or
-    the verbose part is not JSON.
+    A config that is too heavy or not admitted is not read: it is ``hidden``. Raises InvalidAnswer if the container is
+    not kubelet's or the verbose part is not JSON, and what ``admit`` raises.
     """
     status = answer.status
     ref = container_ref(status.labels)
     if ref is None:
         raise errors.InvalidAnswer(f"container {status.id!r} has none of kubelet's labels", where=endpoint)
-    hidden = _too_heavy(answer.info)
+    weighs = weight(answer.info)
+    hidden = _too_heavy(weighs) or admit(weighs)
     verbose = _head(answer.info) if hidden else verbose_info(answer.info, endpoint=endpoint)
     spec = _object(verbose.get("runtimeSpec"))
     config = _object(verbose.get("config"))
@@ -248,7 +259,14 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         runtime_env=_words(spec, "env"),
         runtime_args=_words(spec, "args"),
         resources=resources(status),
+        weight=weighs,
     )
+
+
+def admitted(known: ContainerStatus, admit: Admit) -> ContainerStatus:
+    """Return a cached status, without its config if that is not admitted."""
+    why = admit(known.weight) if known.config is not None else ""
+    return replace(known.without_config(), hidden=why) if why else known
 
 
 def ended(known: ContainerStatus, status: api_pb2.ContainerStatus) -> ContainerStatus:
@@ -276,7 +294,7 @@ def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, *, endpoint: str) -
 
     None: it is not included, or too heavy. Raises InvalidAnswer.
     """
-    if _too_heavy(answer.info):
+    if _too_heavy(weight(answer.info)):
         return None
     verbose = verbose_info(answer.info, endpoint=endpoint)
     config = verbose.get("config")
@@ -294,11 +312,11 @@ def weight(info: Mapping[str, str]) -> int:
     return sys.getsizeof(text) + _OF_A_QUOTE * text.count('"')
 
 
-def _too_heavy(info: Mapping[str, str]) -> str:
-    """Return why a verbose answer is not read; empty if it is."""
-    if (found := weight(info)) <= HEAVIEST:
+def _too_heavy(weighs: int) -> str:
+    """Return why a verbose answer of that weight is not read; empty if it is."""
+    if weighs <= HEAVIEST:
         return ""
-    detail = f"its config takes {found >> 20} MiB of memory, of which at most {HEAVIEST >> 20} are read"
+    detail = f"its config takes {weighs >> 20} MiB of memory, of which at most {HEAVIEST >> 20} are read"
     return str(clone.CloneRefusedError(clone.CloneRefusal.TOO_LARGE, detail))
 
 

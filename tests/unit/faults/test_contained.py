@@ -233,8 +233,8 @@ async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, mo
     await env.store.begin(bad)
     resume = planning.resume
 
-    async def resumed(everything: Any, intent: Any) -> Any:
-        return broken() if intent.id == "bad" else await resume(everything, intent)
+    async def resumed(everything: Any, intent: Any, **more: Any) -> Any:
+        return broken() if intent.id == "bad" else await resume(everything, intent, **more)
 
     monkeypatch.setattr(planning, "resume", resumed)
     assert await test_recovery.recovery(env, patience=0.0).run() == 2
@@ -248,8 +248,8 @@ async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> 
     """The second pod's intent can be neither replayed nor undone."""
     resume, carry_out = planning.resume, world.outside.actuators.swap.carry_out
 
-    async def resumed(everything: Any, intent: Any) -> Any:
-        return broken() if intent.target == SECOND else await resume(everything, intent)
+    async def resumed(everything: Any, intent: Any, **more: Any) -> Any:
+        return broken() if intent.target == SECOND else await resume(everything, intent, **more)
 
     async def carried_out(intent: Any, **more: Any) -> Any:
         return broken() if intent.target == SECOND else await carry_out(intent, **more)
