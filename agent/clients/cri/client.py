@@ -24,6 +24,9 @@ from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 _CRIO = "cri-o"  # server/version.go
 _ENDS_KNOWN = 4096  # containers; without an event stream the end is noticed seconds later
 
+_VERBOSE_AT_ONCE = 8
+"""Verbose answers that are read at the same time: each can have some MB, and a round asks for all its members."""
+
 _LONGEST_OUTPUT = 256 * 1024
 """Maximum bytes of output of a command in a container."""
 
@@ -64,6 +67,7 @@ class CriClient:
         self._running: Remembered[ContainerId, ContainerStatus] = Remembered()
         self._stopped: set[ContainerId] = set()
         self._sandbox_configs: Remembered[SandboxId, Mapping[str, Any]] = Remembered()
+        self._verbose = asyncio.Semaphore(_VERBOSE_AT_ONCE)
         self._runtime: RuntimeVersion | None = None
         self._listings = Listings(self._stub, errors=self._errors, deadline=self._deadlines.read)
 
@@ -129,7 +133,8 @@ class CriClient:
         self, container_id: ContainerId, *, admit: convert.Admit = convert.admit_all
     ) -> ContainerStatus:
         """Return the full status of a container. Raises NotFound, or InvalidAnswer if it is not kubelet's."""
-        return convert.container_status(await self._status(container_id), endpoint=self.endpoint, admit=admit)
+        async with self._verbose:
+            return convert.container_status(await self._status(container_id), endpoint=self.endpoint, admit=admit)
 
     async def info_of(self, view: ContainerSummary, *, admit: convert.Admit = convert.admit_all) -> ContainerStatus:
         """Return the full status of a container that has just been listed. Raises as ``container_status`` does.
@@ -181,12 +186,12 @@ class CriClient:
         """
         if (known := self._sandbox_configs.get(sandbox_id)) is not None:
             return known
-        with self._errors("PodSandboxStatus"):
-            answer = await self._stub.PodSandboxStatus(
-                api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True),
-                timeout=self._deadlines.read,
-            )
-        config = convert.sandbox_config(answer, endpoint=self.endpoint)
+        request = api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
+        async with self._verbose:
+            with self._errors("PodSandboxStatus"):
+                answer = await self._stub.PodSandboxStatus(request, timeout=self._deadlines.read)
+            config = convert.sandbox_config(answer, endpoint=self.endpoint)
+            del answer
         if config is not None:
             self._sandbox_configs.put(sandbox_id, config)
         return config
