@@ -19,7 +19,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
     SandboxView,
 )
-from kubemend.agent.restart import cache, clone, keep, rebuild, shm
+from kubemend.agent.restart import cache, clone, keep, process, rebuild, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 # kubelet's labels: staging/src/k8s.io/kubelet/pkg/types/labels.go
@@ -131,8 +131,19 @@ class ContainerStatus:
     weight: int = 0
 
     def without_config(self) -> Self:
-        """Return the status without its large parts, for callers that keep it."""
-        return replace(self, config=None, spec=None, runtime_env=None)
+        """Return the status without its large parts, for callers that keep it.
+
+        Of environment and arguments it has what leads to the container's launcher (``agent.restart.process``).
+        """
+        arguments = [each for each in self.runtime_args or () if process.runs_launcher([each])]
+        return replace(
+            self,
+            config=None,
+            spec=None,
+            runtime_env=(f"{process.CACHE_VARIABLE}={process.folder(self.runtime_env)}",),
+            runtime_args=tuple(arguments[:1]),
+            mount_points=None,
+        )
 
 
 def container_ref(labels: Mapping[str, str]) -> ContainerRef | None:

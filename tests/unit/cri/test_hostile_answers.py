@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubemend.agent.clients.cri import convert, errors, events
-from kubemend.agent.restart import clone
+from kubemend.agent.restart import clone, process
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.unit.restart import builders
 
@@ -177,3 +178,17 @@ def test_heavy_sandbox_config_is_not_read() -> None:
     answer = api_pb2.PodSandboxStatusResponse(info={"info": text})
     assert convert.weight(answer.info) > convert.HEAVIEST
     assert convert.sandbox_config(answer, endpoint="e") is None
+
+
+def test_status_without_config_still_leads_to_its_launcher() -> None:
+    environment = ["RANK=0", "KUBEMEND_CACHE=/scratch/cache", *(f"V{number}=x" for number in range(100))]
+    arguments = ["python", "-m", "kubemend_run", *("x" for _ in range(100))]
+    spec = VERBOSE["runtimeSpec"] | {"process": {"env": environment, "args": arguments}}
+    info = convert.container_status(status(json.dumps(VERBOSE | {"runtimeSpec": spec})), endpoint="e")
+    kept = info.without_config()
+    assert (kept.config, kept.spec, kept.mount_points) == (None, None, None)
+    assert (kept.pid, kept.ref, kept.root) == (info.pid, info.ref, info.root)
+    assert process.folder(kept.runtime_env) == "/scratch/cache"
+    assert process.runs_launcher(kept.runtime_args)
+    assert len(kept.runtime_env or ()) == len(kept.runtime_args or ()) == 1
+    assert process.folder(replace(info, runtime_env=None).without_config().runtime_env) == process.CACHE_FOLDER
