@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
 
-from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.cri.convert import Admit, ContainerStatus, admit_all
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model import rounds
 from kubemend.agent.model.conditions import Condition
@@ -64,8 +64,8 @@ class SandboxEnds(Sandboxes, RequestedEnds, Protocol):
 class CachedStatuses(Protocol):
     """Read what does not change while a container runs: the answers are cached. Every call raises CriError."""
 
-    async def info_of(self, view: ContainerSummary) -> ContainerStatus:
-        """Return the full status of a container that has just been listed."""
+    async def info_of(self, view: ContainerSummary, *, admit: Admit = admit_all) -> ContainerStatus:
+        """Return the full status of a container that has just been listed. Raises also what ``admit`` raises."""
 
     async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None: ...
     def remembered(self, container_id: ContainerId) -> ContainerStatus | None:
@@ -122,6 +122,9 @@ class RestartCalls(ContainerStatuses, Execs, Protocol):
 
 class Runtime(RestartCalls, Sandboxes, CachedStatuses, Protocol):
     """Access the container runtime (``agent.clients.cri.client.CriClient``). Every call raises CriError."""
+
+    async def container_status(self, container_id: ContainerId, *, admit: Admit = admit_all) -> ContainerStatus:
+        """Return the full status of one container. Raises also what ``admit`` raises."""
 
     async def resources(self, info: ContainerStatus) -> api_pb2.LinuxContainerResources | None:
         """Return a container's current resources; None if the runtime does not report them."""

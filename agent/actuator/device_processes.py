@@ -105,9 +105,9 @@ class OldProcesses:
         found: dict[int, device_release.Process] = {}
         for view in [view for view in self._events.containers() if view.id in containers]:
             try:
-                info = await self._runtime.info_of(view)
-                if info.pid:
-                    found |= await asyncio.to_thread(self._read, info.pid, view.id)
+                pid = (await self._runtime.info_of(view)).pid
+                if pid:
+                    found |= await asyncio.to_thread(self._read, pid, view.id)
             except (CriError, OSError) as error:
                 log.info("device_release.not_recorded", container_id=view.id, error=str(error))
         return found

@@ -72,10 +72,10 @@ class Death:
 
     async def _read_threads(self) -> tuple[Thread, ...]:
         if not self._pids:
-            info = await self._runtime.container_status(self._container)
-            if not info.pid:
+            pid = (await self._runtime.container_status(self._container)).pid
+            if not pid:
                 return ()
-            self._pids = await asyncio.to_thread(self._processes.beside, info.pid)
+            self._pids = await asyncio.to_thread(self._processes.beside, pid)
         return await asyncio.to_thread(self._processes.threads, self._pids)
 
     def _take(self, threads: tuple[Thread, ...], *, on_progress: Callable[[], None]) -> None:

@@ -81,7 +81,7 @@ class ProcessActuator:
         if self._tools.launchers is None:
             return
         try:
-            container = await self._tools.runtime.container_status(intent.container)
+            container = (await self._tools.runtime.container_status(intent.container)).without_config()
         except cri_errors.CriError as error:
             log.warning("restart.not_released", restart=intent.id, error=str(error))
             return
@@ -103,7 +103,7 @@ class _Run:
     is_free: bool = False
 
     async def run_to_end(self) -> Outcome:
-        container = await self.tools.runtime.container_status(self.intent.container)
+        container = (await self.tools.runtime.container_status(self.intent.container)).without_config()
         if container.state is not ContainerState.RUNNING:
             return self.outcome(Result.STEPPED_DOWN, "the container has ended")
         launcher = await self.launchers.status(container)
@@ -144,9 +144,9 @@ class _Run:
         """Return, after a moment, whether a silent launcher may still answer: on a busy node it may be late."""
         if _now() - since >= self.timeouts.silence:
             return False
-        container = await self.tools.runtime.container_status(self.intent.container)
+        state = (await self.tools.runtime.container_status(self.intent.container)).state
         await asyncio.sleep(_LEAST_WAIT)
-        return container.state is ContainerState.RUNNING
+        return state is ContainerState.RUNNING
 
     async def _take(
         self, step: steps.Step, container: ContainerStatus, launcher: Launcher | Silent

@@ -75,7 +75,7 @@ async def why_not_its_own(
     if newest is None or newest.state is not ContainerState.EXITED:
         return ""
     try:
-        info = await runtime.container_status(newest.id)
+        info = (await runtime.container_status(newest.id)).without_config()
     except CriError as error:
         return f"the runtime does not report how it ended: {error}"
     how = exits.Exit(target.name, info.exit_code, info.reason, asked=await ends.was_stopped(newest))

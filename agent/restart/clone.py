@@ -38,6 +38,7 @@ class CloneRefusal(enum.Enum):
     ENV_AMBIGUOUS = "EnvironmentAmbiguous"
     NO_RESTART_COUNT = "NotStartedByKubelet"
     NOT_CREATABLE = "RuntimeWouldRefuse"
+    TOO_LARGE = "ConfigTooLarge"
 
 
 class CloneRefusedError(Exception):

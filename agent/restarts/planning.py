@@ -10,6 +10,7 @@ import structlog
 from kubemend.agent import ports
 from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.next_names import NameAhead
+from kubemend.agent.clients.cri.convert import Admit, admit_all
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
 from kubemend.agent.restart import (
     admission,
@@ -41,8 +42,9 @@ async def prepare(
     now: float,
     ended_too: bool = False,
     crashes: cache.Crashes = cache.Crashes(),  # noqa: B008 - frozen
+    admit: Admit = admit_all,
 ) -> restart_plan.RestartPlan:
-    """Build the plan for a decision. Raises CriError, or CloneRefusedError.
+    """Build the plan for a decision. Raises CriError, CloneRefusedError, or what ``admit`` raises.
 
     ``ended_too``: also swap containers of the group that have exited, instead of leaving them to kubelet. ``crashes``
     are what has led to the restart.
@@ -51,7 +53,15 @@ async def prepare(
     spec = SPECS[decision.strategy]
     if spec.scope is Scope.CONTAINERS:
         return await _prepare_swap(
-            dependencies, decision, target=target, pod=pod, reason=reason, now=now, ended_too=ended_too, crashes=crashes
+            dependencies,
+            decision,
+            target=target,
+            pod=pod,
+            reason=reason,
+            now=now,
+            ended_too=ended_too,
+            crashes=crashes,
+            admit=admit,
         )
     if spec.scope is Scope.PROGRAM:
         return _prepare_process(decision, target=target, reason=reason, now=now)
@@ -71,7 +81,7 @@ async def prepare(
     successor_specs: Mapping[str, SuccessorSpec] | None = None
     if spec.starts_containers:
         successor_specs = await runtime_state.successor_specs(
-            dependencies.runtime, intent, pod=pod, processes=dependencies.processes
+            dependencies.runtime, intent, pod=pod, processes=dependencies.processes, admit=admit
         )
     shm_cleanup = _shm_cleanup(pod.annotations, successor_specs=(successor_specs or {}).values())
     of_target = pod.container(ref.name)
@@ -107,8 +117,10 @@ def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> Na
         return None  # the decision has the reason
 
 
-async def resume(dependencies: Dependencies, intent: intents.AnyIntent) -> restart_plan.RestartPlan:
-    """Build the plan of a restart that a previous agent started. Raises CriError."""
+async def resume(
+    dependencies: Dependencies, intent: intents.AnyIntent, *, admit: Admit = admit_all
+) -> restart_plan.RestartPlan:
+    """Build the plan of a restart that a previous agent started. Raises CriError, or what ``admit`` raises."""
     pod = dependencies.pods.pods().get(intent.target.pod.uid)
     if isinstance(intent, intents.PodIntent):
         return restart_plan.PodRestartPlan(intent.target, 0, intent, pod)
@@ -117,10 +129,10 @@ async def resume(dependencies: Dependencies, intent: intents.AnyIntent) -> resta
     views = await dependencies.runtime.list_containers(pod_uid=intent.target.pod.uid, name=intent.target.name)
     if all(view.id != intent.old for view in views):  # kubelet's GC removed it, and its config
         return bare(intent)
-    info = await dependencies.runtime.container_status(intent.old)
+    info = await dependencies.runtime.container_status(intent.old, admit=admit)
     try:
         successor_spec = await runtime_state.successor_spec(
-            dependencies.runtime, info, intent=intent, pod=pod, processes=dependencies.processes
+            dependencies.runtime, info, intent=intent, pod=pod, processes=dependencies.processes, admit=admit
         )
     except clone.CloneRefusedError as error:
         log.warning("restart.not_cloneable", restart=intent.id, error=str(error))
@@ -138,13 +150,13 @@ async def resume(dependencies: Dependencies, intent: intents.AnyIntent) -> resta
 
 
 async def plan_from_journal(
-    dependencies: Dependencies, opened: Sequence[intents.AnyIntent]
+    dependencies: Dependencies, opened: Sequence[intents.AnyIntent], *, admit: Admit = admit_all
 ) -> restart_plan.RestartPlan:
     """Build one plan from all intents that a previous agent opened for a pod's restart.
 
-    Raises CriError.
+    Raises as ``resume`` does.
     """
-    made = [await resume(dependencies, intent) for intent in opened]
+    made = [await resume(dependencies, intent, admit=admit) for intent in opened]
     first, parts = made[0], [plan for plan in made if isinstance(plan, restart_plan.SwapPlan)]
     if not isinstance(first, restart_plan.SwapPlan):
         return first
@@ -191,13 +203,14 @@ async def _prepare_swap(
     now: float,
     ended_too: bool,
     crashes: cache.Crashes,
+    admit: Admit,
 ) -> restart_plan.RestartPlan:
     made: list[tuple[intents.Intent, SuccessorSpec, Sequence[ContainerSummary]]] = []
     count = 1
     for name, order in decision.orders.items():
         found = target
         if name != target.view.ref.name:
-            sibling = await runtime_state.find(dependencies.runtime, ContainerRef(pod=pod.ref, name=name))
+            sibling = await runtime_state.find(dependencies.runtime, ContainerRef(pod=pod.ref, name=name), admit=admit)
             if sibling is None or (sibling.info.state is not ContainerState.RUNNING and not ended_too):
                 continue  # the fault did not hit it, and kubelet starts what does not run
             exited = sibling.info.state is ContainerState.EXITED
@@ -216,7 +229,7 @@ async def _prepare_swap(
             grace_seconds=decision.grace_seconds,
         )
         successor_spec = await runtime_state.successor_spec(
-            dependencies.runtime, found.info, intent=intent, pod=pod, processes=dependencies.processes
+            dependencies.runtime, found.info, intent=intent, pod=pod, processes=dependencies.processes, admit=admit
         )
         after = _young_deaths(crashes, successor_spec, pod=pod, container=name)
         intent = replace(intent, empty_cache_after=after)

@@ -15,9 +15,11 @@ from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.model.workloads import ContainerRef, PodUid
 from kubemend.agent.restart import admission, intents, steps, swap
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts import planning, restart_proof, verifier
+from kubemend.agent.restarts import config_shares, planning, restart_proof, verifier
+from kubemend.agent.restarts.config_shares import ConfigShare, NoRoomError
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.plan_execution import STALE_AFTER, AnyExecution, execution_of
+from kubemend.agent.restarts.slots import Slots
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 
@@ -67,6 +69,7 @@ class Recovery:
         self._spared = frozenset(spared)
         self._verifier = verifier.RestartVerifier(dependencies=dependencies, timeouts=timeouts)
         self._failed: set[str] = set()
+        self._configs = Slots(config_shares.MOST)
 
     async def run(self) -> int:
         """Finish or undo every open intent; return how many there were.
@@ -88,12 +91,25 @@ class Recovery:
                 await self._take_back_orphan(orphan)
         dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
         # A device that is slow to be freed, a proof, and a launcher must not delay the others.
-        resumed = await asyncio.gather(*map(self._resume, dangerous_first), return_exceptions=True)
-        await aio.side_by_side(*(self._conclude(each) for each in resumed if isinstance(each, _Resumed)))
-        for failure in resumed:
-            if isinstance(failure, BaseException):
-                raise failure
+        left: list[intents.AnyIntent] = []
+        with contextlib.ExitStack() as shares:
+            replays = [(each, shares.enter_context(self._share(waits=True))) for each in dangerous_first]
+            resumed = await asyncio.gather(
+                *(self._resume(each, share=share, left=left) for each, share in replays), return_exceptions=True
+            )
+            await aio.side_by_side(*(self._conclude(each) for each in resumed if isinstance(each, _Resumed)))
+        failures = [each for each in resumed if isinstance(each, BaseException)]
+        del resumed
+        for intent in left:  # their configs together would fill this process's memory
+            with self._share(waits=False) as share:
+                if (alone := await self._resume(intent, share=share, left=left)) is not None:
+                    await self._conclude(alone)
+        for failure in failures:
+            raise failure
         return len(unfinished) + len(lost)
+
+    def _share(self, *, waits: bool) -> ConfigShare:
+        return ConfigShare(self._configs, "", waits=waits)
 
     async def _take_back_orphan(self, orphan: intents.Intent) -> None:
         outcome = await execution_of(self._dependencies, planning.bare(orphan)).carry_out(
@@ -115,8 +131,10 @@ class Recovery:
             return lost
         return [orphan for orphan in lost if orphan.target.pod.uid in self._dependencies.pods.pods()]
 
-    async def _resume(self, intent: intents.AnyIntent) -> _Resumed | None:
-        """Replay one intent; return None if that failed with an error that concerns this intent.
+    async def _resume(
+        self, intent: intents.AnyIntent, *, share: ConfigShare, left: list[intents.AnyIntent]
+    ) -> _Resumed | None:
+        """Replay one intent; return None if that failed with an error that concerns it, or if it is ``left``, for room.
 
         Each try is recorded beforehand, so that one that ends this process counts, too. After the last try the intent
         is quarantined; each agent counts one. Raises CriError or HistoryError if the error concerns every intent.
@@ -126,8 +144,13 @@ class Recovery:
             await self._quarantine(intent, why="agents died repeatedly while they replayed it")
             return None
         try:
-            with contained.within(Part.REPLAY, intent.target, passing=_TRY_LATER) as work:
-                resumed = await self._replay_patiently(intent)
+            with contained.within(Part.REPLAY, intent.target, passing=(*_TRY_LATER, NoRoomError)) as work:
+                resumed = await self._replay_patiently(intent, share=share)
+        except NoRoomError:
+            share.give_back()
+            await self._store.replay_ended(intent.id, failed=False)
+            left.append(intent)
+            return None
         except _TRY_LATER:
             await self._store.replay_ended(intent.id, failed=False)
             raise
@@ -175,22 +198,22 @@ class Recovery:
             self._dependencies.reporter.set(target.pod, condition)
             self._dependencies.event_recorder.record(event_messages.of_restart(target, condition, now=self._now()))
 
-    async def _replay_patiently(self, intent: intents.AnyIntent) -> _Resumed:
+    async def _replay_patiently(self, intent: intents.AnyIntent, *, share: ConfigShare) -> _Resumed:
         """Replay one intent, and try again after an error that may pass. Raises the error of the last try."""
         backoff = aio.Backoff(first=0.5, limit=4.0)
         for _ in range(_TRIES - 1):
             try:
-                return await self._replay(intent)
+                return await self._replay(intent, share=share)
             except _MAY_PASS as error:
                 log.warning(
                     "restart.replay_repeated", restart=intent.id, container=str(intent.target), error=str(error)
                 )
                 await backoff.wait()
-        return await self._replay(intent)
+        return await self._replay(intent, share=share)
 
-    async def _replay(self, intent: intents.AnyIntent) -> _Resumed:
+    async def _replay(self, intent: intents.AnyIntent, *, share: ConfigShare) -> _Resumed:
         stale = self._now() - intent.created_at > STALE_AFTER
-        resumed = execution_of(self._dependencies, await planning.resume(self._dependencies, intent))
+        resumed = execution_of(self._dependencies, await planning.resume(self._dependencies, intent, admit=share.admit))
         outcome, proofs = await self._undone(resumed) if stale else await self._finished(resumed)
         restart_proof.log_resumed(resumed.plan, outcome, proofs, stale=stale)
         return _Resumed(intent, resumed, outcome)

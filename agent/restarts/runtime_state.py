@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
 from kubemend.agent.actuator.context import Launchers, PreStopHook, SuccessorSpec
-from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.clients.cri.convert import Admit, ContainerStatus, admit_all
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
 from kubemend.agent.restart import admission, cache, clone, intents, likeness, process, rebuild, runtimes, shm
@@ -17,6 +17,8 @@ from kubemend.common.pb.runtime.v1 import api_pb2
 _NANOSECOND = 1e-9
 _AN_ERROR = 1
 _HIDDEN = "the runtime does not return its config"
+_OF_A_BYTE = 16
+"""Bytes in memory for each byte of a sandbox's config on the wire, at most: a pod's labels can be many and short."""
 _WORTH_A_STEP = 2.0  # seconds; less can be the delay between clone and the runtime's record of the start
 
 
@@ -60,6 +62,7 @@ async def find(
     *,
     known: Iterable[ContainerSummary] = (),
     ended: ContainerId | None = None,
+    admit: Admit = admit_all,
 ) -> RuntimeState | None:
     """Return the target as the runtime reports it, or None if the runtime has no such container. Raises CriError.
 
@@ -67,7 +70,7 @@ async def find(
     containers as last seen. The newest one of the name is queried at the same time as the listings are made, with its
     sandbox's config, which a swap needs. If its end has just been reported (``ended``), its name is not listed again:
     the listing would take longer than all other facts. A container that another client has created since then holds
-    the successor's name, so it is found when the successor is created.
+    the successor's name, so it is found when the successor is created. Raises also what ``admit`` raises.
     """
     of_name = tuple(view for view in known if view.ref == ref)
     latest = max(of_name, key=_age, default=None)
@@ -75,14 +78,14 @@ async def find(
     siblings, sandboxes, early = await asyncio.gather(
         _answer(of_name) if is_listed else runtime.list_containers(pod_uid=ref.pod.uid, name=ref.name),
         runtime.list_sandboxes(pod_uid=ref.pod.uid),
-        _query_early(runtime, latest),
+        _query_early(runtime, latest, admit=admit),
     )
     if not siblings:
         return None
     newest = max(siblings, key=_age)
     mine = next((sandbox for sandbox in sandboxes if sandbox.id == newest.sandbox_id), None)
     is_current = early is not None and (early.id, early.state) == (newest.id, newest.state)
-    info = early if early is not None and is_current else await runtime.info_of(newest)
+    info = early if early is not None and is_current else await runtime.info_of(newest, admit=admit)
     return RuntimeState(
         info=info,
         siblings=siblings,
@@ -119,13 +122,15 @@ def as_known(
     return RuntimeState(info=at_end, siblings=siblings, view=newest, sandbox_ready=True)
 
 
-async def _query_early(runtime: ports.Runtime, view: ContainerSummary | None) -> ContainerStatus | None:
+async def _query_early(
+    runtime: ports.Runtime, view: ContainerSummary | None, *, admit: Admit
+) -> ContainerStatus | None:
     """Return a container's full status, and have its sandbox's config cached; None if the runtime does not answer."""
     if view is None:
         return None
     try:
         info: ContainerStatus
-        info, _ = await asyncio.gather(runtime.info_of(view), runtime.sandbox_config(view.sandbox_id))
+        info, _ = await asyncio.gather(runtime.info_of(view, admit=admit), runtime.sandbox_config(view.sandbox_id))
     except CriError:
         return None
     return info
@@ -189,10 +194,18 @@ async def successor_spec(
     intent: intents.Intent,
     pod: PodView | None,
     processes: ports.Processes,
+    admit: Admit = admit_all,
 ) -> SuccessorSpec:
-    """Return the spec of a container's successor. Raises CriError; CloneRefusedError if it could not be exact."""
+    """Return the spec of a container's successor; ``admit`` is asked for its sandbox's config.
+
+    Raises CriError; CloneRefusedError if it could not be exact; what ``admit`` raises.
+    """
+    if info.config is None and info.hidden:
+        raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, info.hidden)
     hidden, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info))
     sandbox = clone.sandbox_config(hidden)
+    if why := admit(_OF_A_BYTE * sandbox.ByteSize()):
+        raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, why)
     spec = pod.container(intent.target.name) if pod is not None else None
     config = info.config
     if config is not None and info.spec is not None and spec is not None and spec.image:
@@ -224,18 +237,23 @@ async def successor_spec(
 
 
 async def successor_specs(
-    runtime: ports.Runtime, intent: intents.PodIntent, *, pod: PodView, processes: ports.Processes
+    runtime: ports.Runtime,
+    intent: intents.PodIntent,
+    *,
+    pod: PodView,
+    processes: ports.Processes,
+    admit: Admit = admit_all,
 ) -> Mapping[str, SuccessorSpec]:
-    """Return the spec of each container's successor, by name. Raises CriError, or CloneRefusedError."""
+    """Return the spec of each container's successor, by name. Raises as ``material`` does."""
     found = {}
     for planned in intent.plan:
         if not planned.old:
             raise clone.CloneRefusedError(
                 clone.CloneRefusal.NO_CONFIG, f"the runtime has no container {planned.name} to clone"
             )
-        info = await runtime.container_status(planned.old[-1])
+        info = await runtime.container_status(planned.old[-1], admit=admit)
         found[planned.name] = await successor_spec(
-            runtime, info, intent=intent.of_container(planned), pod=pod, processes=processes
+            runtime, info, intent=intent.of_container(planned), pod=pod, processes=processes, admit=admit
         )
     return found
 

@@ -14,6 +14,7 @@ from kubemend.agent.actuator import progress, turns
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.clients.cri.convert import Admit, admit_all
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
@@ -21,11 +22,12 @@ from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import FindingKind
-from kubemend.agent.model.workloads import ContainerRef, PodView
+from kubemend.agent.model.workloads import ContainerRef, PodRef, PodView
 from kubemend.agent.restart import admission, budget, cache, clone, overrides, process
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts import planning, runtime_state
+from kubemend.agent.restarts import config_shares, planning, runtime_state
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
+from kubemend.agent.restarts.config_shares import ConfigShare, NoRoomError
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
@@ -71,6 +73,7 @@ class Request:
     - ``part`` is set for a request of a gang's round.
     - ``gang_answered``: the hub has answered already, or need not be asked.
     - ``known_at`` is when the scheduler received it (Unix time).
+    - ``admit`` admits the configs that the restart keeps; set by the scheduler.
     """
 
     target: ContainerRef
@@ -85,6 +88,7 @@ class Request:
     part: RoundHooks | None = None
     gang_answered: bool = False
     known_at: float = math.inf
+    admit: Admit = admit_all
 
     async def why_gone(self) -> str:
         """Return why the cause no longer holds; "" while it does."""
@@ -129,6 +133,7 @@ class RestartScheduler:
         self._limits = limits if limits is not None else Limits()
         self._locks = PodLocks()
         self._slots = Slots(self._limits.parallel_pods)
+        self._configs = Slots(config_shares.MOST)
         self._for_faults: dict[ContainerRef, ProgressFanout] = {}
         self._for_people: dict[ContainerRef, ProgressFanout] = {}
         self._suspects = suspects
@@ -228,8 +233,7 @@ class RestartScheduler:
         give_up_at = clock() + self._limits.retry_seconds
         last_logged: tuple[Reason, float | None] | None = None
         while True:
-            async with self._pod_turn(request), self._name_reserved(request):
-                decision = await self._admit(request)
+            decision = await self._with_room(request)
             if decision.verb is not admission.Verb.POSTPONE:
                 return
             if decision.retry_at is not None and not request.was_postponed:
@@ -242,6 +246,25 @@ class RestartScheduler:
                 log.warning("restart.timed_out", container=str(request.target), reason=decision.reason.value)
                 return
             await self._until_worth_asking_again(request, decision)
+
+    async def _with_room(self, request: Request) -> admission.Decision:
+        """Decide, and restart if admitted; wait for room for the configs before, holding neither the pod nor a slot."""
+        share = self.config_share(request.target.pod, waits=request.part is None)
+        request = replace(request, admit=share.admit)
+        while True:
+            try:
+                with share:
+                    async with self._pod_turn(request), self._name_reserved(request):
+                        return await self._admit(request)
+            except NoRoomError as short:
+                needed = short.needed
+            log.info("restart.waits_for_memory", container=str(request.target), bytes=needed)
+            request.followed.notify(progress.Queued())
+            await share.wait(needed)
+
+    def config_share(self, pod: PodRef, *, waits: bool) -> ConfigShare:
+        """Return a share of the memory for configs of restarts in progress (``ConfigShare``)."""
+        return ConfigShare(self._configs, pod.namespace, waits=waits)
 
     async def _until_worth_asking_again(self, request: Request, decision: admission.Decision) -> None:
         """Wait for the decision's ``retry_at``; without one, until the pod changes, at most 1 s."""
@@ -315,6 +338,7 @@ class RestartScheduler:
                 request.target,
                 known=self._dependencies.events.containers(),
                 ended=cause.container if request.kind is FaultKind.EXIT and not by_round else None,
+                admit=request.admit,
             )
             async with turns.waiting(after=turns.SLOW):  # the API server may be away
                 owner = await self._dependencies.owners.facts(pod, at_once=by_round) if pod is not None else None
@@ -403,6 +427,7 @@ class RestartScheduler:
                 now=self._now(),
                 ended_too=request.part is not None,
                 crashes=_crashes(facts),
+                admit=request.admit,
             )
         except clone.CloneRefusedError as error:
             return await self._without_clone(request, facts, target=target, why=str(error))

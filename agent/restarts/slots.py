@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from kubemend.agent.actuator import turns
 from kubemend.agent.model.workloads import PodUid
@@ -43,6 +44,14 @@ class PodLocks:
                 del self._here[pod], self._locks[pod]
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place in a queue, for that many slots at once."""
+
+    given: asyncio.Future[None]
+    count: int
+
+
 class Slots:
     """Hand out slots to namespaces in turn; first come, first served within a namespace.
 
@@ -52,13 +61,13 @@ class Slots:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._of_one = count - count // _NAMESPACES_LEAVE
+        self.of_one = count - count // _NAMESPACES_LEAVE
         self._held: Counter[str] = Counter()
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+        self._queues: dict[str, deque[_Place]] = {}
 
-    def is_full(self, namespace: str) -> bool:
-        """Return whether a restart of that namespace would have to wait now."""
-        return self._held.total() >= self._count or self._held[namespace] >= self._of_one
+    def is_full(self, namespace: str, count: int = 1) -> bool:
+        """Return whether a restart of that namespace would have to wait now for that many slots."""
+        return self._held.total() + count > self._count or self._held[namespace] + count > self.of_one
 
     @contextlib.asynccontextmanager
     async def turn(self, namespace: str) -> AsyncIterator[None]:
@@ -71,44 +80,61 @@ class Slots:
         finally:
             turn.end()
 
-    async def take(self, namespace: str, *, goes_on: bool) -> None:
-        """Wait for a slot. ``goes_on``: the restart has started already, and goes to the head of its queue."""
-        if not self.is_full(namespace):
-            self._held[namespace] += 1
+    def take_now(self, namespace: str, count: int = 1) -> bool:
+        """Take that many slots if they are free; return whether they were."""
+        if self.is_full(namespace, count):
+            return False
+        self._held[namespace] += count
+        return True
+
+    async def take(self, namespace: str, *, goes_on: bool, count: int = 1) -> None:
+        """Wait for that many slots, at most ``of_one``.
+
+        ``goes_on``: the restart has started already, and goes to the head of its queue.
+        """
+        if self.take_now(namespace, count):
             return
         queue = self._queues.setdefault(namespace, deque())
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = _Place(asyncio.get_running_loop().create_future(), count)
         (queue.appendleft if goes_on else queue.append)(place)
         try:
-            await place
+            await place.given
         except asyncio.CancelledError:
-            if place.cancelled():
+            if place.given.cancelled():
                 self._forget(namespace, place)
+                self._hand_out()  # the next one may need less
             else:
-                self.give(namespace)
+                self.give(namespace, count)
             raise
 
-    def give(self, namespace: str) -> None:
-        """Return a slot and hand it to the next in turn at once."""
-        self._held[namespace] -= 1
+    def give(self, namespace: str, count: int = 1) -> None:
+        """Return slots and hand them to the next in turn at once."""
+        self._held[namespace] -= count
         if not self._held[namespace]:
             del self._held[namespace]
         self._hand_out()
 
     def _hand_out(self) -> None:
-        for namespace in [*self._queues]:
-            if self.is_full(namespace):
-                continue
-            queue = self._queues.pop(namespace)
-            while queue and (place := queue.popleft()).done():  # cancelled, and not removed yet
-                pass
-            if queue:
-                self._queues[namespace] = queue  # behind all others
-            if not place.done():
-                self._held[namespace] += 1
-                place.set_result(None)
+        while any(self._hand_to_first(namespace) for namespace in [*self._queues]):
+            pass
 
-    def _forget(self, namespace: str, place: asyncio.Future[None]) -> None:
+    def _hand_to_first(self, namespace: str) -> bool:
+        """Give the first place of a queue its slots, and put its namespace behind all others; return whether it fit."""
+        queue = self._queues[namespace]
+        while queue and queue[0].given.done():  # cancelled, and not removed yet
+            queue.popleft()
+        if not queue:
+            del self._queues[namespace]
+            return False
+        if not self.take_now(namespace, queue[0].count):
+            return False
+        queue.popleft().given.set_result(None)
+        del self._queues[namespace]
+        if queue:
+            self._queues[namespace] = queue
+        return True
+
+    def _forget(self, namespace: str, place: _Place) -> None:
         queue = self._queues.get(namespace)
         if queue is not None and place in queue:
             queue.remove(place)

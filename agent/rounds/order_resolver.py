@@ -11,7 +11,7 @@ from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.verdict_store import gpu_keys
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.rounds import Order
-from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodView
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodView
 from kubemend.agent.restart import admission, intents, members, options, overrides
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.dependencies import Dependencies, DeviceFacts
@@ -68,9 +68,12 @@ class OrderResolver:
             view for view in self._dependencies.events.containers() if view.ref.pod.uid == pod.ref.uid
         )
         ended = {name: view.id for name, view in seen.items() if view.state is ContainerState.EXITED}
-        infos = await asyncio.gather(*(self._dependencies.runtime.container_status(each) for each in ended.values()))
-        codes = {name: info.exit_code for name, info in zip(ended, infos, strict=True)}
-        return members.select(pod, named=order.containers or _annotated(pod), seen=seen, exit_codes=codes)
+        codes = await asyncio.gather(*(self._exit_code(each) for each in ended.values()))
+        by_name = dict(zip(ended, codes, strict=True))
+        return members.select(pod, named=order.containers or _annotated(pod), seen=seen, exit_codes=by_name)
+
+    async def _exit_code(self, container: ContainerId) -> int:
+        return (await self._dependencies.runtime.container_status(container)).exit_code
 
     async def request(self, member: MemberSession, selection: members.Selection) -> Request:
         """Return the restart request for a member's order."""

@@ -16,6 +16,7 @@ from dataclasses import replace
 import structlog
 
 from kubemend.agent.actuator.hold.hold_set import Freezer, HoldSet
+from kubemend.agent.clients.cri.convert import Admit
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.metrics import Metrics
@@ -311,26 +312,33 @@ class RoundParticipant:
 
     async def _resume_session(self, member: MemberSession) -> None:
         """Resume a member at the point that a previous agent reached."""
+        with self._restarts.config_share(member.pod, waits=False) as share:
+            if not await self._resume_from_journal(member, admit=share.admit):
+                return
+        pod = self._dependencies.pods.pods().get(member.pod.uid)
+        if member.was_retried and pod is not None:
+            await self._restart_unless_refused(member, pod)
+        await self._restart_again(member)
+
+    async def _resume_from_journal(self, member: MemberSession, *, admit: Admit) -> bool:
+        """Finish what a previous agent has started for a member; return whether that was a restart."""
         backoff = aio.Backoff(first=0.1, limit=2.0)
         while True:
             try:
                 opened = [each for each in await self._store.unfinished() if each.target.pod.uid == member.pod.uid]
-                plan = await planning.plan_from_journal(self._dependencies, opened) if opened else None
+                plan = await planning.plan_from_journal(self._dependencies, opened, admit=admit) if opened else None
                 break
             except (CriError, HistoryError) as error:
                 log.warning("round.not_resumed", pod=str(member.pod), error=str(error))
                 await backoff.wait()
         if plan is None:
             await member.hold_only()
-            return
+            return False
         holding = member.follow(plan, pid=None)
         if not plan.stays:  # its program may not be dead yet; if it was, the previous agent may have frozen it
             await member.hold_running()
         await self._restarts.resume(plan, cause=self._orders.cause(member, None), part=member, holding=holding)
-        pod = self._dependencies.pods.pods().get(member.pod.uid)
-        if member.was_retried and pod is not None:
-            await self._restart_unless_refused(member, pod)
-        await self._restart_again(member)
+        return True
 
     async def _hold_only(self, member: MemberSession) -> None:
         try:

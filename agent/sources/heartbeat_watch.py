@@ -127,7 +127,7 @@ class Watch:
 
     async def _read_mark(self) -> Mark | Blank:
         if self._where is None:
-            info = await self._runtime.container_status(self.view.id)
+            info = (await self._runtime.container_status(self.view.id)).without_config()
             if info.pid is None:
                 raise ProcessLookupError("the runtime does not return the container's main process")
             self._started_at = info.started_at / 1e9 if info.started_at > 0 else None

@@ -184,7 +184,7 @@ class LauncherWatch:
         backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
         while True:
             try:
-                return await self._runtime.container_status(view.id)
+                return (await self._runtime.container_status(view.id)).without_config()
             except CriError as error:
                 log.debug("launcher.unknown", container=str(view.ref), error=str(error))
             await backoff.wait()

@@ -6,17 +6,19 @@ Job alone. ports.Pods of the Job are counted only for a decision: otherwise ever
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
 from kubemend.agent import ports
+from kubemend.agent.clients.cri.listings import BatchedQuery
 from kubemend.agent.model.workloads import PHASES_OVER, PodUid, PodView
 from kubemend.agent.restart import admission, owners
 from kubemend.common import contained, gangs
-from kubemend.common.kube import errors, paths
+from kubemend.common.kube import client, errors, paths
 
 log = structlog.get_logger(__name__)
 
@@ -31,13 +33,20 @@ class Api(Protocol):
     """The two API calls needed here (``common.kube.client.KubeClient``)."""
 
     async def get(self, path: str) -> dict[str, Any]: ...
-    async def list(
+    def pages(
         self, path: str, *, params: dict[str, str] | None = None, project: Callable[[dict[str, Any]], Any]
-    ) -> Any: ...
+    ) -> AsyncGenerator[client.Listing, None]: ...
 
 
 class _NotUnderstoodError(Exception):
     """A name or an answer does not have the API's form."""
+
+
+class _Counted(NamedTuple):
+    """Pods of an owner: the sum of their containers' restarts, and how many pods are not over."""
+
+    restarts: int
+    lasting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,7 @@ class OwnerLookup:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._known: dict[PodUid, _Known] = {}
+        self._counts: WeakValueDictionary[tuple[str, str], BatchedQuery[_Counted]] = WeakValueDictionary()
 
     async def facts(self, pod: PodView, *, at_once: bool = False) -> admission.OwnerFacts | None:
         """Return how the pod's Job or LeaderWorkerSet reacts to restarts.
@@ -134,25 +144,44 @@ class OwnerLookup:
         namespace, what = pod.ref.namespace, f"its {owner.kind}"
         with _checking(what):
             path = paths.one(owner.resource, owner.name, namespace=namespace, group=owner.group, version=owner.version)
-        job = await self._api.get(path)
-        with _checking(what):
-            limit, failed = _limit(job["spec"], owner), int(job.get("status", {}).get("failed", 0))
+        limit, failed = await self._limit_and_failures(path, owner)
         if limit is None:
             return admission.OwnerFacts()
         if limit >= admission.UNLIMITED_BACKOFF:
             return admission.OwnerFacts(job_restarts_left=limit)
         if not counting:
             return None
-        with _checking(f"the pods of {what}"):
-            pods = await self._api.list(
-                paths.collection("pods", namespace=namespace),
-                params={"labelSelector": f"{owner.label}={owner.name}"},
-                project=_status_alone,
-            )
-            limit -= 1 if limit > 0 else 0  # it fails once the sum reaches the limit, or is more than none
-            left = limit - failed - sum(_restarts(item) for item in pods.items)
-            count = sum(item.get("status", {}).get("phase") not in PHASES_OVER for item in pods.items)
-        return admission.OwnerFacts(job_restarts_left=left, job_pods=max(1, count))
+        counted = await self._count(pod, selector=f"{owner.label}={owner.name}", what=f"the pods of {what}")
+        limit -= 1 if limit > 0 else 0  # it fails once the sum reaches the limit, or is more than none
+        left = limit - failed - counted.restarts
+        return admission.OwnerFacts(job_restarts_left=left, job_pods=max(1, counted.lasting))
+
+    async def _limit_and_failures(self, path: str, owner: owners.Counting) -> tuple[int | None, int]:
+        job = await self._api.get(path)
+        with _checking(f"its {owner.kind}"):
+            return _limit(job["spec"], owner), int(job.get("status", {}).get("failed", 0))
+
+    async def _count(self, pod: PodView, *, selector: str, what: str) -> _Counted:
+        """Count the pods of an owner, by a query that begins after this call; restarts of its pods share one."""
+
+        async def ask(pods: frozenset[PodUid]) -> Mapping[PodUid, tuple[_Counted]]:
+            found = await self._count_pages(path, selector=selector, what=what)
+            return dict.fromkeys(pods, (found,))
+
+        path = paths.collection("pods", namespace=pod.ref.namespace)
+        query = self._counts.setdefault((path, selector), BatchedQuery(ask))
+        (counted,) = await query.of(pod.ref.uid)
+        return counted
+
+    async def _count_pages(self, path: str, *, selector: str, what: str) -> _Counted:
+        restarts = lasting = 0
+        pages = self._api.pages(path, params={"labelSelector": selector}, project=_counted)
+        async with contextlib.aclosing(pages):
+            with _checking(what):
+                async for page in pages:
+                    restarts += sum(pod.restarts for pod in page.items)
+                    lasting += sum(pod.lasting for pod in page.items)
+        return _Counted(restarts, lasting)
 
     async def _group(self, pod: PodView) -> str | None:
         name = pod.labels.get(gangs.LWS_NAME)
@@ -187,12 +216,9 @@ def _limit(spec: dict[str, Any], owner: owners.Counting) -> int | None:
     return None if limit is None and owner.default is None else int(limit)
 
 
-def _status_alone(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return a pod without its large fields: a Job can have thousands of pods."""
-    return {"status": pod.get("status", {})}
-
-
-def _restarts(pod: dict[str, Any]) -> int:
+def _counted(pod: dict[str, Any]) -> _Counted:
+    """Return what counts of one pod: a Job can have thousands, each with 12 KiB of status."""
     status = pod.get("status", {})
     statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
-    return sum(int(item.get("restartCount", 0)) for item in statuses)
+    restarts = sum(int(item.get("restartCount", 0)) for item in statuses)
+    return _Counted(restarts, lasting=int(status.get("phase") not in PHASES_OVER))

@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -49,9 +48,19 @@ _FRESH: Final = 0.05
 """Seconds for which the API server need not be queried again."""
 _EVENTS: Final = 20
 """Events to read of one pod's kills. Kubelet has one for each container and message, and counts repetitions in it."""
+_MOST_OF_A_TEXT: Final = 300
+"""Characters to keep of one text of an Event: a path with a container's name has 89, and ``_STOPS_ALL`` is a start."""
 _STOPS_ALL: Final = "Stopping container "
 """The message of a kill that concerns all containers of a sandbox; kills of single containers have their reason."""
 _NANOSECONDS: Final = 1_000_000_000
+
+
+class _Kill(NamedTuple):
+    """A kill that kubelet has recorded: the path of its container, its time, whether it concerns all containers."""
+
+    subject: str
+    at: str
+    stops_all: bool
 
 
 class PodEnds:
@@ -204,12 +213,14 @@ class PodEnds:
         events = paths.collection("events", namespace=pod.namespace)
         try:
             async with asyncio.timeout(_ANSWER):
-                listing = await self._api.list(events, params={"fieldSelector": selector, "limit": _EVENTS})
+                listing = await self._api.list(
+                    events, params={"fieldSelector": selector, "limit": _EVENTS}, project=_kill
+                )
         except (errors.KubeError, TimeoutError) as error:
             log.info("pods.events_not_listed", error=str(error) or f"no answer within {_ANSWER:g} s")
             return False
-        kills = [event for event in listing.items if _stops(event, ended)]
-        if any(str(event.get("message")).startswith(_STOPS_ALL) for event in kills):
+        kills = [kill for kill in listing.items if _stops(kill, ended)]
+        if any(kill.stops_all for kill in kills):
             _remember(ended.sandbox_id, self._stopping)
         if kills:
             self.stop_asked(ended.id)
@@ -274,14 +285,23 @@ def _remember(key: _K, kept: "OrderedDict[_K, None]") -> None:
         kept.popitem(last=False)
 
 
-def _stops(event: Mapping[str, Any], ended: ContainerSummary) -> bool:
+def _kill(event: dict[str, Any]) -> _Kill:
+    """Return what is kept of an Event: anybody who may create Events can give it a message of 1 MB."""
+    subject = (event.get("involvedObject") or {}).get("fieldPath")
+    return _Kill(
+        subject=str(subject or "")[:_MOST_OF_A_TEXT],
+        at=str(event.get("lastTimestamp"))[:_MOST_OF_A_TEXT],
+        stops_all=str(event.get("message")).startswith(_STOPS_ALL),
+    )
+
+
+def _stops(kill: _Kill, ended: ContainerSummary) -> bool:
     """Return whether an Event records the stop of this container, and not of an earlier one of its name. Pure.
 
     Events have seconds: a stop in the second of the container's creation counts as the earlier one's.
     """
-    subject = str((event.get("involvedObject") or {}).get("fieldPath") or "")
     try:
-        at = datetime.fromisoformat(str(event.get("lastTimestamp"))).timestamp()
+        at = datetime.fromisoformat(kill.at).timestamp()
     except (ValueError, OverflowError):
         return False
-    return subject.endswith(f"{{{ended.ref.name}}}") and at > ended.created_at // _NANOSECONDS
+    return kill.subject.endswith(f"{{{ended.ref.name}}}") and at > ended.created_at // _NANOSECONDS

@@ -36,6 +36,10 @@ _VARIABLE: Final = 100_000
 _SMALL: Final = 1_000
 """With many smaller ones the API server still needs a second for each pod."""
 
+_MAPS: Final = 2
+_IN_A_MAP: Final = 40_000
+"""Variables in a ConfigMap, which takes 1.1 MB of the API server's 1.5 MB. The pod that imports it is small."""
+
 _MANY: Final = 500
 _FEW: Final = 80
 _GANG_OF: Final = 10
@@ -54,6 +58,8 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         product = await stack.enter_async_context(stage.product())
         trainer = await stack.enter_async_context(stage.trainer("large", node=1, change=_large))
         refused = await stack.enter_async_context(stage.trainer("wordy", node=1, change=_wordy))
+        await stack.enter_async_context(_variables(stage.api))
+        importing = await stack.enter_async_context(stage.trainer("importing", node=1, change=_importing))
         gang = await stack.enter_async_context(stage.gang("beside", nodes=(0,)))
         count = _MANY if scale.whole else _FEW
         told.tries(f"{count} pods with 1 MB of environment each")
@@ -61,17 +67,24 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         await dev.kubelet.stop()
         try:
             async with _crowded(stage.api, node=dev.name, count=count):
-                told.tries("a pod with 800 KB of environment fails, one with 250 KB of annotations, and a gang")
+                told.tries(
+                    "a pod with 800 KB of environment fails, one with 250 KB of annotations, "
+                    f"one with {_MAPS * _IN_A_MAP} variables, and a gang"
+                )
                 old = await trainer.fails()
                 await refused.fails()
+                await importing.fails()
                 fault = await gang.end(1, exit_code=1)
                 await trainer.replaced(old)
                 seen = await refused.until(_is_refused, what="the condition that the restart is refused")
                 told.measures("refused_with", seen.condition("InPlaceRestart")["message"])
+                seen = await importing.until(_is_not_copied, what="the condition that the config is not copied")
+                told.measures("not_copied_with", seen.condition("InPlaceRestart")["message"])
                 await stage.keeps_round(gang, told, number=1, since=fault, what="the round among them")
         finally:
             await dev.kubelet.start()
         told.keeps(Kind.UNASKED, "the refused pod was restarted", holds=await refused.is_untouched())
+        told.keeps(Kind.UNASKED, "the one with most variables was restarted", holds=await importing.is_untouched())
         told.keeps(Kind.RESTART, "it was not restarted in place", holds=await trainer.comes_back_in_place())
         children = {"agent": product.agents[1].child, "controller": product.controllers[1].child}
         for role, cgroup in cgroups.items():
@@ -137,9 +150,36 @@ def _large(pod: dict[str, Any]) -> None:
     pod["spec"]["containers"][0]["env"] = variables
 
 
+@contextlib.asynccontextmanager
+async def _variables(api: kube.KubeClient) -> AsyncIterator[None]:
+    """Have ConfigMaps with many variables for the length of the block."""
+    maps = paths.collection("configmaps", namespace=NAMESPACE)
+    made: list[str] = []
+    try:
+        for number in range(_MAPS):
+            data = {f"V{number}{each:05}": "x" for each in range(_IN_A_MAP)}
+            named = {"name": f"variables-{number}", "namespace": NAMESPACE}
+            await api.create(maps, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": data})
+            made.append(f"{maps}/{named['name']}")
+        yield
+    finally:
+        await asyncio.gather(*map(api.delete, made))
+
+
+def _importing(pod: dict[str, Any]) -> None:
+    """Have it import many variables; explicitly swapped, because ``auto`` would need kubelet."""
+    pod["metadata"]["annotations"]["kubemend.io/strategy"] = "swap"
+    sources = [{"configMapRef": {"name": f"variables-{number}"}} for number in range(_MAPS)]
+    pod["spec"]["containers"][0]["envFrom"] = sources
+
+
 def _wordy(pod: dict[str, Any]) -> None:
     pods.our_annotations(pod, _MOST_OF_ANNOTATIONS)
 
 
 def _is_refused(seen: Seen) -> bool:
     return bool(seen.condition("InPlaceRestart").get("reason") == "BadAnnotation")
+
+
+def _is_not_copied(seen: Seen) -> bool:
+    return "ConfigTooLarge" in seen.condition("InPlaceRestart").get("message", "")

@@ -25,6 +25,9 @@ _CRIO = "cri-o"  # server/version.go
 _STATUS_CONFIG = "config"  # of the verbose map of Status, in containerd and in CRI-O
 _ENDS_KNOWN = 4096  # containers; without an event stream the end is noticed seconds later
 
+_VERBOSE_AT_ONCE = 8
+"""Verbose answers that are read at the same time: each can have some MB, and a round asks for all its members."""
+
 _LONGEST_OUTPUT = 256 * 1024
 """Maximum bytes of output of a command in a container."""
 
@@ -65,6 +68,7 @@ class CriClient:
         self._running: Remembered[ContainerId, ContainerStatus] = Remembered()
         self._stopped: set[ContainerId] = set()
         self._sandbox_configs: Remembered[SandboxId, Mapping[str, Any]] = Remembered()
+        self._verbose = asyncio.Semaphore(_VERBOSE_AT_ONCE)
         self._runtime: RuntimeVersion | None = None
         self._listings = Listings(self._stub, errors=self._errors, deadline=self._deadlines.read)
 
@@ -132,11 +136,14 @@ class CriClient:
         """List kubelet's pod sandboxes, of one pod or of all, oldest first."""
         return await (self._listings.sandboxes_of(pod_uid) if pod_uid is not None else self._listings.sandboxes())
 
-    async def container_status(self, container_id: ContainerId) -> ContainerStatus:
+    async def container_status(
+        self, container_id: ContainerId, *, admit: convert.Admit = convert.admit_all
+    ) -> ContainerStatus:
         """Return the full status of a container. Raises NotFound, or InvalidAnswer if it is not kubelet's."""
-        return convert.container_status(await self._status(container_id), endpoint=self.endpoint)
+        async with self._verbose:
+            return convert.container_status(await self._status(container_id), endpoint=self.endpoint, admit=admit)
 
-    async def info_of(self, view: ContainerSummary) -> ContainerStatus:
+    async def info_of(self, view: ContainerSummary, *, admit: convert.Admit = convert.admit_all) -> ContainerStatus:
         """Return the full status of a container that has just been listed. Raises as ``container_status`` does.
 
         The status does not change while the container runs, so it is cached until it is forgotten (resources do change:
@@ -144,11 +151,12 @@ class CriClient:
         """
         known = self._running.get(view.id)
         if known is not None and view.state is ContainerState.RUNNING and view.id not in self._stopped:
-            return known
+            return convert.admitted(known, admit)
         if known is not None and view.state is ContainerState.EXITED and known.spec is None:
-            return convert.ended(known, (await self._status(view.id, verbose=False)).status)
-        info = await self.container_status(view.id)
-        if info.state is ContainerState.RUNNING:
+            at_end = await self._status(view.id, verbose=False)
+            return convert.ended(convert.admitted(known, admit), at_end.status)
+        info = await self.container_status(view.id, admit=admit)
+        if info.state is ContainerState.RUNNING and not info.hidden:
             self._running.put(view.id, info)
         return info
 
@@ -185,12 +193,12 @@ class CriClient:
         """
         if (known := self._sandbox_configs.get(sandbox_id)) is not None:
             return known
-        with self._errors("PodSandboxStatus"):
-            answer = await self._stub.PodSandboxStatus(
-                api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True),
-                timeout=self._deadlines.read,
-            )
-        config = convert.sandbox_config(answer, endpoint=self.endpoint)
+        request = api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
+        async with self._verbose:
+            with self._errors("PodSandboxStatus"):
+                answer = await self._stub.PodSandboxStatus(request, timeout=self._deadlines.read)
+            config = convert.sandbox_config(answer, endpoint=self.endpoint)
+            del answer
         if config is not None:
             self._sandbox_configs.put(sandbox_id, config)
         return config

@@ -2,9 +2,11 @@
 
 import json
 import posixpath
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from kubemend.agent.clients.cri import errors
 from kubemend.agent.model.workloads import (
@@ -17,7 +19,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
     SandboxView,
 )
-from kubemend.agent.restart import cache, clone, keep, rebuild, shm
+from kubemend.agent.restart import cache, clone, keep, process, rebuild, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 # kubelet's labels: staging/src/k8s.io/kubelet/pkg/types/labels.go
@@ -29,6 +31,22 @@ CONTAINER_NAME_LABEL = "io.kubernetes.container.name"
 _Listed = TypeVar("_Listed", api_pb2.Container, api_pb2.PodSandbox)
 
 _INFO_KEY = "info"  # the only key of the verbose map: one JSON object, in containerd and in CRI-O
+
+HEAVIEST: Final = 8 * 2**20
+"""Most bytes that one verbose answer may take as Python objects (``weight``); the config in a heavier one is not read.
+
+Both runtimes return each variable of the environment twice, as CRI's and as the process's, so a variable counts 480
+bytes and its text twice: 15,000 short ones fit. The kernel starts no program with more than 2 MiB of arguments and
+environment (execve(2), with the usual 8 MiB of stack), which count 4 MiB and 480 bytes each. Kubelet's own are seven
+for each service of the namespace. A pod can have more: one ConfigMap in ``envFrom`` has 1 MiB, some 100,000 of them.
+"""
+Admit = Callable[[int], str]
+"""Admits a config of this ``weight`` to be read; returns why not, "" if it may be read. May raise an error instead."""
+_OF_A_QUOTE: Final = 48
+"""Half of a string as a Python object, with its share of the object or list around it; measured with environments."""
+_HEAD: Final = 64 * 1024
+"""Characters of a heavy answer that are read: the small fields, which precede the config in both runtimes."""
+_FIELD: Final = re.compile(r'[\s{,]*"(\w+)"\s*:\s*')
 
 STATES: "Mapping[api_pb2.ContainerState.ValueType, ContainerState]" = {
     api_pb2.CONTAINER_CREATED: ContainerState.CREATED,
@@ -87,7 +105,8 @@ class ContainerStatus:
     - ``snapshot``: the snapshot of its root
     - ``runtime_type``: containerd's name of the low-level runtime
 
-    ``config``, ``spec``, ``runtime_env`` and ``runtime_args`` may contain secrets and are kept out of ``repr``.
+    ``weight`` estimates the bytes of the verbose part in memory. ``config``, ``spec``, ``runtime_env`` and
+    ``runtime_args`` may contain secrets and are kept out of ``repr``.
     """
 
     id: ContainerId
@@ -116,6 +135,22 @@ class ContainerStatus:
     runtime_env: tuple[str, ...] | None = field(default=None, repr=False)
     runtime_args: tuple[str, ...] | None = field(default=None, repr=False)
     resources: api_pb2.LinuxContainerResources | None = None
+    weight: int = 0
+
+    def without_config(self) -> Self:
+        """Return the status without its large parts, for callers that keep it.
+
+        Of environment and arguments it has what leads to the container's launcher (``agent.restart.process``).
+        """
+        arguments = [each for each in self.runtime_args or () if process.runs_launcher([each])]
+        return replace(
+            self,
+            config=None,
+            spec=None,
+            runtime_env=(f"{process.CACHE_VARIABLE}={process.folder(self.runtime_env)}",),
+            runtime_args=tuple(arguments[:1]),
+            mount_points=None,
+        )
 
 
 def container_ref(labels: Mapping[str, str]) -> ContainerRef | None:
@@ -185,19 +220,29 @@ def sandbox_view(sandbox: api_pb2.PodSandbox) -> SandboxView | None:
     )
 
 
-def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) -> ContainerStatus:
+def admit_all(_: int) -> str:
+    """Admit any config."""
+    return ""
+
+
+def container_status(
+    answer: api_pb2.ContainerStatusResponse, *, endpoint: str, admit: Admit = admit_all
+) -> ContainerStatus:
     """Convert a verbose ContainerStatus.
 
-    Raises InvalidAnswer if the container is not kubelet's or the verbose part is not JSON.
+    A config that is too heavy or not admitted is not read: it is ``hidden``. Raises InvalidAnswer if the container is
+    not kubelet's or the verbose part is not JSON, and what ``admit`` raises.
     """
     status = answer.status
     ref = container_ref(status.labels)
     if ref is None:
         raise errors.InvalidAnswer(f"container {status.id!r} has none of kubelet's labels", where=endpoint)
-    verbose = verbose_info(answer.info, endpoint=endpoint)
+    weighs = weight(answer.info)
+    hidden = _too_heavy(weighs) or admit(weighs)
+    verbose = _head(answer.info) if hidden else verbose_info(answer.info, endpoint=endpoint)
     spec = _object(verbose.get("runtimeSpec"))
-    config, hidden = _object(verbose.get("config")), ""
-    is_rebuilt = not config
+    config = _object(verbose.get("config"))
+    is_rebuilt = not config and not hidden
     if is_rebuilt:
         try:
             config = rebuild.container_config(status, verbose)
@@ -225,13 +270,20 @@ def container_status(answer: api_pb2.ContainerStatusResponse, *, endpoint: str) 
         mount_points=_mount_points(spec),
         snapshot=_snapshot(verbose),
         runtime_type=_runtime_type(verbose),
-        config=config or None,
+        config=(config or None) if not hidden else None,
         spec=spec if is_rebuilt else None,
         hidden=hidden,
         runtime_env=_words(spec, "env"),
         runtime_args=_words(spec, "args"),
         resources=resources(status),
+        weight=weighs,
     )
+
+
+def admitted(known: ContainerStatus, admit: Admit) -> ContainerStatus:
+    """Return a cached status, without its config if that is not admitted."""
+    why = admit(known.weight) if known.config is not None else ""
+    return replace(known.without_config(), hidden=why) if why else known
 
 
 def ended(known: ContainerStatus, status: api_pb2.ContainerStatus) -> ContainerStatus:
@@ -255,10 +307,12 @@ def resources(status: api_pb2.ContainerStatus) -> api_pb2.LinuxContainerResource
 
 
 def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, *, endpoint: str) -> Mapping[str, Any] | None:
-    """Return the sandbox's config of a verbose PodSandboxStatus, rebuilt if necessary; None if it is not included.
+    """Return the sandbox's config of a verbose PodSandboxStatus, rebuilt if necessary.
 
-    Raises InvalidAnswer.
+    None: it is not included, or too heavy. Raises InvalidAnswer.
     """
+    if _too_heavy(weight(answer.info)):
+        return None
     verbose = verbose_info(answer.info, endpoint=endpoint)
     config = verbose.get("config")
     if isinstance(config, dict):
@@ -267,6 +321,33 @@ def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, *, endpoint: str) -
         return rebuild.sandbox_config(answer, verbose)
     except clone.CloneRefusedError as refusal:
         raise errors.InvalidAnswer(f"PodSandboxStatus: {refusal}", where=endpoint) from refusal
+
+
+def weight(info: Mapping[str, str]) -> int:
+    """Estimate the bytes that a verbose answer takes as Python objects, without parsing it."""
+    text = info.get(_INFO_KEY, "")
+    return sys.getsizeof(text) + _OF_A_QUOTE * text.count('"')
+
+
+def _too_heavy(weighs: int) -> str:
+    """Return why a verbose answer of that weight is not read; empty if it is."""
+    if weighs <= HEAVIEST:
+        return ""
+    detail = f"its config takes {weighs >> 20} MiB of memory, of which at most {HEAVIEST >> 20} are read"
+    return str(clone.CloneRefusedError(clone.CloneRefusal.TOO_LARGE, detail))
+
+
+def _head(info: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return the fields of a verbose answer before the first one that does not end in its head."""
+    text, at, found, decoder = info.get(_INFO_KEY, "")[:_HEAD], 0, dict[str, Any](), json.JSONDecoder()
+    while (name := _FIELD.match(text, at)) is not None:
+        try:
+            value, at = decoder.raw_decode(text, name.end())
+        except (ValueError, RecursionError):
+            break
+        if at < len(text):  # else a number may continue
+            found[name[1]] = value
+    return found
 
 
 def verbose_info(info: Mapping[str, str], *, endpoint: str) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from kubemend.agent.restart import options
 from kubemend.agent.restart.oci_programs import Named
 from kubemend.common import aio
 from kubemend.common.pb.runtime.v1 import api_pb2
+from tests import eventually
 from tests.fakes.cri_runtime import Behaviour
 from tests.fakes.cri_server import CriServer
 from tests.unit.cri.conftest import create, start
@@ -44,6 +45,19 @@ async def test_hanging_call_ends_at_its_deadline(server: CriServer) -> None:
     async with CriClient(server.endpoint, deadlines=Deadlines(read=0.1)) as cri:
         with pytest.raises(errors.DeadlineExceeded, match="ListContainers"):
             await cri.list_containers()
+
+
+async def test_verbose_answers_are_read_a_few_at_a_time(server: CriServer, cri: CriClient) -> None:
+    container_id, most = create(server), client._VERBOSE_AT_ONCE
+    server.delay("ContainerStatus", 60)
+    reading = [asyncio.create_task(cri.container_status(container_id)) for _ in range(3 * most)]
+    await eventually.true(lambda: server.called().count("ContainerStatus") >= most)
+    await cri.version()
+    assert server.called().count("ContainerStatus") == most
+    server.delay("ContainerStatus", 0)
+    for first in reading[:most]:
+        first.cancel()
+    assert len(await asyncio.gather(*reading[most:])) == 2 * most
 
 
 async def test_stop_deadline_is_grace_plus_margin(server: CriServer, cri: CriClient) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubemend.agent.clients.cri import convert, errors, events
-from kubemend.agent.restart import clone
+from kubemend.agent.restart import clone, process
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.unit.restart import builders
 
@@ -87,7 +88,7 @@ def test_any_verbose_status_is_parsed_or_refused(verbose: str) -> None:
 @pytest.mark.parametrize("opening", ["[", '{"config": '])
 def test_deeply_nested_verbose_status_is_refused(opening: str) -> None:
     with pytest.raises(errors.InvalidAnswer):
-        convert.container_status(status(opening * 100_000), endpoint="/run/cri.sock")
+        convert.container_status(status(opening * 50_000), endpoint="/run/cri.sock")
 
 
 @given(hostile)
@@ -146,3 +147,48 @@ def test_any_stream_and_listing_return_each_step_once(
 @pytest.mark.parametrize("pid", [0, -1, "1", None, 1.5])
 def test_invalid_pid_is_none(pid: Any) -> None:
     assert convert.container_status(status(json.dumps({"pid": pid})), endpoint="e").pid is None
+
+
+def with_environment(count: int) -> str:
+    config = CONFIG | {"envs": [{"key": f"V{number:06}", "value": "x"} for number in range(count)]}
+    spec = VERBOSE["runtimeSpec"] | {"process": {"env": [f"V{number:06}=x" for number in range(count)]}}
+    return json.dumps(VERBOSE | {"config": config, "runtimeSpec": spec})
+
+
+def test_config_within_bound_is_read_and_heavier_one_is_hidden_with_its_size() -> None:
+    texts = [with_environment(count) for count in (15_000, 16_500)]
+    light, heavy = (convert.container_status(status(text), endpoint="e") for text in texts)
+    assert [convert.weight({"info": text}) <= convert.HEAVIEST for text in texts] == [True, False]
+    assert light.config is not None
+    assert len(light.config["envs"]) == 15_000
+    assert (heavy.config, heavy.spec, heavy.runtime_env) == (None, None, None)
+    assert heavy.hidden.startswith("ConfigTooLarge: ")
+    assert (heavy.pid, heavy.sandbox_id) == (4242, "s"), "the fields before the config are read"
+
+
+@given(st.text(max_size=30))
+def test_any_head_of_heavy_answer_is_read_without_error(head: str) -> None:
+    info = convert.container_status(status(head + '"' * (convert.HEAVIEST // 48)), endpoint="e")
+    assert info.config is None
+    assert info.hidden.startswith("ConfigTooLarge: ")
+
+
+def test_heavy_sandbox_config_is_not_read() -> None:
+    text = json.dumps({"config": {"labels": {f"{number}": "" for number in range(50_000)}}})
+    answer = api_pb2.PodSandboxStatusResponse(info={"info": text})
+    assert convert.weight(answer.info) > convert.HEAVIEST
+    assert convert.sandbox_config(answer, endpoint="e") is None
+
+
+def test_status_without_config_still_leads_to_its_launcher() -> None:
+    environment = ["RANK=0", "KUBEMEND_CACHE=/scratch/cache", *(f"V{number}=x" for number in range(100))]
+    arguments = ["python", "-m", "kubemend_run", *("x" for _ in range(100))]
+    spec = VERBOSE["runtimeSpec"] | {"process": {"env": environment, "args": arguments}}
+    info = convert.container_status(status(json.dumps(VERBOSE | {"runtimeSpec": spec})), endpoint="e")
+    kept = info.without_config()
+    assert (kept.config, kept.spec, kept.mount_points) == (None, None, None)
+    assert (kept.pid, kept.ref, kept.root) == (info.pid, info.ref, info.root)
+    assert process.folder(kept.runtime_env) == "/scratch/cache"
+    assert process.runs_launcher(kept.runtime_args)
+    assert len(kept.runtime_env or ()) == len(kept.runtime_args or ()) == 1
+    assert process.folder(replace(info, runtime_env=None).without_config().runtime_env) == process.CACHE_FOLDER

@@ -234,8 +234,8 @@ async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, mo
     await env.store.begin(bad)
     resume = planning.resume
 
-    async def resumed(everything: Any, intent: Any) -> Any:
-        return broken() if intent.id == "bad" else await resume(everything, intent)
+    async def resumed(everything: Any, intent: Any, **more: Any) -> Any:
+        return broken() if intent.id == "bad" else await resume(everything, intent, **more)
 
     monkeypatch.setattr(planning, "resume", resumed)
     assert await test_recovery.recovery(env, timeouts=0.0).run() == 2
@@ -249,9 +249,9 @@ async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch, *, 
     """The second pod's intent can be neither replayed, because of the error (default: a bug), nor undone."""
     resume, carry_out = planning.resume, world.dependencies.actuators.swap.carry_out
 
-    async def resumed(everything: Any, intent: Any) -> Any:
+    async def resumed(everything: Any, intent: Any, **more: Any) -> Any:
         if intent.target != SECOND:
-            return await resume(everything, intent)
+            return await resume(everything, intent, **more)
         if error is not None:
             raise error
         return broken()
@@ -333,10 +333,10 @@ async def test_late_answer_of_the_runtime_during_replay_costs_no_try(
     resume = planning.resume
     late = iter([cri_errors.DeadlineExceeded("ContainerStatus took too long")] * 4)
 
-    async def resumed(everything: Any, intent: Any) -> Any:
+    async def resumed(everything: Any, intent: Any, **more: Any) -> Any:
         if (error := next(late, None)) is not None:
             raise error
-        return await resume(everything, intent)
+        return await resume(everything, intent, **more)
 
     monkeypatch.setattr(planning, "resume", resumed)
     await test_recovery.killed_after_the_stop(env)
@@ -370,10 +370,10 @@ async def test_runtime_outage_stops_replay_after_others_are_concluded(
     await failing_replay(env, monkeypatch, error=cri_errors.InvalidAnswer("ContainerStatus"))
     resume = planning.resume
 
-    async def resumed(everything: Any, intent: Any) -> Any:
+    async def resumed(everything: Any, intent: Any, **more: Any) -> Any:
         if intent.target == third:
             raise cri_errors.RuntimeUnavailable("ContainerStatus")
-        return await resume(everything, intent)
+        return await resume(everything, intent, **more)
 
     monkeypatch.setattr(planning, "resume", resumed)
     await env.store.begin(env.pod.rig.intent(created_at=NOW, id="third", target=third))

@@ -122,6 +122,22 @@ async def test_auto_steps_down_if_config_is_not_cloneable(env: RestartEnv) -> No
     assert " by reset " in condition.message
 
 
+async def test_auto_steps_down_if_config_is_too_large(env: RestartEnv) -> None:
+    running = env.pod.rig.server.runtime.containers[env.pod.old["trainer"]]
+    running.config.envs.extend(api_pb2.KeyValue(key=f"V{number:05}", value=b"x") for number in range(20_000))
+    condition = await env.ask()
+    assert " by reset " in condition.message
+    assert "ConfigTooLarge" in condition.message
+
+
+async def test_rerun_names_container_whose_config_is_too_large(env: RestartEnv) -> None:
+    running = env.pod.rig.server.runtime.containers[env.pod.old["logger"]]
+    running.config.envs.extend(api_pb2.KeyValue(key=f"V{number:05}", value=b"x") for number in range(20_000))
+    condition = await env.ask(strategy="rerun")
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "RuntimeHidesConfig")
+    assert "ConfigTooLarge" in condition.message
+
+
 async def test_explicit_rerun_is_refused_if_config_not_cloneable(env: RestartEnv) -> None:
     env.pod.rig.server.runtime.behaviour.gives_config = False
     condition = await env.ask(strategy="rerun")

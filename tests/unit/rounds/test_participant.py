@@ -93,6 +93,17 @@ async def test_release_of_other_round_or_pod_is_ignored(env: RoundEnv) -> None:
     assert (await told.next()).phase is StepPhase.RUNNING
 
 
+@pytest.mark.parametrize("strategy", ["swap", "rerun"])
+async def test_member_whose_config_has_no_room_is_refused_at_once(env: RoundEnv, strategy: str) -> None:
+    room = env.restarts._configs
+    room.take_now("elsewhere", room.of_one)
+    room.take_now(POD.namespace, room.of_one // 7)
+    standing = await env.order(strategy=strategy).next()
+    assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "RuntimeHidesConfig")
+    assert "ConfigTooLarge" in standing.detail
+    assert await env.newest() == env.pod.old
+
+
 async def test_order_for_absent_pod_reports_gone(env: RoundEnv) -> None:
     assert (await env.order(pod=PodUid("another")).next()).phase is StepPhase.GONE
     assert env.rounds.step_results() == ()

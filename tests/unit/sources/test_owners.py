@@ -1,7 +1,7 @@
 """How owners react to restarts: queried when there is time, cached in advance for gangs."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,14 +14,9 @@ from kubemend.agent.sources import owners as lookup
 from kubemend.agent.sources.owners import OwnerLookup
 from kubemend.common import contained, gangs
 from kubemend.common.contained import Part
-from kubemend.common.kube import errors
+from kubemend.common.kube import client, errors
 from tests import eventually
 from tests.fakes import outside
-
-
-@dataclass
-class Listing:
-    items: list[dict[str, Any]]
 
 
 @dataclass
@@ -36,6 +31,7 @@ class Api:
     items: Sequence[Any] | None = None
     asked: list[str] = field(default_factory=list)
     listed: list[dict[str, str] | None] = field(default_factory=list)
+    kept: list[Any] = field(default_factory=list)
 
     async def get(self, path: str) -> dict[str, Any]:
         self.asked.append(path)
@@ -46,15 +42,17 @@ class Api:
         answer: dict[str, Any] = self.answers.get(path, {"spec": {"backoffLimit": self.limit}})
         return answer
 
-    async def list(
+    async def pages(
         self, path: str, *, params: dict[str, str] | None = None, project: Callable[[dict[str, Any]], Any]
-    ) -> Listing:
+    ) -> AsyncGenerator[client.Listing, None]:
+        """Yield one pod on each page."""
         self.listed.append(params)
-        if self.items is not None:
-            return Listing([*map(project, self.items)])
         statuses = [{"containerStatuses": [{"restartCount": count}]} for count in self.counts]
         pods = [{"status": {"phase": "Running", **status}, "spec": "large"} for status in statuses]
-        return Listing([*map(project, pods)])
+        for pod in self.items if self.items is not None else pods:
+            await asyncio.sleep(0)
+            self.kept.append(project(pod))
+            yield client.Listing([self.kept[-1]], "")
 
 
 def member(**changes: Any) -> PodView:
@@ -221,6 +219,29 @@ async def test_count_is_never_cached_and_not_awaited() -> None:
     assert await owners.facts(member(), at_once=True) == admission.OwnerFacts(job_restarts_left=1, job_pods=2)
     api.hangs = True
     assert await owners.facts(member(), at_once=True) is None
+
+
+async def test_large_pods_are_reduced_to_two_numbers_while_they_are_read() -> None:
+    statuses = [{"restartCount": 2, "lastState": {"terminated": {"message": "x" * 4096}}}] * 3
+    pods = [{"status": {"phase": phase, "containerStatuses": statuses}} for phase in ("Running", "Failed", "Running")]
+    api = Api(limit=100, items=pods)
+    assert await OwnerLookup(api).facts(member()) == admission.OwnerFacts(job_restarts_left=81, job_pods=2)
+    assert api.kept == [(6, 1), (6, 0), (6, 1)]
+
+
+async def test_concurrent_restarts_of_an_owner_share_a_count_that_begins_after_them() -> None:
+    api, everyone = Api(limit=6, counts=(0, 1)), members(8)
+    owners = OwnerLookup(api)
+    early = [asyncio.create_task(owners.facts(pod)) for pod in everyone[:4]]
+    await eventually.true(lambda: len(api.listed) == 1)
+    api.counts = (1, 1)
+    late = [asyncio.create_task(owners.facts(pod)) for pod in everyone[4:]]
+    other = await owners.facts(member(ref=PodRef("elsewhere", "j-0", PodUid("other"))))
+    assert await asyncio.gather(*early) == [admission.OwnerFacts(job_restarts_left=4, job_pods=2)] * 4
+    assert await asyncio.gather(*late) == [admission.OwnerFacts(job_restarts_left=3, job_pods=2)] * 4
+    assert other == admission.OwnerFacts(job_restarts_left=3, job_pods=2)
+    assert len(api.listed) == 3
+    assert not owners._counts, "queries of owners that nobody restarts are dropped"
 
 
 async def test_unavailable_api_gives_unknown() -> None:

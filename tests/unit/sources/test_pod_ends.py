@@ -75,6 +75,7 @@ class Api:
     asked: int = 0
     kills: list[list[dict[str, Any]]] = field(default_factory=list)
     listed: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
+    kept: list[Any] = field(default_factory=list)
 
     async def get(self, path: str) -> dict[str, Any]:
         assert path == "/api/v1/nodes/here"
@@ -83,12 +84,14 @@ class Api:
             raise errors.ApiUnavailableError("no answer")
         return self.node
 
-    async def list(self, path: str, *, params: client.Params) -> client.Listing:
+    async def list(self, path: str, *, params: client.Params, project: client.Project) -> client.Listing:
         assert path == "/api/v1/namespaces/team/events"
         self.listed.put_nowait(str(params["fieldSelector"]))
         if self.node is None:
             raise errors.ApiUnavailableError("no answer")
-        return client.Listing(self.kills.pop(0) if self.kills else [], "1")
+        found = [project(event) for event in (self.kills.pop(0) if self.kills else [])]
+        self.kept += found
+        return client.Listing(found, "1")
 
 
 @dataclass
@@ -347,6 +350,18 @@ async def test_event_of_another_kill_is_no_evidence(
     rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[events]))
     async with rig.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
+
+
+async def test_large_event_is_reduced_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exits, "QUICK", 0.0)
+    large = "x" * 1_000_000
+    event = {"involvedObject": {"fieldPath": large, large: large}, "lastTimestamp": large, "message": large}
+    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[event, kill()]]))
+    rig.runtime.ours.add(ContainerId("c"))
+    async with rig.doubting(ERROR, quick=0.0) as doubt:
+        assert await doubt == ""
+    kept = rig.api.kept[0]
+    assert sum(len(str(part)) for part in kept) < 1000
 
 
 async def test_unanswered_question_for_events_leaves_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
