@@ -241,7 +241,7 @@ async def test_concurrent_restarts_of_an_owner_share_a_count_that_begins_after_t
     assert await asyncio.gather(*late) == [admission.OwnerFacts(job_restarts_left=3, job_pods=2)] * 4
     assert other == admission.OwnerFacts(job_restarts_left=3, job_pods=2)
     assert len(api.listed) == 3
-    assert not owners._counts, "queries of owners that nobody restarts are dropped"
+    assert not owners._counts, "queries without a restart that waits are dropped"
 
 
 async def test_unavailable_api_gives_unknown() -> None:
