@@ -18,7 +18,7 @@ GENERATORS := protogen catalog_doc monitoring api_doc chart performance_doc step
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 12
 
-# uv installs in a quarter of pip's time. Where it cannot (an index that only pip is told of), pip does.
+# uv takes a quarter of pip's time. It does not read pip's configuration: if it fails, pip installs the packages.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { apt-get update -q && apt-get install -qy python3-venv; }
 	$(PYTHON) -m venv $(VENV)

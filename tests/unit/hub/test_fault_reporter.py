@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from kubemend.agent.hub.fault_reporter import FaultReporter
 from kubemend.agent.hub.members import Failure
 from kubemend.agent.hub.metrics import HubMetrics
-from kubemend.agent.hub.open_faults import OpenFaults
+from kubemend.agent.hub.open_faults import FaultReport, OpenFaults
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -26,6 +26,7 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import admission
 from kubemend.common.coordination import FaultAnswer, FaultKind
+from tests import virtual_time
 from tests.fakes.hub import SECONDS
 from tests.unit.hub import builders
 
@@ -145,9 +146,9 @@ async def test_answer_that_a_blocked_loop_finds_late_counts(*, by_itself: bool) 
         assert await waiting is FaultAnswer.ROUND
 
 
-async def test_exit_is_reported_even_if_devices_are_known_late() -> None:
+def test_exit_is_reported_even_if_devices_are_known_late() -> None:
     async def slow(_: ContainerRef) -> ActionClass:
-        await asyncio.sleep(4 * TIMEOUT)  # kubelet's answer, which cannot be awaited otherwise
+        await virtual_time.passes(4 * TIMEOUT)
         return ActionClass.NONE
 
     faults, pod = OpenFaults(), builders.member(0)
@@ -159,9 +160,12 @@ async def test_exit_is_reported_even_if_devices_are_known_late() -> None:
         opted_in_namespaces=frozenset(),
         answer_timeout=TIMEOUT,
     )
-    async with asyncio.timeout(SECONDS):
+
+    async def reported() -> FaultReport | None:
         await reporter.report_exit(failure(), guarded=guard(), doubt=no_doubt)
-    said = faults.next()
+        return faults.next()
+
+    said = virtual_time.run(reported())
     assert said is not None
     assert said.fault.code == "Exit1"
 

@@ -187,14 +187,19 @@ async def test_lookup_timeout_does_not_block_leadership(monkeypatch: pytest.Monk
         assert stage.members.followed == [KEY]
 
 
+async def ask(stage: Stage, count: int) -> None:
+    """Request restarts of that many pods, and wait until they fill their namespace's share."""
+    for number in range(count):
+        stage.restarts.asked(request(f"ask-{number}", pod=f"pod-{number}"))
+    await until(lambda: len(stage.members.followed) == single_pods.AT_A_TIME_IN_A_NAMESPACE)
+
+
 async def test_many_requests_of_one_namespace_leave_slots_for_others() -> None:
     stage = stage_with(None)
     stage.members.may_follow.clear()
     share = single_pods.AT_A_TIME_IN_A_NAMESPACE
     async with stage.leading():
-        for number in range(2 * share):
-            stage.restarts.asked(request(f"ask-{number}", pod=f"pod-{number}"))
-        await until(lambda: len(stage.members.followed) == share)
+        await ask(stage, 2 * share)
         elsewhere = replace(request(), namespace="other", gang=GangKey("other", POD, "there"))
         stage.restarts.asked(elsewhere)
         await until(lambda: GangKey("other", POD, "there") in stage.members.followed)
@@ -209,9 +214,7 @@ async def test_waiting_requests_have_no_task() -> None:
     stage.members.may_follow.clear()
     share = single_pods.AT_A_TIME_IN_A_NAMESPACE
     async with stage.leading():
-        for number in range(share):
-            stage.restarts.asked(request(f"ask-{number}", pod=f"pod-{number}"))
-        await until(lambda: len(stage.members.followed) == share)
+        await ask(stage, share)
         before = len(asyncio.all_tasks())
         for number in range(share, 1000):
             stage.restarts.asked(request(f"ask-{number}", pod=f"pod-{number}"))
@@ -251,9 +254,7 @@ async def test_deleted_requests_no_longer_wait() -> None:
     stage.members.may_follow.clear()
     share = single_pods.AT_A_TIME_IN_A_NAMESPACE
     async with stage.leading():
-        for number in range(2 * share):
-            stage.restarts.asked(request(f"ask-{number}", pod=f"pod-{number}"))
-        await until(lambda: len(stage.members.followed) == share)
+        await ask(stage, 2 * share)
         for number in range(share, 2 * share - 1):
             stage.restarts.deleted(f"team/ask-{number}")
         followed = stage.members.ever_followed
