@@ -6,7 +6,7 @@ Each call is declared once. A protocol with few calls is for a component that ne
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from kubemend.agent.clients.cri.convert import Admit, ContainerStatus, admit_all
 from kubemend.agent.clients.cri.events import ContainerEvent
@@ -67,11 +67,11 @@ class CachedStatuses(Protocol):
     async def info_of(self, view: ContainerSummary, *, admit: Admit = admit_all) -> ContainerStatus:
         """Return the full status of a container that has just been listed. Raises also what ``admit`` raises."""
 
-    async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None: ...
+    async def sandbox_config(self, sandbox_id: SandboxId) -> api_pb2.PodSandboxConfig: ...
     def remembered(self, container_id: ContainerId) -> ContainerStatus | None:
         """Return the cached status of a container, also after its end; None if it is not cached."""
 
-    def remembered_sandbox(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None:
+    def remembered_sandbox(self, sandbox_id: SandboxId) -> api_pb2.PodSandboxConfig | None:
         """Return the cached config of a sandbox; None if it is not cached."""
 
 

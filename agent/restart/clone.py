@@ -25,6 +25,8 @@ TERMINATION_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
 RESTART_ID_ANNOTATION = "kubemend.io/restart-id"
 RESTART_COUNT_ENV = "KUBEMEND_RESTART_COUNT"
 RESTART_REASON_ENV = "KUBEMEND_RESTART_REASON"
+_OF_A_BYTE = 16
+"""Bytes in memory for each byte of a sandbox's config on the wire, at most: a pod's labels can be many and short."""
 _IDENTITY = frozenset({"metadata", "image", "labels", "annotations", "linux"})
 _DEVICE_PERMISSIONS = frozenset("rwm")
 _CDI_NAME = re.compile(r"[^/=\s]+/[^/=\s]+=[^=\s]+")  # vendor/class=device: SPEC.md of container-device-interface
@@ -77,6 +79,11 @@ def sandbox_config(config: Mapping[str, Any] | None) -> api_pb2.PodSandboxConfig
     if not config:
         raise CloneRefusedError(CloneRefusal.NO_CONFIG, "PodSandboxStatus(verbose) carries no info.config")
     return _parsed(config, api_pb2.PodSandboxConfig())
+
+
+def weight(config: api_pb2.PodSandboxConfig) -> int:
+    """Estimate the bytes that a sandbox's config takes in memory."""
+    return _OF_A_BYTE * config.ByteSize()
 
 
 def identity(config: Mapping[str, Any] | None, *, restart_id: str) -> api_pb2.ContainerConfig:

@@ -1,6 +1,7 @@
 """Parse the ``kubemend.io/`` annotations of a pod. Pure."""
 
 import enum
+import functools
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -113,8 +114,18 @@ class Options:
 
 
 def parse(annotations: Mapping[str, str]) -> Options:
-    """Return the options in a pod's annotations. Raises BadAnnotationError."""
+    """Return the options in a pod's annotations. Raises BadAnnotationError.
+
+    The latest results are cached: every exit and every fault asks for the options of all pods on the node.
+    """
     _check_length(annotations, *_ALL)
+    read = tuple((name, annotations[name]) for name in _ALL if name in annotations)
+    return _parsed(read, cache_is_off=annotations.get(CACHE) == "Off")
+
+
+@functools.lru_cache(maxsize=128)
+def _parsed(read: tuple[tuple[str, str], ...], *, cache_is_off: bool) -> Options:
+    annotations = dict(read)
     mode = annotations.get(RESTART)
     if mode not in (None, IN_PLACE):
         raise BadAnnotationError(f"annotation {RESTART} is {mode!r}; the only value is {IN_PLACE!r}")
@@ -128,7 +139,7 @@ def parse(annotations: Mapping[str, str]) -> Options:
         clean=clean(annotations),
         fatal_exit_codes=_exit_codes(annotations.get(FATAL_EXIT_CODES, "")),
         owner_counts=_flag(OWNER_COUNTS, annotations.get(OWNER_COUNTS, "true")),
-        keep_cache=_flag(KEEP_CACHE, annotations.get(KEEP_CACHE, "false")) or annotations.get(CACHE) == "Off",
+        keep_cache=_flag(KEEP_CACHE, annotations.get(KEEP_CACHE, "false")) or cache_is_off,
         keep=kept_paths(annotations),
         overlap=_overlap(annotations.get(OVERLAP)),
     )

@@ -74,7 +74,9 @@ def with_image(config: Mapping[str, Any], *, named: str) -> dict[str, Any]:
     return {**config, "image": {**config["image"], "user_specified_image": named}}
 
 
-def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, info: Mapping[str, Any]) -> dict[str, Any] | None:
+def sandbox_config(
+    answer: api_pb2.PodSandboxStatusResponse, info: Mapping[str, Any]
+) -> api_pb2.PodSandboxConfig | None:
     """Return the part of a sandbox's config that CRI-O reads to create a container; None if it is not returned.
 
     CRI-O knows the rest: cgroup, network, log directory and labels of the sandbox are its own records. ``info`` is the
@@ -84,7 +86,7 @@ def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, info: Mapping[str, 
     own = _texts_by_key(_map(info, "runtimeSpec", "info"), "annotations", "sandbox")
     if not status.metadata.uid or f"{_OWN}SandboxID" not in own:
         return None
-    config = api_pb2.PodSandboxConfig(
+    return api_pb2.PodSandboxConfig(
         metadata=status.metadata,
         labels=status.labels,
         annotations=status.annotations,
@@ -97,8 +99,6 @@ def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, info: Mapping[str, 
             ),
         ),
     )
-    made: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
-    return made
 
 
 def _environment(process: Mapping[str, Any]) -> dict[str, str]:

@@ -111,7 +111,7 @@ def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> Na
             target.view,
             clone.identity(target.info.config, restart_id=_new_id()),
             attempt=max(view.attempt for view in target.siblings) + 2,
-            sandbox_config=clone.sandbox_config(sandbox),
+            sandbox_config=sandbox,
         )
     except clone.CloneRefusedError:
         return None  # the decision has the reason

@@ -1,6 +1,7 @@
 """Gather what the runtime and the API server report about a restart's target."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,14 @@ from kubemend.agent.actuator import device_processes
 from kubemend.agent.actuator.context import Launchers, PreStopHook, SuccessorSpec
 from kubemend.agent.clients.cri.convert import Admit, ContainerStatus, admit_all
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerSummary,
+    PodView,
+    SandboxId,
+)
 from kubemend.agent.restart import admission, cache, clone, intents, likeness, process, rebuild, runtimes, shm
 from kubemend.common import root_mounts
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -17,8 +25,6 @@ from kubemend.common.pb.runtime.v1 import api_pb2
 _NANOSECOND = 1e-9
 _AN_ERROR = 1
 _HIDDEN = "the runtime does not return its config"
-_OF_A_BYTE = 16
-"""Bytes in memory for each byte of a sandbox's config on the wire, at most: a pod's labels can be many and short."""
 _WORTH_A_STEP = 2.0  # seconds; less can be the delay between clone and the runtime's record of the start
 
 
@@ -130,10 +136,15 @@ async def _query_early(
         return None
     try:
         info: ContainerStatus
-        info, _ = await asyncio.gather(runtime.info_of(view, admit=admit), runtime.sandbox_config(view.sandbox_id))
+        info, _ = await asyncio.gather(runtime.info_of(view, admit=admit), _cached(runtime, view.sandbox_id))
     except CriError:
         return None
     return info
+
+
+async def _cached(runtime: ports.Runtime, sandbox_id: SandboxId) -> None:
+    with contextlib.suppress(clone.CloneRefusedError):  # ``successor_spec`` has the reason
+        await runtime.sandbox_config(sandbox_id)
 
 
 async def launcher(launchers: Launchers | None, info: ContainerStatus) -> process.Launcher | process.Silent | None:
@@ -202,9 +213,8 @@ async def successor_spec(
     """
     if info.config is None and info.hidden:
         raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, info.hidden)
-    hidden, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info))
-    sandbox = clone.sandbox_config(hidden)
-    if why := admit(_OF_A_BYTE * sandbox.ByteSize()):
+    sandbox, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info))
+    if why := admit(clone.weight(sandbox)):
         raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, why)
     spec = pod.container(intent.target.name) if pod is not None else None
     config = info.config

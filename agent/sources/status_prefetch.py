@@ -13,7 +13,7 @@ from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
-from kubemend.agent.restart import admission
+from kubemend.agent.restart import admission, clone
 from kubemend.common import contained
 
 log = structlog.get_logger(__name__)
@@ -76,7 +76,7 @@ class StatusPrefetcher:
         try:
             await self._runtime.info_of(view)
             await self._runtime.sandbox_config(view.sandbox_id)
-        except CriError as error:
+        except (CriError, clone.CloneRefusedError) as error:
             log.debug("status_prefetch.failed", container=str(view.ref), error=str(error))
 
     def _matters(self, view: ContainerSummary) -> bool:

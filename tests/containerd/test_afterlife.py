@@ -53,7 +53,7 @@ async def create_successor(cri: CriClient, pod: RunningPod) -> ContainerId:
     return await cri.create_container(
         sandbox_id=intent.sandbox_id,
         config=made.config,
-        sandbox_config=clone.sandbox_config(await cri.sandbox_config(intent.sandbox_id)),
+        sandbox_config=await cri.sandbox_config(intent.sandbox_id),
     )
 
 

@@ -64,7 +64,7 @@ class PodRig:
                 successor=clone.successor(
                     info.config, intent=intent.of_container(planned), runtime_env=info.runtime_env
                 ),
-                sandbox_config=clone.sandbox_config(await self.rig.cri.sandbox_config(intent.sandbox_id)),
+                sandbox_config=await self.rig.cri.sandbox_config(intent.sandbox_id),
                 **changes,
             )
         return found

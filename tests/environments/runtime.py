@@ -86,7 +86,7 @@ class Rig:
         info = await self.cri.container_status(self.old)
         return SuccessorSpec(
             successor=clone.successor(info.config, intent=intent, runtime_env=info.runtime_env),
-            sandbox_config=clone.sandbox_config(await self.cri.sandbox_config(self.sandbox_id)),
+            sandbox_config=await self.cri.sandbox_config(self.sandbox_id),
             **changes,
         )
 

@@ -130,7 +130,7 @@ async def leave_created(scene: Scene, subject: Subject) -> ContainerId:
     cri, intent = scene.rig.cri, await intent_for(scene, subject)
     info = await cri.container_status(intent.old)
     made = clone.successor(info.config, intent=intent, runtime_env=info.runtime_env)
-    sandbox = clone.sandbox_config(await cri.sandbox_config(intent.sandbox_id))
+    sandbox = await cri.sandbox_config(intent.sandbox_id)
     return await cri.create_container(sandbox_id=intent.sandbox_id, config=made.config, sandbox_config=sandbox)
 
 

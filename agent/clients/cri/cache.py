@@ -26,10 +26,11 @@ class Remembered(Generic[_Key, _Value]):
         found = self._known.get(key)
         return found[0] if found is not None else None
 
-    def put(self, key: _Key, value: _Value) -> None:
-        """Cache an answer, and drop the oldest ones above the limits."""
+    def put(self, key: _Key, value: _Value, *, weight: int | None = None) -> None:
+        """Cache an answer, and drop the oldest ones above the limits. ``weight`` None: its bytes are estimated."""
         self.forget(key)
-        weight = shares.weight(value, enough=MOST_OF_ONE)
+        if weight is None:
+            weight = shares.weight(value, enough=MOST_OF_ONE)
         if weight > MOST_OF_ONE:
             return
         self._known[key] = value, weight

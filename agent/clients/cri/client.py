@@ -4,10 +4,10 @@ import asyncio
 import collections
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import grpc
 import grpc.aio
@@ -17,7 +17,7 @@ from kubemend.agent.clients.cri.cache import Remembered
 from kubemend.agent.clients.cri.convert import Capabilities, ContainerStatus, ExecResult, RuntimeVersion
 from kubemend.agent.clients.cri.listings import Listings
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, SandboxId, SandboxView
-from kubemend.agent.restart import oci_programs, options
+from kubemend.agent.restart import clone, oci_programs, options
 from kubemend.common import aio, grpcio
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 
@@ -67,7 +67,7 @@ class CriClient:
         self._ended: collections.OrderedDict[ContainerId, None] = collections.OrderedDict()
         self._running: Remembered[ContainerId, ContainerStatus] = Remembered()
         self._stopped: set[ContainerId] = set()
-        self._sandbox_configs: Remembered[SandboxId, Mapping[str, Any]] = Remembered()
+        self._sandbox_configs: Remembered[SandboxId, api_pb2.PodSandboxConfig] = Remembered()
         self._verbose = asyncio.Semaphore(_VERBOSE_AT_ONCE)
         self._runtime: RuntimeVersion | None = None
         self._listings = Listings(self._stub, errors=self._errors, deadline=self._deadlines.read)
@@ -173,8 +173,8 @@ class CriClient:
         """Return the cached status of a container from when it ran; None if it is not cached."""
         return self._running.get(container_id)
 
-    def remembered_sandbox(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None:
-        """Return the cached config of a sandbox; None if it is not cached."""
+    def remembered_sandbox(self, sandbox_id: SandboxId) -> api_pb2.PodSandboxConfig | None:
+        """Return the cached config of a sandbox, which must not be changed; None if it is not cached."""
         return self._sandbox_configs.get(sandbox_id)
 
     def stopped(self, container_id: ContainerId) -> None:
@@ -186,10 +186,13 @@ class CriClient:
         self._running.forget(container_id)
         self._stopped.discard(container_id)
 
-    async def sandbox_config(self, sandbox_id: SandboxId) -> Mapping[str, Any] | None:
-        """Return the sandbox's config from the runtime's JSON, or None if it is not included. Raises NotFound.
+    async def sandbox_config(self, sandbox_id: SandboxId) -> api_pb2.PodSandboxConfig:
+        """Return the sandbox's config from the runtime's JSON, which must not be changed.
 
         It is the config at the sandbox's creation, rebuilt if the runtime does not return it, so it is cached.
+
+        Raises CriError (NotFound: there is no such sandbox); CloneRefusedError if the config is not included or has
+        unknown fields.
         """
         if (known := self._sandbox_configs.get(sandbox_id)) is not None:
             return known
@@ -199,8 +202,7 @@ class CriClient:
                 answer = await self._stub.PodSandboxStatus(request, timeout=self._deadlines.read)
             config = convert.sandbox_config(answer, endpoint=self.endpoint)
             del answer
-        if config is not None:
-            self._sandbox_configs.put(sandbox_id, config)
+        self._sandbox_configs.put(sandbox_id, config, weight=clone.weight(config))
         return config
 
     async def create_container(

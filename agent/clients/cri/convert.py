@@ -238,7 +238,7 @@ def container_status(
     if ref is None:
         raise errors.InvalidAnswer(f"container {status.id!r} has none of kubelet's labels", where=endpoint)
     weighs = weight(answer.info)
-    hidden = _too_heavy(weighs) or admit(weighs)
+    hidden = str(_too_heavy(weighs) or admit(weighs))
     verbose = _head(answer.info) if hidden else verbose_info(answer.info, endpoint=endpoint)
     spec = _object(verbose.get("runtimeSpec"))
     config = _object(verbose.get("config"))
@@ -306,21 +306,22 @@ def resources(status: api_pb2.ContainerStatus) -> api_pb2.LinuxContainerResource
     return status.resources.linux if status.resources.HasField("linux") else None
 
 
-def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, *, endpoint: str) -> Mapping[str, Any] | None:
+def sandbox_config(answer: api_pb2.PodSandboxStatusResponse, *, endpoint: str) -> api_pb2.PodSandboxConfig:
     """Return the sandbox's config of a verbose PodSandboxStatus, rebuilt if necessary.
 
-    None: it is not included, or too heavy. Raises InvalidAnswer.
+    Raises InvalidAnswer; CloneRefusedError if it is not included, too heavy, or has unknown fields.
     """
-    if _too_heavy(weight(answer.info)):
-        return None
+    if (refusal := _too_heavy(weight(answer.info))) is not None:
+        raise refusal
     verbose = verbose_info(answer.info, endpoint=endpoint)
     config = verbose.get("config")
     if isinstance(config, dict):
-        return config
+        return clone.sandbox_config(config)
     try:
-        return rebuild.sandbox_config(answer, verbose)
-    except clone.CloneRefusedError as refusal:
-        raise errors.InvalidAnswer(f"PodSandboxStatus: {refusal}", where=endpoint) from refusal
+        rebuilt = rebuild.sandbox_config(answer, verbose)
+    except clone.CloneRefusedError as malformed:
+        raise errors.InvalidAnswer(f"PodSandboxStatus: {malformed}", where=endpoint) from malformed
+    return rebuilt if rebuilt is not None else clone.sandbox_config(None)
 
 
 def weight(info: Mapping[str, str]) -> int:
@@ -329,12 +330,12 @@ def weight(info: Mapping[str, str]) -> int:
     return sys.getsizeof(text) + _OF_A_QUOTE * text.count('"')
 
 
-def _too_heavy(weighs: int) -> str:
-    """Return why a verbose answer of that weight is not read; empty if it is."""
+def _too_heavy(weighs: int) -> clone.CloneRefusedError | None:
+    """Return why a verbose answer of that weight is not read; None if it is."""
     if weighs <= HEAVIEST:
-        return ""
+        return None
     detail = f"its config takes {weighs >> 20} MiB of memory, of which at most {HEAVIEST >> 20} are read"
-    return str(clone.CloneRefusedError(clone.CloneRefusal.TOO_LARGE, detail))
+    return clone.CloneRefusedError(clone.CloneRefusal.TOO_LARGE, detail)
 
 
 def _head(info: Mapping[str, str]) -> Mapping[str, Any]:

@@ -268,9 +268,7 @@ class Swapper:
 
     async def _create(self, config: cri.ContainerConfig, *, sandbox_id: SandboxId) -> ContainerId:
         async with self._cluster.runtime() as runtime:
-            sandbox = await runtime.sandbox_config(sandbox_id)
-            assert sandbox is not None
-            sandbox_config = json_format.ParseDict(dict(sandbox), cri.PodSandboxConfig())
+            sandbox_config = await runtime.sandbox_config(sandbox_id)
             return await runtime.create_container(sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config)
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kubemend.agent.clients.cri import client, convert, errors, kills
 from kubemend.agent.clients.cri.client import CriClient, Deadlines
 from kubemend.agent.model.workloads import ContainerId
-from kubemend.agent.restart import options
+from kubemend.agent.restart import clone, options
 from kubemend.agent.restart.oci_programs import Named
 from kubemend.common import aio
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -212,10 +212,11 @@ async def test_runtime_without_config_returns_the_rest(tmp_path: pathlib.Path) -
         container_id = create(server)
         async with CriClient(server.endpoint) as cri:
             info = await cri.container_status(container_id)
-            config = await cri.sandbox_config(info.sandbox_id) if info.sandbox_id is not None else {}
+            assert info.sandbox_id is not None
+            with pytest.raises(clone.CloneRefusedError, match="RuntimeHidesConfig"):
+                await cri.sandbox_config(info.sandbox_id)
 
     assert info.config is None
-    assert config is None
     assert info.ref.name == "trainer"
 
 

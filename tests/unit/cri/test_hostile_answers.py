@@ -177,7 +177,8 @@ def test_heavy_sandbox_config_is_not_read() -> None:
     text = json.dumps({"config": {"labels": {f"{number}": "" for number in range(50_000)}}})
     answer = api_pb2.PodSandboxStatusResponse(info={"info": text})
     assert convert.weight(answer.info) > convert.HEAVIEST
-    assert convert.sandbox_config(answer, endpoint="e") is None
+    with pytest.raises(clone.CloneRefusedError, match="ConfigTooLarge"):
+        convert.sandbox_config(answer, endpoint="e")
 
 
 def test_status_without_config_still_leads_to_its_launcher() -> None:

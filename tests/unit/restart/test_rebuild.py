@@ -181,7 +181,8 @@ def test_the_spec_of_another_runtime_is_not_rebuilt() -> None:
 
 
 def test_a_sandbox_has_what_crio_reads_of_it() -> None:
-    made = clone.sandbox_config(rebuild.sandbox_config(*crio.sandbox()))
+    made = rebuild.sandbox_config(*crio.sandbox())
+    assert made is not None
     uid = made.metadata.uid
     assert (made.metadata.name, made.metadata.namespace) == ("one", "default")
     assert made.log_directory == f"/var/log/pods/default_one_{uid}"
