@@ -117,6 +117,7 @@ class LauncherWatch:
         self._namespaces = opted_in_namespaces
         self._own_pod_uid = own_pod_uid
         self._followed: dict[ContainerId, _Followed] = {}
+        self._decided: dict[ContainerId, tuple[PodView, bool]] = {}
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -158,17 +159,32 @@ class LauncherWatch:
                 of_pods[uid] += 1
 
     def _wanted(self) -> Iterator[ContainerSummary]:
-        pods = self._pods.pods()
+        """Yield the running containers that may be restarted.
+
+        Each change of any container asks for them all, so an answer is kept while the pod is unchanged.
+        """
+        pods, before = self._pods.pods(), self._decided
+        self._decided = {}
         for view in self._events.containers():
             pod = pods.get(view.ref.pod.uid)
             if pod is None or view.state is not ContainerState.RUNNING:
                 continue
-            with contained.within(contained.Part.CONTAINER, view.ref) as work:
-                refused = admission.why_no_fault(
-                    pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
-                )
-            if not work.failed and refused is None:
+            decided, answer = before.get(view.id, (None, None))
+            if decided is not pod:
+                answer = self._may_be_restarted(view, pod)
+            if answer is not None:
+                self._decided[view.id] = pod, answer
+            if answer:
                 yield view
+
+    def _may_be_restarted(self, view: ContainerSummary, pod: PodView) -> bool | None:
+        """Return whether it may; None after an internal error, which may pass."""
+        with contained.within(contained.Part.CONTAINER, view.ref):
+            refused = admission.why_no_fault(
+                pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
+            )
+            return refused is None
+        return None
 
     async def _follow(self, view: ContainerSummary) -> None:
         """Follow a container's launcher until cancelled; return if it has none, or after an internal error."""
