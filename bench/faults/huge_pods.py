@@ -39,6 +39,8 @@ _SMALL: Final = 1_000
 _MAPS: Final = 2
 _IN_A_MAP: Final = 40_000
 """Variables in a ConfigMap, which takes 1.1 MB of the API server's 1.5 MB. The pod that imports it is small."""
+_WITHIN: Final = 300.0
+"""Seconds until that pod trains: at load 12 kubelet took 70 of them to start it, and then every program copies all."""
 
 _MANY: Final = 500
 _FEW: Final = 80
@@ -59,7 +61,9 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         trainer = await stack.enter_async_context(stage.trainer("large", node=1, change=_large))
         refused = await stack.enter_async_context(stage.trainer("wordy", node=1, change=_wordy))
         await stack.enter_async_context(_variables(stage.api))
-        importing = await stack.enter_async_context(stage.trainer("importing", node=1, change=_importing))
+        importing = await stack.enter_async_context(
+            stage.trainer("importing", node=1, change=_importing, within=_WITHIN)
+        )
         gang = await stack.enter_async_context(stage.gang("beside", nodes=(0,)))
         count = _MANY if scale.whole else _FEW
         told.tries(f"{count} pods with 1 MB of environment each")

@@ -39,9 +39,10 @@ class Trainer:
         observer: Observer,
         cri: CriClient,
         change: Callable[[dict[str, Any]], None] = lambda _: None,
+        within: float = looking.SECONDS,
         **fields: Any,
     ) -> AsyncIterator[Self]:
-        """Run it for the length of the block; yields it training.
+        """Run it for the length of the block; yields it training, which must come ``within`` so many seconds.
 
         ``fields`` are those of ``trainer.manifest``, and ``change`` is applied to its result.
         """
@@ -54,7 +55,7 @@ class Trainer:
         change(pod)
         await observer.create(pod)
         try:
-            first = await observer.until(name, _trains, timeout=looking.SECONDS, what=f"{name} training")
+            first = await observer.until(name, _trains, timeout=within, what=f"{name} training")
             (uuid,) = await observer.devices(name, socket=socket)
             made = cls(dev, observer, cri=cri, first=first, gpu=dev.gpu_uuids.index(uuid))
             made._name = name
