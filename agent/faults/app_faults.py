@@ -26,8 +26,8 @@ from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission
+from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
-from kubemend.agent.restarts.scheduler import Request
 from kubemend.common import aio, contained
 from kubemend.common.coordination import FaultKind
 

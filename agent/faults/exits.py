@@ -29,7 +29,8 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import admission, exits
 from kubemend.agent.restarts.dependencies import DeviceFacts
-from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.common import contained
 from kubemend.common.coordination import FaultKind
 

@@ -19,7 +19,8 @@ from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.common import contained
 from kubemend.common.coordination import FaultKind
 

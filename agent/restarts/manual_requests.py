@@ -16,8 +16,9 @@ from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, overrides
 from kubemend.agent.restart.reasons import Reason
+from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
-from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.common import aio
 
 CODE = "Requested"

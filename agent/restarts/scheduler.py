@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -14,25 +13,23 @@ from kubemend.agent.actuator import progress, turns
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.actuator.outcomes import Result
-from kubemend.agent.clients.cri.convert import Admit, admit_all
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
-from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.devices import DeviceId
-from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodView
-from kubemend.agent.restart import admission, budget, cache, clone, overrides, process
+from kubemend.agent.restart import admission, budget, cache, clone, process
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import config_shares, planning, runtime_state
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
 from kubemend.agent.restarts.config_shares import ConfigShare, NoRoomError
+from kubemend.agent.restarts.decision_reports import DecisionReports
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.progress_fanout import ProgressFanout
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
+from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.agent.restarts.slots import PodLocks, Slots
 from kubemend.common import budgets, contained
@@ -51,48 +48,6 @@ class Limits:
 
     retry_seconds: float = 600.0
     parallel_pods: int = 8
-
-
-async def _stands() -> str:
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Request the restart of one container.
-
-    - ``cause`` is read again while the request is on hold.
-    - ``devices`` must answer after the restart; None: it is unknown which devices the container holds.
-    - ``asked`` is set for a manual request.
-    - ``followed`` receives the progress.
-    - ``withdrawn`` returns why the cause no longer holds, or "". It is called while the request is on hold and right
-      before the first step.
-    - ``lapsed`` returns the same, but is called only after a budget has put the request on hold: in the meantime the
-      target may have ended by itself, and its program may have replaced it.
-    - ``kind`` is the kind of the fault that led to the request.
-    - ``part`` is set for a request of a gang's round.
-    - ``gang_answered``: the hub has answered already, or need not be asked.
-    - ``known_at`` is when the scheduler received it (Unix time).
-    - ``admit`` admits the configs that the restart keeps; set by the scheduler.
-    """
-
-    target: ContainerRef
-    cause: Callable[[], admission.Cause]
-    devices: frozenset[DeviceId] | None
-    asked: overrides.RestartOverrides | None = None
-    followed: progress.Progress = progress.NO_FOLLOWER
-    withdrawn: Callable[[], Awaitable[str]] = _stands
-    lapsed: Callable[[], Awaitable[str]] = _stands
-    was_postponed: bool = False
-    kind: FaultKind = FaultKind.OTHER
-    part: RoundHooks | None = None
-    gang_answered: bool = False
-    known_at: float = math.inf
-    admit: Admit = admit_all
-
-    async def why_gone(self) -> str:
-        """Return why the cause no longer holds; "" while it does."""
-        return await self.withdrawn() or (await self.lapsed() if self.was_postponed else "")
 
 
 _ASK_AGAIN = 1.0
@@ -136,7 +91,7 @@ class RestartScheduler:
         self._configs = Slots(config_shares.MOST)
         self._for_faults: dict[ContainerRef, ProgressFanout] = {}
         self._for_people: dict[ContainerRef, ProgressFanout] = {}
-        self._suspects = suspects
+        self._reports = DecisionReports(dependencies, metrics=metrics, now=now, suspects=suspects)
         self._gangs = gangs
         self._budgets = Budgets(store=store, now=now, storm=storm)
         metrics.watch(BudgetGauges(self._budgets, pods=dependencies.pods, now=now))
@@ -188,15 +143,7 @@ class RestartScheduler:
             await work(request)
         if done.error is not None:
             with contained.within(contained.Part.RESTART, request.target):
-                self._report_internal_error(request, done.error)
-
-    def _report_internal_error(self, request: Request, error: Exception) -> None:
-        """Publish on the pod that the restart was refused. An unreadable cause is replaced by "Unknown"."""
-        cause = admission.Cause(code="Unknown", message="a fault", happened_at=self._now())
-        with contained.within(contained.Part.RESTART, request.target):
-            cause = request.cause()
-        refusal = admission.Decision(admission.Verb.REFUSE, Reason.INTERNAL, contained.why(error))
-        self._report(replace(request, cause=lambda: cause), refusal)
+                self._reports.internal_error(request, done.error)
 
     async def resume(self, plan: RestartPlan, *, cause: admission.Cause, part: RoundHooks, holding: HoldSet) -> None:
         """Finish a restart that a previous agent started for a round."""
@@ -213,7 +160,7 @@ class RestartScheduler:
         elif taken is FaultAnswer.NOTHING:
             detail = "the controller has decided that its gang is not restarted"
             refusal = admission.Decision(admission.Verb.REFUSE, Reason.LEFT_TO_GANG, detail)
-            self._report(request, refusal)
+            self._reports.decided(request, refusal)
         return taken is not FaultAnswer.ALONE
 
     def _under_way(self, request: Request) -> ProgressFanout | None:
@@ -240,7 +187,7 @@ class RestartScheduler:
                 request = replace(request, was_postponed=True)
                 continue
             if (decision.reason, decision.retry_at) != last_logged:
-                self._report(request, decision)
+                self._reports.decided(request, decision)
                 last_logged = decision.reason, decision.retry_at
             if clock() >= give_up_at and decision.retry_at is None:
                 log.warning("restart.timed_out", container=str(request.target), reason=decision.reason.value)
@@ -360,7 +307,9 @@ class RestartScheduler:
         if decision.verb is admission.Verb.POSTPONE and (why := await request.why_gone()):
             decision = _withdrawn(request, why)
         if decision.verb is admission.Verb.REFUSE:
-            self._report(request, decision, answered=admission.answered_by_us(facts, known_at=request.known_at))
+            self._reports.decided(
+                request, decision, answered=admission.answered_by_us(facts, known_at=request.known_at)
+            )
         return decision
 
     def _facts(
@@ -435,15 +384,15 @@ class RestartScheduler:
             return admission.Decision(admission.Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, str(error))
         if self._dry_run:
             refusal = replace(decision, verb=admission.Verb.REFUSE, reason=Reason.DRY_RUN)
-            self._report(request, refusal)
+            self._reports.decided(request, refusal)
             return refusal
         if why := await request.why_gone():
             refusal = _withdrawn(request, why)
-            self._report(request, refusal)
+            self._reports.decided(request, refusal)
             return refusal
         if (obstacle := admission.by_device(request.cause())) is not None:  # found since the decision
             if obstacle.verb is admission.Verb.REFUSE:
-                self._report(request, obstacle)
+                self._reports.decided(request, obstacle)
             return obstacle
         not_copied = facts.runtime is not None and facts.runtime.not_cloneable is not None
         try:
@@ -452,7 +401,7 @@ class RestartScheduler:
                 cause=facts.cause,
                 counted=counted,
                 devices=request.devices,
-                on_begun=lambda: self._report(request, decision, restart=plan.id),
+                on_begun=lambda: self._reports.decided(request, decision, restart=plan.id),
                 judge=lambda: admission.by_device(request.cause()),
                 followed=request.followed,
                 part=request.part,
@@ -476,59 +425,8 @@ class RestartScheduler:
         if decision.verb is admission.Verb.ACT:
             return await self._act(request, facts, decision, target=target)
         if decision.verb is admission.Verb.REFUSE:
-            self._report(request, decision)
+            self._reports.decided(request, decision)
         return decision
-
-    def _report(
-        self, request: Request, decision: admission.Decision, *, restart: str | None = None, answered: bool = False
-    ) -> None:
-        """Log and count the decision, and publish a condition unless the pod never opted in.
-
-        ``answered``: a restart by kubemend has already reported the outcome for this cause.
-        """
-        cause = request.cause()
-        request.followed.notify(progress.Decided(decision))
-        self._metrics.decisions.labels(decision.verb.value, decision.reason.value).inc()
-        carried_out = request.part is not None and decision.verb is admission.Verb.ACT  # its end is logged
-        write = log.debug if carried_out else log.info
-        write(
-            "restart.decided",
-            container=str(request.target),
-            pod_uid=request.target.pod.uid,
-            cause=cause.code,
-            verb=decision.verb.value,
-            reason=decision.reason.value,
-            detail=decision.detail,
-            strategy=decision.strategy.value if decision.strategy is not None else None,
-            **({"restart": restart} if restart is not None else {}),
-        )
-        silent = {Reason.NOT_OPTED_IN, Reason.OWN_POD}
-        if answered:
-            silent.add(Reason.ALREADY_REPLACED)
-        if request.kind is FaultKind.EXIT:
-            silent |= _KUBELETS
-        if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
-            condition = pod_conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
-            self._dependencies.reporter.set(request.target.pod, condition)
-            message = event_messages.of_decision(request.target, decision, condition, now=self._now())
-            if message is not None:
-                self._dependencies.event_recorder.record(message)
-        if decision.reason is Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
-            assert cause.device is not None
-            self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)
-
-
-_KUBELETS = frozenset(
-    {
-        Reason.ALREADY_REPLACED,
-        Reason.CAUSE_GONE,
-        Reason.CONTAINER_UNKNOWN,
-        Reason.POD_DELETING,
-        Reason.POD_NOT_RUNNING,
-        Reason.SANDBOX_NOT_READY,
-    }
-)
-"""After an exit these mean that kubelet was faster, or ends the pod: kubelet's conditions and Events report it."""
 
 
 def _crashes(facts: admission.Facts) -> cache.Crashes:

@@ -15,7 +15,7 @@ from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerS
 from kubemend.agent.restart import admission, intents, members, options, overrides
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.dependencies import Dependencies, DeviceFacts
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from kubemend.agent.rounds.session import MemberSession
 
 

@@ -17,7 +17,8 @@ from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerSpec, ContainerState, ContainerSummary
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.dependencies import Actuators, Dependencies
-from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.scheduler import RestartScheduler
 from tests.environments import node, pod_rig
 from tests.environments.pod_rig import PodRig
 from tests.environments.runtime import POD, TARGET, Rig

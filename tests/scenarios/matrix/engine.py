@@ -17,7 +17,8 @@ from kubemend.agent.clients.cri.client import CriClient, Deadlines
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, verification
-from kubemend.agent.restarts.scheduler import Limits, Request, RestartScheduler
+from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.scheduler import Limits, RestartScheduler
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.pods import PodWatch
 from kubemend.agent.sources.processes import ProcFs

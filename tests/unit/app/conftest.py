@@ -13,8 +13,8 @@ from kubemend.agent.app.control import ControlServer
 from kubemend.agent.control import client, messages
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restarts.manual_requests import ManualRestarts
+from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
-from kubemend.agent.restarts.scheduler import Request
 from kubemend.common import aio
 from tests.environments import node
 from tests.fakes import outside

@@ -19,7 +19,7 @@ from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.verification import Check, CheckState
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from kubemend.common.web import ListenError
 from tests.unit.app.conftest import NOW, SECONDS, Desk, Output, desk_on
 from tests.unit.restart import builders

@@ -32,7 +32,7 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.dependencies import DeviceFacts
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from kubemend.agent.sources import kernel_log, kmsg_readers
 from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter
 from kubemend.agent.sources.nvml.protocol import XidEvent

@@ -17,7 +17,7 @@ from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, RestartPolicy
 from kubemend.agent.restarts import planning
 from kubemend.agent.restarts.recovery import Recovery
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from kubemend.agent.rounds.session import INTERNAL
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part

@@ -26,7 +26,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
 )
 from kubemend.agent.restart import admission, exits
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 from kubemend.common.coordination import FaultKind

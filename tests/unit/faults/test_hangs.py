@@ -17,7 +17,7 @@ from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.hangs import Hang, Thread
 from kubemend.agent.model.workloads import Allocations, ContainerId
 from kubemend.agent.restart import admission
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from tests.environments.node import NodeEnv
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET

@@ -17,7 +17,7 @@ from kubemend.agent.model.devices import DeviceInventory, DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import admission
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from kubemend.common.coordination import FaultAnswer
 from tests import eventually
 from tests.environments.findings import FindingEnv

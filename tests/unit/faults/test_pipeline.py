@@ -19,7 +19,7 @@ from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, DevicePartition
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.workloads import Allocations, ContainerId, ContainerRef, ContainerState, PodUid
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from tests.environments.findings import FindingEnv
 from tests.fakes import outside
 from tests.unit.hub.builders import info

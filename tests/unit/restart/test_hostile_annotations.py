@@ -16,7 +16,8 @@ from kubemend.agent.restart import admission, counts, options, overrides
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
 from kubemend.agent.restarts.dependencies import Dependencies
-from kubemend.agent.restarts.scheduler import Limits, Request, RestartScheduler
+from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.scheduler import Limits, RestartScheduler
 from kubemend.common import budgets, contained
 from tests.environments import node
 from tests.fakes import outside

@@ -20,7 +20,8 @@ from kubemend.agent.restart import admission, intents, overrides
 from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
-from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.common.budgets import Window
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET

@@ -11,7 +11,7 @@ from kubemend.agent.restart import admission, cache
 from kubemend.agent.restart.counts import Begun
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restarts import planning
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET

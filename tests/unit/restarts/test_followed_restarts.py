@@ -15,7 +15,7 @@ from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.steps import StepKind
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from tests.environments import pod_rig
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET

@@ -16,7 +16,7 @@ from kubemend.agent.restart.admission import Verb
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.manual_requests import ManualRestarts, NoSuchPodError, PodsUnknownError
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from tests.environments.node import NodeEnv
 from tests.fakes import outside
 from tests.unit.restart import builders

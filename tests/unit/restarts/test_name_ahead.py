@@ -13,7 +13,7 @@ from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerState, RestartPolicy
 from kubemend.agent.restart import admission
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from kubemend.common.coordination import FaultKind
 from tests import eventually
 from tests.environments.restarts import NOW, RestartEnv, restarts_on

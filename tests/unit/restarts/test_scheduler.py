@@ -13,7 +13,8 @@ from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts.recovery import Recovery
-from kubemend.agent.restarts.scheduler import Request, RestartScheduler
+from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments import node, pod_rig
 from tests.environments.pod_rig import LASTING

@@ -21,7 +21,7 @@ from kubemend.agent.model.workloads import (
     RestartPolicy,
 )
 from kubemend.agent.restart import admission, probes
-from kubemend.agent.restarts.scheduler import Request
+from kubemend.agent.restarts.requests import Request
 from kubemend.agent.rounds import session
 from kubemend.agent.rounds.order_resolver import NodePolicy
 from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, StepPhase

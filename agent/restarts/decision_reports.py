@@ -1,0 +1,95 @@
+"""Report decisions about restarts: log, metrics, pod conditions, Events, and suspicions against devices."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from kubemend.agent.actuator import progress
+from kubemend.agent.devices import event_messages, pod_conditions
+from kubemend.agent.devices.suspicion import SuspicionTracker
+from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.restart import admission
+from kubemend.agent.restart.reasons import Reason
+from kubemend.agent.restarts.dependencies import Dependencies
+from kubemend.agent.restarts.requests import Request
+from kubemend.common import contained
+from kubemend.common.coordination import FaultKind
+
+log = structlog.get_logger(__name__)
+
+_KUBELETS = frozenset(
+    {
+        Reason.ALREADY_REPLACED,
+        Reason.CAUSE_GONE,
+        Reason.CONTAINER_UNKNOWN,
+        Reason.POD_DELETING,
+        Reason.POD_NOT_RUNNING,
+        Reason.SANDBOX_NOT_READY,
+    }
+)
+"""After an exit these mean that kubelet was faster, or ends the pod: kubelet's conditions and Events report it."""
+
+
+class DecisionReports:
+    """Report what was decided about requests."""
+
+    def __init__(
+        self,
+        dependencies: Dependencies,
+        *,
+        metrics: Metrics,
+        now: Callable[[], float],
+        suspects: SuspicionTracker | None = None,
+    ) -> None:
+        self._dependencies = dependencies
+        self._metrics = metrics
+        self._now = now
+        self._suspects = suspects
+
+    def decided(
+        self, request: Request, decision: admission.Decision, *, restart: str | None = None, answered: bool = False
+    ) -> None:
+        """Log and count the decision, and publish a condition unless the pod never opted in.
+
+        ``answered``: a restart by kubemend has already reported the outcome for this cause.
+        """
+        cause = request.cause()
+        request.followed.notify(progress.Decided(decision))
+        self._metrics.decisions.labels(decision.verb.value, decision.reason.value).inc()
+        carried_out = request.part is not None and decision.verb is admission.Verb.ACT  # its end is logged
+        write = log.debug if carried_out else log.info
+        write(
+            "restart.decided",
+            container=str(request.target),
+            pod_uid=request.target.pod.uid,
+            cause=cause.code,
+            verb=decision.verb.value,
+            reason=decision.reason.value,
+            detail=decision.detail,
+            strategy=decision.strategy.value if decision.strategy is not None else None,
+            **({"restart": restart} if restart is not None else {}),
+        )
+        silent = {Reason.NOT_OPTED_IN, Reason.OWN_POD}
+        if answered:
+            silent.add(Reason.ALREADY_REPLACED)
+        if request.kind is FaultKind.EXIT:
+            silent |= _KUBELETS
+        if decision.verb is not admission.Verb.ACT and decision.reason not in silent:
+            condition = pod_conditions.for_refusal(container=request.target.name, cause=cause, decision=decision)
+            self._dependencies.reporter.set(request.target.pod, condition)
+            message = event_messages.of_decision(request.target, decision, condition, now=self._now())
+            if message is not None:
+                self._dependencies.event_recorder.record(message)
+        if decision.reason is Reason.DEVICE_BUDGET_SPENT and self._suspects is not None:
+            assert cause.device is not None
+            self._suspects.suspect(FindingKind.RESTARTS_IN_VAIN, device=cause.device, text=decision.detail)
+
+    def internal_error(self, request: Request, error: Exception) -> None:
+        """Publish on the pod that the restart was refused. An unreadable cause is replaced by "Unknown"."""
+        cause = admission.Cause(code="Unknown", message="a fault", happened_at=self._now())
+        with contained.within(contained.Part.RESTART, request.target):
+            cause = request.cause()
+        refusal = admission.Decision(admission.Verb.REFUSE, Reason.INTERNAL, contained.why(error))
+        self.decided(replace(request, cause=lambda: cause), refusal)
