@@ -29,6 +29,7 @@ _PREFIX = "_KUBEMEND_RUN_"
 """Prefix of the variables that the launcher passes to its bootstrap, which removes them."""
 _STARTUP = "sitecustomize"
 _COUNT_GPUS = "_cuda_getDeviceCount"
+_MOST_RECORDED = 20_000  # modules of one trainer: some programs import generated ones without end
 
 
 class Changes:
@@ -101,7 +102,7 @@ class Recorder:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
         """Record a module that is being imported, but not a mere check whether a module exists."""
-        if name in self._seen or os.getpid() != self._pid:
+        if name in self._seen or len(self._seen) >= _MOST_RECORDED or os.getpid() != self._pid:
             return
         if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":  # noqa: SLF001
             self._seen.add(name)
@@ -376,8 +377,9 @@ _REPORT_UNKILLED = 30.0
 _TRIES = 5  # spares for one trainer
 _SETTLED = 1.0
 _LEARN_EVERY = 10.0
-_MOST_NAMES = 20_000
+_MOST_NAMES = _MOST_RECORDED
 _LONGEST_STORE = 4 << 20
+_LONGEST_MESSAGE = 65536  # of a spare, whose imports could write to its pipe
 _LONGEST_REQUEST, _MOST_PEERS, _MOST_LEFTOVERS = 4096, 4, 64
 _LONGEST_WHY = 200
 _LONGEST_GRACE, _LONGEST_HOLD = 3600.0, 600.0
@@ -1020,10 +1022,14 @@ class Store:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
-                os.write(file, stored(known).encode())
+                content = stored(known).encode()
+                is_whole = os.write(file, content) == len(content)
             finally:
                 os.close(file)
-            os.replace(new, self._path)
+            if is_whole:
+                os.replace(new, self._path)
+            else:  # the volume is full; a name that is cut off could be another module's
+                os.unlink(new)
 
     def _load(self) -> Known:
         try:
@@ -1178,7 +1184,7 @@ class Spare:
     the import of ``module``. ``memory`` are the resident bytes at the last check, children included where it counted
     them.
     ``hopeless``: the next spare would fail in the same way. ``was_ready``: it has been ready before. ``todo`` are the
-    records of what it imports.
+    records of what it imports. ``below`` are the processes that it had started at the last check.
     """
 
     def __init__(self, pid: int, status: int, release: int, log: int, names: int, todo: Sequence[str]) -> None:
@@ -1192,6 +1198,7 @@ class Spare:
         self.paused, self.free = False, False
         self.toggle_at = time.monotonic()
         self.ran, self.periods = 0.0, 0
+        self.below: Sequence[Process] = ()
         self._scheduled: Scheduled | None = None
         self._text = b""
 
@@ -1205,7 +1212,8 @@ class Spare:
             self.closed = True
             if not self.released:
                 self.send(signal.SIGKILL)
-        *lines, self._text = (self._text + text).split(b"\n")
+        *lines, rest = (self._text + text).split(b"\n")
+        self._text = rest[:_LONGEST_MESSAGE]
         for line in lines:
             self._heard(*line.decode("utf-8", "surrogateescape").partition(" ")[::2])
 
@@ -1779,6 +1787,7 @@ class Launcher:
         self._check_memory(spare, below)
 
     def _check_memory(self, spare: Spare, below: Sequence[Process]) -> None:
+        spare.below = below or spare.below
         used = spare.memory = resident(spare.pid) + sum(resident(each.pid) for each in below)
         if self._memory is not None and used > self._memory:
             why = f"it has {used >> 20} MiB, more than the {self._memory >> 20} MiB of --spare-memory"
@@ -1857,8 +1866,13 @@ class Launcher:
         spare, self._spare = self._spare, None
         if spare is None:
             return
+        below = spare.below
         if spare.ended is None:
+            below = descendants(processes(), spare.pid)
             spare.send(signal.SIGKILL)
+        for each in below:  # those that an import has started in a group of their own, too
+            with contextlib.suppress(PermissionError):
+                kill(each)
         spare.close()
         os.close(spare.log)
         if spare.hopeless:
