@@ -364,8 +364,8 @@ DEVICES = "/dev/nvidia:/dev/kfd:/dev/dri/:/dev/infiniband/"
 FORWARDED = tuple(
     signal.Signals[each] for each in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 )
-STOPS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
-"""Signals that stop a container: after one of them, the launcher starts nothing."""
+STOPS: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
+"""Signals that stop a container, unless its image has another one: after one of them, the launcher starts nothing."""
 
 _FREE, _LONGEST_WAIT = 3, 300.0  # the agent's backoff: agent/restart/budget.py
 _PERIOD = 0.1  # of the spare's duty cycle
@@ -626,6 +626,20 @@ def codes(text: str) -> frozenset[int]:
         if not 1 <= low <= high <= _HIGHEST_CODE:
             raise ValueError("list exit codes from 1 to 255, such as 42, 64-78")
         found.update(range(low, high + 1))
+    return frozenset(found)
+
+
+def stop_signals(text: str) -> frozenset[int]:
+    """Return the signals of a list such as ``TERM,SIGUSR1,37``, by name or number. Raises ValueError."""
+    found: set[int] = set()
+    for name in filter(None, (each.strip().upper() for each in text.split(","))):
+        known = getattr(signal, name if name.startswith("SIG") else "SIG" + name, None)
+        number = int(known) if isinstance(known, signal.Signals) else _code(name)
+        if number not in signal.valid_signals() or number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
+            raise ValueError(
+                f"{name!r} is not a signal that can stop the program; write names or numbers, such as TERM,USR1"
+            )
+        found.add(number)
     return frozenset(found)
 
 
@@ -1315,6 +1329,7 @@ class Launcher:
         count = self._environ.get(COUNT, "")
         self._restarts = int(count) if count.isascii() and count.isdecimal() else 0
         self._stopping = 0
+        self._forwarded = (*FORWARDED, *sorted(options.stop_signals.difference(FORWARDED)))
         self._trainer, self._status, self._began = 0, None, 0.0  # type: int, int | None, float
         self._spare: Spare | None = None
         self._tries, self._spare_at, self._no_spare = 0, 0.0, Missing()
@@ -1519,14 +1534,14 @@ class Launcher:
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in FORWARDED:
+        for number in self._forwarded:
             if signal.getsignal(number) == signal.SIG_IGN:
                 self._ignored.append(number)
             else:
                 signal.signal(number, _note)
         signal.signal(signal.SIGCHLD, _note)
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # sent to a background process that gives away the terminal
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*FORWARDED, signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*self._forwarded, signal.SIGCHLD})
         return reader
 
     def _adopt_orphans(self) -> None:
@@ -1577,7 +1592,7 @@ class Launcher:
             self._control.register(waiting)
         events = dict(waiting.poll(max(0.0, deadline - began) * 1000.0))
         for number in os.read(self._wakeup, 4096) if self._wakeup in events else b"":
-            if number in FORWARDED:
+            if number in self._forwarded:
                 self._signalled(number)
         self._reap()
         if self._spare and self._spare.status in events:
@@ -1600,7 +1615,7 @@ class Launcher:
                 self._control.tell(self._state(), self._control.followers)
 
     def _signalled(self, number: int) -> None:
-        if number in STOPS:
+        if number in self._options.stop_signals:
             self._stopping = number
         if self._status is None:  # not reaped yet: no other process has its PID
             with contextlib.suppress(PermissionError):
@@ -1932,6 +1947,13 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         default=frozenset(),
         metavar="CODES",
         help="exit codes without a restart, such as 42,64-78; 128 + n is signal n",
+    )
+    add(
+        "--stop-signals",
+        type=_of(stop_signals),
+        default=STOPS,
+        metavar="SIGNALS",
+        help="signals that stop the container (default TERM,INT,QUIT); add the STOPSIGNAL of its image, such as USR1",
     )
     add(
         "--young",
