@@ -29,6 +29,7 @@ _PREFIX = "_KUBEMEND_RUN_"
 """Prefix of the variables that the launcher passes to its bootstrap, which removes them."""
 _STARTUP = "sitecustomize"
 _COUNT_GPUS = "_cuda_getDeviceCount"
+_MOST_RECORDED = 20_000  # modules of one trainer: some programs import generated ones without end
 
 
 class Changes:
@@ -101,7 +102,7 @@ class Recorder:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
         """Record a module that is being imported, but not a mere check whether a module exists."""
-        if name in self._seen or os.getpid() != self._pid:
+        if name in self._seen or len(self._seen) >= _MOST_RECORDED or os.getpid() != self._pid:
             return
         if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":  # noqa: SLF001
             self._seen.add(name)
@@ -363,8 +364,8 @@ DEVICES = "/dev/nvidia:/dev/kfd:/dev/dri/:/dev/infiniband/"
 FORWARDED = tuple(
     signal.Signals[each] for each in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 )
-STOPS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
-"""Signals that stop a container: after one of them, the launcher starts nothing."""
+STOPS: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
+"""Signals that stop a container, unless its image has another one: after one of them, the launcher starts nothing."""
 
 _FREE, _LONGEST_WAIT = 3, 300.0  # the agent's backoff: agent/restart/budget.py
 _PERIOD = 0.1  # of the spare's duty cycle
@@ -376,8 +377,9 @@ _REPORT_UNKILLED = 30.0
 _TRIES = 5  # spares for one trainer
 _SETTLED = 1.0
 _LEARN_EVERY = 10.0
-_MOST_NAMES = 20_000
+_MOST_NAMES = _MOST_RECORDED
 _LONGEST_STORE = 4 << 20
+_LONGEST_MESSAGE = 65536  # of a spare, whose imports could write to its pipe
 _LONGEST_REQUEST, _MOST_PEERS, _MOST_LEFTOVERS = 4096, 4, 64
 _LONGEST_WHY = 200
 _LONGEST_GRACE, _LONGEST_HOLD = 3600.0, 600.0
@@ -624,6 +626,20 @@ def codes(text: str) -> frozenset[int]:
         if not 1 <= low <= high <= _HIGHEST_CODE:
             raise ValueError("list exit codes from 1 to 255, such as 42, 64-78")
         found.update(range(low, high + 1))
+    return frozenset(found)
+
+
+def stop_signals(text: str) -> frozenset[int]:
+    """Return the signals of a list such as ``TERM,SIGUSR1,37``, by name or number. Raises ValueError."""
+    found: set[int] = set()
+    for name in filter(None, (each.strip().upper() for each in text.split(","))):
+        known = getattr(signal, name if name.startswith("SIG") else "SIG" + name, None)
+        number = int(known) if isinstance(known, signal.Signals) else _code(name)
+        if number not in signal.valid_signals() or number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
+            raise ValueError(
+                f"{name!r} is not a signal that can stop the program; write names or numbers, such as TERM,USR1"
+            )
+        found.add(number)
     return frozenset(found)
 
 
@@ -1020,10 +1036,14 @@ class Store:
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
             file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
-                os.write(file, stored(known).encode())
+                content = stored(known).encode()
+                is_whole = os.write(file, content) == len(content)
             finally:
                 os.close(file)
-            os.replace(new, self._path)
+            if is_whole:
+                os.replace(new, self._path)
+            else:  # the volume is full; a name that is cut off could be another module's
+                os.unlink(new)
 
     def _load(self) -> Known:
         try:
@@ -1178,7 +1198,7 @@ class Spare:
     the import of ``module``. ``memory`` are the resident bytes at the last check, children included where it counted
     them.
     ``hopeless``: the next spare would fail in the same way. ``was_ready``: it has been ready before. ``todo`` are the
-    records of what it imports.
+    records of what it imports. ``below`` are the processes that it had started at the last check.
     """
 
     def __init__(self, pid: int, status: int, release: int, log: int, names: int, todo: Sequence[str]) -> None:
@@ -1192,6 +1212,7 @@ class Spare:
         self.paused, self.free = False, False
         self.toggle_at = time.monotonic()
         self.ran, self.periods = 0.0, 0
+        self.below: Sequence[Process] = ()
         self._scheduled: Scheduled | None = None
         self._text = b""
 
@@ -1205,7 +1226,8 @@ class Spare:
             self.closed = True
             if not self.released:
                 self.send(signal.SIGKILL)
-        *lines, self._text = (self._text + text).split(b"\n")
+        *lines, rest = (self._text + text).split(b"\n")
+        self._text = rest[:_LONGEST_MESSAGE]
         for line in lines:
             self._heard(*line.decode("utf-8", "surrogateescape").partition(" ")[::2])
 
@@ -1307,6 +1329,7 @@ class Launcher:
         count = self._environ.get(COUNT, "")
         self._restarts = int(count) if count.isascii() and count.isdecimal() else 0
         self._stopping = 0
+        self._forwarded = (*FORWARDED, *sorted(options.stop_signals.difference(FORWARDED)))
         self._trainer, self._status, self._began = 0, None, 0.0  # type: int, int | None, float
         self._spare: Spare | None = None
         self._tries, self._spare_at, self._no_spare = 0, 0.0, Missing()
@@ -1511,14 +1534,14 @@ class Launcher:
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in FORWARDED:
+        for number in self._forwarded:
             if signal.getsignal(number) == signal.SIG_IGN:
                 self._ignored.append(number)
             else:
                 signal.signal(number, _note)
         signal.signal(signal.SIGCHLD, _note)
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # sent to a background process that gives away the terminal
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*FORWARDED, signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*self._forwarded, signal.SIGCHLD})
         return reader
 
     def _adopt_orphans(self) -> None:
@@ -1569,7 +1592,7 @@ class Launcher:
             self._control.register(waiting)
         events = dict(waiting.poll(max(0.0, deadline - began) * 1000.0))
         for number in os.read(self._wakeup, 4096) if self._wakeup in events else b"":
-            if number in FORWARDED:
+            if number in self._forwarded:
                 self._signalled(number)
         self._reap()
         if self._spare and self._spare.status in events:
@@ -1592,7 +1615,7 @@ class Launcher:
                 self._control.tell(self._state(), self._control.followers)
 
     def _signalled(self, number: int) -> None:
-        if number in STOPS:
+        if number in self._options.stop_signals:
             self._stopping = number
         if self._status is None:  # not reaped yet: no other process has its PID
             with contextlib.suppress(PermissionError):
@@ -1779,6 +1802,7 @@ class Launcher:
         self._check_memory(spare, below)
 
     def _check_memory(self, spare: Spare, below: Sequence[Process]) -> None:
+        spare.below = below or spare.below
         used = spare.memory = resident(spare.pid) + sum(resident(each.pid) for each in below)
         if self._memory is not None and used > self._memory:
             why = f"it has {used >> 20} MiB, more than the {self._memory >> 20} MiB of --spare-memory"
@@ -1857,8 +1881,13 @@ class Launcher:
         spare, self._spare = self._spare, None
         if spare is None:
             return
+        below = spare.below
         if spare.ended is None:
+            below = descendants(processes(), spare.pid)
             spare.send(signal.SIGKILL)
+        for each in below:  # those that an import has started in a group of their own, too
+            with contextlib.suppress(PermissionError):
+                kill(each)
         spare.close()
         os.close(spare.log)
         if spare.hopeless:
@@ -1918,6 +1947,13 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         default=frozenset(),
         metavar="CODES",
         help="exit codes without a restart, such as 42,64-78; 128 + n is signal n",
+    )
+    add(
+        "--stop-signals",
+        type=_of(stop_signals),
+        default=STOPS,
+        metavar="SIGNALS",
+        help="signals that stop the container (default TERM,INT,QUIT); add the STOPSIGNAL of its image, such as USR1",
     )
     add(
         "--young",

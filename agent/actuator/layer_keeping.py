@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from kubemend.agent.actuator import layer_moves
+from kubemend.agent.actuator import layer_copies, layer_moves
 from kubemend.agent.actuator.layer_moves import ABSENT, KEPT, Access
 from kubemend.agent.clients.containerd.snapshots import SnapshotError
 from kubemend.agent.clients.cri.convert import ContainerStatus
@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 _SECONDS: Final = 2.0
 """For all paths of one container. A rename takes microseconds; the runtime may still be unmounting the old root."""
+_COPY_SECONDS: Final = 10.0
+"""For all copies to one container, which is held meanwhile."""
 _LONGEST_NOTE: Final = 2000
 """Characters: a pod chooses the paths and where its volumes are mounted."""
 _SLACK: Final = 0.5  # seconds after which a call that should have ended by itself is abandoned
@@ -66,30 +68,36 @@ class LayerKeeper:
         self._statuses = statuses
         self._seconds = seconds
 
-    async def move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
+    async def move(
+        self, old: ContainerId, new: ContainerId, paths: Sequence[str], *, held: int | None = None
+    ) -> Mapping[str, str] | keep.NotKept:
         """Move paths to a created container; return why each was not moved, ``KEPT`` if it was.
 
-        The old container must have ended or never run, and the new one must not have been started.
+        The old container must have ended or never run, and the new one must not have been started. If it was, its
+        process ``held`` is held at its first instruction, and the paths are copied.
         """
         with contained.within(contained.Part.CONTAINER, new) as work:
-            return await self._in_time(old, new, paths)
+            return await self._in_time(old, new, paths, held)
         assert work.error is not None
         return keep.NotKept(contained.why(work.error))
 
     async def _in_time(
-        self, old: ContainerId, new: ContainerId, paths: Sequence[str]
+        self, old: ContainerId, new: ContainerId, paths: Sequence[str], held: int | None
     ) -> Mapping[str, str] | keep.NotKept:
+        seconds = self._seconds if held is None else _COPY_SECONDS
         try:
-            async with asyncio.timeout(self._seconds + _SLACK):
-                return await self._move(old, new, paths)
+            async with asyncio.timeout(seconds + _SLACK):
+                return await self._move(old, new, paths, held=held, seconds=seconds)
         except TimeoutError:
-            return keep.NotKept(f"it took more than {self._seconds:g} s")
+            return keep.NotKept(f"it took more than {seconds:g} s")
         except (SnapshotError, CriError, layer_moves.NotMovedError) as error:
             return keep.NotKept(str(error))
         except (ProcessEndedError, OSError) as error:
             return keep.NotKept(error.strerror or str(error))
 
-    async def _move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
+    async def _move(
+        self, old: ContainerId, new: ContainerId, paths: Sequence[str], *, held: int | None, seconds: float
+    ) -> Mapping[str, str] | keep.NotKept:
         if self._calls is None or self._snapshots is None or self._statuses is None:
             return keep.NotKept("this agent has no access to it")
         layers = []
@@ -101,11 +109,10 @@ class LayerKeeper:
         between = keep.pair(*layers)
         if isinstance(between, keep.NotKept):
             return between
-        until = time.monotonic() + self._seconds
-        work = functools.partial(
-            layer_moves.move, self._access, old=between[0], new=between[1], paths=tuple(paths), until=until
-        )
-        return await self._calls.call(work, who=f"layer {new}", timeout=self._seconds + _SLACK)
+        move = layer_moves.move if held is None else functools.partial(layer_copies.copy, pid=held)
+        until = time.monotonic() + seconds
+        work = functools.partial(move, self._access, old=between[0], new=between[1], paths=tuple(paths), until=until)
+        return await self._calls.call(work, who=f"layer {new}", timeout=seconds + _SLACK)
 
 
 class LayerKeeping:
@@ -116,6 +123,7 @@ class LayerKeeping:
         self._request = request
         self._left: dict[str, str] | None = None
         self._parked: ContainerId | None = None
+        self._copied_to: ContainerId | None = None
 
     @property
     def old(self) -> ContainerId:
@@ -141,7 +149,18 @@ class LayerKeeping:
         if not self.is_refused:
             await self._move(self._request.old if self._parked is None else self._parked, successor)
 
-    async def _move(self, old: ContainerId, new: ContainerId) -> None:
+    async def before_release(self, successor: ContainerId, *, held: int | None) -> None:
+        """Copy the paths to a successor that was started next to the old container. Call when that is dead.
+
+        ``held`` is the successor's process at its first instruction; None: it was not held.
+        """
+        if not self.is_refused and held is None:
+            self.refuse(keep.NOT_HELD)
+        elif not self.is_refused and self._copied_to != successor:
+            await self._move(self._request.old, successor, held=held)
+            self._copied_to = successor
+
+    async def _move(self, old: ContainerId, new: ContainerId, *, held: int | None = None) -> None:
         request = self._request
         if self._parked is not None and self._left is not None:
             kept = [path for path, why in self._left.items() if why == KEPT]
@@ -151,14 +170,16 @@ class LayerKeeping:
         else:
             obstacles = {path: keep.obstacle(path, mount_points=request.mount_points) for path in request.paths}
             free = [path for path, why in obstacles.items() if not why]
-            self._left = {**obstacles, **await self._moved(old, new, free)}
+            self._left = {**obstacles, **await self._moved(old, new, free, held=held)}
         about = {"container": request.container, "successor": new}
         if left := {path: why for path, why in self._left.items() if why not in (KEPT, ABSENT)}:
             log.warning("keep.not_kept", **about, why=left)
         log.info("keep.moved", **about, paths=[path for path, why in self._left.items() if why == KEPT])
 
-    async def _moved(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str]:
-        moved = await self._keeper.move(old, new, paths) if paths else {}
+    async def _moved(
+        self, old: ContainerId, new: ContainerId, paths: Sequence[str], *, held: int | None = None
+    ) -> Mapping[str, str]:
+        moved = await self._keeper.move(old, new, paths, held=held) if paths else {}
         return dict.fromkeys(paths, moved.why) if isinstance(moved, keep.NotKept) else moved
 
     def adopted(self) -> None:

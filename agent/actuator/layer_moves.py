@@ -22,9 +22,10 @@ from kubemend.common import kernel_files, openat2, unix_sockets
 KEPT: Final = ""
 """The result for a path that its successor has."""
 ABSENT: Final = "the old container did not change it"
+NO_KIND: Final = "it is neither a directory nor a file"
 
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-_MOUNTS_LIMIT: Final = 64 << 20  # bytes; fs.mount-max is 100,000
+DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+MOUNTS_LIMIT: Final = 64 << 20  # bytes; fs.mount-max is 100,000
 _REPLACED: Final = tuple(f"{space}.overlay.{name}" for space in ("trusted", "user") for name in ("opaque", "redirect"))
 """Attributes of a directory that does not show the lower one of its name (Documentation/filesystems/overlayfs.rst)."""
 _ACLS: Final = ("system.posix_acl_access", "system.posix_acl_default")
@@ -49,11 +50,11 @@ def move(access: Access, *, old: str, new: str, paths: Iterable[str], until: flo
     successor may run then. Raises OSError, or NotMovedError: nothing was moved.
     """
     runtime = access.proc / str(unix_sockets.listener(access.socket_path))
-    _wait_unmounted(runtime, (old, new), until=until)
+    wait_unmounted(runtime, (old, new), until=until)
     with contextlib.ExitStack() as opened:
-        root = _kept(opened, os.open(runtime / "root", os.O_PATH | os.O_DIRECTORY))
-        source = _kept(opened, openat2.open_in_root(root, old, flags=_DIRECTORY))
-        target = _kept(opened, openat2.open_in_root(root, new, flags=_DIRECTORY))
+        root = kept(opened, os.open(runtime / "root", os.O_PATH | os.O_DIRECTORY))
+        source = kept(opened, openat2.open_in_root(root, old, flags=DIRECTORY))
+        target = kept(opened, openat2.open_in_root(root, new, flags=DIRECTORY))
         return {path: move_one(source, target, path, until=until) for path in paths}
 
 
@@ -64,46 +65,65 @@ def move_one(source: int, target: int, path: str, *, until: float) -> str:
     except NotMovedError as error:
         return str(error)
     except OSError as error:
-        return {
-            errno.ENOTDIR: "a link or a file is on the way to it",
-            errno.EXDEV: "it lies on another file system",
-        }.get(error.errno or 0, error.strerror or str(error))
+        return reason(error)
     return KEPT
+
+
+def reason(error: OSError) -> str:
+    """Return why a path was not moved, for people."""
+    return {
+        errno.ENOTDIR: "a link or a file is on the way to it",
+        errno.EXDEV: "it lies on another file system",
+    }.get(error.errno or 0, error.strerror or str(error))
 
 
 def _move(source: int, target: int, path: str, *, until: float) -> None:
     parent, name = posixpath.split(path)
     with contextlib.ExitStack() as opened:
-        parts = parent.split("/") if parent else []
-        olds = [source]
-        for part in parts:
-            try:
-                olds.append(_kept(opened, openat2.open_beneath(olds[-1], part, flags=_DIRECTORY)))
-            except FileNotFoundError:
-                raise NotMovedError(ABSENT) from None
-            if any(_has(olds[-1], attribute) for attribute in _REPLACED):
-                raise NotMovedError(f"the old container replaced the image's directory {part!r} on the way to it")
-        old, found = olds[-1], _lstat(olds[-1], name)
+        olds = parents(opened, source, parent)
+        old, found = olds[-1], lstat(olds[-1], name)
         if found is None:
-            if _was_moved(target, path):
+            if exists(target, path):  # an earlier call has moved it: the new container has not run yet
                 return
             raise NotMovedError(ABSENT)
-        if not _is_movable(found):
-            raise NotMovedError("it is neither a directory nor a file")
-        new = target
-        for part, like in zip(parts, olds[1:], strict=True):
-            new = _kept(opened, _like(like, parent=new, name=part))
-        if _lstat(new, name) is not None:
+        if not is_movable(found):
+            raise NotMovedError(NO_KIND)
+        new = made_like(opened, target, parent=parent, olds=olds)
+        if lstat(new, name) is not None:
             raise NotMovedError("the new container has it already")
         if time.monotonic() >= until:
             raise NotMovedError("it ran out of time")
         os.rename(name, name, src_dir_fd=old, dst_dir_fd=new)
 
 
-def _was_moved(target: int, path: str) -> bool:
-    """Return whether an earlier call has moved the path: the new container has not run yet."""
+def parents(opened: contextlib.ExitStack, upper: int, parent: str) -> list[int]:
+    """Return an upper directory and the directories on the way to ``parent`` in it. Raises NotMovedError and OSError.
+
+    Each has been changed by the old container, or has changed contents.
+    """
+    found = [upper]
+    for part in parent.split("/") if parent else []:
+        try:
+            found.append(kept(opened, openat2.open_beneath(found[-1], part, flags=DIRECTORY)))
+        except FileNotFoundError:
+            raise NotMovedError(ABSENT) from None
+        if any(has(found[-1], attribute) for attribute in _REPLACED):
+            raise NotMovedError(f"the old container replaced the image's directory {part!r} on the way to it")
+    return found
+
+
+def made_like(opened: contextlib.ExitStack, target: int, *, parent: str, olds: list[int]) -> int:
+    """Return the directory ``parent`` below ``target``, created like those of ``parents``. Raises OSError."""
+    new = target
+    for part, like in zip(parent.split("/") if parent else [], olds[1:], strict=True):
+        new = kept(opened, _like(like, parent=new, name=part))
+    return new
+
+
+def exists(root: int, path: str) -> bool:
+    """Return whether there is something of this path below a directory. Raises OSError."""
     try:
-        os.close(openat2.open_beneath(target, path, flags=os.O_PATH | os.O_NOFOLLOW))
+        os.close(openat2.open_beneath(root, path, flags=os.O_PATH | os.O_NOFOLLOW))
     except FileNotFoundError:
         return False
     return True
@@ -116,36 +136,43 @@ def _like(old: int, *, parent: int, name: str) -> int:
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
-    made = openat2.open_beneath(parent, name, flags=_DIRECTORY)
+    made = openat2.open_beneath(parent, name, flags=DIRECTORY)
     try:
-        wanted = os.fstat(old)
-        os.fchown(made, wanted.st_uid, wanted.st_gid)
-        os.fchmod(made, stat.S_IMODE(wanted.st_mode))
-        for attribute in _ACLS:
-            if _has(old, attribute):
-                os.setxattr(made, attribute, os.getxattr(old, attribute))
+        make_like(made, old)
     except OSError:
         os.close(made)
         raise
     return made
 
 
-def _is_movable(found: os.stat_result) -> bool:
+def make_like(made: int, old: int) -> None:
+    """Give a file or directory the owner, mode and access list of another one. Raises OSError."""
+    wanted = os.fstat(old)
+    os.fchown(made, wanted.st_uid, wanted.st_gid)
+    os.fchmod(made, stat.S_IMODE(wanted.st_mode))
+    for attribute in _ACLS:
+        if has(old, attribute):
+            os.setxattr(made, attribute, os.getxattr(old, attribute))
+
+
+def is_movable(found: os.stat_result) -> bool:
     """Return whether it is a directory, a file, or an overlay's record that one was deleted (a whiteout)."""
     is_whiteout = stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
     return stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode) or is_whiteout
 
 
-def _lstat(directory: int, name: str) -> os.stat_result | None:
+def lstat(directory: int, name: str) -> os.stat_result | None:
+    """Return what has this name in a directory; None if nothing has."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
 
 
-def _has(directory: int, attribute: str) -> bool:
+def has(file: int, attribute: str) -> bool:
+    """Return whether a file or directory has an extended attribute."""
     try:
-        os.getxattr(directory, attribute)
+        os.getxattr(file, attribute)
     except OSError as error:
         if error.errno in (errno.ENODATA, errno.ENOTSUP):
             return False
@@ -153,12 +180,13 @@ def _has(directory: int, attribute: str) -> bool:
     return True
 
 
-def _kept(opened: contextlib.ExitStack, descriptor: int) -> int:
+def kept(opened: contextlib.ExitStack, descriptor: int) -> int:
+    """Return a descriptor that is closed with ``opened``."""
     opened.callback(os.close, descriptor)
     return descriptor
 
 
-def _wait_unmounted(runtime: Path, uppers: Iterable[str], *, until: float) -> None:
+def wait_unmounted(runtime: Path, uppers: Iterable[str], *, until: float) -> None:
     """Wait until no overlay with these upper directories is mounted. Raises NotMovedError at ``until``, or OSError."""
     needles = [b"upperdir=" + os.fsencode(upper) for upper in uppers]
     with (runtime / "mountinfo").open("rb", buffering=0) as mounts:
@@ -166,7 +194,7 @@ def _wait_unmounted(runtime: Path, uppers: Iterable[str], *, until: float) -> No
         poll.register(mounts, select.POLLPRI | select.POLLERR)  # proc_pid_mountinfo(5): on every change
         while True:
             mounts.seek(0)
-            text = kernel_files.read_open(mounts.fileno(), limit=_MOUNTS_LIMIT, name="mountinfo")
+            text = kernel_files.read_open(mounts.fileno(), limit=MOUNTS_LIMIT, name="mountinfo")
             if not any(is_mounted(needle, text) for needle in needles):
                 return
             left = until - time.monotonic()

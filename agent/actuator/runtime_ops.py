@@ -20,6 +20,7 @@ from kubemend.agent.actuator.context import (
     SuccessorSpec,
 )
 from kubemend.agent.actuator.hold.hold_set import HoldSet
+from kubemend.agent.actuator.layer_keeping import LayerKeeping
 from kubemend.agent.actuator.restart_state import RestartState
 from kubemend.agent.actuator.strategy import Listing
 from kubemend.agent.clients.cri import errors as cri_errors
@@ -120,15 +121,33 @@ class RuntimeOps:
     async def prepare_start(self, container_id: ContainerId) -> None:
         """Move files to keep and clean up, as the pod requests or its deaths.
 
-        No old container may run any more, and this one not yet, or it is held.
+        No old container may run any more, and this one not yet.
         """
+        if (keeping := self._kept_of(container_id)) is not None:
+            begun = asyncio.get_running_loop().time()
+            await keeping.before_start(container_id)
+            self.state.add_phase_time(_KEEP_PHASE, since=begun)
+        await self._clean(container_id)
+
+    async def prepare_release(self, container_id: ContainerId, *, held: int | None) -> None:
+        """Do the same for a container that was started next to the old one.
+
+        ``held`` is its process at the first instruction, None: it was not held.
+        """
+        if (keeping := self._kept_of(container_id)) is not None:
+            begun = asyncio.get_running_loop().time()
+            await keeping.before_release(container_id, held=held)
+            self.state.add_phase_time(_KEEP_PHASE, since=begun)
+        await self._clean(container_id)
+
+    def _kept_of(self, container_id: ContainerId) -> LayerKeeping | None:
+        name = self.name_of(container_id)
+        return self.preparation.kept.get(name) if name in self.specs else None
+
+    async def _clean(self, container_id: ContainerId) -> None:
         name = self.name_of(container_id)
         if name not in self.specs:
             return
-        begun = asyncio.get_running_loop().time()
-        if (keeping := self.preparation.kept.get(name)) is not None:
-            await keeping.before_start(container_id)
-            self.state.add_phase_time(_KEEP_PHASE, since=begun)
         if self.preparation.cleans(name):
             begun = asyncio.get_running_loop().time()
             await self.preparation.clean(name, is_first=self.listing.is_first(self.state.seen))

@@ -257,12 +257,17 @@ class SwapCalls:
             self._devices.count(since=begun, within=steps.StepKind.STOP)
         if self._ops.is_ending():
             return
-        await self._ops.prepare_start(container_id)
+        ours = [
+            view.id
+            for view in self._state.seen
+            if view.restart_id == self.intent.id and view.state is ContainerState.RUNNING
+        ]
+        for successor in ours or [container_id]:
+            await self._ops.prepare_release(successor, held=self._standby.held_process)
         self._standby.end()
-        for view in self._state.seen:
-            ours = view.restart_id == self.intent.id and view.state is ContainerState.RUNNING
-            if ours and not self.is_held(view.id):
-                await self._post_start(view.id)
+        for successor in ours:
+            if not self.is_held(successor):
+                await self._post_start(successor)
 
     def is_held(self, container_id: ContainerId) -> bool:
         return self._standby.is_on or self._ops.is_held(container_id)

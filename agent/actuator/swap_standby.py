@@ -50,6 +50,11 @@ class SwapStandby:
         return self._standby is not None
 
     @property
+    def held_process(self) -> int | None:
+        """Return the process of a successor that is held at its first instruction; None if it may run."""
+        return self._standby.hold.asker if self._standby is not None and self._standby.driver is None else None
+
+    @property
     def old_runs(self) -> bool:
         """Return whether the old container runs, by the last listing."""
         old = self._state.find(self._intent.old)

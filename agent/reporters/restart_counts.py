@@ -18,14 +18,15 @@ from kubemend.common.kube import client, errors, paths
 log = structlog.get_logger(__name__)
 
 ANNOTATION: Final = options.RESTARTS
-_LONGEST: Final = 4096
-"""Characters of the annotation, as the admission policy allows (daemonset/admission/agent-status.yaml)."""
+_LONGEST: Final = 1000
+"""Characters of the annotation. Views have no more of it, and would show a longer one as wrong after each write."""
 
 
 def counts(pod: PodView) -> str:
     """Return the annotation's value: ``NAME=COUNT`` of each target that was restarted, with commas. Pure.
 
     The counts are kubelet's (``restartCount``). Empty if none was restarted, or the pod's annotations are invalid.
+    Targets that do not fit are left out.
     """
     try:
         named = options.parse(pod.annotations).containers
@@ -33,7 +34,8 @@ def counts(pod: PodView) -> str:
         return ""
     targets = members.targets(pod, named=named)
     restarted = (spec for spec in pod.containers if spec.name in targets and spec.restart_count)
-    return ",".join(f"{spec.name}={spec.restart_count}" for spec in restarted)[:_LONGEST]
+    text = ",".join(f"{spec.name}={spec.restart_count}" for spec in restarted)
+    return text if len(text) <= _LONGEST else text[: _LONGEST + 1].rpartition(",")[0]
 
 
 class RestartCounts:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubemend.agent.model.workloads import ContainerId, ContainerRole
-from kubemend.agent.restart import intents
 
 MOST_PATHS: Final = 16
 DEEPEST: Final = 32
@@ -18,14 +17,11 @@ DEEPEST: Final = 32
 LONGEST_NAME: Final = 255
 """Bytes of a component, as Linux allows."""
 
-START_FIRST: Final = (
-    "the successor is started before the old container is stopped, because nothing else keeps the pod alive "
-    "(restartPolicy Always, or a sidecar, changes that)"
-)
 FINAL_EXIT: Final = (
     "a rerun would let kubelet see the container's end, which could be final (restartPolicy Always changes that)"
 )
 INIT: Final = "an init container keeps nothing"
+NOT_HELD: Final = "the new container was not held at its first instruction, and runs"
 NOT_RESERVED: Final = "kubelet holds the name of the container in which the files would wait"
 NO_DIRECTORY: Final = "the runtime does not show the directories of a container that does not run; containerd does"
 KUBELET: Final = "kubelet made the new container"
@@ -144,14 +140,9 @@ def pair(old: Layer | NotKept, new: Layer | NotKept) -> tuple[str, str] | NotKep
     return old.upper, new.upper
 
 
-def obstacle_of_swap(order: intents.SwapOrder, *, has_snapshots: bool) -> str:
-    """Return why a swap of this order keeps nothing; empty if it does. ``has_snapshots``: the runtime names them.
-
-    The directory of a running container is mounted. Nothing may be renamed into it behind the overlay's back.
-    """
-    if not has_snapshots:
-        return NO_DIRECTORY
-    return START_FIRST if order.starts_first else ""
+def obstacle_of_swap(*, has_snapshots: bool) -> str:
+    """Return why a swap keeps nothing; empty if it does. ``has_snapshots``: the runtime names them."""
+    return "" if has_snapshots else NO_DIRECTORY
 
 
 def obstacle_of_rerun(*, role: ContainerRole, exit_is_restarted: bool) -> str:

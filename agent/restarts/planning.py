@@ -293,7 +293,7 @@ def _keeping_in_swap(
     successor_spec: SuccessorSpec, annotations: Mapping[str, str], *, intent: intents.Intent
 ) -> keep.Request | None:
     """Return what a container's successor keeps in a swap."""
-    refused = keep.obstacle_of_swap(intent.order, has_snapshots=successor_spec.original is None)
+    refused = keep.obstacle_of_swap(has_snapshots=successor_spec.original is None)
     return _keeping(successor_spec, annotations, container=intent.target.name, old=intent.old, refused=refused)
 
 

@@ -7,7 +7,11 @@ import pytest
 
 from hack.devnode.containerd import Containerd
 from kubemend.agent.actuator.context import StartPreparation
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds
+from kubemend.agent.actuator.hold.standby import Standbys
+from kubemend.agent.actuator.layer_copies import OF_IMAGE
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
+from kubemend.agent.actuator.layer_moves import ABSENT, NO_KIND
 from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.containerd.snapshots import SnapshotClient
@@ -16,6 +20,7 @@ from kubemend.agent.restart import intents, keep
 from kubemend.common.side_process import SideProcess
 from tests import eventually
 from tests.devnode.pods import Pods, RunningPod, container
+from tests.environments.overlaps import CGROUPS, PROC
 from tests.environments.swaps import Swaps
 
 pytestmark = pytest.mark.containerd
@@ -26,8 +31,9 @@ LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 class Rig:
     """Swap the container ``main`` of pods; its successor keeps paths."""
 
-    def __init__(self, swaps: Swaps, keeper: LayerKeeper) -> None:
+    def __init__(self, swaps: Swaps, keeper: LayerKeeper, standbys: Standbys) -> None:
         self.cri = swaps.cri
+        self._standbys = standbys
         self._swaps = swaps
         self._keeper = keeper
 
@@ -35,7 +41,8 @@ class Rig:
         """Return the successor, and the note for people."""
         intent, made = await self._swaps.prepared(running, order=order)
         keeping = LayerKeeping(self._keeper, keep.Request("main", paths, intent.old, made.mount_points))
-        actuator, preparation = SwapActuator(self._swaps.tools()), StartPreparation(kept={"main": keeping})
+        tools = self._swaps.tools(standbys=self._standbys if order.starts_first else None)
+        actuator, preparation = SwapActuator(tools), StartPreparation(kept={"main": keeping})
         outcome = await actuator.carry_out(intent, successor_spec=made, preparation=preparation)
         assert outcome.result is Result.SWAPPED, outcome
         return outcome.current["main"], keeping.note
@@ -63,7 +70,10 @@ async def rig(containerd: Containerd) -> AsyncIterator[Rig]:
     socket = str(containerd.node.containerd_socket)
     calls = SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))
     async with Swaps.on(socket) as swaps:
-        yield Rig(swaps, LayerKeeper(socket, calls=calls, snapshots=SnapshotClient(socket), statuses=swaps.cri))
+        holds = ExecHolds(socket_path=socket, proc=PROC, roots=swaps.cri)
+        standbys = Standbys(owner=containerd.node.name, holds=holds, proc=PROC, cgroup_root=CGROUPS)
+        keeper = LayerKeeper(socket, calls=calls, snapshots=SnapshotClient(socket), statuses=swaps.cri)
+        yield Rig(swaps, keeper, standbys)
     await calls.close()
 
 
@@ -82,6 +92,30 @@ async def test_named_paths_survive_and_others_do_not(pods: Pods, rig: Rig, order
     assert await rig.sh(new, "cat /model/deep/cache/kernel; stat -c '%u:%g %a' /model") == "compiled\n7:8 1711\n"
     assert await rig.sh(new, "readlink /model/deep/cache/out; cat /bin/more-of-it") == "/proc/1/root\nmore\n"
     assert await rig.sh(new, "test ! -e /lost && test ! -e /bin/ls && test -e /bin/sh && echo so") == "so\n"
+
+
+async def test_successor_that_is_started_next_to_the_old_container_gets_copies(pods: Pods, rig: Rig) -> None:
+    """Its program finds them at its first instruction, and what the image has stays the image's."""
+    writes = (
+        '[ -z "$KUBEMEND_RESTART_COUNT" ] || cp /model/deep/cache/kernel /found; '
+        '[ -n "$KUBEMEND_RESTART_COUNT" ] || { umask 027; mkdir -p /model/deep/cache; '
+        "chown 7:8 /model; chmod 1711 /model; cd /model/deep/cache; echo compiled > kernel; ln -s /proc/1/root out; "
+        "mkfifo /pipe; echo lost > /lost; echo more > /bin/more-of-it; : > /ready; }; " + LOOP
+    )
+    running = await pods.run(name="copied", containers=[container("main", writes)])
+    await rig.ready(running)
+    paths = ("/model/deep/cache", "/bin", "/pipe", "/never")
+    new, note = await rig.swap(running, *paths, order=intents.SwapOrder.START_FIRST)
+    assert note == (
+        f"main keeps /model/deep/cache; main does not keep /bin: {OF_IMAGE}; main does not keep /pipe: {NO_KIND}; "
+        f"main does not keep /never: {ABSENT}"
+    )
+    shown = "cat /found /model/deep/cache/kernel; stat -c '%u:%g %a' /model; readlink /model/deep/cache/out"
+    assert await rig.sh(new, shown) == "compiled\ncompiled\n7:8 1711\n/proc/1/root\n"
+    assert (
+        await rig.sh(new, "test ! -e /lost && test ! -e /bin/more-of-it && ls -A / | grep kubemend || echo so")
+        == "so\n"
+    )
 
 
 async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, rig: Rig, tmp_path: Path) -> None:

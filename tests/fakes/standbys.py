@@ -9,6 +9,9 @@ from kubemend.agent.restart.overlap import Obstacle
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_runtime import Runtime
 
+HELD_PROCESS = 4242
+"""The process of a successor that is held."""
+
 
 @dataclass
 class Standbys:
@@ -103,9 +106,11 @@ class _Hold:
     asker: int | None = None
 
     async def engaged(self) -> bool:
+        self.asker = HELD_PROCESS
         return True
 
     def release(self) -> None:
+        self.asker = None
         if self.successor in self.standbys.held:
             self.standbys.held.discard(self.successor)
             self.standbys.story.append("released")

@@ -43,6 +43,15 @@ async def test_a_program_that_sigterm_kills_is_not_restarted(launcher: Running) 
     assert len(launcher.events("begin")) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGRTMIN + 3])
+async def test_a_program_that_the_images_stop_signal_kills_is_not_restarted(launcher: Running, number: int) -> None:
+    launcher.start("--stop-signals", f"TERM,{number}")
+    await launcher.nth(1, "begin")
+    launcher.signal(number)
+    assert await launcher.ended() == 128 + number
+    assert len(launcher.events("begin")) == 1
+
+
 async def test_a_program_that_ignores_sigterm_runs_on_and_is_not_restarted_later(launcher: Running) -> None:
     launcher.start()
     trainer = await launcher.nth(1, "begin")
@@ -142,6 +151,8 @@ async def test_a_program_that_cannot_be_started_ends_the_launcher(
         ("--spare-after=soon", "'soon' is not a duration"),
         ("--fatal-exit-codes=0", "list exit codes from 1 to 255"),
         ("--max-restarts=-1", "'-1' is not a number"),
+        ("--stop-signals=TERM,KILL", "'KILL' is not a signal that can stop the program"),
+        ("--stop-signals=0", "'0' is not a signal that can stop the program"),
         ("--spare-cpu=0", "percentage from 1 to 100"),
     ],
 )

@@ -245,6 +245,31 @@ async def test_a_spare_with_too_much_memory_is_dropped(launcher: Running) -> Non
     assert await launcher.ended() == 0
 
 
+@pytest.mark.parametrize("ends", ["by itself", "by the launcher"])
+async def test_what_the_imports_of_a_dropped_spare_have_started_is_killed(launcher: Running, ends: str) -> None:
+    """A process in a group of its own could use memory and devices next to the trainer."""
+    device = launcher.folder / "nvidia0"
+    device.touch()
+    helper = f"import events, time; handle = open({str(device)!r}); events.say('daemon'); print(); time.sleep(600)"
+    start = f"subprocess.Popen([sys.executable, '-c', {helper!r}], start_new_session=True, stdout=subprocess.PIPE)"
+    launcher.write(
+        "helped.py",
+        f"import os, subprocess, sys\nif 'begin' in open('events').read():\n    {start}.stdout.readline()\n",
+    )
+    launcher.trainer("import helped")
+    devices = launcher.folder if ends == "by the launcher" else "/none"
+    launcher.start("--spare-devices", f"{devices}/nvidia")
+    await launcher.nth(1, "begin")
+    started = await launcher.nth(1, "daemon")
+    if ends == "by itself":
+        await launcher.said("the spare is ready")
+        os.kill(await launcher.spare(), signal.SIGKILL)
+    await launcher.said("the spare is dropped: ")
+    await eventually.true(lambda: not alive(started))
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
 @pytest.mark.parametrize(
     ("trap", "text"),
     [

@@ -80,6 +80,17 @@ def test_restarted_targets_are_counted() -> None:
     assert counts(pod(3, 1, annotations={"kubemend.io/restart": "Perhaps"})) == ""
 
 
+def test_annotation_of_many_targets_is_as_long_as_views_keep_it() -> None:
+    """A longer one would come back cut, and be written again and again."""
+    names = [f"worker-{number:02}-{'x' * 50}" for number in range(30)]
+    many = tuple(ContainerSpec(name, ContainerRole.MAIN, restart_count=7) for name in names)
+    written = counts(pod(containers=many))
+    assert written == ",".join(f"{name}=7" for name in names[:15])
+    metadata = {"namespace": "team", "name": "solo", "uid": "u", "annotations": {"kubemend.io/restarts": written}}
+    view = pod_objects.pod_view({"metadata": metadata, "spec": {"containers": []}})
+    assert view.annotations["kubemend.io/restarts"] == written
+
+
 async def test_restart_is_written_once_and_changes_are_gathered() -> None:
     rig = Rig()
     rig.show(pod(1))

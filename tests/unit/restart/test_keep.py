@@ -109,5 +109,5 @@ def test_swap_that_keeps_paths_stops_the_old_container_before_it_starts_the_succ
         situation = strategies.Situation(pod=pod, targets=pod.containers[:1], can_hold=True, keeps=keeps)
         chosen = strategies.order_of(pod.containers[0], situation)
         assert chosen is order
-        assert keep.obstacle_of_swap(chosen, has_snapshots=True) == ("" if keeps else keep.START_FIRST)
-        assert keep.obstacle_of_swap(chosen, has_snapshots=False) == keep.NO_DIRECTORY
+    assert keep.obstacle_of_swap(has_snapshots=True) == ""
+    assert keep.obstacle_of_swap(has_snapshots=False) == keep.NO_DIRECTORY

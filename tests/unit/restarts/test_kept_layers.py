@@ -16,20 +16,25 @@ from kubemend.agent.restart import intents, keep
 from kubemend.agent.restarts import plan_execution, planning
 from kubemend.common import contained
 from tests.environments.restarts import NOW, RestartEnv
+from tests.fakes.standbys import HELD_PROCESS
 
 SNAPSHOT = keep.Snapshot("overlayfs", "old")
 OLD, NEW, PLACE = ContainerId("old"), ContainerId("new"), ContainerId("reserved")
 
 
 class FakeKeeper:
-    """Records what it was asked to move."""
+    """Records what it was asked to move, and to which process of a successor that was started."""
 
     def __init__(self, moved: Mapping[str, str] | keep.NotKept) -> None:
         self.moved = moved
         self.used: list[tuple[str, ...]] = []
         self.between: list[tuple[ContainerId, ContainerId]] = []
+        self.held: list[int | None] = []
 
-    async def move(self, old: ContainerId, new: ContainerId, paths: Sequence[str]) -> Mapping[str, str] | keep.NotKept:
+    async def move(
+        self, old: ContainerId, new: ContainerId, paths: Sequence[str], *, held: int | None = None
+    ) -> Mapping[str, str] | keep.NotKept:
+        self.held.append(held)
         self.between.append((old, new))
         self.used.append(tuple(paths))
         return self.moved
@@ -185,9 +190,28 @@ async def test_resumed_swap_keeps_what_its_order_allows(
     plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW, order=order))
     (spec,) = plan.specs.values()
     assert spec.keeping is not None
-    assert (spec.keeping.refused == keep.START_FIRST) is order.starts_first
-    assert keeper.used == []
+    assert spec.keeping.refused == ""
     assert plan.bare().specs == {}
+    outcome = await plan_execution.execution_of(env.dependencies, plan).carry_out()
+    assert outcome.notes == ("trainer keeps /a",)
+    assert keeper.held == [HELD_PROCESS if order.starts_first else None]
+
+
+async def test_paths_are_copied_once_to_each_successor() -> None:
+    keeper = FakeKeeper({"/a": KEPT})
+    made = keeping(keeper, "/a", "/vol/x", mount_points=("/vol",))
+    for successor in (NEW, NEW, PLACE):
+        await made.before_release(successor, held=HELD_PROCESS)
+    assert keeper.between == [(OLD, NEW), (OLD, PLACE)]
+    assert keeper.used == [("/a",), ("/a",)]
+
+
+async def test_successor_that_runs_already_keeps_nothing() -> None:
+    keeper = FakeKeeper({"/a": KEPT})
+    made = keeping(keeper, "/a")
+    await made.before_release(NEW, held=None)
+    assert keeper.used == []
+    assert made.note == f"main keeps nothing of /a: {keep.NOT_HELD}"
 
 
 async def test_swap_reports_what_it_keeps(env: RestartEnv, keeper: FakeKeeper) -> None:

@@ -1,0 +1,63 @@
+"""A program that imports or writes without end costs the launcher a bounded amount, and never a wrong list."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher import kubemend_run
+from launcher.kubemend_run import Known, Recorder, Spare, Store
+
+
+def _find_spec(finder: Recorder, name: str) -> None:
+    finder.find_spec(name)
+
+
+def _find_and_load_unlocked(finder: Recorder, name: str) -> None:
+    """Call as the interpreter does when it imports a module."""
+    _find_spec(finder, name)
+
+
+def test_number_of_recorded_modules_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubemend_run, "_MOST_RECORDED", 3)
+    (log := tmp_path / "log").touch()
+    recorder = Recorder(str(log))
+    for number in range(5):
+        _find_and_load_unlocked(recorder, f"generated_{number}")
+    assert [line for line in log.read_text().splitlines() if line.startswith("m ")] == [
+        f"m generated_{number}" for number in range(3)
+    ]
+
+
+def test_list_that_does_not_fit_the_volume_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last name could be cut off, and be another module's."""
+    store = Store(["train.py"], str(tmp_path))
+    store.keep(Known(names=("before",)))
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, content: write(file, content[: len(content) // 2]))
+        store.keep(Known(names=("torch", "torchvision")))
+    assert store.known.names == ("torch", "torchvision"), "this launcher has it in memory"
+    assert Store(["train.py"], str(tmp_path)).known.names == ("before",)
+    assert len([*(tmp_path / "modules").iterdir()]) == 1
+
+
+def test_what_an_import_writes_to_the_spares_pipe_is_not_gathered_without_end() -> None:
+    status, tell = os.pipe()
+    order, release = os.pipe()
+    log, names = (kubemend_run.memory_file("test") for _ in range(2))
+    spare = Spare(0, status, release, log, names, [])
+    try:
+        for _ in range(4):
+            os.write(tell, b"x" * 50_000)
+            spare.read()
+        assert len(spare._text) <= 65536
+        os.write(tell, b"\nimport torch\n")
+        spare.read()
+        assert spare.module == "torch"
+    finally:
+        spare.close()
+        for file in (tell, order, log):
+            os.close(file)
