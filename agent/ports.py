@@ -28,7 +28,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
     SandboxView,
 )
-from kubemend.agent.restart import admission
+from kubemend.agent.restart import admission, intents, process
 from kubemend.common.coordination import FaultAnswer, FaultKind
 from kubemend.common.pb.runtime.v1 import api_pb2
 
@@ -171,6 +171,37 @@ class Pods(Protocol):
     async def ask(self, pod: PodRef, *, timeout: float) -> PodView | None:
         """Get a pod from the API server itself; return None if the request fails or the pod no longer exists."""
         ...
+
+
+class LauncherStates(Protocol):
+    """Follow launchers in containers (``agent.clients.launcher.client.LauncherClient``). No call fails."""
+
+    async def follow(
+        self, container: ContainerStatus, *, known: process.Launcher | None, hold: float
+    ) -> process.Launcher | process.Silent: ...
+
+
+class LauncherDecisions(Protocol):
+    """Answer launchers whose program has failed (``agent.clients.launcher.client.LauncherClient``). No call fails."""
+
+    async def decide(
+        self, container: ContainerStatus, trainer: int, *, ends: bool
+    ) -> process.Launcher | process.Silent: ...
+
+
+class Launchers(Protocol):
+    """Restart programs by launchers (``agent.clients.launcher.client.LauncherClient``). No call fails."""
+
+    async def status(self, container: ContainerStatus) -> process.Launcher | process.Silent: ...
+    async def stop(
+        self, container: ContainerStatus, intent: intents.ProcessIntent
+    ) -> process.Launcher | process.Silent: ...
+    async def release(
+        self, container: ContainerStatus, intent: intents.ProcessIntent
+    ) -> process.Launcher | process.Silent: ...
+    async def remains(
+        self, container: ContainerStatus, launcher: process.Launcher
+    ) -> tuple[int, ...] | process.Silent: ...
 
 
 class ProcessThreads(Protocol):

@@ -13,9 +13,8 @@ from kubemend.agent.actuator.hold.standby import Standby
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
-from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, Hook, PodUid, SandboxId
-from kubemend.agent.restart import cache, clone, host_files, intents, keep, likeness, overlap, process, shm
+from kubemend.agent.restart import cache, clone, host_files, keep, likeness, overlap, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 TIME_LIMIT = 150.0
@@ -45,21 +44,6 @@ class Standbys(Protocol):
     def thaw(self, pid: int | None) -> None: ...
 
 
-class Launchers(Protocol):
-    """Speaks with launchers in containers (``agent.clients.launcher.client.LauncherClient``). No call fails."""
-
-    async def status(self, container: ContainerStatus) -> process.Launcher | process.Silent: ...
-    async def stop(
-        self, container: ContainerStatus, intent: intents.ProcessIntent
-    ) -> process.Launcher | process.Silent: ...
-    async def release(
-        self, container: ContainerStatus, intent: intents.ProcessIntent
-    ) -> process.Launcher | process.Silent: ...
-    async def remains(
-        self, container: ContainerStatus, launcher: process.Launcher
-    ) -> tuple[int, ...] | process.Silent: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ActuatorContext:
     """Services that carry out restarts.
@@ -83,7 +67,7 @@ class ActuatorContext:
     processes: ports.ContainerProcesses | None = None
     rhythm: dying.Rhythm = field(default_factory=dying.Rhythm)
     standbys: Standbys | None = None
-    launchers: Launchers | None = None
+    launchers: ports.Launchers | None = None
     gates: ReleaseGates = field(default_factory=open_gates)
     shm_cleaner: ShmCleaner = field(default_factory=ShmCleaner)
     caches: CacheCleaner = field(default_factory=CacheCleaner)

@@ -6,8 +6,9 @@ from types import MappingProxyType
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.actuator import device_release, progress, turns
-from kubemend.agent.actuator.context import ActuatorContext, Launchers
+from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.device_waits import DEVICE_PHASE
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.outcomes import Outcome, Result
@@ -93,7 +94,7 @@ class ProcessActuator:
 @dataclass(slots=True)
 class _Run:
     tools: ActuatorContext
-    launchers: Launchers
+    launchers: ports.Launchers
     timeouts: Timeouts
     intent: intents.ProcessIntent
     resolution: steps.Resolution

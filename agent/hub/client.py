@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from kubemend.agent import ports
 from kubemend.agent.hub.connection import Connection, Limits
 from kubemend.agent.hub.endpoint import HubEndpoint
-from kubemend.agent.hub.failed_programs import FailedPrograms, Launchers
+from kubemend.agent.hub.failed_programs import FailedPrograms
 from kubemend.agent.hub.fault_reporter import FaultReporter
 from kubemend.agent.hub.fence import Fence
 from kubemend.agent.hub.inbox import Inbox
@@ -103,7 +103,11 @@ class Hub:
         return await self._fault_reporter.program_failed(failure, is_welcomed=self._is_welcomed)
 
     def failed_programs(
-        self, launchers: Launchers, *, why_ending: Callable[[PodUid, SandboxId], str], now: Callable[[], float]
+        self,
+        launchers: ports.LauncherDecisions,
+        *,
+        why_ending: Callable[[PodUid, SandboxId], str],
+        now: Callable[[], float],
     ) -> FailedPrograms:
         """Return what handles the failures of members' programs; see there."""
         return FailedPrograms(

@@ -7,10 +7,10 @@ rule. A launcher that hears nothing does the same.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.hub.members import Failure
 from kubemend.agent.model.workloads import ContainerSummary, PodUid, PodView, SandboxId
@@ -19,12 +19,6 @@ from kubemend.common import contained
 from kubemend.common.coordination import FaultAnswer
 
 log = structlog.get_logger(__name__)
-
-
-class Launchers(Protocol):
-    """Speaks with launchers (``agent.clients.launcher.client.LauncherClient``). No call fails."""
-
-    async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | Silent: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +35,7 @@ class FailedPrograms:
     def __init__(
         self,
         *,
-        launchers: Launchers,
+        launchers: ports.LauncherDecisions,
         report: Callable[[Failure], Awaitable[FaultAnswer]],
         pod: Callable[[PodUid], PodView | None],
         why_ending: Callable[[PodUid, SandboxId], str],

@@ -87,6 +87,6 @@ class Dependencies:
     actuators: Actuators
     event_recorder: ports.EventRecorder = ports.NO_RECORDER
     heartbeats: ports.Heartbeats = ports.NO_HEARTBEATS
-    launchers: context.Launchers | None = None
+    launchers: ports.Launchers | None = None
     prover: Prover | None = None
     device_facts: DeviceFacts | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
-from kubemend.agent.actuator.context import Launchers, PreStopHook, SuccessorSpec
+from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
 from kubemend.agent.clients.cri.convert import Admit, ContainerStatus, admit_all
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import (
@@ -147,7 +147,9 @@ async def _cached(runtime: ports.Runtime, sandbox_id: SandboxId) -> None:
         await runtime.sandbox_config(sandbox_id)
 
 
-async def launcher(launchers: Launchers | None, info: ContainerStatus) -> process.Launcher | process.Silent | None:
+async def launcher(
+    launchers: ports.Launchers | None, info: ContainerStatus
+) -> process.Launcher | process.Silent | None:
     """Ask a container's launcher for its state; return None if the container runs none, or has ended."""
     if launchers is None or info.state is not ContainerState.RUNNING or not process.runs_launcher(info.runtime_args):
         return None
