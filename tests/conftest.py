@@ -125,7 +125,7 @@ def _leaves_no_tasks(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("_tasks_end")
 
 
-def _has_async_fixture(item: pytest.Item) -> bool:
+def _has_async_fixture(item: pytest.Function) -> bool:
     of_name = item._fixtureinfo.name2fixturedefs  # pytest has no public way
     functions = [each.func for name, found in of_name.items() if name != "_tasks_end" for each in found]
     return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in functions)
