@@ -35,7 +35,7 @@ def render(report: Json) -> str:
     """Return the page as Markdown."""
     return _TEXT.read_text("utf-8").format(
         **report["machine"],
-        parts=_parts(report),
+        release=f" {peers['versions']['Kubernetes']}" if (peers := _peers(report)) else "",
         picture=f"\n{_IMAGE.format(path='recovery.svg')}\n" if recovery_picture.series(report) else "",
         numbers="\n".join(_rows(report)) + "\n",
         peers="\n".join(_beside_others(report)) + "\n",
@@ -47,16 +47,6 @@ def block(report: Json) -> str:
     """Return the part of the README between its two marks, with them."""
     picture = [_IMAGE.format(path="docs/recovery.svg"), ""] if recovery_picture.series(report) else []
     return "\n".join([BEGIN, "", *picture, *_beside_others(report), "", END])
-
-
-def _parts(report: Json) -> str:
-    """Describe the API server and kubelet."""
-    kinds = [told["node"] for told in report["programs"].values() if isinstance(told, dict) and "node" in told]
-    if any("stand-in" in kind.values() for kind in kinds):
-        return "API server and kubelet are stand-ins"
-    peers = _peers(report)
-    release = f" {peers['versions']['Kubernetes']}" if peers else ""
-    return f"so are API server and kubelet of Kubernetes{release}"
 
 
 def _peers(report: Json) -> Json:

@@ -1,6 +1,7 @@
 """Check after every test that it leaves no tasks or processes behind (warnings are errors in pyproject.toml)."""
 
 import asyncio
+import inspect
 import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -8,6 +9,7 @@ from typing import Final
 
 import hypothesis
 import pytest
+import pytest_asyncio
 import structlog
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -117,8 +119,21 @@ def _leaves_its_priority() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-async def _leaves_no_tasks() -> AsyncIterator[None]:
-    """Fail a test that leaves asyncio tasks running; pytest-asyncio would cancel them silently."""
+def _leaves_no_tasks(request: pytest.FixtureRequest) -> None:
+    """Fail a test with an event loop that leaves tasks running on it. A loop for each of the others would take time."""
+    if pytest_asyncio.is_async_test(request.node) or _has_async_fixture(request.node):
+        request.getfixturevalue("_tasks_end")
+
+
+def _has_async_fixture(item: pytest.Function) -> bool:
+    of_name = item._fixtureinfo.name2fixturedefs  # pytest has no public way
+    functions = [each.func for name, found in of_name.items() if name != "_tasks_end" for each in found]
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in functions)
+
+
+@pytest.fixture
+async def _tasks_end() -> AsyncIterator[None]:
+    """Fail when tasks run after the test that did not before; pytest-asyncio would cancel them silently."""
     before = asyncio.all_tasks()
     yield
     leaked = {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}

@@ -103,7 +103,7 @@ def build_crio() -> None:
 @main.command()
 def versions() -> None:
     """Print the version that each real part of a dev cluster reports."""
-    answers = {"containerd": ".".join(str(number) for number in packages.ensure_packages().version)}
+    answers = packages.ensure_packages().reported()
     answers |= {"cri-o": crio.reported()} if not crio.missing() else {}
     answers |= kubernetes.reported(where) if (where := kubernetes.assets()) else {}
     for name, version in answers.items():

@@ -76,14 +76,14 @@ class Rule:
 
 
 class ApiProxy(Part):
-    """Pass requests on to the API server of a kubeconfig. Port 0 selects a free one, and keeps it over ``stop``.
+    """Pass requests on to the API server of a kubeconfig, on a port that it keeps over ``stop``.
 
     ``hits`` counts the requests that rules have failed, ``counts`` all that arrived, by method and path; ``watched``
     counts those of them that were watches, by path. ``rewrite`` changes the server's answers, to simulate a newer
     server.
     """
 
-    def __init__(self, upstream: Path, *, kubeconfig: Path, port: int = 0) -> None:
+    def __init__(self, upstream: Path, *, kubeconfig: Path) -> None:
         self._upstream = upstream
         self._kubeconfig = kubeconfig
         self._server, self.token, self._tls = _credentials(upstream)
@@ -94,7 +94,7 @@ class ApiProxy(Part):
         self._flows.set()
         self._delay = 0.0
         self._oldest = 0
-        self.port = port
+        self.port = 0
         self.rules: list[Rule] = []
         self.hits = 0
         self.counts: Counter[tuple[str, str]] = Counter()

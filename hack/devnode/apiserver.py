@@ -42,7 +42,6 @@ class KubeApiServer:
         directory: Path,
         *,
         kubeconfig: Path | None = None,
-        port: int = 0,
         options: Sequence[str] = (),
         service_accounts: bool = False,
     ) -> None:
@@ -54,7 +53,7 @@ class KubeApiServer:
         self._etcd: processes.Child | None = None
         self._server: processes.Child | None = None
         self._etcd_port, self._etcd_peer_port = loopback.free_port(), loopback.free_port()
-        self.port = port or loopback.free_port()
+        self.port = loopback.free_port()
 
     @property
     def kubeconfig(self) -> Path:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import ClassVar
 
 import grpc.aio
@@ -22,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 _PID_FILE = "containerd"  # of either runtime
 _LOG_LINES = 15
+_START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 _CALL_SECONDS = 30.0
 _POLL_SECONDS = 0.01
@@ -48,16 +49,11 @@ class Containerd(Part):
         binaries: packages.Binaries,
         *,
         options: runtime_config.RuntimeOptions | None = None,
-        dies_with_us: bool = True,
-        deadline: float = 30.0,
     ) -> None:
-        """``deadline`` (seconds) bounds each start; ``dies_with_us`` is as in ``processes.Child.start``."""
         self.node = node
         self.binaries = binaries
         self._options = options or runtime_config.RuntimeOptions()
         self._claim = claims.Claim(node)
-        self._dies_with_us = dies_with_us
-        self._deadline = deadline
         self._child: processes.Child | None = None
 
     @property
@@ -93,7 +89,7 @@ class Containerd(Part):
         try:
             if self._child is not None and self._child.returncode is None:
                 self.resume()
-                await self.remove_pods()
+                await self._remove_pods()
                 await self._child.stop(grace=_STOP_SECONDS)
             self._child = None
             await leftovers.reap(self.node)
@@ -157,12 +153,11 @@ class Containerd(Part):
                 log=self.node.containerd_log,
                 pid_file=self.node.pid_file(_PID_FILE),
                 environment={"PATH": self.search_path, "NOTIFY_SOCKET": str(self.node.notify_socket)},
-                dies_with_us=self._dies_with_us,
             )
             ready = asyncio.create_task(sockets.until_ready(notified), name="containerd-ready")
-            ended = asyncio.create_task(self._child.wait(timeout=self._deadline), name="containerd-ended")
+            ended = asyncio.create_task(self._child.wait(timeout=_START_SECONDS), name="containerd-ended")
             try:
-                await asyncio.wait((ready, ended), timeout=self._deadline, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((ready, ended), timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if not ready.done():
                     raise ContainerdError(self._why_not())
             finally:
@@ -174,7 +169,7 @@ class Containerd(Part):
     async def _answers_cri(self) -> None:
         """Wait for CRI's answer. containerd 1.6 is ready before its CRI service is. Raises ContainerdError."""
         async with self.runtime() as cri:
-            give_up_at = time.monotonic() + self._deadline
+            give_up_at = time.monotonic() + _START_SECONDS
             while True:
                 try:
                     await cri.Version(api_pb2.VersionRequest(), timeout=_CALL_SECONDS, wait_for_ready=True)
@@ -187,7 +182,7 @@ class Containerd(Part):
 
     def _why_not(self) -> str:
         status = self._child.returncode if self._child is not None else None
-        what = f"ended with status {status}" if status is not None else f"is not ready after {self._deadline:g} s"
+        what = f"ended with status {status}" if status is not None else f"is not ready after {_START_SECONDS:g} s"
         return self._with_log(what)
 
     def _with_log(self, what: str) -> str:
@@ -200,25 +195,21 @@ class Containerd(Part):
 
     async def _images_known(self) -> None:
         """Wait until CRI lists the imported images: containerd announces an import by an internal event only."""
-        async with grpcio.unix_channel(str(self.node.containerd_socket)) as channel, asyncio.timeout(self._deadline):
+        async with grpcio.unix_channel(str(self.node.containerd_socket)) as channel, asyncio.timeout(_START_SECONDS):
             service: api_pb2_grpc.ImageServiceAsyncStub = api_pb2_grpc.ImageServiceStub(channel)
             for name in (images.BUSYBOX, images.PAUSE):
                 request = api_pb2.ImageStatusRequest(image=api_pb2.ImageSpec(image=name))
                 while not (await service.ImageStatus(request, timeout=_CALL_SECONDS)).HasField("image"):  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_SECONDS)
 
-    async def remove_pods(self, wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Remove the sandboxes of pods with a ``wanted`` UID in the runtime's own way.
-
-        The rest is left to ``leftovers``.
-        """
+    async def _remove_pods(self) -> None:
+        """Remove the sandboxes of all pods in the runtime's own way; the rest is left to ``leftovers``."""
         async with self.runtime() as cri:
             try:
                 listed = await cri.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_CALL_SECONDS)
                 async with asyncio.TaskGroup() as group:
                     for sandbox in listed.items:
-                        if wanted(sandbox.metadata.uid):
-                            group.create_task(_remove_pod(cri, sandbox.id), name=f"remove-{sandbox.id}")
+                        group.create_task(_remove_pod(cri, sandbox.id), name=f"remove-{sandbox.id}")
             except* grpc.aio.AioRpcError as errors:
                 log.warning("devnode.pods_not_removed", node=self.node.name, errors=[str(e) for e in errors.exceptions])
 

@@ -1,7 +1,8 @@
 """Run the controller's replicas as processes, with all that agents need to find and trust its hub.
 
-The agents' tokens are those that a cluster would project into their pods: of the agent's service account, for the hub's
-audience, and bound to a pod on the agent's node. Those pods exist, but the agents run outside of them.
+The published manifests are in force: agents and controller have their own service accounts, with those rights and under
+those admission policies. The agents' tokens are those that a cluster would project into their pods, for the API and for
+the hub, and bound to a pod on the agent's node. Those pods exist, but the agents run outside of them.
 """
 
 import asyncio
@@ -15,20 +16,20 @@ from typing import Any
 
 import yaml
 
-from hack.devnode import images, loopback, processes
+from hack.devnode import images, loopback, manifests, processes
+from hack.devnode import kubeconfig as kubeconfigs
 from hack.devnode.node import Agent, DevNode
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
 
 NAMESPACE = "kubemend"
-ACCOUNT = "kubemend-agent"
+AGENT, CONTROLLER = "kubemend-agent", "kubemend-controller"
 AUDIENCE = "kubemend-hub"
 HUB_NAME = "kubemend-hub.kubemend.svc"
 LEASE = "kubemend-controller"
 _LEASE_PATH = f"{paths.collection('leases', namespace=NAMESPACE, group='coordination.k8s.io')}/{LEASE}"
 _CA_CONFIG_MAP, _CA_KEY = "kubemend-hub-ca", "ca.crt"
-_MANIFESTS = Path(__file__).resolve().parents[2] / "daemonset"
-_CRDS = paths.collection("customresourcedefinitions", group="apiextensions.k8s.io")
+_ACCOUNTS = paths.collection("serviceaccounts", namespace=NAMESPACE)
 _HOST = "127.0.0.1"
 _STOP_SECONDS = 30.0
 _START_SECONDS = 60.0
@@ -65,8 +66,7 @@ class Controllers:
     @classmethod
     @contextlib.asynccontextmanager
     async def on(cls, nodes: Sequence[DevNode], *, replicas: int = 2) -> "AsyncIterator[Controllers]":
-        """Create everything that the controller finds in a cluster: CRDs, its namespace, the agents' account and
-        tokens.
+        """Create everything that the controller finds in a cluster: the manifests' objects, and all accounts' tokens.
 
         The Lease of a killed controller is deleted: the next one would wait until it expires.
         """
@@ -75,13 +75,17 @@ class Controllers:
             await made._prepare()
             yield made
 
+    def kubeconfig(self, name: str) -> Path:
+        """Return the kubeconfig of a node's agent, by the node's name, or of the ``CONTROLLER``."""
+        return self._directory / f"{name}.kubeconfig"
+
     @contextlib.asynccontextmanager
     async def run(self, *extra: str, number: int = 1) -> AsyncIterator[Controller]:
         """Run ``kubemend controller`` as a process of its own; ``extra`` are further arguments. SIGTERM ends it."""
         name, where = f"controller-{number}", self._nodes[0].layout
         metrics_address = f"{_HOST}:{loopback.free_port()}"
         flags = {
-            "kubeconfig": str(where.kubeconfig),
+            "kubeconfig": str(self.kubeconfig(CONTROLLER)),
             "pod-name": name,
             "lease-name": LEASE,
             "hub-address": self.hub_addresses[number - 1],
@@ -122,14 +126,15 @@ class Controllers:
             yield agent
 
     async def agent_flags(self, node: DevNode) -> list[str]:
-        """Return the flags by which an agent finds and trusts the hub. Waits for the controller's certificate
-        authority.
+        """Return the flags by which an agent is its own account, and finds and trusts the hub.
 
-        Raises processes.ProcessError when no controller runs that would create one.
+        Waits for the controller's certificate authority. Raises processes.ProcessError when no controller runs that
+        would create one.
         """
         authority = self._directory / "ca.crt"
         authority.write_text(await self._authority())
         return [
+            f"--kubeconfig={self.kubeconfig(node.name)}",
             *(f"--hub={address}" for address in self.hub_addresses),
             f"--hub-ca={authority}",
             f"--hub-token={self._token_file(node)}",
@@ -156,66 +161,61 @@ class Controllers:
 
     async def _prepare(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        await self._create(paths.collection("namespaces"), _object("Namespace", NAMESPACE))
-        for path in sorted((_MANIFESTS / "crds").glob("*.yaml")):
-            for document in yaml.safe_load_all(path.read_text()):
-                if document and document["kind"] == "CustomResourceDefinition":
-                    await self._create(_CRDS, document)
-        await self._create(
-            paths.collection("serviceaccounts", namespace=NAMESPACE),
-            _object("ServiceAccount", ACCOUNT, namespace=NAMESPACE),
-        )
+        await manifests.apply(self._api)
         with contextlib.suppress(errors.NotFoundError):
             await self._api.delete(_LEASE_PATH)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._write_kubeconfig(CONTROLLER, account=CONTROLLER), name="token-controller")
             for node in self._nodes:
-                tasks.create_task(self._write_token(node), name=f"token-{node.name}")
+                tasks.create_task(self._write_tokens(node), name=f"tokens-{node.name}")
 
-    async def _write_token(self, node: DevNode) -> None:
-        pods = paths.collection("pods", namespace=NAMESPACE)
-        pod = await self._create(pods, _agent_pod(node.name))
+    async def _write_tokens(self, node: DevNode) -> None:
+        pod = await self._agent_pod(node.name)
         file = self._token_file(node)
         file.touch(mode=0o600)
-        file.write_text(await self._token(pod))
+        file.write_text(await self._token(AGENT, pod=pod, audiences=[AUDIENCE]))
+        await self._write_kubeconfig(node.name, account=AGENT, pod=pod)
 
-    async def _token(self, pod: Json) -> str:
-        """Request a token as kubelet does for a projected volume (TokenRequest; KEP-4193: it names the pod's node)."""
-        accounts = paths.collection("serviceaccounts", namespace=NAMESPACE)
-        metadata = pod["metadata"]
-        bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"audiences": [AUDIENCE], "expirationSeconds": _TOKEN_SECONDS, "boundObjectRef": bound},
-        }
-        return str((await self._api.create(f"{accounts}/{ACCOUNT}/token", body))["status"]["token"])
+    async def _write_kubeconfig(self, name: str, *, account: str, pod: Json | None = None) -> None:
+        (cluster,) = yaml.safe_load(self._nodes[0].layout.kubeconfig.read_text())["clusters"]
+        kubeconfigs.write(
+            self.kubeconfig(name),
+            server=cluster["cluster"]["server"],
+            token=await self._token(account, pod=pod),
+            certificate_authority=Path(cluster["cluster"]["certificate-authority"]),
+        )
+
+    async def _token(self, account: str, *, pod: Json | None, audiences: Sequence[str] = ()) -> str:
+        """Request a token as kubelet does for a projected volume (TokenRequest; KEP-4193: it names the pod's node).
+
+        Without audiences it is for the API server.
+        """
+        spec: Json = {"audiences": list(audiences), "expirationSeconds": _TOKEN_SECONDS}
+        if pod is not None:
+            metadata = pod["metadata"]
+            spec["boundObjectRef"] = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            }
+        return str((await self._api.create(f"{_ACCOUNTS}/{account}/token", {"spec": spec}))["status"]["token"])
 
     def _token_file(self, node: DevNode) -> Path:
         return self._directory / f"{node.name}.token"
 
-    async def _create(self, path: str, body: Json) -> Json:
-        """Create an object, or return the existing one: the same cluster may be set up twice."""
+    async def _agent_pod(self, node: str) -> Json:
+        """Create the pod that an agent would be in, or return the existing one: a cluster may be set up twice."""
+        pods, name = paths.collection("pods", namespace=NAMESPACE), f"{AGENT}-{node}"
+        spec = {
+            "nodeName": node,
+            "serviceAccountName": AGENT,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "agent", "image": images.PAUSE, "imagePullPolicy": "Never"}],
+        }
         try:
-            return await self._api.create(path, body)
+            return await self._api.create(pods, {"metadata": {"name": name}, "spec": spec})
         except errors.ConflictError:
-            return await self._api.get(f"{path}/{body['metadata']['name']}")
-
-
-def _object(kind: str, name: str, *, namespace: str = "") -> Json:
-    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-    return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
-
-
-def _agent_pod(node: str) -> Json:
-    """Return the pod that an agent would be in."""
-    container = {"name": "agent", "image": images.PAUSE, "imagePullPolicy": "Never"}
-    pod = _object("Pod", f"{ACCOUNT}-{node}", namespace=NAMESPACE)
-    pod["spec"] = {
-        "nodeName": node,
-        "serviceAccountName": ACCOUNT,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 1,
-        "containers": [container],
-    }
-    return pod
+            return await self._api.get(f"{pods}/{name}")

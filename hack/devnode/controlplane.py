@@ -1,8 +1,8 @@
 """Run Kubernetes' own controllers and scheduler as processes.
 
-The API server of a dev cluster (``realkube``) stores objects and does nothing with them. Where a test or the demo needs
-Jobs that get pods, owners whose dependents are deleted, namespaces that can be deleted, or pods that are placed, ``on``
-also runs kube-controller-manager and kube-scheduler.
+The API server of a dev cluster (``apiserver``) stores objects and does nothing with them. Where a test or the demo
+needs Jobs that get pods, owners whose dependents are deleted, namespaces that can be deleted, or pods that are placed,
+``on`` also runs kube-controller-manager and kube-scheduler.
 """
 
 import contextlib

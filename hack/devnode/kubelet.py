@@ -50,11 +50,9 @@ class Kubelet(Part):
         config: Mapping[str, Any] | None = None,
         flags: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
-        dies_with_us: bool = True,
     ) -> None:
         """``real_gpus``: the devices are this machine's. ``environment`` is added to this program's."""
         self.node_name = node_name
-        self._dies_with_us = dies_with_us
         self._where = where
         self._kubeconfig = kubeconfig
         self._devices = tuple(devices)
@@ -85,7 +83,6 @@ class Kubelet(Part):
             log=log,
             pid_file=self._where.pid_file("kubelet"),
             environment=self._environment,
-            dies_with_us=self._dies_with_us,
         )
         try:
             await self._wait_until_ready(self._child, devices=0)
@@ -130,7 +127,6 @@ class Kubelet(Part):
             log=self._where.log_file("deviceplugin"),
             pid_file=self._where.pid_file("deviceplugin"),
             environment=processes.source_environment(),
-            dies_with_us=self._dies_with_us,
         )
 
     def configuration(self) -> dict[str, Any]:

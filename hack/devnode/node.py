@@ -176,9 +176,9 @@ class DevNode(Part):
         return {**os.environ, **({} if self.has_real_gpus else self.nvml.env())}
 
     @contextlib.asynccontextmanager
-    async def agent(self, *extra: str, metrics_address: str | None = None) -> AsyncIterator["Agent"]:
+    async def agent(self, *extra: str) -> AsyncIterator["Agent"]:
         """Run ``kubemend agent`` as a process of its own; ``extra`` are further arguments. SIGTERM ends it."""
-        address = metrics_address or f"127.0.0.1:{loopback.free_port()}"
+        address = f"127.0.0.1:{loopback.free_port()}"
         flags = self.agent_flags(metrics_address=address)
         log = self.layout.log_file("agent")
         child = processes.Child.start(

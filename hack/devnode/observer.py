@@ -46,18 +46,17 @@ class Seen:
 class Observer:
     """Observe pods of one dev node. ``async with Observer.of(node)``."""
 
-    def __init__(self, where: layout.NodeLayout, *, api: kube.KubeClient, cri: CriClient, kubelet_root: Path) -> None:
+    def __init__(self, where: layout.NodeLayout, *, api: kube.KubeClient, cri: CriClient) -> None:
         self._where = where
         self.api = api
         self._cri = cri
-        self._kubelet_root = kubelet_root
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def of(cls, where: layout.NodeLayout, *, kubelet_root: Path | None = None) -> AsyncIterator[Self]:
+    async def of(cls, where: layout.NodeLayout) -> AsyncIterator[Self]:
         """Connect to the node's API and runtime."""
         async with kube.connect(kubeconfig=where.kubeconfig) as api, CriClient(str(where.containerd_socket)) as cri:
-            yield cls(where, api=api, cri=cri, kubelet_root=kubelet_root or where.kubelet_root)
+            yield cls(where, api=api, cri=cri)
 
     async def create(self, manifest: Mapping[str, Any]) -> None:
         """Create a pod."""
@@ -127,7 +126,7 @@ class Observer:
 
     def volume(self, uid: str) -> Path:
         """Return the trainer's checkpoint volume on the host."""
-        return self._kubelet_root / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / "checkpoints"
+        return self._where.pod_dir(uid) / "volumes" / "kubernetes.io~empty-dir" / "checkpoints"
 
     def log(self, name: str, uid: str, *, container: str, restart: int) -> str:
         """Return the log of one run of a container, as kubectl would show it with the runtime's stamps."""

@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 DEFAULT_CACHE = CHECKOUT / ".dev" / "packages"
 
+_CONTAINERD = "usr/bin/containerd"
 _TOOLS = ("runc", "containernetworking-plugins", "busybox-static")
 _DBUS = ("dbus-daemon", "libdbus-1-3", "libapparmor1", "libexpat1")  # its other libraries are in every Debian
 _NEWEST_SUITES = ("unstable", "testing", "stable")
@@ -59,7 +60,7 @@ class Binaries:
     @property
     def containerd(self) -> pathlib.Path:
         """The daemon."""
-        return self.containerd_dir / "usr/bin/containerd"
+        return self.containerd_dir / _CONTAINERD
 
     @property
     def ctr(self) -> pathlib.Path:
@@ -81,6 +82,14 @@ class Binaries:
         """A static busybox, for images."""
         return self.tools_dir / "bin/busybox"
 
+    def reported(self) -> dict[str, str]:
+        """Return the versions that containerd and runc report. Raises PackagesError."""
+        numbers = _version(self.runc)
+        if numbers is None:
+            raise PackagesError(f"{self.runc} does not run here; delete {self.tools_dir} and try again")
+        versions = {"containerd": self.version, "runc": numbers}
+        return {name: f"v{'.'.join(map(str, each))}" for name, each in versions.items()}
+
     @property
     def search_path(self) -> str:
         """``PATH`` for containerd: it finds its shim there, and the shim runc."""
@@ -88,19 +97,19 @@ class Binaries:
         return ":".join((*(str(path) for path in own), "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 
 
-def ensure_packages(cache: pathlib.Path = DEFAULT_CACHE, *, legacy: bool = False) -> Binaries:
+def ensure_packages(*, legacy: bool = False) -> Binaries:
     """Return the programs, fetching those that are not unpacked yet; concurrent callers are allowed.
 
     ``legacy`` asks for containerd 1.6 instead of the newest. Raises PackagesError.
     """
-    home = cache / platform.machine()
+    home = DEFAULT_CACHE / platform.machine()
     containerd, tools = home / ("containerd-1.6" if legacy else "containerd"), home / "tools"
     if not (containerd.is_dir() and tools.is_dir()):
         with lock(home):
             _fetch_missing(containerd=containerd, tools=tools, legacy=legacy)
-    version = _containerd_version(containerd)
+    version = _version(containerd / _CONTAINERD)
     if version is None:
-        raise PackagesError(f"{containerd}/usr/bin/containerd does not run here; delete {containerd} and try again")
+        raise PackagesError(f"{containerd / _CONTAINERD} does not run here; delete {containerd} and try again")
     return Binaries(containerd_dir=containerd, tools_dir=tools, version=version)
 
 
@@ -121,12 +130,12 @@ def ensure_host_packages(names: Sequence[str]) -> None:
         raise PackagesError(str(error)) from error
 
 
-def ensure_promtool(cache: pathlib.Path = DEFAULT_CACHE) -> pathlib.Path:
+def ensure_promtool() -> pathlib.Path:
     """Return Prometheus' ``promtool``, with which tests check the alerts, fetching it if it is not unpacked yet.
 
     Raises PackagesError.
     """
-    return _ensure_unpacked("prometheus", packages=("prometheus",), cache=cache) / "usr/bin/promtool"
+    return _ensure_unpacked("prometheus", packages=("prometheus",)) / "usr/bin/promtool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +158,14 @@ class Crun:
         return self.directory / "lenient/crun-on-any-cgroups"
 
 
-def ensure_crun(cache: pathlib.Path = DEFAULT_CACHE) -> Crun:
+def ensure_crun() -> Crun:
     """Return crun, fetching it if it is not unpacked yet. Raises PackagesError.
 
     Debian 12's crun (1.8) refuses the OCI configurations of containerd 2 and CRI-O 1.34 ("unknown version specified"),
     which needs 1.14.3. So this is the newest release's, with the libraries of that release: it is linked against
     them by patchelf, because a wrapper would change the name of the process.
     """
-    return Crun(_ensure("crun", _fetch_crun, cache=cache))
+    return Crun(_ensure("crun", _fetch_crun))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +185,15 @@ class DbusDaemon:
         return ":".join(sorted({str(path.parent) for path in self.directory.glob("**/lib*.so.*")}))
 
 
-def ensure_dbus_daemon(cache: pathlib.Path = DEFAULT_CACHE) -> DbusDaemon:
+def ensure_dbus_daemon() -> DbusDaemon:
     """Return the message bus of nodes whose kubelet follows the machine's shutdown, fetching it if it is not unpacked.
 
     Raises PackagesError.
     """
-    return DbusDaemon(_ensure_unpacked("dbus", packages=_DBUS, cache=cache))
+    return DbusDaemon(_ensure_unpacked("dbus", packages=_DBUS))
 
 
-def _ensure_unpacked(name: str, *, packages: Sequence[str], cache: pathlib.Path) -> pathlib.Path:
+def _ensure_unpacked(name: str, *, packages: Sequence[str]) -> pathlib.Path:
     """Return the folder of packages of this machine's suite, fetching them if they are not unpacked yet."""
 
     def fetch(target: pathlib.Path) -> None:
@@ -192,12 +201,12 @@ def _ensure_unpacked(name: str, *, packages: Sequence[str], cache: pathlib.Path)
         with staging(target) as folder:
             apt.unpack(machine, suite=machine.codename, packages=packages, into=folder)
 
-    return _ensure(name, fetch, cache=cache)
+    return _ensure(name, fetch)
 
 
-def _ensure(name: str, fetch: Callable[[pathlib.Path], None], *, cache: pathlib.Path) -> pathlib.Path:
+def _ensure(name: str, fetch: Callable[[pathlib.Path], None]) -> pathlib.Path:
     """Return the folder of that name, which ``fetch`` creates if it is missing. Raises PackagesError."""
-    home = cache / platform.machine()
+    home = DEFAULT_CACHE / platform.machine()
     target = home / name
     if not target.is_dir():
         with lock(home):
@@ -229,7 +238,7 @@ def _fetch_containerd(machine: apt.Machine, *, suites: Sequence[str], target: pa
         try:
             with staging(target) as folder:
                 apt.unpack(machine, suite=suite, packages=("containerd",), into=folder)
-                _check_runs(folder, what=f"containerd of {suite}")
+                _check_runs(folder / _CONTAINERD, what=f"containerd of {suite}")
         except apt.AptError as error:
             reasons.append(str(error))
             continue
@@ -255,15 +264,15 @@ def _fetch_crun(target: pathlib.Path) -> None:
         script.chmod(0o755)
 
 
-def _check_runs(folder: pathlib.Path, *, what: str) -> None:
-    if _containerd_version(folder) is None:
+def _check_runs(program: pathlib.Path, *, what: str) -> None:
+    if _version(program) is None:
         raise apt.AptError(f"{what} does not run on this machine")
 
 
-def _containerd_version(folder: pathlib.Path) -> tuple[int, ...] | None:
-    """Return the version of an unpacked containerd, or None when it does not run (it needs a newer libc)."""
+def _version(program: pathlib.Path) -> tuple[int, ...] | None:
+    """Return the version of an unpacked program, or None when it does not run (it may need a newer libc)."""
     try:
-        command = (str(folder / "usr/bin/containerd"), "--version")
+        command = (str(program), "--version")
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None

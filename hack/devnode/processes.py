@@ -198,13 +198,10 @@ def children() -> Iterator[ProcessId]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return
-    me = str(os.getpid())
-    with os.scandir(_PROC) as entries:
-        pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
-    for pid in pids:
-        fields = _stat_fields(pid)
-        if fields is not None and fields[1] == me and fields[0] not in _ENDED:
-            yield ProcessId(pid=pid, start_ticks=int(fields[19]))
+    for thread in (_PROC / "self" / "task").iterdir():
+        for pid in _read(os.getpid(), f"task/{thread.name}/children").split():
+            if (identity := ProcessId.of(int(pid))) is not None:
+                yield identity
 
 
 def command_line(pid: int) -> tuple[str, ...]:

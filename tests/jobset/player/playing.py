@@ -48,7 +48,7 @@ async def play_all(scenarios: Sequence[Scenario]) -> list[Outcome]:
     """Play them concurrently on a real API server of their own, with the real Job controller and garbage collector.
 
     Those that replace our controller play last, one after another: its pending Events are lost with it. Raises the
-    errors of ``realkube`` and ``controlplane`` when the real parts are missing.
+    errors of ``apiserver`` and ``controlplane`` when the real parts are missing.
     """
     with tempfile.TemporaryDirectory(prefix="jobset-scenarios-") as name:
         directory = Path(name)

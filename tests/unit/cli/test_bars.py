@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubemend.cli import bars, bars_svg, bars_text
+from kubemend.cli import bars, bars_text
 from kubemend.cli.bars import Bar, Chart
 from kubemend.controller.restarts import objects
 from kubemend.controller.rounds import timeline
@@ -228,6 +228,8 @@ def test_untrusted_texts_do_not_move_the_cursor() -> None:
     drawn = bars_text.draw(found, width=80, colour=False)
     assert all(line.isprintable() for line in drawn.splitlines())
     assert "[2J" in drawn
+    from kubemend.cli import bars_svg  # matplotlib takes a second
+
     ET.fromstring(bars_svg.draw(found))
 
 

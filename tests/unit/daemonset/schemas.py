@@ -3,26 +3,33 @@
 A real API server checks more (``tests/contract/api``); this needs none.
 """
 
+import functools
 from typing import Any
-
-from kubernetes.aio.client import models
 
 from tests.unit.daemonset.manifests import Json
 
 
 def is_known(obj: Json) -> bool:
     """Return whether there is a schema for the object's kind; custom resources have none."""
-    return hasattr(models, _model(obj))
+    return hasattr(_models(), _model(obj))
 
 
 def problems(obj: Json) -> str:
     """Return an object's errors, each with its place; empty when it is valid."""
-    model: Any = getattr(models, _model(obj))
+    model: Any = getattr(_models(), _model(obj))
     try:
         model.model_validate(obj)
     except ValueError as error:
         return str(error)
     return ""
+
+
+@functools.cache
+def _models() -> Any:
+    """Return all models: they take a second, so not every worker process loads them."""
+    from kubernetes.aio.client import models
+
+    return models
 
 
 def _model(obj: Json) -> str:

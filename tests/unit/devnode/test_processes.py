@@ -75,6 +75,18 @@ async def test_a_later_process_with_the_same_pid_is_not_the_same(start: Start, t
     assert processes.read_pid_file(tmp_path / "stale") is None
 
 
+async def test_children_are_those_that_run(start: Start) -> None:
+    runs, ended = start("sleep", "1000"), start("true")
+    await ended.wait(timeout=SECONDS)
+    assert {runs.pid} <= {each.pid for each in processes.children()}
+    assert ended.pid not in {each.pid for each in processes.children()}
+
+
+async def test_children_of_other_threads_are_listed(start: Start) -> None:
+    child = await asyncio.to_thread(start, "sleep", "1000")
+    assert processes.ProcessId.of(child.pid) in set(processes.children())
+
+
 @pytest.mark.parametrize("text", ["", "12"])
 def test_truncated_pid_file_names_no_process(tmp_path: pathlib.Path, text: str) -> None:
     (tmp_path / "cut").write_text(text)

@@ -60,14 +60,6 @@ def test_page_without_peers_shows_no_figure_of_others(alone: Json) -> None:
     assert performance_doc.files(alone)[performance_doc.PICTURE] is None
 
 
-def test_page_names_stand_ins_only_if_used(alone: Json) -> None:
-    for told in alone["programs"].values():
-        told.pop("node", None)
-    real, stand_in = {"kubelet": "real"}, {"kubelet": "stand-in"}
-    assert "stand-ins" not in performance_doc.render({**alone, "programs": {"gang": {"node": real}}})
-    assert "stand-ins" in performance_doc.render({**alone, "programs": {"gang": {"node": stand_in}}})
-
-
 def test_readme_block_takes_the_place_of_the_one_before(beside: Json) -> None:
     old = f"# Title\n{performance_doc.BEGIN}\nold figures\n{performance_doc.END}\nrest\n"
     new = generated.with_block(old, performance_doc.block(beside))

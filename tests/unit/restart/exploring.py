@@ -45,12 +45,18 @@ def _remembered(rule: Rule) -> Rule:
     def remembering(
         intent: intents.PodIntent, seen: Sequence[ContainerSummary], known: reset.Known
     ) -> Sequence[steps.Step]:
-        facts = (tuple(seen), tuple(known.exits.items()), *(getattr(known, name) for name in _FACTS))
+        ends = tuple([(container, end.code, end.at) for container, end in known.exits.items()])
+        facts = (tuple(map(_identity, seen)), ends, *(getattr(known, name) for name in _FACTS))
         if facts not in decided:
             decided[facts] = rule(intent, seen, known)
         return decided[facts]
 
     return remembering
+
+
+def _identity(view: ContainerSummary) -> Hashable:
+    """Return what tells a world's views apart: an id has its container's name and time. It hashes fast."""
+    return view.id, view.attempt, view.state._value_
 
 
 def key(world: World) -> Hashable:
@@ -63,7 +69,9 @@ def key(world: World) -> Hashable:
     name = {each: (view.ref.name, view.restart_id, rank[view.created_at]) for each, view in views.items()}
 
     def shown(found: Iterable[ContainerSummary] | None) -> Hashable:
-        return tuple([(name[view.id], view.attempt, view.state) for view in found]) if found is not None else None
+        return (
+            tuple([(name[view.id], view.attempt, view.state._value_) for view in found]) if found is not None else None
+        )
 
     def named(container: str | None) -> Hashable:
         return name.get(ContainerId(container), container) if container is not None else None
@@ -72,7 +80,7 @@ def key(world: World) -> Hashable:
         shown(world.containers),
         frozenset((named(container), rank[end.at]) for container, end in world.exits.items()),
         frozenset(world.started.items()),
-        frozenset((named(container), state) for container, state in kubelet.recorded.items()),
+        frozenset([(named(container), state._value_) for container, state in kubelet.recorded.items()]),
         (kubelet.found_news, kubelet.woken),
         tuple(map(named, kubelet.listed)),
         shown(kubelet.asked),
@@ -82,7 +90,7 @@ def key(world: World) -> Hashable:
         named(kubelet.created),
         frozenset(world.taken),
         shown(world.sees),
-        tuple((step.kind, step.why, named(step.container), step.name, step.attempt) for step in world.todo),
+        tuple([(step.kind._value_, step.why, named(step.container), step.name, step.attempt) for step in world.todo]),
         tuple(world.starts),
         world.done,
     )

@@ -1,0 +1,48 @@
+"""Agents and controllers of a dev cluster have their own accounts there, with the rights of the manifests."""
+
+import pytest
+
+from hack.devnode import controllers as dev_controllers
+from hack.devnode.controllers import Controllers
+from kubemend.common.kube import client, errors, paths
+from tests import eventually
+from tests.contract.api import objects
+from tests.contract.api.test_jobset_controller import controllers
+
+__all__ = ["controllers"]
+
+_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_PLACE = "place"  # the name of the node
+_NODE_NAME = "authentication.kubernetes.io/node-name"
+
+
+@pytest.mark.parametrize(
+    ("name", "account", "nodes"),
+    [(_PLACE, dev_controllers.AGENT, [_PLACE]), (dev_controllers.CONTROLLER, dev_controllers.CONTROLLER, None)],
+)
+async def test_account_is_the_manifests_and_not_the_administrator(
+    controllers: Controllers, name: str, account: str, nodes: list[str] | None
+) -> None:
+    async with client.connect(kubeconfig=controllers.kubeconfig(name)) as api:
+        me = (await api.create(_REVIEWS, {}))["status"]["userInfo"]
+        assert me["username"] == f"system:serviceaccount:{dev_controllers.NAMESPACE}:{account}"
+        assert me["extra"].get(_NODE_NAME) == nodes
+        await api.list(paths.PODS)
+        with pytest.raises(errors.ForbiddenError):
+            await api.create(objects.pods("default"), objects.pod("x"))
+
+
+async def test_policies_limit_an_agent_to_its_node(controllers: Controllers, api: client.KubeClient, node: str) -> None:
+    """The API server needs a moment to notice a policy: until then RBAC alone allows the write."""
+    await api.create(paths.NODES, {"metadata": {"name": node}})
+    patch = {"status": {"conditions": [{"type": "kubemend.io/DevicesHealthy", "status": "True"}]}}
+
+    async def is_refused() -> bool:
+        try:
+            await agent.patch_status(f"{paths.NODES}/{node}", patch)
+        except errors.ForbiddenError as error:
+            return "may write only about that node" in str(error)
+        return False
+
+    async with client.connect(kubeconfig=controllers.kubeconfig(_PLACE)) as agent:
+        await eventually.true(is_refused)
