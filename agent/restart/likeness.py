@@ -178,16 +178,25 @@ def _differences_of_lists(
     where = ".".join(at)
     if where in _SETS:
         old, new = sorted(set(old)), sorted(set(new))
-    elif where == _DEVICE_RULES:  # a rule that is repeated changes nothing
-        old, new = _once(old), _once(new)
+    elif where == _DEVICE_RULES:
+        old, new = _without_repetitions(old), _without_repetitions(new)
     for number, (before, after) in enumerate(zip(old, new, strict=False)):
         yield from _differences(before, after, resources=resources, at=(*at, str(number)))
     if len(old) != len(new):
         yield _told(where, old, new, how=f"has {len(new)} items instead of {len(old)}")
 
 
-def _once(rules: list[Any]) -> list[Any]:
-    return list({repr(sorted(rule.items())): rule for rule in rules}.values())
+def _without_repetitions(rules: list[Any]) -> list[Any]:
+    """Return the rules without those that repeat one since which none of the other kind (allow, deny) came."""
+    made: list[Any] = []
+    since: set[str] = set()
+    for rule in rules:
+        if made and made[-1].get("allow") != rule.get("allow"):
+            since.clear()
+        if (told := repr(sorted(rule.items()))) not in since:
+            since.add(told)
+            made.append(rule)
+    return made
 
 
 def _huge_pages(limits: list[Any]) -> dict[str, int]:

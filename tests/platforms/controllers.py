@@ -9,12 +9,15 @@ import contextlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
 
+from bench.peers import modules
 from hack.devnode import images, loopback, operators, processes
 from hack.devnode.gang_objects import NAMESPACE
 from hack.devnode.gobuild import GoModule
@@ -157,6 +160,20 @@ def _trainer_flags(place: Place) -> list[str]:
     return [f"--config={place.write('config.yaml', config)}"]
 
 
+def _jobset_flags(place: Place, *, gates: Mapping[str, bool] = MappingProxyType({})) -> list[str]:
+    config = {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "featureGates": dict(gates),
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+        "webhook": {"host": operators.HOST, "port": place.webhook_port, "certDir": str(place.directory)},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": place.health_address},
+    }
+    return [f"--config={place.write('config.yaml', config)}"]
+
+
 def _module(name: str, *, root: str, requires: str, package: str) -> GoModule:
     return GoModule(
         name=name, root=_ROOT / root, requires=requires, packages=(package,), hint=_HINT, duration=_DURATION
@@ -235,7 +252,17 @@ TRAINER: Final = Platform(
     webhooks="manifests/base/webhook/manifests.yaml",
     certificates="/tmp/k8s-webhook-server/serving-certs",
 )
-ALL: Final = (LEADER_WORKER_SET, KUBERAY, TRAINING_OPERATOR, KUEUE, MPI_OPERATOR, TRAINER)
+JOBSET: Final = Platform(
+    module=modules.JOBSET,
+    program="jobset",
+    definitions="config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
+    flags=_jobset_flags,
+    webhooks="config/components/webhook/manifests.yaml",
+    groups=frozenset({"jobset.x-k8s.io"}),
+)
+JOBSET_WITH_RESTARTS: Final = replace(JOBSET, flags=partial(_jobset_flags, gates={"InPlaceRestart": True}))
+"""With the feature gate that is off in its releases."""
+ALL: Final = (LEADER_WORKER_SET, KUBERAY, TRAINING_OPERATOR, KUEUE, MPI_OPERATOR, TRAINER, JOBSET)
 
 
 @contextlib.asynccontextmanager

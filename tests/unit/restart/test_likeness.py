@@ -152,10 +152,19 @@ def test_resources_that_were_resized_are_expected_and_none_is_lost() -> None:
 def test_a_rule_for_devices_that_is_repeated_changes_nothing() -> None:
     new = successor_spec()
     rules = new["linux"]["resources"]["devices"]
-    rules.append(dict(rules[0]))
+    rules.append(dict(rules[-1]))
     assert difference(new) is None
     rules.append({"allow": True, "access": "rwm"})
     assert difference(new) is not None
+
+
+def test_a_rule_that_denies_again_what_was_allowed_since_is_named() -> None:
+    old, new = crio.spec(), successor_spec()
+    for spec in (old, new):
+        spec["linux"]["resources"]["devices"].append({"allow": True, "access": "rwm"})
+    assert difference(new, old=old) is None
+    new["linux"]["resources"]["devices"].append({"allow": False, "access": "rwm"})
+    assert difference(new, old=old) == "linux.resources.devices has 3 items instead of 2"
 
 
 def test_an_answer_without_a_spec_or_with_one_too_deep_is_told() -> None:
