@@ -64,7 +64,7 @@ class SandboxEnds(Sandboxes, RequestedEnds, Protocol):
 class CachedStatuses(Protocol):
     """Read what does not change while a container runs: the answers are cached. Every call raises CriError."""
 
-    async def info_of(self, view: ContainerSummary, *, admit: Admit = admit_all) -> ContainerStatus:
+    async def cached_status(self, view: ContainerSummary, *, admit: Admit = admit_all) -> ContainerStatus:
         """Return the full status of a container that has just been listed. Raises also what ``admit`` raises."""
 
     async def sandbox_config(self, sandbox_id: SandboxId) -> api_pb2.PodSandboxConfig: ...
@@ -183,7 +183,7 @@ class ProcessThreads(Protocol):
 class ContainerProcesses(ProcessThreads, Protocol):
     """Read the processes of containers (``agent.sources.processes.ProcFs``)."""
 
-    def beside(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int) -> frozenset[int]:
         """Return the processes of the container that a process belongs to. Raises OSError."""
 
 

@@ -91,7 +91,7 @@ async def find(
     newest = max(siblings, key=_age)
     mine = next((sandbox for sandbox in sandboxes if sandbox.id == newest.sandbox_id), None)
     is_current = early is not None and (early.id, early.state) == (newest.id, newest.state)
-    info = early if early is not None and is_current else await runtime.info_of(newest, admit=admit)
+    info = early if early is not None and is_current else await runtime.cached_status(newest, admit=admit)
     return RuntimeState(
         info=info,
         siblings=siblings,
@@ -136,7 +136,7 @@ async def _query_early(
         return None
     try:
         info: ContainerStatus
-        info, _ = await asyncio.gather(runtime.info_of(view, admit=admit), _cached(runtime, view.sandbox_id))
+        info, _ = await asyncio.gather(runtime.cached_status(view, admit=admit), _cached(runtime, view.sandbox_id))
     except CriError:
         return None
     return info

@@ -28,7 +28,7 @@ class Processes(Protocol):
 
     @property
     def root(self) -> Path: ...
-    def beside(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int) -> frozenset[int]:
         """Return the processes of the container that a process belongs to. Raises OSError."""
 
 
@@ -72,8 +72,8 @@ class LauncherClient:
         if (where := self._where(container)) is None:
             return Silent(_NO_PID)
         try:
-            beside = await asyncio.to_thread(self._processes.beside, where.pid)
-            return await asyncio.to_thread(exchange.remains, where, spare=launcher.spare, beside=beside)
+            pids = await asyncio.to_thread(self._processes.container_pids, where.pid)
+            return await asyncio.to_thread(exchange.remains, where, spare=launcher.spare, pids=pids)
         except OSError as error:
             return Silent(f"the container's processes cannot be read: {error}")
 

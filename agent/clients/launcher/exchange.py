@@ -79,15 +79,15 @@ def is_known(known: process.Launcher | None, launcher: process.Launcher) -> bool
     return not process.is_news(launcher, known)
 
 
-def remains(where: Where, *, spare: int, beside: frozenset[int]) -> tuple[int, ...]:
+def remains(where: Where, *, spare: int, pids: frozenset[int]) -> tuple[int, ...]:
     """Return the living processes below the main one, except for the spare and those below it.
 
-    ``spare`` is its start in clock ticks since boot, ``beside`` are the container's processes. What was added to the
+    ``spare`` is its start in clock ticks since boot, ``pids`` are the container's processes. What was added to the
     container (``kubectl exec``) is not below its main process.
     """
     parents: dict[int, int] = {}
     without: set[int] = set()
-    for pid in beside:
+    for pid in pids:
         text = kernel_files.read(where.proc / str(pid) / "stat")
         if text is None:
             continue

@@ -37,7 +37,7 @@ class Processes:
         self._shows = shows
         self._looks = itertools.count()
 
-    def beside(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int) -> frozenset[int]:
         return frozenset({pid, 77})
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:

@@ -86,7 +86,7 @@ async def test_a_restart_kills_the_program_and_holds_the_next_one_until_the_rele
     assert (running.state, running.trainer, running.order, running.restarts) == (State.RUNNING, 1, "", 0)
     held = await agent.stop(intent())
     assert (held.state, held.trainer, held.order) == (State.HELD, 1, "order-1")
-    assert exchange.remains(await agent.where(), spare=held.spare, beside=beneath(agent.main)) == ()
+    assert exchange.remains(await agent.where(), spare=held.spare, pids=beneath(agent.main)) == ()
     assert len(launcher.events("begin")) == 1
     again = await agent.release(intent())
     assert (again.state, again.trainer, again.order, again.restarts) == (State.RUNNING, 2, "order-1", 1)
@@ -183,10 +183,10 @@ async def test_nothing_that_the_program_has_started_is_left(agent: Agent) -> Non
     await launcher.nth(1, "daemon")
     await launcher.spare()
     before = beneath(agent.main)
-    assert len(exchange.remains(await agent.where(), spare=(await agent.ask()).spare, beside=before)) == 2
+    assert len(exchange.remains(await agent.where(), spare=(await agent.ask()).spare, pids=before)) == 2
     held = await agent.stop(intent())
-    assert exchange.remains(await agent.where(), spare=held.spare, beside=before | beneath(agent.main)) == ()
-    assert exchange.remains(await agent.where(), spare=0, beside=beneath(agent.main)) != ()  # the spare
+    assert exchange.remains(await agent.where(), spare=held.spare, pids=before | beneath(agent.main)) == ()
+    assert exchange.remains(await agent.where(), spare=0, pids=beneath(agent.main)) != ()  # the spare
 
 
 async def test_a_program_whose_first_thread_has_ended_is_not_dead(agent: Agent) -> None:
@@ -197,7 +197,7 @@ async def test_a_program_whose_first_thread_has_ended_is_not_dead(agent: Agent) 
     child += "open('on', 'w').close(); ctypes.CDLL(None).syscall(60, 0)"
     launcher.order(f"import subprocess; subprocess.Popen([sys.executable, '-c', {child!r}])")
     await eventually.true(lambda: any(each.state == "S" and is_zombie(each.pid) for each in below(agent)))
-    assert len(exchange.remains(await agent.where(), spare=0, beside=beneath(agent.main))) == 2
+    assert len(exchange.remains(await agent.where(), spare=0, pids=beneath(agent.main))) == 2
     await agent.stop(intent())
     assert not below(agent)
 

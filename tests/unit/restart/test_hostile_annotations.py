@@ -91,7 +91,7 @@ class Runtime:
         ref = TARGET if pod_uid == TARGET.pod.uid else OTHER
         return (SandboxView(id=builders.SANDBOX, pod=ref.pod, ready=True, created_at=1, annotations={}),)
 
-    async def info_of(self, view: Any, **_: Any) -> ContainerStatus:
+    async def cached_status(self, view: Any, **_: Any) -> ContainerStatus:
         return ContainerStatus(
             id=view.id,
             ref=view.ref,

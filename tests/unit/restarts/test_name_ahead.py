@@ -30,7 +30,7 @@ async def exited(env: RestartEnv, *, known: bool = True, **annotations: str) -> 
     await env.pod.pods.put(replace(view, annotations=wishes))
     rig = env.pod.rig
     if known:
-        await rig.cri.info_of((await rig.containers())[-1])
+        await rig.cri.cached_status((await rig.containers())[-1])
         await rig.cri.sandbox_config(rig.sandbox_id)
     rig.cri.stopped(rig.old)
     rig.server.runtime.exit(rig.old, exit_code=3)

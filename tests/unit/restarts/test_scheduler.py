@@ -40,7 +40,7 @@ async def test_swap_keeps_resize_and_image_volume(env: RestartEnv) -> None:
     image = api_pb2.ImageSpec(image="sha256:1")
     mounted = api_pb2.Mount(container_path="/model", host_path="/run/of/the/runtime", readonly=True, image=image)
     old.config.mounts.append(mounted)
-    await env.pod.rig.cri.info_of((await env.pod.rig.containers())[0])  # the remembered info is from before
+    await env.pod.rig.cri.cached_status((await env.pod.rig.containers())[0])  # the remembered info is from before
     old.resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
     condition = await env.ask(strategy="swap")
     assert condition.status is ConditionStatus.TRUE
