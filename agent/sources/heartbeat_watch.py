@@ -18,12 +18,12 @@ from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.health.state import heartbeat
 from kubemend.agent.health.state.heartbeat import Blank, Heart, Mark, Poll, Pulse
-from kubemend.agent.health.state.next_step import Look
+from kubemend.agent.health.state.next_step import FileCheck
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import ContainerSummary
 from kubemend.agent.restart import options
 from kubemend.agent.sources import container_inside, thread_states
-from kubemend.agent.sources.container_inside import CannotInspectError, Where
+from kubemend.agent.sources.container_inside import CannotInspectError, MainProcess
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import contained
 from kubemend.common.side_process import Calls
@@ -51,7 +51,7 @@ class Watch:
         calls: Calls,
         changed: Callable[["Watch"], None],
         on_hang: Callable[[Hang], None],
-        on_poll: Callable[[ContainerSummary, Look], None],
+        on_poll: Callable[[ContainerSummary, FileCheck], None],
     ) -> None:
         self.view = view
         self.config = config
@@ -63,7 +63,7 @@ class Watch:
         self._on_hang = on_hang
         self._on_poll = on_poll
         self._calls = calls
-        self._where: Where | None = None
+        self._main: MainProcess | None = None
         self._started_at: float | None = None
         self._one_poll = asyncio.Lock()
         self._unknown_reason = ""
@@ -89,7 +89,7 @@ class Watch:
             slept = time.clock_gettime(time.CLOCK_BOOTTIME) - began
             sight = await self._sight()
             poll = Poll(began=began, ended=time.monotonic(), slept=slept, sight=sight)
-            self._on_poll(self.view, Look(poll, unix=time.time(), started_at=self._started_at))
+            self._on_poll(self.view, FileCheck(poll, unix=time.time(), started_at=self._started_at))
             heart = heartbeat.after(before, poll, timeout=self.config.timeout)
             if heart.pulse is Pulse.HUNG and self._must_report(began):
                 hang = await self._examine(heart)
@@ -126,16 +126,16 @@ class Watch:
         return Blank.UNKNOWN
 
     async def _read_mark(self) -> Mark | Blank:
-        if self._where is None:
+        if self._main is None:
             info = (await self._runtime.container_status(self.view.id)).without_config()
             if info.pid is None:
                 raise ProcessLookupError("the runtime does not return the container's main process")
             self._started_at = info.started_at / 1e9 if info.started_at > 0 else None
-            self._where = Where(pid=info.pid, container_id=self.view.id, processes=self._processes)
+            self._main = MainProcess(pid=info.pid, container_id=self.view.id, processes=self._processes)
         try:
-            return await self._call(functools.partial(container_inside.heartbeat_mark, self._where, self.config.file))
+            return await self._call(functools.partial(container_inside.heartbeat_mark, self._main, self.config.file))
         except ProcessLookupError:
-            self._where = None  # the runtime may know a newer pid
+            self._main = None  # the runtime may know a newer pid
             raise
 
     async def _call(self, work: Callable[[], T]) -> T:
@@ -143,9 +143,9 @@ class Watch:
 
     async def _examine(self, heart: Heart) -> Hang | None:
         """Collect the details of a hang; None when the container is paused on purpose, or cannot be inspected."""
-        assert self._where is not None
+        assert self._main is not None
         try:
-            threads, most_informative = await self._call(functools.partial(container_inside.examine, self._where))
+            threads, most_informative = await self._call(functools.partial(container_inside.examine, self._main))
         except (OSError, CannotInspectError) as error:
             log.warning("heartbeat.not_examined", container=str(self.view.ref), error=str(error))
             return None

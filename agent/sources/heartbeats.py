@@ -10,7 +10,7 @@ from kubemend.agent import ports
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.health.state import heartbeat
 from kubemend.agent.health.state.heartbeat import Heart, Pulse
-from kubemend.agent.health.state.next_step import Look
+from kubemend.agent.health.state.next_step import FileCheck
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -47,7 +47,7 @@ class Listener(Protocol):
 class Polls(Protocol):
     """Receives every check of a file (``agent.restarts.next_step_timer.NextStepTimer``)."""
 
-    def polled(self, container: ContainerSummary, look: Look) -> None:
+    def polled(self, container: ContainerSummary, check: FileCheck) -> None:
         """A container's file has been checked."""
 
     def unwatched(self, container: ContainerSummary) -> None:
@@ -196,11 +196,11 @@ class HeartbeatSource:
             self._to_save.set()
         self._report_status()
 
-    def _polled(self, container: ContainerSummary, look: Look) -> None:
+    def _polled(self, container: ContainerSummary, check: FileCheck) -> None:
         """Pass a check on. One that ``still_hung`` began may end after the container is no longer watched."""
         if container.id in self._watches:
             with contained.within(contained.Part.HEARTBEAT, container.ref):
-                self._polls.polled(container, look)
+                self._polls.polled(container, check)
 
     async def _save(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.launcher import exchange
-from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
+from kubemend.agent.clients.launcher.exchange import LauncherAddress, NoAnswerError
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, process
 from kubemend.agent.restart.process import FOLLOW_SECONDS, Launcher, Silent, State
@@ -69,11 +69,11 @@ class LauncherClient:
 
     async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | Silent:
         """Return the processes of a program that live although its launcher reports that it is dead."""
-        if (where := self._where(container)) is None:
+        if (address := self._address(container)) is None:
             return Silent(_NO_PID)
         try:
-            pids = await asyncio.to_thread(self._processes.container_pids, where.pid)
-            return await asyncio.to_thread(exchange.remains, where, spare=launcher.spare, pids=pids)
+            pids = await asyncio.to_thread(self._processes.container_pids, address.pid)
+            return await asyncio.to_thread(exchange.remains, address, spare=launcher.spare, pids=pids)
         except OSError as error:
             return Silent(f"the container's processes cannot be read: {error}")
 
@@ -86,12 +86,12 @@ class LauncherClient:
         timeout: float = ANSWER_SECONDS,
         who: str = "",
     ) -> Launcher | Silent:
-        where = self._where(container)
-        if where is None:
+        address = self._address(container)
+        if address is None:
             return Silent(_NO_PID)
         work: Callable[[], Launcher] = functools.partial(
             exchange.exchange,
-            where,
+            address,
             request,
             passing=passing,
             timeout=timeout,
@@ -107,9 +107,9 @@ class LauncherClient:
         except OSError as error:
             return Silent(f"the launcher could not be asked: {error}")
 
-    def _where(self, container: ContainerStatus) -> Where | None:
+    def _address(self, container: ContainerStatus) -> LauncherAddress | None:
         if container.pid is None:
             return None
-        return Where(
+        return LauncherAddress(
             container.pid, ContainerId(container.id), process.folder(container.runtime_env), self._processes.root
         )

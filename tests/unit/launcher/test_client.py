@@ -9,7 +9,7 @@ import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.launcher.client import LauncherClient
-from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
+from kubemend.agent.clients.launcher.exchange import LauncherAddress, NoAnswerError
 from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.agent.restart.process import FOLLOW_SECONDS, Launcher, Silent, State
 from kubemend.common.side_process import ProcessEndedError
@@ -73,7 +73,7 @@ async def test_the_launcher_is_asked_in_another_process_with_a_deadline() -> Non
     launchers, calls = client(HELD)
     assert await launchers.status(CONTAINER) == HELD
     ((work, who, timeout),) = calls.made
-    assert work.args[0] == Where(4242, CONTAINER.id, "/cache", Path("/nowhere"))
+    assert work.args[0] == LauncherAddress(4242, CONTAINER.id, "/cache", Path("/nowhere"))
     assert who == "c1"
     assert timeout > work.keywords["timeout"]
 
