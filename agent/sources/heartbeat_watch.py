@@ -147,7 +147,7 @@ class Watch:
         try:
             threads, most_informative = await self._call(functools.partial(container_inside.examine, self._main))
         except (OSError, CannotInspectError) as error:
-            log.warning("heartbeat.not_examined", container=str(self.view.ref), error=str(error))
+            log.warning("heartbeat.examination_failed", container=str(self.view.ref), error=str(error))
             return None
         if thread_states.are_stopped(threads):
             log.info("heartbeat.container_paused", container=str(self.view.ref))

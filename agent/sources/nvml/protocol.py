@@ -129,7 +129,6 @@ class DeviceAnswer:
     uuid: DeviceId
     condition: Condition
     memory_used: int | None = None
-    memory_total: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
     recovery_action: int | None = None
     error: str = ""
@@ -141,11 +140,6 @@ class DevicesAnswer:
 
     devices: tuple[DeviceAnswer, ...]
     request: int = 0
-
-    @property
-    def all_answer(self) -> bool:
-        """Whether every queried device answers."""
-        return all(device.condition is Condition.ANSWERS for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
