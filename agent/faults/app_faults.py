@@ -159,7 +159,7 @@ class AppFaultHandler:
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
                 request = await self._request(recorded, target, named=found.how is How.PROCESS)
-                await restarts.handle(replace(request, followed=programs))
+                await restarts.submit(replace(request, followed=programs))
         return over
 
     def is_over(self, recorded: RecordedFinding) -> bool:

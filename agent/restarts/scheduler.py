@@ -156,7 +156,7 @@ class RestartScheduler:
         """Is set while no restart is at work (``RestartExecutor``)."""
         return self._executor.quiet
 
-    async def handle(self, request: Request) -> None:
+    async def submit(self, request: Request) -> None:
         """Handle one request to its end.
 
         Concurrent requests for a container are coalesced, unless the fault occurred after the successor started. A

@@ -31,7 +31,7 @@ class MessageReceiver:
         for message in stream.unknown_pods.take(uid):
             self._deliver(stream, message)
 
-    def words(self, stream: Stream, data: bytes) -> None:
+    def receive(self, stream: Stream, data: bytes) -> None:
         """Process one message. Raises RefusedError if it ends the stream."""
         try:
             message = messages.parse(data, limits=self._limits)

@@ -14,7 +14,7 @@ from kubemend.controller.hub import pod_authorization
 from kubemend.controller.hub.limits import Bucket
 from kubemend.controller.model.members import NodeName
 
-MOST_WORDS: Final = 256
+MOST_DEFERRED: Final = 256
 MOST_FAULTS: Final = 256
 
 
@@ -31,7 +31,7 @@ class UnknownPods:
         key = (pod_authorization.subject(message), _topic(message))
         self._messages.pop(key, None)
         self._messages[key] = message
-        if len(self._messages) <= MOST_WORDS:
+        if len(self._messages) <= MOST_DEFERRED:
             return 0
         self._messages.popitem(last=False)
         return 1

@@ -130,7 +130,7 @@ async def both_asked_for(pod: PodView) -> outside.Conditions:
         limits=Limits(retry_seconds=0.0),
     )
     for ref in (TARGET, OTHER):
-        await restarts.handle(Request(target=ref, cause=lambda: CAUSE, devices=frozenset()))
+        await restarts.submit(Request(target=ref, cause=lambda: CAUSE, devices=frozenset()))
     return said
 
 

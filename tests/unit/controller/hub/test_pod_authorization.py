@@ -58,7 +58,7 @@ def test_deferred_messages_keep_order_and_newest_of_each_kind() -> None:
 
 def test_deferred_messages_are_limited() -> None:
     pods = streams.UnknownPods()
-    lost = sum(pods.keep(words.result(f"uid-{number}")) for number in range(streams.MOST_WORDS + 10))
+    lost = sum(pods.keep(words.result(f"uid-{number}")) for number in range(streams.MOST_DEFERRED + 10))
     assert lost == 10
     assert pods.take("uid-9") == []
     assert pods.take("uid-10") == [words.result("uid-10")]
