@@ -239,7 +239,7 @@ class NodeServices:
         parts.subscribe("kernel-log", self.expiry.kernel_log_is)
         parts.subscribe("kubernetes-api", on_api_server)
         self.pods.subscribe(self._on_pod)
-        self.pods.subscribe(plugins.take)
+        self.pods.subscribe(plugins.apply)
 
     def _on_pod(self, change: PodChange) -> None:
         if change.kind is PodChangeKind.GONE:

@@ -116,8 +116,8 @@ class GangCoordinator:
             case "samples":
                 with contained.within(Part.STRAGGLER, session.node):
                     samples = [wire.sample(each) for each in message.samples.devices]
-                    self._stragglers.take(samples)
-                    self._dependencies.gpus.take(samples)
+                    self._stragglers.record(samples)
+                    self._dependencies.gpus.record(samples)
 
     def disconnected(self, session: Session) -> None:
         """Report to the rounds that an agent's stream has ended."""
@@ -131,7 +131,7 @@ class GangCoordinator:
         if outcome is Outcome.GONE:
             for each in rounds:
                 with contained.within(Part.ROUND, each.id):
-                    each.take(PodGone(pod.uid))
+                    each.submit(PodGone(pod.uid))
 
     async def _resume_previous(self) -> list[Restart]:
         """Resume what the previous leaders have begun; return the rounds that must wait until agents may connect."""
@@ -152,7 +152,7 @@ class GangCoordinator:
             if not self._is_on(restart):
                 return
             if gang.kind == POD:
-                self._single_pods.take(restart)
+                self._single_pods.submit(restart)
             else:
                 self._resume(restart, self._worker(gang))
         if work.error is not None:
@@ -287,7 +287,7 @@ class GangCoordinator:
             self._dependencies.restarts.note_attempt(member.gang, result.attempt)
         round_ = self._round_of(step)
         if round_ is not None and round_.id == result.round:
-            round_.take(step)
+            round_.submit(step)
         elif step.phase.is_before_release:
             log.warning("round.unknown", round=result.round, node=session.node, pod=result.pod.name)
             session.send(wire.abort(result.round, pods=frozenset({step.pod}), reason="the round is over"))
@@ -354,7 +354,7 @@ class GangCoordinator:
     def _take(self, restart: Restart) -> None:
         key = restart.gang
         if key is not None and key.kind == POD:
-            self._single_pods.take(restart)
+            self._single_pods.submit(restart)
             return
         if key is None or not self._dependencies.members.of_gang(key):
             detail = f"there are no pods of {key}" if key is not None else _NO_GANG

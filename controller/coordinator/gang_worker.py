@@ -100,7 +100,7 @@ class GangWorker:
         event = pending.fault_event(fault)
         if self._runner is not None:
             self._joined[event] = fault
-            self._runner.take(event)
+            self._runner.submit(event)
             self._answer(fault.id, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))
         elif self._last_record is not None and self._last_record.has(event):
             self._answer(
@@ -122,7 +122,7 @@ class GangWorker:
         self._queue.withdraw(restart.id)
         self._settled.set()
         if self._runner is not None and self._runner.id == restart.id:
-            self._runner.take(round_report.cancelled())
+            self._runner.submit(round_report.cancelled())
 
     def resume(self, restart: Restart) -> None:
         """Resume a round that a previous leader has begun."""
@@ -131,7 +131,7 @@ class GangWorker:
     def forward(self, *events: RoundEvent) -> None:
         """Forward events to the round under way."""
         if self._runner is not None:
-            self._runner.take(*events)
+            self._runner.submit(*events)
 
     def member_changed(self, member: Member, *, gone: bool) -> None:
         """Handle a change of a member from the API server."""

@@ -28,7 +28,7 @@ class MessageReceiver:
 
     def pod_bound(self, stream: Stream, uid: str) -> None:
         """Deliver the messages of this stream about a pod that was not known when they arrived."""
-        for message in stream.unknown_pods.take(uid):
+        for message in stream.unknown_pods.pop(uid):
             self._deliver(stream, message)
 
     def receive(self, stream: Stream, data: bytes) -> None:

@@ -36,7 +36,7 @@ class UnknownPods:
         self._messages.popitem(last=False)
         return 1
 
-    def take(self, uid: str) -> list[pb.AgentMessage]:
+    def pop(self, uid: str) -> list[pb.AgentMessage]:
         """Return and forget the messages about a pod, oldest first."""
         if not self._messages:
             return []
