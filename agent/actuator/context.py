@@ -48,16 +48,16 @@ class Standbys(Protocol):
 class Launchers(Protocol):
     """Speaks with launchers in containers (``agent.clients.launcher.client.LauncherClient``). No call fails."""
 
-    async def status(self, container: ContainerStatus) -> process.Launcher | process.Silent: ...
+    async def status(self, container: ContainerStatus) -> process.Launcher | process.LauncherUnavailable: ...
     async def stop(
         self, container: ContainerStatus, intent: intents.ProcessIntent
-    ) -> process.Launcher | process.Silent: ...
+    ) -> process.Launcher | process.LauncherUnavailable: ...
     async def release(
         self, container: ContainerStatus, intent: intents.ProcessIntent
-    ) -> process.Launcher | process.Silent: ...
+    ) -> process.Launcher | process.LauncherUnavailable: ...
     async def remains(
         self, container: ContainerStatus, launcher: process.Launcher
-    ) -> tuple[int, ...] | process.Silent: ...
+    ) -> tuple[int, ...] | process.LauncherUnavailable: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ActuatorContext:
     time_limit: float = TIME_LIMIT
     longest: float = LONGEST
     processes: ports.ContainerProcesses | None = None
-    rhythm: dying.Rhythm = field(default_factory=dying.Rhythm)
+    poll_intervals: dying.PollIntervals = field(default_factory=dying.PollIntervals)
     standbys: Standbys | None = None
     launchers: Launchers | None = None
     gates: ReleaseGates = field(default_factory=open_gates)

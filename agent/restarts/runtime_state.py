@@ -40,7 +40,7 @@ class RuntimeState:
     view: ContainerSummary
     sandbox_ready: bool
     runtime_handler: str = ""
-    launcher: process.Launcher | process.Silent | None = None
+    launcher: process.Launcher | process.LauncherUnavailable | None = None
 
     def facts(self, *, now: float, stepped: float = 0.0, not_holdable: str | None = None) -> admission.RuntimeFacts:
         """Return the facts for admission; ``stepped`` is the result of ``clock_step`` for this target."""
@@ -147,7 +147,9 @@ async def _cached(runtime: ports.Runtime, sandbox_id: SandboxId) -> None:
         await runtime.sandbox_config(sandbox_id)
 
 
-async def launcher(launchers: Launchers | None, info: ContainerStatus) -> process.Launcher | process.Silent | None:
+async def launcher(
+    launchers: Launchers | None, info: ContainerStatus
+) -> process.Launcher | process.LauncherUnavailable | None:
     """Ask a container's launcher for its state; return None if the container runs none, or has ended."""
     if launchers is None or info.state is not ContainerState.RUNNING or not process.runs_launcher(info.runtime_args):
         return None

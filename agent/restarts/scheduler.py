@@ -344,7 +344,7 @@ class RestartScheduler:
                 owner = await self._dependencies.owners.facts(pod, at_once=by_round) if pod is not None else None
             await self._budgets.load()
             if launcher_failed and target is not None:
-                target = replace(target, launcher=process.Silent(launcher_failed))
+                target = replace(target, launcher=process.LauncherUnavailable(launcher_failed))
             elif target is not None:
                 launcher = await runtime_state.launcher(self._dependencies.launchers, target.info)
                 target = replace(target, launcher=launcher)

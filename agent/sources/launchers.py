@@ -22,7 +22,7 @@ from kubemend.agent.model.workloads import (
     PodView,
 )
 from kubemend.agent.restart import admission, process
-from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.common import aio, budgets, contained
 
 log = structlog.get_logger(__name__)
@@ -64,10 +64,12 @@ class Pods(Protocol):
 class Launchers(Protocol):
     """Speaks with launchers (``agent.clients.launcher.client.LauncherClient``). No call fails."""
 
-    async def follow(self, container: ContainerStatus, *, known: Launcher | None, hold: float) -> Launcher | Silent: ...
+    async def follow(
+        self, container: ContainerStatus, *, known: Launcher | None, hold: float
+    ) -> Launcher | LauncherUnavailable: ...
 
 
-Changed = Callable[[ContainerRef, Launcher | Silent | None], None]
+Changed = Callable[[ContainerRef, Launcher | LauncherUnavailable | None], None]
 """A launcher's state has changed; None: its container is no longer followed, whether it had a launcher or not. While a
 container is replaced there are two of its name: the newer one counts as soon as its launcher has a state.
 """
@@ -81,7 +83,7 @@ class _Followed:
 
     view: ContainerSummary
     task: asyncio.Task[None]
-    shown: Launcher | Silent | None = None
+    shown: Launcher | LauncherUnavailable | None = None
 
 
 class LauncherWatch:
@@ -193,7 +195,7 @@ class LauncherWatch:
             if process.runs_launcher(status.runtime_args):
                 await self._follow_launcher(view, status)
         if work.failed:
-            self._pass_on(view, Silent("internal error of the agent, see its log"))
+            self._pass_on(view, LauncherUnavailable("internal error of the agent, see its log"))
         self._wake.set()  # another one may be followed instead
 
     async def _status(self, view: ContainerSummary) -> ContainerStatus:
@@ -205,7 +207,7 @@ class LauncherWatch:
                 log.debug("launcher.unknown", container=str(view.ref), error=str(error))
             await backoff.wait()
 
-    def _pass_on(self, view: ContainerSummary, found: Launcher | Silent) -> None:
+    def _pass_on(self, view: ContainerSummary, found: Launcher | LauncherUnavailable) -> None:
         if (followed := self._followed.get(view.id)) is not None:
             followed.shown = found
             self._show(view.ref)
@@ -219,14 +221,14 @@ class LauncherWatch:
     async def _follow_launcher(self, view: ContainerSummary, status: ContainerStatus) -> None:
         backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
         known: Launcher | None = None
-        silent: Silent | None = None
+        silent: LauncherUnavailable | None = None
         failed = 0
         failures: deque[float] = deque(maxlen=MOST_FAILURES.limit)
         while True:
             pod = self._pods.pods().get(view.ref.pod.uid)
             hold = self._hold(pod) if pod is not None else 0.0
             found = await self._launchers.follow(status, known=known, hold=hold)
-            if isinstance(found, Silent):
+            if isinstance(found, LauncherUnavailable):
                 if known is not None:
                     log.info("launcher.silent", container=str(view.ref), why=found.why)
                 if found != silent:

@@ -11,7 +11,7 @@ from kubemend.agent.clients.launcher import exchange
 from kubemend.agent.clients.launcher.exchange import LauncherAddress, NoAnswerError
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, process
-from kubemend.agent.restart.process import FOLLOW_SECONDS, Launcher, Silent, State
+from kubemend.agent.restart.process import FOLLOW_SECONDS, Launcher, LauncherUnavailable, State
 from kubemend.common.side_process import Calls
 
 ANSWER_SECONDS: Final = 1.0
@@ -39,21 +39,25 @@ class LauncherClient:
         self._calls = calls
         self._processes = processes
 
-    async def status(self, container: ContainerStatus) -> Launcher | Silent:
+    async def status(self, container: ContainerStatus) -> Launcher | LauncherUnavailable:
         """Ask the launcher of a running container for its state."""
         return await self._exchange(container, process.STATUS_REQUEST)
 
-    async def stop(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
+    async def stop(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | LauncherUnavailable:
         """Order the stop of the program, or repeat the order; return the state when it is dead, or after 2 s."""
         passing = functools.partial(exchange.in_states, frozenset({State.STOPPING}))
         return await self._exchange(container, process.stop_request(intent), passing=passing, timeout=_WATCH_SECONDS)
 
-    async def release(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
+    async def release(
+        self, container: ContainerStatus, intent: intents.ProcessIntent
+    ) -> Launcher | LauncherUnavailable:
         """Have the program started; return the state when it runs, or after 2 s."""
         passing = functools.partial(exchange.in_states, frozenset({State.STOPPING, State.HELD}))
         return await self._exchange(container, process.release_request(intent), passing=passing, timeout=_WATCH_SECONDS)
 
-    async def follow(self, container: ContainerStatus, *, known: Launcher | None, hold: float) -> Launcher | Silent:
+    async def follow(
+        self, container: ContainerStatus, *, known: Launcher | None, hold: float
+    ) -> Launcher | LauncherUnavailable:
         """Return the state when it is another one than ``known``, or after 20 s.
 
         If the program fails in that time, its launcher waits ``hold`` seconds for ``decide``; 0: it does not wait.
@@ -63,19 +67,19 @@ class LauncherClient:
         follower = f"{container.id} followed"
         return await self._exchange(container, request, passing=passing, timeout=FOLLOW_SECONDS, who=follower)
 
-    async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | Silent:
+    async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | LauncherUnavailable:
         """Have the launcher restart its failed program by its own rule, or end the container; return its state."""
         return await self._exchange(container, process.verdict_request(trainer, ends=ends))
 
-    async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | Silent:
+    async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | LauncherUnavailable:
         """Return the processes of a program that live although its launcher reports that it is dead."""
         if (address := self._address(container)) is None:
-            return Silent(_NO_PID)
+            return LauncherUnavailable(_NO_PID)
         try:
             pids = await asyncio.to_thread(self._processes.container_pids, address.pid)
             return await asyncio.to_thread(exchange.remains, address, spare=launcher.spare, pids=pids)
         except OSError as error:
-            return Silent(f"the container's processes cannot be read: {error}")
+            return LauncherUnavailable(f"the container's processes cannot be read: {error}")
 
     async def _exchange(
         self,
@@ -85,10 +89,10 @@ class LauncherClient:
         passing: exchange.Passing = _FIRST,
         timeout: float = ANSWER_SECONDS,
         who: str = "",
-    ) -> Launcher | Silent:
+    ) -> Launcher | LauncherUnavailable:
         address = self._address(container)
         if address is None:
-            return Silent(_NO_PID)
+            return LauncherUnavailable(_NO_PID)
         work: Callable[[], Launcher] = functools.partial(
             exchange.exchange,
             address,
@@ -101,11 +105,11 @@ class LauncherClient:
         try:
             return await self._calls.call(work, who=who or container.id, timeout=longest)
         except NoAnswerError as error:
-            return Silent(str(error))
+            return LauncherUnavailable(str(error))
         except TimeoutError:
-            return Silent(f"the container's file system did not answer within {longest:g} s")
+            return LauncherUnavailable(f"the container's file system did not answer within {longest:g} s")
         except OSError as error:
-            return Silent(f"the launcher could not be asked: {error}")
+            return LauncherUnavailable(f"the launcher could not be asked: {error}")
 
     def _address(self, container: ContainerStatus) -> LauncherAddress | None:
         if container.pid is None:

@@ -12,7 +12,7 @@ from kubemend.agent.health.gpu.readings import Vital
 from kubemend.agent.health.gpu.speed_rules import BOARD_FAULTS
 from kubemend.agent.model.devices import DeviceId, DeviceLocator, Gpu, PciAddress
 from kubemend.agent.model.findings import FindingKind
-from kubemend.agent.sources.nvml.protocol import Condition, DeviceEvent, Happening, Slot, Snapshot, XidEvent
+from kubemend.agent.sources.nvml.protocol import Condition, DeviceEvent, DeviceEventKind, Slot, Snapshot, XidEvent
 
 NO_ACTION = 0  # NVML_GPU_RECOVERY_ACTION_NONE
 GPU_RESET = 1  # NVML_GPU_RECOVERY_ACTION_GPU_RESET
@@ -143,8 +143,8 @@ def of_event(event: DeviceEvent) -> Change:
 
 
 _HAPPENINGS = {
-    Happening.GPU_UNAVAILABLE: (FindingKind.GPU_UNAVAILABLE, "the driver took the GPU out of use"),
-    Happening.MEMORY_POISONED: (FindingKind.MEMORY_POISONED, "poisoned memory was used"),
+    DeviceEventKind.GPU_UNAVAILABLE: (FindingKind.GPU_UNAVAILABLE, "the driver took the GPU out of use"),
+    DeviceEventKind.MEMORY_POISONED: (FindingKind.MEMORY_POISONED, "poisoned memory was used"),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import RuntimeUnavailable
-from kubemend.agent.health.state.heartbeat import Blank, Mark, Pulse
+from kubemend.agent.health.state.heartbeat import Blank, HeartbeatStatus, Mark
 from kubemend.agent.health.state.next_step import FileCheck
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import (
@@ -345,7 +345,7 @@ async def test_hanging_file_system_affects_no_other_container(tmp_path: Path, sh
             await world.beats(file, at=other)
             assert (await world.hangs()).target == other
             assert set(await world.polled(3)) == {None}
-            assert world.source._watches[ME][0].heart.pulse is Pulse.UNKNOWN
+            assert world.source._watches[ME][0].state.status is HeartbeatStatus.UNKNOWN
         touch(world.tree.roots[ME] / "tmp" / "beat")
         await world.beats(world.tree.roots[ME] / "tmp" / "beat")
         while (await world.hangs()).target != TRAINER:
@@ -367,7 +367,7 @@ async def test_pid_of_another_container_is_not_inspected(world: World) -> None:
     world.runtime.pids[ME] = PID + 1
     world.events.run(TRAINER, name=ME)
     assert set(await world.polled(3)) == {None}
-    assert world.source._watches[ME][0].heart.last is None
+    assert world.source._watches[ME][0].state.last is None
 
 
 SIDECAR = (
