@@ -81,7 +81,7 @@ class LastResort:
 
     async def _run_once(self, cri: client.CriClient, freezer: Freezer, *, states: Collection[str]) -> bool:
         """Run one pass; return whether there is work left."""
-        with node_lock.taken(self._state_dir) as in_charge:
+        with node_lock.acquire(self._state_dir) as in_charge:
             if not in_charge:
                 log.info("last_resort.not_needed", state_dir=str(self._state_dir))
                 return False
