@@ -64,7 +64,7 @@ class SandboxEnds(Sandboxes, RequestedEnds, Protocol):
 class CachedStatuses(Protocol):
     """Read what does not change while a container runs: the answers are cached. Every call raises CriError."""
 
-    async def info_of(self, view: ContainerSummary, *, admit: Admit = admit_all) -> ContainerStatus:
+    async def cached_status(self, view: ContainerSummary, *, admit: Admit = admit_all) -> ContainerStatus:
         """Return the full status of a container that has just been listed. Raises also what ``admit`` raises."""
 
     async def sandbox_config(self, sandbox_id: SandboxId) -> api_pb2.PodSandboxConfig: ...
@@ -178,7 +178,7 @@ class LauncherStates(Protocol):
 
     async def follow(
         self, container: ContainerStatus, *, known: process.Launcher | None, hold: float
-    ) -> process.Launcher | process.Silent: ...
+    ) -> process.Launcher | process.LauncherUnavailable: ...
 
 
 class LauncherDecisions(Protocol):
@@ -186,22 +186,22 @@ class LauncherDecisions(Protocol):
 
     async def decide(
         self, container: ContainerStatus, trainer: int, *, ends: bool
-    ) -> process.Launcher | process.Silent: ...
+    ) -> process.Launcher | process.LauncherUnavailable: ...
 
 
 class Launchers(Protocol):
     """Restart programs by launchers (``agent.clients.launcher.client.LauncherClient``). No call fails."""
 
-    async def status(self, container: ContainerStatus) -> process.Launcher | process.Silent: ...
+    async def status(self, container: ContainerStatus) -> process.Launcher | process.LauncherUnavailable: ...
     async def stop(
         self, container: ContainerStatus, intent: intents.ProcessIntent
-    ) -> process.Launcher | process.Silent: ...
+    ) -> process.Launcher | process.LauncherUnavailable: ...
     async def release(
         self, container: ContainerStatus, intent: intents.ProcessIntent
-    ) -> process.Launcher | process.Silent: ...
+    ) -> process.Launcher | process.LauncherUnavailable: ...
     async def remains(
         self, container: ContainerStatus, launcher: process.Launcher
-    ) -> tuple[int, ...] | process.Silent: ...
+    ) -> tuple[int, ...] | process.LauncherUnavailable: ...
 
 
 class ProcessThreads(Protocol):
@@ -214,7 +214,7 @@ class ProcessThreads(Protocol):
 class ContainerProcesses(ProcessThreads, Protocol):
     """Read the processes of containers (``agent.sources.processes.ProcFs``)."""
 
-    def beside(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int) -> frozenset[int]:
         """Return the processes of the container that a process belongs to. Raises OSError."""
 
 

@@ -307,9 +307,11 @@ class Scene:
         found = await self.main(name)
         if found is None:
             return "none"
-        where = exchange.Where(found[1], found[0], launched.CACHE, Path("/proc"))
+        address = exchange.LauncherAddress(found[1], found[0], launched.CACHE, Path("/proc"))
         first = functools.partial(exchange.in_states, frozenset[process.State]())
-        ask = functools.partial(exchange.exchange, where, process.STATUS_REQUEST, passing=first, timeout=1.0, least=1.0)
+        ask = functools.partial(
+            exchange.exchange, address, process.STATUS_REQUEST, passing=first, timeout=1.0, least=1.0
+        )
         try:
             return (await asyncio.to_thread(ask)).state.value
         except exchange.NoAnswerError:

@@ -65,7 +65,7 @@ class ActuatorContext:
     time_limit: float = TIME_LIMIT
     longest: float = LONGEST
     processes: ports.ContainerProcesses | None = None
-    rhythm: dying.Rhythm = field(default_factory=dying.Rhythm)
+    poll_intervals: dying.PollIntervals = field(default_factory=dying.PollIntervals)
     standbys: Standbys | None = None
     launchers: ports.Launchers | None = None
     gates: ReleaseGates = field(default_factory=open_gates)

@@ -79,7 +79,7 @@ class DeviceFiles(Protocol):
     """Read the processes of containers (``agent.sources.processes.ProcFs``)."""
 
     def facts(self, pid: int) -> ProcessFacts | None: ...
-    def beside(self, pid: int) -> frozenset[int]: ...
+    def container_pids(self, pid: int) -> frozenset[int]: ...
     def on_devices(self, pids: Collection[int]) -> frozenset[int]: ...
 
 
@@ -105,7 +105,7 @@ class OldProcesses:
         found: dict[int, device_release.Process] = {}
         for view in [view for view in self._events.containers() if view.id in containers]:
             try:
-                pid = (await self._runtime.info_of(view)).pid
+                pid = (await self._runtime.cached_status(view)).pid
                 if pid:
                     found |= await asyncio.to_thread(self._read, pid, view.id)
             except (CriError, OSError) as error:
@@ -113,7 +113,7 @@ class OldProcesses:
         return found
 
     def _read(self, pid: int, container: ContainerId) -> dict[int, device_release.Process]:
-        users = self._processes.on_devices(self._processes.beside(pid))
+        users = self._processes.on_devices(self._processes.container_pids(pid))
         facts = {each: self._processes.facts(each) for each in users}
         return {
             each: device_release.Process(started=seen.started, container=container)

@@ -236,7 +236,7 @@ class Gate:
             return True
         if now - max(self._due_at, self._moved_at) < self._timeouts.leave:
             return False
-        still = stuck.Still(threads, self._moved_at, now)
+        still = stuck.UnchangedThreads(threads, self._moved_at, now)
         may_be_stuck = stuck.is_stuck(still, window=0.0)
         return not may_be_stuck or stuck.is_stuck(still, window=self._timeouts.stuck)
 

@@ -82,7 +82,7 @@ class DeviceWaits:
         After SIGKILL nothing of the program runs: the driver frees its memory, which takes an H100 240 ms for each GiB
         that is pinned. That takes as long as it takes, and while memory is freed the time limit is extended.
         """
-        ops, interval = self._ops, self._ops.tools.rhythm.memory
+        ops, interval = self._ops, self._ops.tools.poll_intervals.memory
         await asyncio.sleep(ops.intent.grace_seconds + interval)
         least: int | None = None
         since: float | None = None

@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class PollIntervals:
     """Intervals in seconds.
 
     ``first`` before the first poll (most have ended by then), ``each`` between two, ``window`` for proof. ``memory``:
@@ -38,19 +38,19 @@ class Death:
         *,
         runtime: ports.ContainerStatuses,
         processes: ports.ContainerProcesses,
-        rhythm: Rhythm | None = None,
+        poll_intervals: PollIntervals | None = None,
     ) -> None:
         self._container = container
         self._runtime = runtime
         self._processes = processes
-        self._rhythm = rhythm if rhythm is not None else Rhythm()
+        self._poll_intervals = poll_intervals if poll_intervals is not None else PollIntervals()
         self._pids: frozenset[int] = frozenset()
-        self._still: stuck.Still | None = None
+        self._still: stuck.UnchangedThreads | None = None
 
     @property
     def is_stuck(self) -> bool:
         """Return whether it is proven that the container no longer ends."""
-        return stuck.is_stuck(self._still, window=self._rhythm.window)
+        return stuck.is_stuck(self._still, window=self._poll_intervals.window)
 
     @property
     def where(self) -> str:
@@ -60,7 +60,7 @@ class Death:
 
     async def follow(self, *, on_progress: Callable[[], None]) -> None:
         """Poll until cancelled; call ``on_progress`` at each poll that shows a change."""
-        await asyncio.sleep(self._rhythm.first)
+        await asyncio.sleep(self._poll_intervals.first)
         while True:
             try:
                 threads = await self._read_threads()
@@ -68,14 +68,14 @@ class Death:
                 log.debug("restart.not_followed", container=self._container, error=str(error))
             else:
                 self._take(threads, on_progress=on_progress)
-            await asyncio.sleep(self._rhythm.each)
+            await asyncio.sleep(self._poll_intervals.each)
 
     async def _read_threads(self) -> tuple[Thread, ...]:
         if not self._pids:
             pid = (await self._runtime.container_status(self._container)).pid
             if not pid:
                 return ()
-            self._pids = await asyncio.to_thread(self._processes.beside, pid)
+            self._pids = await asyncio.to_thread(self._processes.container_pids, pid)
         return await asyncio.to_thread(self._processes.threads, self._pids)
 
     def _take(self, threads: tuple[Thread, ...], *, on_progress: Callable[[], None]) -> None:

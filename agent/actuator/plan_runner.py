@@ -281,7 +281,9 @@ class PlanRunner:
                 yield
                 return
             if (death := self._deaths.get(container_id)) is None:
-                death = Death(container_id, runtime=tools.runtime, processes=tools.processes, rhythm=tools.rhythm)
+                death = Death(
+                    container_id, runtime=tools.runtime, processes=tools.processes, poll_intervals=tools.poll_intervals
+                )
                 self._deaths[container_id] = death
             following = asyncio.create_task(
                 death.follow(on_progress=self._state.limit.extend), name=f"death of {container_id}"

@@ -16,7 +16,7 @@ from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents, process, steps
-from kubemend.agent.restart.process import Launcher, Silent
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable
 from kubemend.agent.restart.steps import StepKind, StepReason
 
 log = structlog.get_logger(__name__)
@@ -87,7 +87,7 @@ class ProcessActuator:
             log.warning("restart.not_released", restart=intent.id, error=str(error))
             return
         answer = await self._tools.launchers.release(container, intent)
-        if isinstance(answer, Silent):
+        if isinstance(answer, LauncherUnavailable):
             log.warning("restart.not_released", restart=intent.id, error=answer.why)
 
 
@@ -112,7 +112,7 @@ class _Run:
         stop_until, start_until = began + self.intent.grace_seconds + self.timeouts.stop, 0.0
         silent_since: float | None = None
         while True:
-            if not isinstance(launcher, Silent):
+            if not isinstance(launcher, LauncherUnavailable):
                 silent_since = None
             elif await self._may_answer(silent_since := silent_since or _now()):
                 launcher = await self.launchers.status(container)
@@ -132,12 +132,12 @@ class _Run:
             if step.why is StepReason.OLD_ON_DEVICE:
                 stop_until = _now() + self.timeouts.stop
 
-    async def _seen(self, container: ContainerStatus, launcher: Launcher | Silent) -> process.Seen:
+    async def _seen(self, container: ContainerStatus, launcher: Launcher | LauncherUnavailable) -> process.Seen:
         held = isinstance(launcher, Launcher) and launcher.state is process.State.HELD
         if not (held and isinstance(launcher, Launcher) and launcher.order == self.intent.id):
             return process.Seen(launcher)
         found = await self.launchers.remains(container, launcher)
-        if isinstance(found, Silent):
+        if isinstance(found, LauncherUnavailable):
             return process.Seen(found)
         return process.Seen(launcher, found, is_free=self.is_free, held_by_round=self.holding is not None)
 
@@ -150,8 +150,8 @@ class _Run:
         return state is ContainerState.RUNNING
 
     async def _take(
-        self, step: steps.Step, container: ContainerStatus, launcher: Launcher | Silent
-    ) -> Launcher | Silent:
+        self, step: steps.Step, container: ContainerStatus, launcher: Launcher | LauncherUnavailable
+    ) -> Launcher | LauncherUnavailable:
         begun = _now()
         slow = 0.0 if self.intent.grace_seconds > 0 else turns.SLOW
         async with turns.waiting(after=slow):
@@ -172,7 +172,7 @@ class _Run:
         took = _now() - begun
         self.phases[phase] = self.phases.get(phase, 0.0) + took
         log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value)
-        error = found.why if isinstance(found, Silent) else ""
+        error = found.why if isinstance(found, LauncherUnavailable) else ""
         self.followed.notify(progress.StepTaken(step, self.intent.target.name, None, took, error))
         return found
 
@@ -181,7 +181,7 @@ class _Run:
         self.tools.gates.raise_if_shut(self.intent.id)
         return opens
 
-    def _ended(self, step: steps.Step, launcher: Launcher | Silent) -> Outcome:
+    def _ended(self, step: steps.Step, launcher: Launcher | LauncherUnavailable) -> Outcome:
         match step.why:
             case StepReason.RELAUNCHED | StepReason.HELD_FOR_ROUND:
                 return self.outcome(Result.RESTARTED)
@@ -195,7 +195,7 @@ class _Run:
                 assert isinstance(launcher, Launcher)
                 why = f"the launcher has refused: {launcher.why or 'no reason'}"
             case _:
-                why = launcher.why if isinstance(launcher, Silent) else step.why.value
+                why = launcher.why if isinstance(launcher, LauncherUnavailable) else step.why.value
         return self.outcome(Result.STEPPED_DOWN, why)
 
     def outcome(self, result: Result, detail: str = "") -> Outcome:
@@ -203,7 +203,7 @@ class _Run:
         return Outcome(result, MappingProxyType(current), phases=MappingProxyType(dict(self.phases)), detail=detail)
 
 
-def _state(launcher: Launcher | Silent) -> str:
+def _state(launcher: Launcher | LauncherUnavailable) -> str:
     return launcher.state.value if isinstance(launcher, Launcher) else "silent"
 
 

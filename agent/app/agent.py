@@ -92,7 +92,7 @@ async def _run_services(shared: Resources, *, stop: asyncio.Event) -> None:
         ) as control,
         asyncio.TaskGroup() as tasks,
     ):
-        for name, work in {**node.works(), "container-runtime": runtime.run(), "control": control.run()}.items():
+        for name, work in {**node.tasks(), "container-runtime": runtime.run(), "control": control.run()}.items():
             aio.spawn_eternal(tasks, work, name=name)
         _keep_what_is_loaded()
         log.info("agent.started", node=settings.node_name, catalog=shared.catalog.version, boot_id=shared.boot_id)

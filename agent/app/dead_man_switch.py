@@ -90,7 +90,7 @@ class DeadManSwitch:
 
     async def _hold_charge(self) -> None:
         while True:
-            with node_lock.taken(self._state_dir) as mine:
+            with node_lock.acquire(self._state_dir) as mine:
                 if mine:
                     self._locked.set()
                     await asyncio.Event().wait()

@@ -145,7 +145,7 @@ class DeviceSources:
         nearby = NicAffinity(gpus=lambda: driver.inventory, nics=lambda: network.inventory, place=network.place)
         return cls(nvml, driver, network, nearby, kernel_log, cursor, memories)
 
-    def works(self) -> dict[str, Coroutine[Any, Any, None]]:
+    def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that must run indefinitely, by name."""
         return {
             "nvml": self.nvml.run(),

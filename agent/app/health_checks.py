@@ -30,7 +30,7 @@ _PRIVATE: Final = "health-checks"
 VerdictsOf = Callable[[PodRef, Allocations], PodVerdicts]
 
 
-def works(
+def tasks(
     settings: Settings,
     *,
     parts: ComponentRegistry,

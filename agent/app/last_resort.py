@@ -24,7 +24,7 @@ from kubemend.agent.clients.cri import client, discovery
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary
 from kubemend.agent.restart import leftovers
-from kubemend.agent.restart.leftovers import Fate
+from kubemend.agent.restart.leftovers import Disposition
 from kubemend.agent.settings import Settings
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import contained
@@ -81,7 +81,7 @@ class LastResort:
 
     async def _run_once(self, cri: client.CriClient, freezer: Freezer, *, states: Collection[str]) -> bool:
         """Run one pass; return whether there is work left."""
-        with node_lock.taken(self._state_dir) as in_charge:
+        with node_lock.acquire(self._state_dir) as in_charge:
             if not in_charge:
                 log.info("last_resort.not_needed", state_dir=str(self._state_dir))
                 return False
@@ -104,13 +104,13 @@ async def _release(cri: client.CriClient, freezer: Freezer, *, states: Collectio
     for successor in leftovers.in_the_way(views, still=still):
         await cri.remove_container(successor)
     names: dict[ContainerId, ContainerSummary] = {view.id: view for view in views}
-    for container_id, fate in leftovers.fates(views, still=still).items():
+    for container_id, fate in leftovers.dispositions(views, still=still).items():
         with contained.within(contained.Part.CONTAINER, container_id):
             container = str(names[container_id].ref) if container_id in names else ""
             log.warning("last_resort.handled", container_id=container_id, container=container, fate=fate.value)
-            if fate is Fate.GOES_ON:
+            if fate is Disposition.GOES_ON:
                 freezer.thaw(container_id)
-            elif fate is Fate.ENDS:
+            elif fate is Disposition.ENDS:
                 freezer.kill(container_id)
     return bool(freezer.left_frozen())
 

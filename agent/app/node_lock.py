@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def taken(state_dir: Path) -> Iterator[bool]:
+def acquire(state_dir: Path) -> Iterator[bool]:
     """Take the lock for the length of the block.
 
     False where another process has it, or the directory cannot be opened.

@@ -209,7 +209,7 @@ class NodeServices:
             ),
             owners=OwnerLookup(shared.api),
             device_facts=DeviceFacts(holders=holders, verdict_store=verdict_store, devices=driver),
-            health_checks=health_checks.works(
+            health_checks=health_checks.tasks(
                 shared.settings,
                 parts=shared.parts,
                 metrics=shared.metrics,
@@ -239,7 +239,7 @@ class NodeServices:
         parts.subscribe("kernel-log", self.expiry.kernel_log_is)
         parts.subscribe("kubernetes-api", on_api_server)
         self.pods.subscribe(self._on_pod)
-        self.pods.subscribe(plugins.take)
+        self.pods.subscribe(plugins.apply)
 
     def _on_pod(self, change: PodChange) -> None:
         if change.kind is PodChangeKind.GONE:
@@ -254,17 +254,17 @@ class NodeServices:
         """The component that restarts gangs together."""
         return _gangs(self.hub)
 
-    def works(self) -> dict[str, Coroutine[Any, Any, None]]:
+    def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that must run indefinitely, by name."""
         return {
             "pod-watch": self.pods.run(),
             "node-watch": self.node.run(),
-            **self.reporting.works(),
+            **self.reporting.tasks(),
             "publisher": self.publisher.run(),
             "engine": self.pipeline.run(),
             "suspects": self.suspects.run(),
             "fading": self.expiry.run(),
-            **self.sources.works(),
+            **self.sources.tasks(),
             **self.health_checks,
         }
 

@@ -62,14 +62,14 @@ class Reporting:
             counts=RestartCounts(api=api, pods=pods.pods),
         )
 
-    def works(self) -> dict[str, Coroutine[Any, Any, None]]:
+    def tasks(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return the tasks that must run indefinitely, by name."""
-        works = {
+        tasks = {
             "pod-conditions": self.pods.run(),
             "node-condition": self.node.run(),
             "events": self.events.run(),
             "restart-counts": self.counts.run(),
         }
         if self.taints is not None:
-            works["device-taints"] = self.taints.run()
-        return works
+            tasks["device-taints"] = self.taints.run()
+        return tasks

@@ -219,7 +219,9 @@ class RuntimeServices:
         """Return whether a pod's failures are reported to the hub, which decides about them."""
         return self._hub is not None and pod.gang is not None and not self._settings.dry_run
 
-    def _show_spare(self, container: ContainerRef, launcher: process.Launcher | process.Silent | None) -> None:
+    def _show_spare(
+        self, container: ContainerRef, launcher: process.Launcher | process.LauncherUnavailable | None
+    ) -> None:
         pod, answer = container.pod, launcher if isinstance(launcher, process.Launcher) else None
         self._metrics.show_spare(pod.namespace, pod.name, container.name, launcher=answer)
         self._spares.show(container, launcher)

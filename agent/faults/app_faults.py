@@ -19,7 +19,7 @@ from kubemend.agent.devices.verdict_store import VerdictStore, gpu_keys
 from kubemend.agent.faults import fault_end
 from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
 from kubemend.agent.health.state import attribution
-from kubemend.agent.health.state.attribution import Attribution, How, ProcessLookup
+from kubemend.agent.health.state.attribution import Attribution, AttributionResult, ProcessLookup
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind
@@ -158,8 +158,8 @@ class AppFaultHandler:
             await asyncio.sleep(max(0.0, self._timeouts.root_cause - waited))
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
-                request = await self._request(recorded, target, named=found.how is How.PROCESS)
-                await restarts.handle(replace(request, followed=programs))
+                request = await self._request(recorded, target, named=found.how is AttributionResult.PROCESS)
+                await restarts.submit(replace(request, followed=programs))
         return over
 
     def is_over(self, recorded: RecordedFinding) -> bool:
@@ -222,7 +222,7 @@ class AppFaultHandler:
                 process = ProcessLookup.PUT_IN
             holders = await self._all_holders(recorded.finding.device)
             found = attribution.attribute(recorded.finding, process=process, holders=holders)
-            if found.how is not How.HOLDERS_UNKNOWN or clock() - begun >= self._timeouts.holders:
+            if found.how is not AttributionResult.HOLDERS_UNKNOWN or clock() - begun >= self._timeouts.holders:
                 return found
             await asyncio.sleep(self._timeouts.ask_again)
 

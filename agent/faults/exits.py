@@ -191,7 +191,7 @@ class Exits:
                 kind=FaultKind.EXIT,
                 gang_answered=True,
             )
-            await self._restarts.handle(request)
+            await self._restarts.submit(request)
         finally:
             await ending.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from kubemend.agent import ports
 from kubemend.agent.clients.cri.events import EventKind
-from kubemend.agent.health.state.attribution import Attribution, How
+from kubemend.agent.health.state.attribution import Attribution, AttributionResult
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
 
 Holders = Callable[[], Awaitable[Sequence[ContainerRef] | None]]
@@ -33,11 +33,11 @@ def of(
     it is the process itself. If only the holders are known, it is all their containers. ``noticed_at`` is the Unix time
     of the finding. A container in ``renewed`` counts as ended, although it runs: its program has been restarted in it.
     """
-    if found.how in (How.PROCESS_GONE, How.NO_HOLDER):
+    if found.how in (AttributionResult.PROCESS_GONE, AttributionResult.NO_HOLDER):
         return _nothing
-    if found.how in (How.PROCESS_OUTSIDE_PODS, How.PROCESS_PUT_IN) and pid is not None:
+    if found.how in (AttributionResult.PROCESS_OUTSIDE_PODS, AttributionResult.PROCESS_PUT_IN) and pid is not None:
         return functools.partial(processes.ended, pid)
-    if found.how is How.HOLDERS_UNKNOWN:
+    if found.how is AttributionResult.HOLDERS_UNKNOWN:
         return functools.partial(wait_until_replaced, noticed_at, holders=holders, events=events)
     hit = found.restart or found.concerned
     running = {view.id for view in events.containers() if view.ref in hit and view.state in _ALIVE}

@@ -106,7 +106,7 @@ class Hangs:
         with contained.within(contained.Part.HANG, hang.target):
             try:
                 held = convert.held_by(hang.target, await self._holders.current(max_age=1.0))
-                await restarts.handle(
+                await restarts.submit(
                     Request(
                         target=hang.target,
                         cause=functools.partial(self._cause, hang, held),

@@ -134,7 +134,7 @@ class Connection:
                 await stream.run_stream(
                     stream.call(channel, token=token),
                     outbox=self._outbox,
-                    take=lambda message: self._take(message, address),
+                    on_message=lambda message: self._receive(message, address),
                     welcome_within=self._limits.welcome,
                     metrics=self._metrics,
                 )
@@ -151,8 +151,8 @@ class Connection:
             self._metrics.connected.set(0)
         return HubProblem(f"the hub at {address} has ended the stream", errors.RUNNING)
 
-    async def _take(self, message: pb.HubMessage | None, address: Address) -> bool:
-        leader = await self._inbox.take(message)
+    async def _receive(self, message: pb.HubMessage | None, address: Address) -> bool:
+        leader = await self._inbox.receive(message)
         if leader is None:
             return False
         self._welcomed_at = asyncio.get_running_loop().time()

@@ -14,7 +14,7 @@ from kubemend.agent import ports
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.hub.members import Failure
 from kubemend.agent.model.workloads import ContainerSummary, PodUid, PodView, SandboxId
-from kubemend.agent.restart.process import Launcher, Silent
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable
 from kubemend.common import contained
 from kubemend.common.coordination import FaultAnswer
 
@@ -75,7 +75,7 @@ class FailedPrograms:
                 return  # the round's order restarts the program
             ends = answer is FaultAnswer.NOTHING
             found = await self._launchers.decide(failed.status, failed.launcher.trainer, ends=ends)
-            if isinstance(found, Silent):
+            if isinstance(found, LauncherUnavailable):
                 log.info("launcher.silent", container=str(failed.container.ref), why=found.why)
 
     async def _answer(self, failed: _FailedProgram) -> FaultAnswer:

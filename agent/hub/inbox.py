@@ -43,7 +43,7 @@ class Inbox:
         self._send_hello = send_hello
         self._metrics = metrics
 
-    async def take(self, message: pb.HubMessage | None) -> str | None:
+    async def receive(self, message: pb.HubMessage | None) -> str | None:
         """Process a message; return the leader's name if it is a Welcome. None: the bytes are no message.
 
         Raises StaleLeaderError if a previous leader welcomes the agent, HubError if the leader's protocol is too old.

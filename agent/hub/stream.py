@@ -28,7 +28,7 @@ class Received:
 
 
 Call = grpc.aio.StreamStreamCall[Message, Received]
-Take = Callable[[pb.HubMessage | None], Awaitable[bool]]
+OnMessage = Callable[[pb.HubMessage | None], Awaitable[bool]]
 
 
 def call(channel: grpc.aio.Channel, *, token: str) -> Call:
@@ -41,17 +41,19 @@ def call(channel: grpc.aio.Channel, *, token: str) -> Call:
     return method(metadata=(("authorization", f"Bearer {token}"),))
 
 
-async def run_stream(stream: Call, *, outbox: Outbox, take: Take, welcome_within: float, metrics: HubMetrics) -> None:
+async def run_stream(
+    stream: Call, *, outbox: Outbox, on_message: OnMessage, welcome_within: float, metrics: HubMetrics
+) -> None:
     """Send and receive messages until the stream ends normally.
 
-    ``take`` returns True for a Welcome. Raises AioRpcError if the hub or the network breaks the stream; TimeoutError if
-    no Welcome comes within ``welcome_within`` seconds; and what ``take`` raises.
+    ``on_message`` returns True for a Welcome. Raises AioRpcError if the hub or the network breaks the stream;
+    TimeoutError if no Welcome comes within ``welcome_within`` seconds; and what ``on_message`` raises.
     """
     outbox.open()
     try:
         async with asyncio.TaskGroup() as tasks:
             sending = tasks.create_task(_send_loop(stream, outbox, metrics), name="hub-send")
-            fault = await _receive_loop(stream, take, welcome_within=welcome_within)
+            fault = await _receive_loop(stream, on_message, welcome_within=welcome_within)
             sending.cancel()
         if fault is not None:
             raise fault
@@ -69,12 +71,12 @@ async def _send_loop(stream: Call, outbox: Outbox, metrics: HubMetrics) -> None:
         await stream.done_writing()
 
 
-async def _receive_loop(stream: Call, take: Take, *, welcome_within: float) -> Exception | None:
+async def _receive_loop(stream: Call, on_message: OnMessage, *, welcome_within: float) -> Exception | None:
     """Receive messages until the stream ends; return the error that ended it, None if it ended normally."""
     try:
         async with asyncio.timeout(welcome_within) as deadline:
             while isinstance(received := await stream.read(), Received):
-                if await take(received.message):
+                if await on_message(received.message):
                     deadline.reschedule(None)
     except (grpc.aio.AioRpcError, TimeoutError, StaleLeaderError, HubError) as error:
         return error

@@ -16,7 +16,7 @@ from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, PodView
 from kubemend.agent.reporters.allowances import Allowances
 from kubemend.agent.restart import spares
-from kubemend.agent.restart.process import Launcher, Silent
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable
 from kubemend.common import contained
 
 BURST: Final = 10
@@ -34,7 +34,7 @@ class _Pod:
     """One pod's launchers by container. ``published`` is the last condition, without memory."""
 
     ref: PodRef
-    launchers: dict[str, Launcher | Silent] = field(default_factory=dict)
+    launchers: dict[str, Launcher | LauncherUnavailable] = field(default_factory=dict)
     published: Condition | None = None
     timer: asyncio.TimerHandle | None = None
 
@@ -68,7 +68,7 @@ class SpareConditions:
                 pod = self._pods[uid] = _Pod(view.ref, published=found)
                 self._at(pod, now + SILENCE, now=now)
 
-    def show(self, container: ContainerRef, launcher: Launcher | Silent | None) -> None:
+    def show(self, container: ContainerRef, launcher: Launcher | LauncherUnavailable | None) -> None:
         """Accept the state of a container's launcher; None: the container is no longer followed. Does not block."""
         uid = container.pod.uid
         if launcher is not None:

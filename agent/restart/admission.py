@@ -95,7 +95,7 @@ class RuntimeFacts:
     not_cloneable: str | None = None
     not_holdable: str | None = None
     unsupported: str | None = None
-    launcher: process.Launcher | process.Silent | None = None
+    launcher: process.Launcher | process.LauncherUnavailable | None = None
     program_started_at: float | None = None
     config_is_rebuilt: bool = False
     container: ContainerId | None = None

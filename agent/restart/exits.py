@@ -100,7 +100,7 @@ _OF_LAG: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ExitContext:
     """The circumstances of a container's end.
 
     ``lag``: seconds from the end to its detection, a measure of how busy the node is. ``others_run``: other containers
@@ -118,7 +118,7 @@ class Scene:
     has_hook: bool = False
 
 
-def doubt(ended: Exit, scene: Scene, *, quick: float = QUICK) -> float:
+def doubt(ended: Exit, scene: ExitContext, *, quick: float = QUICK) -> float:
     """Return for how many seconds to doubt that an end is a fault of the container's own.
 
     ``quick`` is the time if nothing points to another reason; with 0 a restart proceeds at once, because in a

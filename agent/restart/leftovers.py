@@ -1,4 +1,4 @@
-"""Decide about containers that an agent left frozen and no agent resumes. Pure: listings in, fates out.
+"""Decide about containers that an agent left frozen and no agent resumes. Pure: listings in, dispositions out.
 
 Of containers of one name only the newest continues, because kubelet considers no other: any older frozen container is
 one that a restart would have ended (``agent.restart.swap``). So two never run, and no container is ended unless a newer
@@ -12,7 +12,7 @@ from kubemend.agent.model.workloads import ContainerId, ContainerState, Containe
 from kubemend.agent.restart import steps
 
 
-class Fate(enum.Enum):
+class Disposition(enum.Enum):
     """ENDS: a newer one of its name has been started. WAITS: that is not known yet, or an older one is ending."""
 
     GOES_ON = "GoesOn"
@@ -20,14 +20,16 @@ class Fate(enum.Enum):
     WAITS = "Waits"
 
 
-def fates(seen: Iterable[ContainerSummary], *, still: Collection[ContainerId]) -> Mapping[ContainerId, Fate]:
-    """Return the fate of each frozen container (``still``), given everything that the runtime lists.
+def dispositions(
+    seen: Iterable[ContainerSummary], *, still: Collection[ContainerId]
+) -> Mapping[ContainerId, Disposition]:
+    """Return the disposition of each frozen container (``still``), given everything that the runtime lists.
 
     One that the runtime does not know continues: nothing else would ever release it.
     """
     views = [*seen]
     known = {view.id: view for view in views}
-    return {each: _fate(known[each], views) if each in known else Fate.GOES_ON for each in still}
+    return {each: _fate(known[each], views) if each in known else Disposition.GOES_ON for each in still}
 
 
 def in_the_way(seen: Iterable[ContainerSummary], *, still: Collection[ContainerId]) -> tuple[ContainerId, ...]:
@@ -47,13 +49,13 @@ def in_the_way(seen: Iterable[ContainerSummary], *, still: Collection[ContainerI
     )
 
 
-def _fate(mine: ContainerSummary, views: Sequence[ContainerSummary]) -> Fate:
+def _fate(mine: ContainerSummary, views: Sequence[ContainerSummary]) -> Disposition:
     others = [view for view in views if view.ref == mine.ref and view.id != mine.id and view.state in steps.LIVE]
     newer = [view for view in others if _age(view) > _age(mine)]
     if any(view.state is ContainerState.RUNNING for view in newer):
-        return Fate.ENDS
+        return Disposition.ENDS
     older = [view for view in others if view not in newer and view.state is not ContainerState.CREATED]
-    return Fate.WAITS if newer or older else Fate.GOES_ON
+    return Disposition.WAITS if newer or older else Disposition.GOES_ON
 
 
 def _age(view: ContainerSummary) -> tuple[int, int]:

@@ -120,7 +120,7 @@ class Launcher:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class LauncherUnavailable:
     """Why a container's launcher cannot be used."""
 
     why: str
@@ -134,7 +134,7 @@ class Seen:
     ``is_free``: no old process uses the devices. ``held_by_round``: the program must not start yet.
     """
 
-    launcher: Launcher | Silent
+    launcher: Launcher | LauncherUnavailable
     remains: tuple[int, ...] = ()
     is_free: bool = False
     held_by_round: bool = False
@@ -232,7 +232,7 @@ def next_step(intent: intents.ProcessIntent, seen: Seen, *, resolution: Resoluti
     also to undo the restart: its program is dead.
     """
     launcher, container = seen.launcher, intent.container
-    if isinstance(launcher, Silent):
+    if isinstance(launcher, LauncherUnavailable):
         return Step(StepKind.DONE, StepReason.LAUNCHER_SILENT, container)
     if launcher.state is State.ENDING:
         return Step(StepKind.DONE, StepReason.POD_ENDS, container)

@@ -6,7 +6,7 @@ from typing import Final
 
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
-from kubemend.agent.restart.process import Launcher, NoSpare, Silent, Spare
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, NoSpare, Spare
 
 READY: Final = "Ready"
 IMPORTING: Final = "Importing"
@@ -22,7 +22,7 @@ _WORST_FIRST = (ConditionStatus.FALSE, ConditionStatus.UNKNOWN, ConditionStatus.
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def condition(launchers: Mapping[str, Launcher | Silent]) -> Condition:
+def condition(launchers: Mapping[str, Launcher | LauncherUnavailable]) -> Condition:
     """Return the condition of a pod with these launchers, by container name; none: no launcher is followed.
 
     True only if the next restart of each program begins with a spare that is ready. The reason is that of the worst
@@ -37,14 +37,14 @@ def condition(launchers: Mapping[str, Launcher | Silent]) -> Condition:
     return Condition(conditions.WARM_SPARE, status, reason, _cut(message, LONGEST_MESSAGE))
 
 
-def without_memory(launcher: Launcher | Silent) -> Launcher | Silent:
+def without_memory(launcher: Launcher | LauncherUnavailable) -> Launcher | LauncherUnavailable:
     """Return the same state without the spare's memory, of which a change alone is not published."""
-    return launcher if isinstance(launcher, Silent) else replace(launcher, spare_memory=0)
+    return launcher if isinstance(launcher, LauncherUnavailable) else replace(launcher, spare_memory=0)
 
 
-def _of(launcher: Launcher | Silent) -> tuple[ConditionStatus, str, str]:
+def _of(launcher: Launcher | LauncherUnavailable) -> tuple[ConditionStatus, str, str]:
     """Return status, reason and text for one container."""
-    if isinstance(launcher, Silent):
+    if isinstance(launcher, LauncherUnavailable):
         return ConditionStatus.UNKNOWN, LAUNCHER_SILENT, _cut(launcher.why, LONGEST_WHY)
     match launcher.spare_state:
         case Spare.READY:

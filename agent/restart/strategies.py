@@ -38,7 +38,7 @@ class Situation:
     not_cloneable: str | None = None
     can_hold: bool = False
     not_holdable: str | None = None
-    launcher: process.Launcher | process.Silent | None = None
+    launcher: process.Launcher | process.LauncherUnavailable | None = None
     is_fault: bool = False
     fails_again: bool = False
     by_round: bool = False
@@ -133,7 +133,7 @@ def _process(situation: Situation) -> tuple[Reason, str] | None:
     launcher = situation.launcher
     if launcher is None:
         return Reason.NO_LAUNCHER, "no launcher (kubemend run) runs in the container"
-    if isinstance(launcher, process.Silent):
+    if isinstance(launcher, process.LauncherUnavailable):
         return Reason.NO_LAUNCHER, launcher.why
     if launcher.state in (process.State.RESTARTING, process.State.ENDING):
         return Reason.NO_LAUNCHER, f"the launcher has no program that runs: {launcher.state.value}"

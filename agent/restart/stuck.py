@@ -18,7 +18,7 @@ _RUNS: Final = "R"
 
 
 @dataclass(frozen=True, slots=True)
-class Still:
+class UnchangedThreads:
     """The state of a killed container's threads that was read from ``since`` to ``until`` without a change."""
 
     threads: tuple[Thread, ...]
@@ -26,14 +26,14 @@ class Still:
     until: float
 
 
-def follow(before: Still | None, threads: tuple[Thread, ...], *, now: float) -> Still:
+def follow(before: UnchangedThreads | None, threads: tuple[Thread, ...], *, now: float) -> UnchangedThreads:
     """Record one more reading; ``now`` is of a monotonic clock, in seconds."""
     if before is not None and before.threads == threads:
         return replace(before, until=now)
-    return Still(threads, now, now)
+    return UnchangedThreads(threads, now, now)
 
 
-def is_stuck(still: Still | None, *, window: float = WINDOW) -> bool:
+def is_stuck(still: UnchangedThreads | None, *, window: float = WINDOW) -> bool:
     """Return whether it no longer ends. A running container, or one that was not read for that long, is not stuck."""
     if still is None or still.until - still.since < window:
         return False

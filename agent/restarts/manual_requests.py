@@ -105,7 +105,7 @@ class ManualRestarts:
                 action=self._verdict_store.worst_action(devices, inventory=inventory),
             )
 
-        await restarts.handle(Request(target=target, cause=cause, devices=held, asked=asked, followed=followed))
+        await restarts.submit(Request(target=target, cause=cause, devices=held, asked=asked, followed=followed))
 
     async def _runtime(self, followed: progress.Progress) -> RestartScheduler:
         if self._access.value is None:

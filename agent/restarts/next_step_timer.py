@@ -12,7 +12,7 @@ import structlog
 
 from kubemend.agent.health.state import next_step
 from kubemend.agent.health.state.heartbeat import Mark
-from kubemend.agent.health.state.next_step import Look, Restarted, Step, Unknown
+from kubemend.agent.health.state.next_step import FileCheck, Restarted, Step, Unknown
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary, PodView
 from kubemend.agent.restart import members, options
@@ -43,7 +43,7 @@ class NextStepTimer:
     def __init__(self, *, metrics: Metrics) -> None:
         self._metrics = metrics
         self._awaited: dict[ContainerRef, _Awaited] = {}
-        self._seen: dict[ContainerId, Look] = {}
+        self._seen: dict[ContainerId, FileCheck] = {}
 
     def expect(
         self,
@@ -75,10 +75,10 @@ class NextStepTimer:
             restarted = Restarted(now, unix, slept, by_kubelet=successor is None)
             self._awaited[ref] = _Awaited(restart, strategy, restarted, fault_age, old, successor)
 
-    def polled(self, container: ContainerSummary, look: Look) -> None:
-        """Take one check of a container's heartbeat file."""
+    def polled(self, container: ContainerSummary, check: FileCheck) -> None:
+        """Record one check of a container's heartbeat file."""
         before = self._seen.get(container.id)
-        seen = next_step.seen(before, look)
+        seen = next_step.seen(before, check)
         if seen is not None:
             self._seen[container.id] = seen
         each = self._awaited.get(container.ref)
@@ -89,8 +89,8 @@ class NextStepTimer:
         if each.successor != container.id:
             self._drop(container.ref, "another container runs in its place")
             return
-        found = next_step.first_touch(each.restarted, before, look)
-        if isinstance(found, Step) and self._is_shared(container.id, look):
+        found = next_step.first_touch(each.restarted, before, check)
+        if isinstance(found, Step) and self._is_shared(container.id, check):
             found = Unknown("another container has the same heartbeat file")
         match found:
             case Step():
@@ -105,10 +105,10 @@ class NextStepTimer:
         if each is not None and each.successor == container.id:
             self._drop(container.ref, "it ended, or its heartbeat is no longer watched")
 
-    def _is_shared(self, container: ContainerId, look: Look) -> bool:
+    def _is_shared(self, container: ContainerId, check: FileCheck) -> bool:
         """Return whether the file is also another running container's heartbeat: then that one may have touched it."""
-        assert isinstance(look.poll.sight, Mark)
-        file = _file(look)
+        assert isinstance(check.poll.sight, Mark)
+        file = _file(check)
         return any(_file(other) == file for id_, other in self._seen.items() if id_ != container)
 
     def _observe(self, ref: ContainerRef, each: _Awaited, step: Step) -> None:
@@ -133,8 +133,8 @@ class NextStepTimer:
         log.info("restart.next_step_unknown", restart=each.restart, container=str(ref), why=why)
 
 
-def _file(look: Look) -> tuple[int, int] | None:
-    sight = look.poll.sight
+def _file(check: FileCheck) -> tuple[int, int] | None:
+    sight = check.poll.sight
     return (sight.device, sight.inode) if isinstance(sight, Mark) else None
 
 

@@ -40,7 +40,7 @@ class RuntimeState:
     view: ContainerSummary
     sandbox_ready: bool
     runtime_handler: str = ""
-    launcher: process.Launcher | process.Silent | None = None
+    launcher: process.Launcher | process.LauncherUnavailable | None = None
 
     def facts(self, *, now: float, stepped: float = 0.0, not_holdable: str | None = None) -> admission.RuntimeFacts:
         """Return the facts for admission; ``stepped`` is the result of ``clock_step`` for this target."""
@@ -91,7 +91,7 @@ async def find(
     newest = max(siblings, key=_age)
     mine = next((sandbox for sandbox in sandboxes if sandbox.id == newest.sandbox_id), None)
     is_current = early is not None and (early.id, early.state) == (newest.id, newest.state)
-    info = early if early is not None and is_current else await runtime.info_of(newest, admit=admit)
+    info = early if early is not None and is_current else await runtime.cached_status(newest, admit=admit)
     return RuntimeState(
         info=info,
         siblings=siblings,
@@ -136,7 +136,7 @@ async def _query_early(
         return None
     try:
         info: ContainerStatus
-        info, _ = await asyncio.gather(runtime.info_of(view, admit=admit), _cached(runtime, view.sandbox_id))
+        info, _ = await asyncio.gather(runtime.cached_status(view, admit=admit), _cached(runtime, view.sandbox_id))
     except CriError:
         return None
     return info
@@ -149,7 +149,7 @@ async def _cached(runtime: ports.Runtime, sandbox_id: SandboxId) -> None:
 
 async def launcher(
     launchers: ports.Launchers | None, info: ContainerStatus
-) -> process.Launcher | process.Silent | None:
+) -> process.Launcher | process.LauncherUnavailable | None:
     """Ask a container's launcher for its state; return None if the container runs none, or has ended."""
     if launchers is None or info.state is not ContainerState.RUNNING or not process.runs_launcher(info.runtime_args):
         return None

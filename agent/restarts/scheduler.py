@@ -111,7 +111,7 @@ class RestartScheduler:
         """Is set while no restart is at work (``RestartExecutor``)."""
         return self._executor.quiet
 
-    async def handle(self, request: Request) -> None:
+    async def submit(self, request: Request) -> None:
         """Handle one request to its end.
 
         Concurrent requests for a container are coalesced, unless the fault occurred after the successor started. A
@@ -291,7 +291,7 @@ class RestartScheduler:
                 owner = await self._dependencies.owners.facts(pod, at_once=by_round) if pod is not None else None
             await self._budgets.load()
             if launcher_failed and target is not None:
-                target = replace(target, launcher=process.Silent(launcher_failed))
+                target = replace(target, launcher=process.LauncherUnavailable(launcher_failed))
             elif target is not None:
                 launcher = await runtime_state.launcher(self._dependencies.launchers, target.info)
                 target = replace(target, launcher=launcher)

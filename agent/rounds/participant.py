@@ -295,7 +295,7 @@ class RoundParticipant:
             await self._hold_only(member)
             return
         tried_before = member.was_retried
-        await self._restarts.handle(await self._orders.request(member, selection))
+        await self._restarts.submit(await self._orders.request(member, selection))
         if member.step_result.phase is StepPhase.STOPPING and member.was_retried is tried_before:
             member.refuse(refuse(Reason.ROUND_OVER, "the restart was not decided in time"))
 

@@ -30,7 +30,7 @@ class CannotInspectError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class MainProcess:
     """A running container, by its main process ``pid``, and the paths of the node's procfs and cgroups."""
 
     pid: int
@@ -47,20 +47,20 @@ class Where:
             inside.close()
 
 
-def heartbeat_mark(where: Where, file: str) -> Mark | Blank:
+def heartbeat_mark(main: MainProcess, file: str) -> Mark | Blank:
     """Return the state of a heartbeat file; see ``Inside.of`` and ``Inside.heartbeat_mark``."""
-    with where.opened() as inside:
+    with main.opened() as inside:
         return inside.heartbeat_mark(file)
 
 
-def examine(where: Where) -> tuple[tuple[Thread, ...], tuple[Thread, ...]]:
+def examine(main: MainProcess) -> tuple[tuple[Thread, ...], tuple[Thread, ...]]:
     """Return the states of all threads, and of those most informative about a hang with the place where they wait.
 
     Raises what ``Inside.of`` raises.
     """
-    with where.opened() as inside:
+    with main.opened() as inside:
         threads = inside.threads()
-    return threads, thread_states.most_informative(where.processes.root, threads)
+    return threads, thread_states.most_informative(main.processes.root, threads)
 
 
 class Inside:

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ListingIntervals:
     """Seconds between two listings: ``audit`` with a complete event stream, ``poll`` without one.
 
     ``poll`` is kubelet's own relist period (pkg/kubelet/kubelet.go).
@@ -43,12 +43,12 @@ class ContainerWatch:
         cri: client.CriClient,
         *,
         report: Callable[[ComponentStatus], None],
-        pace: Pace | None = None,
+        intervals: ListingIntervals | None = None,
     ) -> None:
         self._cri = cri
         self._sandbox_subscribers: list[Callable[[SandboxId], None]] = []
         self._report = report
-        self._pace = pace if pace is not None else Pace()
+        self._intervals = intervals if intervals is not None else ListingIntervals()
         self._ledger = events.Ledger()
         self._subscribers: dict[asyncio.Queue[ContainerEvent], PodUid | None] = {}
         self._status: ComponentStatus | None = None
@@ -103,7 +103,7 @@ class ContainerWatch:
             self._set_status(ComponentStatus(ComponentState.READY, "following the runtime's events"))
             try:
                 # The first audit comes soon, because the stream may have begun only after the listing above.
-                await self._read(ahead, first_audit=self._pace.poll)
+                await self._read(ahead, first_audit=self._intervals.poll)
             except errors.Unsupported:
                 await self._poll()
 
@@ -132,28 +132,28 @@ class ContainerWatch:
         """
         if self._stream_is_lossy:
             await self._list()
-            return self._pace.poll
+            return self._intervals.poll
         asked_at = time.time_ns()
         listing = await self._cri.list_containers()
         missing = frozenset((step.container_id, step.kind) for step in self._ledger.new_events(listing, at=asked_at))
         if missing & self._suspects:
             self._stream_is_lossy = True
             log.warning("cri.events_missed", endpoint=self._cri.endpoint)
-            pace = f"listing every {self._pace.poll:g} s"
-            self._set_status(ComponentStatus(ComponentState.READY, f"the runtime's event stream is incomplete; {pace}"))
+            how = f"listing every {self._intervals.poll:g} s"
+            self._set_status(ComponentStatus(ComponentState.READY, f"the runtime's event stream is incomplete; {how}"))
             self._publish(self._ledger.reconcile(listing, at=asked_at))
         self._suspects = missing
-        return self._pace.poll if missing else self._pace.audit
+        return self._intervals.poll if missing else self._intervals.audit
 
     async def _poll(self) -> None:
         """List periodically. Raises CriError when the runtime is unavailable; after its return it may have events."""
-        log.info("cri.no_event_stream", endpoint=self._cri.endpoint, poll_seconds=self._pace.poll)
+        log.info("cri.no_event_stream", endpoint=self._cri.endpoint, poll_seconds=self._intervals.poll)
         self._set_status(
             ComponentStatus(
-                ComponentState.READY, f"the runtime has no event stream; listing every {self._pace.poll:g} s"
+                ComponentState.READY, f"the runtime has no event stream; listing every {self._intervals.poll:g} s"
             )
         )
-        async for _ in aio.ticks(period=self._pace.poll):
+        async for _ in aio.ticks(period=self._intervals.poll):
             await self._list()
 
     async def _list(self) -> None:

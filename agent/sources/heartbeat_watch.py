@@ -17,13 +17,13 @@ import structlog
 from kubemend.agent import ports
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.health.state import heartbeat
-from kubemend.agent.health.state.heartbeat import Blank, Heart, Mark, Poll, Pulse
-from kubemend.agent.health.state.next_step import Look
+from kubemend.agent.health.state.heartbeat import Blank, HeartbeatState, HeartbeatStatus, Mark, Poll
+from kubemend.agent.health.state.next_step import FileCheck
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import ContainerSummary
 from kubemend.agent.restart import options
 from kubemend.agent.sources import container_inside, thread_states
-from kubemend.agent.sources.container_inside import CannotInspectError, Where
+from kubemend.agent.sources.container_inside import CannotInspectError, MainProcess
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import contained
 from kubemend.common.side_process import Calls
@@ -38,24 +38,24 @@ _REPORT_AGAIN = 600.0
 
 
 class Watch:
-    """Watches one container. ``heart`` is its known state; ``obstacle`` is why this agent can inspect no container."""
+    """Watches one container. ``state`` is its known state; ``obstacle`` is why this agent can inspect no container."""
 
     def __init__(
         self,
         view: ContainerSummary,
         config: options.Heartbeat,
         *,
-        heart: Heart,
+        state: HeartbeatState,
         runtime: ports.ContainerStatuses,
         processes: ProcFs,
         calls: Calls,
         changed: Callable[["Watch"], None],
         on_hang: Callable[[Hang], None],
-        on_poll: Callable[[ContainerSummary, Look], None],
+        on_poll: Callable[[ContainerSummary, FileCheck], None],
     ) -> None:
         self.view = view
         self.config = config
-        self.heart = heart
+        self.state = state
         self.obstacle = ""
         self._runtime = runtime
         self._processes = processes
@@ -63,7 +63,7 @@ class Watch:
         self._on_hang = on_hang
         self._on_poll = on_poll
         self._calls = calls
-        self._where: Where | None = None
+        self._main: MainProcess | None = None
         self._started_at: float | None = None
         self._one_poll = asyncio.Lock()
         self._unknown_reason = ""
@@ -79,30 +79,30 @@ class Watch:
         while True:
             with contained.within(contained.Part.HEARTBEAT, self.view.ref):
                 await self.poll()
-            await asyncio.sleep(heartbeat.until_next_poll(self.heart, timeout=self.config.timeout))
+            await asyncio.sleep(heartbeat.until_next_poll(self.state, timeout=self.config.timeout))
 
-    async def poll(self) -> Heart:
+    async def poll(self) -> HeartbeatState:
         """Read the file now and return the new state. Reports a hang."""
         async with self._one_poll:
-            before, began = Heart() if self._begins_again else self.heart, time.monotonic()
+            before, began = HeartbeatState() if self._begins_again else self.state, time.monotonic()
             self._begins_again = False
             slept = time.clock_gettime(time.CLOCK_BOOTTIME) - began
             sight = await self._sight()
             poll = Poll(began=began, ended=time.monotonic(), slept=slept, sight=sight)
-            self._on_poll(self.view, Look(poll, unix=time.time(), started_at=self._started_at))
-            heart = heartbeat.after(before, poll, timeout=self.config.timeout)
-            if heart.pulse is Pulse.HUNG and self._must_report(began):
-                hang = await self._examine(heart)
+            self._on_poll(self.view, FileCheck(poll, unix=time.time(), started_at=self._started_at))
+            state = heartbeat.after(before, poll, timeout=self.config.timeout)
+            if state.status is HeartbeatStatus.HUNG and self._must_report(began):
+                hang = await self._examine(state)
                 if hang is None:
-                    heart = heartbeat.after(before, replace(poll, sight=Blank.PAUSED), timeout=self.config.timeout)
+                    state = heartbeat.after(before, replace(poll, sight=Blank.PAUSED), timeout=self.config.timeout)
                 else:
                     self._reported_at = began
                     self._on_hang(hang)
-            if heart.pulse is not Pulse.HUNG:
+            if state.status is not HeartbeatStatus.HUNG:
                 self._reported_at = None
-            self.heart = heart
+            self.state = state
             self._changed(self)
-        return heart
+        return state
 
     def _must_report(self, now: float) -> bool:
         return self._reported_at is None or now - self._reported_at >= _REPORT_AGAIN
@@ -126,28 +126,28 @@ class Watch:
         return Blank.UNKNOWN
 
     async def _read_mark(self) -> Mark | Blank:
-        if self._where is None:
+        if self._main is None:
             info = (await self._runtime.container_status(self.view.id)).without_config()
             if info.pid is None:
                 raise ProcessLookupError("the runtime does not return the container's main process")
             self._started_at = info.started_at / 1e9 if info.started_at > 0 else None
-            self._where = Where(pid=info.pid, container_id=self.view.id, processes=self._processes)
+            self._main = MainProcess(pid=info.pid, container_id=self.view.id, processes=self._processes)
         try:
-            return await self._call(functools.partial(container_inside.heartbeat_mark, self._where, self.config.file))
+            return await self._call(functools.partial(container_inside.heartbeat_mark, self._main, self.config.file))
         except ProcessLookupError:
-            self._where = None  # the runtime may know a newer pid
+            self._main = None  # the runtime may know a newer pid
             raise
 
     async def _call(self, work: Callable[[], T]) -> T:
         return await self._calls.call(work, who=self.view.ref.pod.uid, timeout=_READ_SECONDS)
 
-    async def _examine(self, heart: Heart) -> Hang | None:
+    async def _examine(self, state: HeartbeatState) -> Hang | None:
         """Collect the details of a hang; None when the container is paused on purpose, or cannot be inspected."""
-        assert self._where is not None
+        assert self._main is not None
         try:
-            threads, most_informative = await self._call(functools.partial(container_inside.examine, self._where))
+            threads, most_informative = await self._call(functools.partial(container_inside.examine, self._main))
         except (OSError, CannotInspectError) as error:
-            log.warning("heartbeat.not_examined", container=str(self.view.ref), error=str(error))
+            log.warning("heartbeat.examination_failed", container=str(self.view.ref), error=str(error))
             return None
         if thread_states.are_stopped(threads):
             log.info("heartbeat.container_paused", container=str(self.view.ref))
@@ -156,7 +156,7 @@ class Watch:
             target=self.view.ref,
             container_id=self.view.id,
             file=self.config.file,
-            silent=heart.silent,
+            silent=state.silent,
             timeout=self.config.timeout,
             observed_at=time.time(),
             doing=thread_states.summary(threads, most_informative),

@@ -9,8 +9,8 @@ import structlog
 from kubemend.agent import ports
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.health.state import heartbeat
-from kubemend.agent.health.state.heartbeat import Heart, Pulse
-from kubemend.agent.health.state.next_step import Look
+from kubemend.agent.health.state.heartbeat import HeartbeatState, HeartbeatStatus
+from kubemend.agent.health.state.next_step import FileCheck
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -47,7 +47,7 @@ class Listener(Protocol):
 class Polls(Protocol):
     """Receives every check of a file (``agent.restarts.next_step_timer.NextStepTimer``)."""
 
-    def polled(self, container: ContainerSummary, look: Look) -> None:
+    def polled(self, container: ContainerSummary, check: FileCheck) -> None:
         """A container's file has been checked."""
 
     def unwatched(self, container: ContainerSummary) -> None:
@@ -117,7 +117,7 @@ class HeartbeatSource:
         if container not in self._watches:
             return "it has ended, or its heartbeat is no longer requested"
         watch, _ = self._watches[container]
-        return _WHY_NOT[(await watch.poll()).pulse]
+        return _WHY_NOT[(await watch.poll()).status]
 
     async def _wake_on(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Update the watches when the containers of a pod with a heartbeat change; most pods have none."""
@@ -146,7 +146,7 @@ class HeartbeatSource:
         watch = Watch(
             view,
             config,
-            heart=heartbeat.REMEMBERED if view.id in self._remembered else Heart(),
+            state=heartbeat.REMEMBERED if view.id in self._remembered else HeartbeatState(),
             runtime=self._runtime,
             processes=self._processes,
             calls=self._calls,
@@ -189,18 +189,18 @@ class HeartbeatSource:
         return found
 
     def _changed(self, watch: Watch) -> None:
-        heart = watch.heart
-        known = heart.pulse in (Pulse.BEATING, Pulse.HUNG)
-        self._listener.silent_for(watch.view.ref, heart.silent if known else None)
-        if heart.started is not (watch.view.id in self._saved):
+        state = watch.state
+        known = state.status in (HeartbeatStatus.BEATING, HeartbeatStatus.HUNG)
+        self._listener.silent_for(watch.view.ref, state.silent if known else None)
+        if state.started is not (watch.view.id in self._saved):
             self._to_save.set()
         self._report_status()
 
-    def _polled(self, container: ContainerSummary, look: Look) -> None:
+    def _polled(self, container: ContainerSummary, check: FileCheck) -> None:
         """Pass a check on. One that ``still_hung`` began may end after the container is no longer watched."""
         if container.id in self._watches:
             with contained.within(contained.Part.HEARTBEAT, container.ref):
-                self._polls.polled(container, look)
+                self._polls.polled(container, check)
 
     async def _save(self) -> None:
         while True:
@@ -212,7 +212,7 @@ class HeartbeatSource:
     def _beating(self) -> frozenset[ContainerId]:
         """Return the containers with a heartbeat, including remembered ones that run and are not watched (yet)."""
         running = {view.id for view in self._events.containers()} - self._watches.keys()
-        beating = {container for container, (watch, _) in self._watches.items() if watch.heart.started}
+        beating = {container for container, (watch, _) in self._watches.items() if watch.state.started}
         return frozenset(beating | (self._remembered & running))
 
     def _report_status(self) -> None:
@@ -227,8 +227,8 @@ class HeartbeatSource:
 
 
 _WHY_NOT = {
-    Pulse.HUNG: "",
-    Pulse.BEATING: "it beats again",
-    Pulse.NOT_STARTED: "its heartbeat file has been removed",
-    Pulse.UNKNOWN: "its heartbeat file could not be read",
+    HeartbeatStatus.HUNG: "",
+    HeartbeatStatus.BEATING: "it beats again",
+    HeartbeatStatus.NOT_STARTED: "its heartbeat file has been removed",
+    HeartbeatStatus.UNKNOWN: "its heartbeat file could not be read",
 }

@@ -20,7 +20,7 @@ from kubemend.agent.model.workloads import (
     PodView,
 )
 from kubemend.agent.restart import admission, process
-from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.common import aio, budgets, contained
 
 log = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ _FIRST_RETRY, _LONGEST_RETRY = 0.25, 10.0
 """Seconds until a launcher that did not answer is asked again: it may not have begun to listen."""
 
 
-Changed = Callable[[ContainerRef, Launcher | Silent | None], None]
+Changed = Callable[[ContainerRef, Launcher | LauncherUnavailable | None], None]
 """A launcher's state has changed; None: its container is no longer followed, whether it had a launcher or not. While a
 container is replaced there are two of its name: the newer one counts as soon as its launcher has a state.
 """
@@ -51,7 +51,7 @@ class _Followed:
 
     view: ContainerSummary
     task: asyncio.Task[None]
-    shown: Launcher | Silent | None = None
+    shown: Launcher | LauncherUnavailable | None = None
 
 
 class LauncherWatch:
@@ -163,7 +163,7 @@ class LauncherWatch:
             if process.runs_launcher(status.runtime_args):
                 await self._follow_launcher(view, status)
         if work.failed:
-            self._pass_on(view, Silent("internal error of the agent, see its log"))
+            self._pass_on(view, LauncherUnavailable("internal error of the agent, see its log"))
         self._wake.set()  # another one may be followed instead
 
     async def _status(self, view: ContainerSummary) -> ContainerStatus:
@@ -175,7 +175,7 @@ class LauncherWatch:
                 log.debug("launcher.unknown", container=str(view.ref), error=str(error))
             await backoff.wait()
 
-    def _pass_on(self, view: ContainerSummary, found: Launcher | Silent) -> None:
+    def _pass_on(self, view: ContainerSummary, found: Launcher | LauncherUnavailable) -> None:
         if (followed := self._followed.get(view.id)) is not None:
             followed.shown = found
             self._show(view.ref)
@@ -189,14 +189,14 @@ class LauncherWatch:
     async def _follow_launcher(self, view: ContainerSummary, status: ContainerStatus) -> None:
         backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
         known: Launcher | None = None
-        silent: Silent | None = None
+        silent: LauncherUnavailable | None = None
         failed = 0
         failures: deque[float] = deque(maxlen=MOST_FAILURES.limit)
         while True:
             pod = self._pods.pods().get(view.ref.pod.uid)
             hold = self._hold(pod) if pod is not None else 0.0
             found = await self._launchers.follow(status, known=known, hold=hold)
-            if isinstance(found, Silent):
+            if isinstance(found, LauncherUnavailable):
                 if known is not None:
                     log.info("launcher.silent", container=str(view.ref), why=found.why)
                 if found != silent:

@@ -58,8 +58,8 @@ class PluginReports:
         self._serials = itertools.count(1)
         self._key_prefix = f"kubelet:{time.time_ns():x}"  # unique among all agents of one boot
 
-    def take(self, change: PodChange) -> None:
-        """Process a change of a pod; ``PodWatch.subscribe`` calls it."""
+    def apply(self, change: PodChange) -> None:
+        """Apply a change of a pod; ``PodWatch.subscribe`` calls it."""
         pod = change.pod
         before = self._pods.get(pod.ref.uid, {})
         # The devices of a finished pod now belong to others, and its status is no longer updated.

@@ -226,11 +226,11 @@ class PodEnds:
             self.stop_asked(ended.id)
         return bool(kills)
 
-    def _scene(self, ended: ContainerSummary, node: NodeState, *, lag: float) -> exits.Scene:
+    def _scene(self, ended: ContainerSummary, node: NodeState, *, lag: float) -> exits.ExitContext:
         pod = self._pods.pods().get(ended.ref.pod.uid)
         lasting = {spec.name for spec in pod.containers if spec.running} if pod is not None else set()
         newest = {view.ref.name: view for view in self._in(ended.sandbox_id) if view.ref.name != ended.ref.name}
-        return exits.Scene(
+        return exits.ExitContext(
             lag=lag,
             others_run=any(view.state is ContainerState.RUNNING for view in newest.values()),
             others_ended=any(view.state is ContainerState.EXITED and name in lasting for name, view in newest.items()),

@@ -135,7 +135,7 @@ class ProcFs:
         """
         return any(thread.state == "D" for thread in thread_states.read(self.root, [pid]))
 
-    def beside(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int) -> frozenset[int]:
         """Return the processes in the same container; outside containers, the process itself. Raises OSError."""
         text = kernel_files.read(self.root / str(pid) / "cgroup")
         if text is None:

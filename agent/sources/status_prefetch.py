@@ -74,7 +74,7 @@ class StatusPrefetcher:
     async def _query(self, view: ContainerSummary) -> None:
         self._known.add(view.id)
         try:
-            await self._runtime.info_of(view)
+            await self._runtime.cached_status(view)
             await self._runtime.sandbox_config(view.sandbox_id)
         except (CriError, clone.CloneRefusedError) as error:
             log.debug("status_prefetch.failed", container=str(view.ref), error=str(error))

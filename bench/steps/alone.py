@@ -122,26 +122,26 @@ class Run:
         """Allow each fault once a spare is ready, or has not become ready in a minute."""
         for number in range(self.plan.faults):
             await records.until_recovered(self.records, count=number)
-            where = await self._main(observer)
+            address = await self._main(observer)
             try:
                 async with asyncio.timeout(_SECONDS):
-                    while not await asyncio.to_thread(_has_spare, where):  # noqa: ASYNC110 - it is asked
+                    while not await asyncio.to_thread(_has_spare, address):  # noqa: ASYNC110 - it is asked
                         await asyncio.sleep(_LOOK_AGAIN)
                 self.spares.append(True)
             except TimeoutError:
                 self.spares.append(False)
             (self.where / f"fail-{number}").touch()
 
-    async def _main(self, observer: Observer) -> exchange.Where:
+    async def _main(self, observer: Observer) -> exchange.LauncherAddress:
         """Return the container's main process."""
         (container,) = (await observer.see(self.arm.name)).running["trainer"]
         pid = await observer.pid(container)
-        return exchange.Where(pid, container, process.CACHE_FOLDER, Path("/proc"))
+        return exchange.LauncherAddress(pid, container, process.CACHE_FOLDER, Path("/proc"))
 
 
-def _has_spare(where: exchange.Where) -> bool:
+def _has_spare(address: exchange.LauncherAddress) -> bool:
     ask = functools.partial(
-        exchange.exchange, where, process.STATUS_REQUEST, passing=functools.partial(exchange.in_states, frozenset())
+        exchange.exchange, address, process.STATUS_REQUEST, passing=functools.partial(exchange.in_states, frozenset())
     )
     try:
         return ask(timeout=_ANSWER_SECONDS, least=_ANSWER_SECONDS).ready

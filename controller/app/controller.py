@@ -75,7 +75,7 @@ async def _run_parts(settings: Settings, *, stop: asyncio.Event, api: kube.KubeC
         metrics=metrics,
         now=now,
         policy=Policy(settings.limits(), frozenset(settings.opt_in_namespaces), dry_run=settings.dry_run),
-        trace=tracing.take if tracing is not None else None,
+        trace=tracing.submit if tracing is not None else None,
         jobsets=_jobsets(settings, api=api, restarts=restarts, nodes=nodes, parts=parts, registry=registry, now=now),
     )
     election = Election(

@@ -29,7 +29,7 @@ _EXPORT_SECONDS: Final = 60.0  # the exporter's own timeout, ten seconds by defa
 
 
 class Traces:
-    """Export one round's trace after another. ``take`` only queues; ``run`` exports."""
+    """Export one round's trace after another. ``submit`` only queues; ``run`` exports."""
 
     def __init__(self, exporter: "SpanExporter", *, metrics: Metrics, about: Mapping[str, str]) -> None:
         """``about`` are the resource's attributes; OTEL_RESOURCE_ATTRIBUTES adds to them."""
@@ -39,7 +39,7 @@ class Traces:
         self._metrics = metrics
         self._waiting: asyncio.Queue[Span] = asyncio.Queue(_MOST_WAITING)
 
-    def take(self, span: Span) -> None:
+    def submit(self, span: Span) -> None:
         """Queue a round's trace for export, unless too many are queued already."""
         try:
             self._waiting.put_nowait(span)

@@ -16,7 +16,7 @@ from kubemend.common.gangs import POD, GangKey
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.coordinator import gc_schedule, round_report, round_runner, single_pods, wire
 from kubemend.controller.coordinator.dependencies import Dependencies
-from kubemend.controller.coordinator.gang_worker import GangWorker, Reply
+from kubemend.controller.coordinator.gang_worker import FaultAnswerMessage, GangWorker
 from kubemend.controller.coordinator.single_pods import SinglePods
 from kubemend.controller.coordinator.stragglers import Stragglers
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
@@ -44,7 +44,7 @@ class _ReportedFault:
 
     session: Session
     kind: str
-    reply: Reply | None = None
+    answer: FaultAnswerMessage | None = None
 
 
 class GangCoordinator:
@@ -116,8 +116,8 @@ class GangCoordinator:
             case "samples":
                 with contained.within(Part.STRAGGLER, session.node):
                     samples = [wire.sample(each) for each in message.samples.devices]
-                    self._stragglers.take(samples)
-                    self._dependencies.gpus.take(samples)
+                    self._stragglers.record(samples)
+                    self._dependencies.gpus.record(samples)
 
     def disconnected(self, session: Session) -> None:
         """Report to the rounds that an agent's stream has ended."""
@@ -131,7 +131,7 @@ class GangCoordinator:
         if outcome is Outcome.GONE:
             for each in rounds:
                 with contained.within(Part.ROUND, each.id):
-                    each.take(PodGone(pod.uid))
+                    each.submit(PodGone(pod.uid))
 
     async def _resume_previous(self) -> list[Restart]:
         """Resume what the previous leaders have begun; return the rounds that must wait until agents may connect."""
@@ -152,7 +152,7 @@ class GangCoordinator:
             if not self._is_on(restart):
                 return
             if gang.kind == POD:
-                self._single_pods.take(restart)
+                self._single_pods.submit(restart)
             else:
                 self._resume(restart, self._worker(gang))
         if work.error is not None:
@@ -223,13 +223,13 @@ class GangCoordinator:
         known = self._faults.get(reported.id)
         if known is not None:
             known.session = session
-            if known.reply is not None:
-                self._send(known.session, reported.id, known.reply)
+            if known.answer is not None:
+                self._send(known.session, reported.id, known.answer)
             return
         kind = wire.fault_kind(reported).name
         self._faults[reported.id] = _ReportedFault(session, kind)
         if len(self._faults) > _FAULTS_KEPT:
-            answered = (each for each, entry in self._faults.items() if entry.reply is not None)
+            answered = (each for each, entry in self._faults.items() if entry.answer is not None)
             del self._faults[next(answered, next(iter(self._faults)))]
         member = self._dependencies.members.by_uid(PodUid(reported.pod.uid))
         pod = f"{reported.pod.namespace}/{reported.pod.name}"
@@ -245,29 +245,37 @@ class GangCoordinator:
             gang=str(member.gang) if member is not None else "",
         )
         if member is None:
-            self._answer(reported.id, Reply(FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang"))
+            self._answer(
+                reported.id, FaultAnswerMessage(FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang")
+            )
             return
         worker = self._worker(member.gang)
         with self._contained_to(worker, member.gang):
             worker.fault(wire.fault(reported, gang=member.gang, now=self._dependencies.now()))
         entry = self._faults.get(reported.id)
-        if entry is not None and entry.reply is None and worker.is_idle:  # the worker failed before it queued the fault
+        if (
+            entry is not None and entry.answer is None and worker.is_idle
+        ):  # the worker failed before it queued the fault
             detail = "the controller could not decide; see the traceback in its log"
-            self._answer(reported.id, Reply(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail))
+            self._answer(
+                reported.id, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail)
+            )
 
-    def _answer(self, fault_id: str, reply: Reply) -> None:
+    def _answer(self, fault_id: str, message: FaultAnswerMessage) -> None:
         entry = self._faults.get(fault_id)
-        if entry is None or entry.reply == reply:
+        if entry is None or entry.answer == message:
             return  # a fault of the controller's own, or one that was dropped
-        entry.reply = reply
-        answer = reply.what.name
+        entry.answer = message
+        answer = message.what.name
         self._dependencies.metrics.faults.labels(entry.kind, answer).inc()
-        log.info("fault.answered", fault=fault_id, round=reply.round, answer=answer, reason=reply.reason)
-        self._send(entry.session, fault_id, reply)
+        log.info("fault.answered", fault=fault_id, round=message.round, answer=answer, reason=message.reason)
+        self._send(entry.session, fault_id, message)
 
-    def _send(self, session: Session, fault_id: str, reply: Reply) -> None:
+    def _send(self, session: Session, fault_id: str, message: FaultAnswerMessage) -> None:
         session.send(
-            wire.answer(fault_id, what=reply.what, round_id=reply.round, reason=reply.reason, detail=reply.detail)
+            wire.answer(
+                fault_id, what=message.what, round_id=message.round, reason=message.reason, detail=message.detail
+            )
         )
 
     def _handle_result(self, session: Session, result: pb.StepResult) -> None:
@@ -279,7 +287,7 @@ class GangCoordinator:
             self._dependencies.restarts.note_attempt(member.gang, result.attempt)
         round_ = self._round_of(step)
         if round_ is not None and round_.id == result.round:
-            round_.take(step)
+            round_.submit(step)
         elif step.phase.is_before_release:
             log.warning("round.unknown", round=result.round, node=session.node, pod=result.pod.name)
             session.send(wire.abort(result.round, pods=frozenset({step.pod}), reason="the round is over"))
@@ -346,7 +354,7 @@ class GangCoordinator:
     def _take(self, restart: Restart) -> None:
         key = restart.gang
         if key is not None and key.kind == POD:
-            self._single_pods.take(restart)
+            self._single_pods.submit(restart)
             return
         if key is None or not self._dependencies.members.of_gang(key):
             detail = f"there are no pods of {key}" if key is not None else _NO_GANG

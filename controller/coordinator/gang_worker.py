@@ -43,8 +43,8 @@ _LEFT_TO_AGENTS: Final = frozenset({facts.Reason.NOT_OPTED_IN, facts.Reason.DRY_
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to a fault, for its agent."""
+class FaultAnswerMessage:
+    """The hub's answer to a fault, as its agent receives it (``FaultAnswer`` of the protocol)."""
 
     what: FaultAnswer
     round: str = ""
@@ -61,7 +61,7 @@ class GangWorker:
         *,
         dependencies: Dependencies,
         term: Term,
-        answer: Callable[[str, Reply], None],
+        answer: Callable[[str, FaultAnswerMessage], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
         """``answer`` takes a fault's id and its answer; ``spawn`` runs a named task."""
@@ -100,11 +100,11 @@ class GangWorker:
         event = pending.fault_event(fault)
         if self._runner is not None:
             self._joined[event] = fault
-            self._runner.take(event)
-            self._answer(fault.id, Reply(FaultAnswer.ROUND, self._runner.id))
+            self._runner.submit(event)
+            self._answer(fault.id, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))
         elif self._last_record is not None and self._last_record.has(event):
             self._answer(
-                fault.id, Reply(FaultAnswer.ROUND, self._last_record.round)
+                fault.id, FaultAnswerMessage(FaultAnswer.ROUND, self._last_record.round)
             )  # it came late: that round is over
         else:
             self._open(PendingCause(fault))
@@ -122,7 +122,7 @@ class GangWorker:
         self._queue.withdraw(restart.id)
         self._settled.set()
         if self._runner is not None and self._runner.id == restart.id:
-            self._runner.take(round_report.cancelled())
+            self._runner.submit(round_report.cancelled())
 
     def resume(self, restart: Restart) -> None:
         """Resume a round that a previous leader has begun."""
@@ -131,7 +131,7 @@ class GangWorker:
     def forward(self, *events: RoundEvent) -> None:
         """Forward events to the round under way."""
         if self._runner is not None:
-            self._runner.take(*events)
+            self._runner.submit(*events)
 
     def member_changed(self, member: Member, *, gone: bool) -> None:
         """Handle a change of a member from the API server."""
@@ -225,7 +225,9 @@ class GangWorker:
     def _refuse_by_internal_error(self, case: PendingCause) -> None:
         why = "the controller could not decide; see the traceback in its log"
         if isinstance(case.cause, Fault):
-            self._answer(case.cause.id, Reply(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why))
+            self._answer(
+                case.cause.id, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why)
+            )
         elif case.restart is not None:
             failed = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._dependencies.now())
             self._dependencies.restarts.set_status(case.restart.id, failed)
@@ -233,8 +235,8 @@ class GangWorker:
     def _hold(self, case: PendingCause, decision: Decision) -> None:
         """Postpone the gang's restart and have the agent leave the member to the controller."""
         if isinstance(case.cause, Fault):
-            reply = Reply(FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
-            self._answer(case.cause.id, reply)
+            message = FaultAnswerMessage(FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
+            self._answer(case.cause.id, message)
         case.postponed_until = math.inf if decision.retry_at is None else decision.retry_at
 
     async def _begin(self, case: PendingCause, decision: Decision) -> None:
@@ -253,7 +255,7 @@ class GangWorker:
     def _answer_begun(self, case: PendingCause, ref: RoundRef) -> None:
         """Answer the cause that the round has begun, and add the faults queued since then to the round."""
         if isinstance(case.cause, Fault):
-            self._answer(case.cause.id, Reply(FaultAnswer.ROUND, ref.id))
+            self._answer(case.cause.id, FaultAnswerMessage(FaultAnswer.ROUND, ref.id))
         for fault in self._queue.take_faults():
             self.fault(fault)
 
@@ -295,7 +297,7 @@ class GangWorker:
             return
         alone = decision.kind is Kind.ALONE or decision.reason in _LEFT_TO_AGENTS
         what = FaultAnswer.ALONE if alone else FaultAnswer.NOTHING
-        self._answer(case.cause.id, Reply(what, reason=decision.reason.value, detail=decision.detail))
+        self._answer(case.cause.id, FaultAnswerMessage(what, reason=decision.reason.value, detail=decision.detail))
         if decision.kind is Kind.FAIL:
             round_report.report_refusal(case.cause, decision, dependencies=self._dependencies)
         self._gang.turned_down(decision, pod=case.cause.pod.name)

@@ -60,7 +60,7 @@ class RoundFactory:
     async def write_down(self, new: NewRound, *, request: Restart | None) -> Begun:
         """Persist the round: in the object that requested it if there is one, else in a new one."""
         restarts = self._dependencies.restarts
-        begun = await (restarts.take(request, new) if request is not None else restarts.create(new))
+        begun = await (restarts.adopt(request, new) if request is not None else restarts.create(new))
         if not begun.durable:
             self._dependencies.metrics.not_durable.inc()
         return begun

@@ -14,7 +14,7 @@ class Gpus:
     def __init__(self) -> None:
         self._held: dict[PodUid, int] = {}
 
-    def take(self, samples: Iterable[Sample]) -> None:
+    def record(self, samples: Iterable[Sample]) -> None:
         """Record one agent's measurements; they contain all devices of a member."""
         devices: dict[PodUid, set[str]] = {}
         for sample in samples:

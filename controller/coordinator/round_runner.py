@@ -57,7 +57,7 @@ class RoundRunner:
         """Return the id that agents use for the round."""
         return self._round.ref.id
 
-    def take(self, *events: RoundEvent) -> None:
+    def submit(self, *events: RoundEvent) -> None:
         """Queue events and process them together with those that arrive at the same moment."""
         if self._ended:
             return
@@ -116,7 +116,7 @@ class RoundRunner:
             self.drop()
             self._over(self, advance.again)
         elif advance.wake_at is not None:
-            self._alarm = self._loop.call_later(max(advance.wake_at - self._dependencies.now(), 0.0), self.take)
+            self._alarm = self._loop.call_later(max(advance.wake_at - self._dependencies.now(), 0.0), self.submit)
 
     def _do(self, effect: rounds.Effect) -> None:
         match effect:

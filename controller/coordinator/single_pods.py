@@ -61,7 +61,7 @@ class SinglePods:
         self._to_resume: set[str] = set()
         self._resumed = asyncio.Event()
 
-    def take(self, restart: Restart) -> None:
+    def submit(self, restart: Restart) -> None:
         """Queue a request or a previous leader's round. Those for one pod are handled one after another."""
         key = restart.gang
         assert key is not None

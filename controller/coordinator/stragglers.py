@@ -30,7 +30,7 @@ class Stragglers:
         self._dependencies = dependencies
         self._watches: dict[GangKey, stragglers.Watch] = {}
 
-    def take(self, samples: Sequence[Sample]) -> None:
+    def record(self, samples: Sequence[Sample]) -> None:
         """Record one agent's measurements."""
         by_gang: dict[GangKey, list[Sample]] = {}
         for sample in samples:

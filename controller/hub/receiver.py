@@ -28,10 +28,10 @@ class MessageReceiver:
 
     def pod_bound(self, stream: Stream, uid: str) -> None:
         """Deliver the messages of this stream about a pod that was not known when they arrived."""
-        for message in stream.unknown_pods.take(uid):
+        for message in stream.unknown_pods.pop(uid):
             self._deliver(stream, message)
 
-    def words(self, stream: Stream, data: bytes) -> None:
+    def receive(self, stream: Stream, data: bytes) -> None:
         """Process one message. Raises RefusedError if it ends the stream."""
         try:
             message = messages.parse(data, limits=self._limits)

@@ -172,7 +172,7 @@ class Coordination:
             self._receiver.hello(stream, hello)
             while (data := await stream.read()) is not grpc.aio.EOF and not stream.over.done():
                 self._check_rate(stream, data)
-                self._receiver.words(stream, data)
+                self._receiver.receive(stream, data)
             stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ from kubemend.controller.hub import pod_authorization
 from kubemend.controller.hub.limits import Bucket
 from kubemend.controller.model.members import NodeName
 
-MOST_WORDS: Final = 256
+MOST_DEFERRED: Final = 256
 MOST_FAULTS: Final = 256
 
 
@@ -31,12 +31,12 @@ class UnknownPods:
         key = (pod_authorization.subject(message), _topic(message))
         self._messages.pop(key, None)
         self._messages[key] = message
-        if len(self._messages) <= MOST_WORDS:
+        if len(self._messages) <= MOST_DEFERRED:
             return 0
         self._messages.popitem(last=False)
         return 1
 
-    def take(self, uid: str) -> list[pb.AgentMessage]:
+    def pop(self, uid: str) -> list[pb.AgentMessage]:
         """Return and forget the messages about a pod, oldest first."""
         if not self._messages:
             return []

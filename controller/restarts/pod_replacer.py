@@ -90,10 +90,6 @@ class PodReplacer:
             self._active.add(uid)
             self._queue.put_nowait(uid)
 
-    def is_wanted(self, uid: PodUid) -> bool:
-        """Return whether a pod must be replaced, or had to be until recently."""
-        return uid in self._wanted
-
     def forget(self, uid: PodUid) -> None:
         """Drop the request for a pod: it is gone, or its round is off. A deletion that was sent is not undone."""
         self._wanted.pop(uid, None)

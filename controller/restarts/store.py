@@ -148,10 +148,10 @@ class RestartStore:
         ref = RoundRef(new.gang.namespace, objects.name_for(new.gang, new.attempt), new.gang, new.attempt)
         return await self._begin(ref, lambda: writing.create(self._api, ref.name, new), timeout=timeout)
 
-    async def take(self, request: Restart, new: NewRound, *, timeout: float = RECORD_TIMEOUT) -> Begun:
+    async def adopt(self, request: Restart, new: NewRound, *, timeout: float = RECORD_TIMEOUT) -> Begun:
         """Turn a request into a round, and wait ``timeout`` seconds at most until that is durable."""
         ref = RoundRef(request.namespace, request.name, new.gang, new.attempt)
-        return await self._begin(ref, lambda: writing.take(self._api, request, new), timeout=timeout)
+        return await self._begin(ref, lambda: writing.adopt(self._api, request, new), timeout=timeout)
 
     async def resume(self, restart: Restart, *, epoch: int, timeout: float = 2.0) -> bool:
         """Take a round over from a previous leader, whose late writes then fail; return whether that is durable."""

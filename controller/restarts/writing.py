@@ -52,7 +52,7 @@ async def create(api: client.KubeClient, name: str, new: NewRound) -> Written:
         raise SupersededError(f"{namespace}/{name} is another Restart") from error
 
 
-async def take(api: client.KubeClient, request: Restart, new: NewRound) -> Written:
+async def adopt(api: client.KubeClient, request: Restart, new: NewRound) -> Written:
     """Turn a request into a round. Raises KubeError, and SupersededError if another leader did, or it was deleted.
 
     ConflictError: repeated conflicts with other writers. Retrying is left to the caller.

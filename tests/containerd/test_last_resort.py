@@ -79,7 +79,7 @@ async def test_nothing_is_released_while_another_agent_is_in_charge(node: RoundN
     async with node.agent() as agent:
         await agent.order(order(pod)).until(StepPhase.STOPPED)
     (held,) = await node.running_in(pod)
-    with node_lock.taken(node.directory) as mine:
+    with node_lock.acquire(node.directory) as mine:
         assert mine
         await resort(node).run()
         await node.comes_to_stand(held.id)

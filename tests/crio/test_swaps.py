@@ -100,7 +100,7 @@ async def test_a_resize_in_place_and_a_termination_message_are_kept(
     running = await pods.run(name="resized", containers=[container("main", says, resources=SOME_CPU)])
     old = running.containers["main"]
     (view,) = await swapper.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
-    await swapper.cri.info_of(view)  # the agent's cached status is from before the resize
+    await swapper.cri.cached_status(view)  # the agent's cached status is from before the resize
     resize = api_pb2.LinuxContainerResources(
         memory_limit_in_bytes=256 * MIB, cpu_quota=200000, cpu_period=100000, cpu_shares=2048
     )

@@ -69,7 +69,7 @@ class RestartEnv:
         cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW, device=device)
         held = frozenset({device} if device is not None else ())
         async with self.kubelet():
-            await self.restarts.handle(Request(target=TARGET, cause=lambda: cause, devices=held))
+            await self.restarts.submit(Request(target=TARGET, cause=lambda: cause, devices=held))
         return self.said.said[POD, conditions.IN_PLACE_RESTART]
 
     @contextlib.asynccontextmanager

@@ -13,7 +13,7 @@ from kubemend.agent.actuator.device_release import open_gates
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.state.heartbeat import Mark, Poll
-from kubemend.agent.health.state.next_step import Look
+from kubemend.agent.health.state.next_step import FileCheck
 from kubemend.agent.model.rounds import Order, StepResult
 from kubemend.agent.model.workloads import (
     Allocations,
@@ -204,7 +204,7 @@ class RoundEnv:
         at, unix = time.monotonic(), time.time()
         mark = Mark(device=1, inode=1, modified=0, changed=int(unix * 1e9))
         poll = Poll(began=at, ended=at, slept=time.clock_gettime(time.CLOCK_BOOTTIME) - at, sight=mark)
-        self.next_steps.polled(container, Look(poll, unix=unix, started_at=unix))
+        self.next_steps.polled(container, FileCheck(poll, unix=unix, started_at=unix))
         labels = {"strategy": "swap", "since": "start"}
         return self.registry.get_sample_value("kubemend_restart_next_step_seconds_count", labels)
 

@@ -30,7 +30,7 @@ class Freezer:
     killed: list[ContainerId] = field(default_factory=list)
     waiting: set[ContainerId] = field(default_factory=set)
 
-    def beside(self, pid: int | None) -> Cgroup | None:
+    def container_cgroup(self, pid: int | None) -> Cgroup | None:
         return None
 
     async def arm(self, container_id: ContainerId) -> Held | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.restart import intents
-from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 
 _RUNS = Launcher(State.RUNNING, trainer=1)
 
@@ -18,22 +18,24 @@ class Launchers:
     ``before`` is called with the name of each call before it takes effect; it may change everything, or raise.
     """
 
-    state: Launcher | Silent = _RUNS
-    left: tuple[int, ...] | Silent = ()
+    state: Launcher | LauncherUnavailable = _RUNS
+    left: tuple[int, ...] | LauncherUnavailable = ()
     before: Callable[[str], None] = lambda _: None
     obeys: bool = True
     calls: list[str] = field(default_factory=list)
 
-    async def status(self, container: ContainerStatus) -> Launcher | Silent:
+    async def status(self, container: ContainerStatus) -> Launcher | LauncherUnavailable:
         return await self._called("status")
 
-    async def stop(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
+    async def stop(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | LauncherUnavailable:
         await self._called("stop")
         if self.obeys and isinstance(self.state, Launcher) and self.state.trainer == intent.trainer:
             self.state = replace(self.state, state=State.HELD, order=intent.id)
         return self.state
 
-    async def release(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
+    async def release(
+        self, container: ContainerStatus, intent: intents.ProcessIntent
+    ) -> Launcher | LauncherUnavailable:
         await self._called("release")
         mine = isinstance(self.state, Launcher) and self.state.order == intent.id
         if self.obeys and mine and isinstance(self.state, Launcher) and self.state.state is State.HELD:
@@ -41,11 +43,11 @@ class Launchers:
             self.state = replace(self.state, state=State.RUNNING, trainer=trainer, restarts=restarts)
         return self.state
 
-    async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | Silent:
+    async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | LauncherUnavailable:
         await self._called("remains")
         return self.left
 
-    async def _called(self, name: str) -> Launcher | Silent:
+    async def _called(self, name: str) -> Launcher | LauncherUnavailable:
         self.calls.append(name)
         self.before(name)
         await asyncio.sleep(0)

@@ -74,7 +74,7 @@ class DriverHold:
         self._container = container
         self._process = process
         self._group: int | None = group
-        self._waiting: list[fanotify.Asked] = []
+        self._waiting: list[fanotify.PermissionEvent] = []
         self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(at_most, self.release)
@@ -99,7 +99,7 @@ class DriverHold:
 
     def _on_events(self, group: int) -> None:
         try:
-            for asked in fanotify.asked(group):
+            for asked in fanotify.permission_events(group):
                 self._on_open(group, asked)
         except BlockingIOError:
             pass
@@ -107,7 +107,7 @@ class DriverHold:
             log.error("driver_hold.not_read", container=self._container, error=str(error))
             self.release()
 
-    def _on_open(self, group: int, asked: fanotify.Asked) -> None:
+    def _on_open(self, group: int, asked: fanotify.PermissionEvent) -> None:
         if self._group is None:  # released by an earlier opening of the same batch
             os.close(asked.file)
         elif not self._is_inside(asked):
@@ -127,7 +127,7 @@ class DriverHold:
         for each in dead:
             _allow(group, each)
 
-    def _is_inside(self, asked: fanotify.Asked) -> bool:
+    def _is_inside(self, asked: fanotify.PermissionEvent) -> bool:
         return cgroups.container_of(self._process.parent / str(asked.pid)) == self._container
 
 
@@ -296,7 +296,7 @@ def _mount_id(descriptor: int) -> int | None:
     return None
 
 
-def _allow(group: int, asked: fanotify.Asked) -> None:
+def _allow(group: int, asked: fanotify.PermissionEvent) -> None:
     with contextlib.suppress(FileNotFoundError):  # the process was killed in the meantime
         fanotify.allow(group, asked.file)
 

@@ -221,10 +221,10 @@ class Hold:
 
     def _on_events(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            for asked in fanotify.asked(self._group):
+            for asked in fanotify.permission_events(self._group):
                 self._on_exec(asked)
 
-    def _on_exec(self, asked: fanotify.Asked) -> None:
+    def _on_exec(self, asked: fanotify.PermissionEvent) -> None:
         """Block the container's own processes; allow hooks, which run outside its cgroup."""
         if self._released or not self._is_inside(asked.pid):
             self._allow(asked.file)

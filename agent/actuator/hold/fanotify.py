@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PermissionEvent:
     """A process that is blocked until it is answered. ``file`` is an open descriptor of the file to execute."""
 
     file: int
@@ -88,11 +88,11 @@ def flush(group: int) -> None:
     _libc.fanotify_mark(group, _MARK_FLUSH | _MARK_FILESYSTEM, ctypes.c_uint64(0), ctypes.c_int(_AT_FDCWD), None)
 
 
-def asked(group: int) -> Iterator[Asked]:
+def permission_events(group: int) -> Iterator[PermissionEvent]:
     """Yield the pending permission events. Raises BlockingIOError if there are none."""
     for size, _, _, _, _, file, pid in _EVENT.iter_unpack(os.read(group, _MOST_READ)):
         assert size == _EVENT.size
-        yield Asked(file, pid)
+        yield PermissionEvent(file, pid)
 
 
 def notified(group: int) -> Iterator[int]:

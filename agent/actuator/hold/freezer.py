@@ -79,7 +79,7 @@ class Freezer:
             log.warning("freezer.not_armed", container=container_id, error=str(error))
             return None
 
-    def beside(self, pid: int | None) -> Cgroup | None:
+    def container_cgroup(self, pid: int | None) -> Cgroup | None:
         """Return the cgroup of a process's container; the pod's other containers are its siblings."""
         return self._group_of(pid) if pid else None
 

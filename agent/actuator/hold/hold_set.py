@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 class Freezer(Protocol):
     """Freezes and thaws containers (``agent.actuator.hold.freezer.Freezer``)."""
 
-    def beside(self, pid: int | None) -> Cgroup | None:
+    def container_cgroup(self, pid: int | None) -> Cgroup | None:
         """Return the cgroup of a process's container; the pod's other containers are its siblings."""
 
     async def arm(self, container_id: ContainerId) -> Held | None:
@@ -191,7 +191,7 @@ class HoldSet:
     def exclude(self, containers: Iterable[ContainerId], *, near: int | None = None) -> None:
         """Exclude containers that will end. ``near`` is a process of one of them that still runs."""
         self.excluded |= frozenset(containers)
-        self._near = self._freezer.beside(near)
+        self._near = self._freezer.container_cgroup(near)
 
     async def expect(self, container_id: ContainerId, *, by: Held | None = None) -> None:
         """Prepare the start of a container; ``by`` holds it at its first instruction already, until later."""

@@ -76,7 +76,7 @@ class Executions:
         found: list[int] = []
         with contextlib.suppress(BlockingIOError):
             while True:
-                found += [each.file for each in fanotify.asked(self.group)]
+                found += [each.file for each in fanotify.permission_events(self.group)]
         return found
 
     def allow(self, asked: list[int]) -> None:

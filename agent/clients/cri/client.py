@@ -143,7 +143,9 @@ class CriClient:
         async with self._verbose:
             return convert.container_status(await self._status(container_id), endpoint=self.endpoint, admit=admit)
 
-    async def info_of(self, view: ContainerSummary, *, admit: convert.Admit = convert.admit_all) -> ContainerStatus:
+    async def cached_status(
+        self, view: ContainerSummary, *, admit: convert.Admit = convert.admit_all
+    ) -> ContainerStatus:
         """Return the full status of a container that has just been listed. Raises as ``container_status`` does.
 
         The status does not change while the container runs, so it is cached until it is forgotten (resources do change:

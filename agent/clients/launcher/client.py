@@ -8,10 +8,10 @@ from typing import Final, Protocol
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.launcher import exchange
-from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
+from kubemend.agent.clients.launcher.exchange import LauncherAddress, NoAnswerError
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, process
-from kubemend.agent.restart.process import FOLLOW_SECONDS, Launcher, Silent, State
+from kubemend.agent.restart.process import FOLLOW_SECONDS, Launcher, LauncherUnavailable, State
 from kubemend.common.side_process import Calls
 
 ANSWER_SECONDS: Final = 1.0
@@ -28,32 +28,37 @@ class Processes(Protocol):
 
     @property
     def root(self) -> Path: ...
-    def beside(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int) -> frozenset[int]:
         """Return the processes of the container that a process belongs to. Raises OSError."""
 
 
 class LauncherClient:
-    """Speaks with the launchers in this node's containers. No call fails: a launcher that cannot be used is Silent."""
+    """Speaks with the launchers in this node's containers. No call fails: a launcher that cannot be used is
+    LauncherUnavailable."""
 
     def __init__(self, *, calls: Calls, processes: Processes) -> None:
         self._calls = calls
         self._processes = processes
 
-    async def status(self, container: ContainerStatus) -> Launcher | Silent:
+    async def status(self, container: ContainerStatus) -> Launcher | LauncherUnavailable:
         """Ask the launcher of a running container for its state."""
         return await self._exchange(container, process.STATUS_REQUEST)
 
-    async def stop(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
+    async def stop(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | LauncherUnavailable:
         """Order the stop of the program, or repeat the order; return the state when it is dead, or after 2 s."""
         passing = functools.partial(exchange.in_states, frozenset({State.STOPPING}))
         return await self._exchange(container, process.stop_request(intent), passing=passing, timeout=_WATCH_SECONDS)
 
-    async def release(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | Silent:
+    async def release(
+        self, container: ContainerStatus, intent: intents.ProcessIntent
+    ) -> Launcher | LauncherUnavailable:
         """Have the program started; return the state when it runs, or after 2 s."""
         passing = functools.partial(exchange.in_states, frozenset({State.STOPPING, State.HELD}))
         return await self._exchange(container, process.release_request(intent), passing=passing, timeout=_WATCH_SECONDS)
 
-    async def follow(self, container: ContainerStatus, *, known: Launcher | None, hold: float) -> Launcher | Silent:
+    async def follow(
+        self, container: ContainerStatus, *, known: Launcher | None, hold: float
+    ) -> Launcher | LauncherUnavailable:
         """Return the state when it is another one than ``known``, or after 20 s.
 
         If the program fails in that time, its launcher waits ``hold`` seconds for ``decide``; 0: it does not wait.
@@ -63,19 +68,19 @@ class LauncherClient:
         follower = f"{container.id} followed"
         return await self._exchange(container, request, passing=passing, timeout=FOLLOW_SECONDS, who=follower)
 
-    async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | Silent:
+    async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | LauncherUnavailable:
         """Have the launcher restart its failed program by its own rule, or end the container; return its state."""
         return await self._exchange(container, process.verdict_request(trainer, ends=ends))
 
-    async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | Silent:
+    async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | LauncherUnavailable:
         """Return the processes of a program that live although its launcher reports that it is dead."""
-        if (where := self._where(container)) is None:
-            return Silent(_NO_PID)
+        if (address := self._address(container)) is None:
+            return LauncherUnavailable(_NO_PID)
         try:
-            beside = await asyncio.to_thread(self._processes.beside, where.pid)
-            return await asyncio.to_thread(exchange.remains, where, spare=launcher.spare, beside=beside)
+            pids = await asyncio.to_thread(self._processes.container_pids, address.pid)
+            return await asyncio.to_thread(exchange.remains, address, spare=launcher.spare, pids=pids)
         except OSError as error:
-            return Silent(f"the container's processes cannot be read: {error}")
+            return LauncherUnavailable(f"the container's processes cannot be read: {error}")
 
     async def _exchange(
         self,
@@ -85,13 +90,13 @@ class LauncherClient:
         passing: exchange.Passing = _FIRST,
         timeout: float = ANSWER_SECONDS,
         who: str = "",
-    ) -> Launcher | Silent:
-        where = self._where(container)
-        if where is None:
-            return Silent(_NO_PID)
+    ) -> Launcher | LauncherUnavailable:
+        address = self._address(container)
+        if address is None:
+            return LauncherUnavailable(_NO_PID)
         work: Callable[[], Launcher] = functools.partial(
             exchange.exchange,
-            where,
+            address,
             request,
             passing=passing,
             timeout=timeout,
@@ -101,15 +106,15 @@ class LauncherClient:
         try:
             return await self._calls.call(work, who=who or container.id, timeout=longest)
         except NoAnswerError as error:
-            return Silent(str(error))
+            return LauncherUnavailable(str(error))
         except TimeoutError:
-            return Silent(f"the container's file system did not answer within {longest:g} s")
+            return LauncherUnavailable(f"the container's file system did not answer within {longest:g} s")
         except OSError as error:
-            return Silent(f"the launcher could not be asked: {error}")
+            return LauncherUnavailable(f"the launcher could not be asked: {error}")
 
-    def _where(self, container: ContainerStatus) -> Where | None:
+    def _address(self, container: ContainerStatus) -> LauncherAddress | None:
         if container.pid is None:
             return None
-        return Where(
+        return LauncherAddress(
             container.pid, ContainerId(container.id), process.folder(container.runtime_env), self._processes.root
         )

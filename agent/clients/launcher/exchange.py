@@ -33,7 +33,7 @@ class NoAnswerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class LauncherAddress:
     """A running container by its main process ``pid``; ``folder`` is that of the socket, inside the container."""
 
     pid: int
@@ -46,19 +46,21 @@ Passing = Callable[[process.Launcher], bool]
 """Returns whether an answer is not the last one that is waited for."""
 
 
-def exchange(where: Where, request: bytes, *, passing: Passing, timeout: float, least: float) -> process.Launcher:
+def exchange(
+    address: LauncherAddress, request: bytes, *, passing: Passing, timeout: float, least: float
+) -> process.Launcher:
     """Send a request and return the first answer that is not ``passing``.
 
     After ``timeout`` seconds return the latest answer. Raises NoAnswerError; without any answer after ``least``
     seconds, and when the launcher answers with nonsense or without end.
     """
     began = time.monotonic()
-    main = _open(where)
+    main = _open(address)
     try:
-        with _connected(main, where, timeout=least) as connection:
+        with _connected(main, address, timeout=least) as connection:
             connection.sendall(request)
             latest = _answers(connection, passing=passing, until=began + timeout, least=began + least)
-        _check(main, where)
+        _check(main, address)
     except TimeoutError:
         raise NoAnswerError(f"the launcher did not answer within {least:g} s") from None
     except OSError as error:
@@ -79,25 +81,25 @@ def is_known(known: process.Launcher | None, launcher: process.Launcher) -> bool
     return not process.is_news(launcher, known)
 
 
-def remains(where: Where, *, spare: int, beside: frozenset[int]) -> tuple[int, ...]:
+def remains(address: LauncherAddress, *, spare: int, pids: frozenset[int]) -> tuple[int, ...]:
     """Return the living processes below the main one, except for the spare and those below it.
 
-    ``spare`` is its start in clock ticks since boot, ``beside`` are the container's processes. What was added to the
+    ``spare`` is its start in clock ticks since boot, ``pids`` are the container's processes. What was added to the
     container (``kubectl exec``) is not below its main process.
     """
     parents: dict[int, int] = {}
     without: set[int] = set()
-    for pid in beside:
-        text = kernel_files.read(where.proc / str(pid) / "stat")
+    for pid in pids:
+        text = kernel_files.read(address.proc / str(pid) / "stat")
         if text is None:
             continue
         stat = kernel_files.parse_stat(text)
         if stat.state in ("Z", "X") and int(stat.rest[_THREADS_FIELD - 4]) <= 1:  # others live on without the first
             continue
         parents[pid] = int(stat.rest[_PARENT_FIELD - 4])
-        if parents[pid] == where.pid and spare and int(stat.rest[_START_TIME_FIELD - 4]) == spare:
+        if parents[pid] == address.pid and spare and int(stat.rest[_START_TIME_FIELD - 4]) == spare:
             without.add(pid)
-    found, left = [], [where.pid]
+    found, left = [], [address.pid]
     while left:
         above = left.pop()
         below = [pid for pid, parent in parents.items() if parent == above and pid not in without]
@@ -106,34 +108,34 @@ def remains(where: Where, *, spare: int, beside: frozenset[int]) -> tuple[int, .
     return tuple(sorted(found))
 
 
-def _open(where: Where) -> int:
+def _open(address: LauncherAddress) -> int:
     try:
-        main = os.open(where.proc / str(where.pid), _DIRECTORY)
+        main = os.open(address.proc / str(address.pid), _DIRECTORY)
     except OSError:
         raise NoAnswerError("the container's main process has ended") from None
     try:
-        _check(main, where)
+        _check(main, address)
     except BaseException:
         os.close(main)
         raise
     return main
 
 
-def _check(main: int, where: Where) -> None:
+def _check(main: int, address: LauncherAddress) -> None:
     """Raise NoAnswerError unless the process of this directory is one of the container: it may have ended."""
     groups = kernel_files.read("cgroup", directory=main)
-    if groups is None or cgroup_paths.container_id(groups) != where.container_id:
+    if groups is None or cgroup_paths.container_id(groups) != address.container_id:
         raise NoAnswerError("the container's main process has ended")
 
 
-def _connected(main: int, where: Where, *, timeout: float) -> socket.socket:
+def _connected(main: int, address: LauncherAddress, *, timeout: float) -> socket.socket:
     namespace = os.stat("ns/mnt", dir_fd=main).st_ino
-    path = f"{where.folder.rstrip('/')}/launcher-{namespace}.sock"
+    path = f"{address.folder.rstrip('/')}/launcher-{namespace}.sock"
     root = os.open("root", _DIRECTORY, dir_fd=main)
     try:
         file = openat2.open_in_root(root, path, flags=os.O_PATH)
     except FileNotFoundError:
-        raise NoAnswerError(f"the launcher has no socket in {where.folder}") from None
+        raise NoAnswerError(f"the launcher has no socket in {address.folder}") from None
     finally:
         os.close(root)
     connection = socket.socket(socket.AF_UNIX)
@@ -146,7 +148,7 @@ def _connected(main: int, where: Where, *, timeout: float) -> socket.socket:
         raise
     finally:
         os.close(file)
-    if listener != where.pid:
+    if listener != address.pid:
         connection.close()
         raise NoAnswerError("another process than the launcher listens on its socket")
     return connection

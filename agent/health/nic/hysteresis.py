@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class FaultCheck:
     """The result of one check for a fault. ``holds`` is None for unknown, which neither begins nor ends anything.
 
     ``since``, in the seconds of ``now``: the time from which the fault counts as holding (a future time delays it), or
@@ -23,8 +23,8 @@ class Sight:
     since: float | None = None
 
 
-UNKNOWN = Sight(None)
-CLEAN = Sight(holds=False)
+UNKNOWN = FaultCheck(None)
+CLEAN = FaultCheck(holds=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def settled(standing: Standing, *, now: float) -> Standing:
     return standing
 
 
-def after(standing: Standing, sight: Sight, *, now: float, clean_for: float) -> Standing:
+def after(standing: Standing, sight: FaultCheck, *, now: float, clean_for: float) -> Standing:
     """Return the state after a check; the fault must have been absent for ``clean_for`` seconds to end."""
     before = settled(standing, now=now)
     if sight.holds is None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kubemend.agent.health.nic import hysteresis
-from kubemend.agent.health.nic.hysteresis import Sight
+from kubemend.agent.health.nic.hysteresis import FaultCheck
 from kubemend.agent.model.findings import FindingKind
 
 
@@ -136,7 +136,7 @@ def _quiet_from(track: LinkTrack, *, limits: LinkLimits) -> float:
 
 def sights(
     track: LinkTrack, *, emitted: Mapping[FindingKind, bool | None], usual: int | None, now: float, limits: LinkLimits
-) -> dict[FindingKind, Sight]:
+) -> dict[FindingKind, FaultCheck]:
     """Return the result of the track for each kind of fault.
 
     ``emitted`` gives the kinds that were emitted, ``usual`` is the speed of the link's peers (``usual_speed``).
@@ -153,36 +153,40 @@ def sights(
     return {kind: seen[kind] for kind in track.last.type.faults}
 
 
-def _down(track: LinkTrack, link: LinkReading, *, now: float, limits: LinkLimits) -> Sight:
+def _down(track: LinkTrack, link: LinkReading, *, now: float, limits: LinkLimits) -> FaultCheck:
     if link.up or not link.admin_up:
         return hysteresis.CLEAN
     if not track.was_up:
         return hysteresis.UNKNOWN  # a link that was never cabled looks the same as one that broke before the boot
     since = track.expected_from
     if link.type is LinkType.NETDEV:
-        return Sight(holds=True, text=f"{link.name} has no carrier; it was up on this boot", since=since)
+        return FaultCheck(holds=True, text=f"{link.name} has no carrier; it was up on this boot", since=since)
     if link.type is LinkType.ROCE and since is None:
         since = now + limits.roce_lag
     text = f"{link.name} is {link.state or 'not active'}; it was active on this boot"
-    return Sight(holds=True, text=text, since=since)
+    return FaultCheck(holds=True, text=text, since=since)
 
 
-def _flapping(track: LinkTrack, link: LinkReading, *, emitted: bool | None, now: float, limits: LinkLimits) -> Sight:
+def _flapping(
+    track: LinkTrack, link: LinkReading, *, emitted: bool | None, now: float, limits: LinkLimits
+) -> FaultCheck:
     last_drop = track.drop_times[-1] if track.drop_times else None
     if track.flapping and emitted is not True and now < _quiet_from(track, limits=limits):
         minutes = limits.flap_window / 60
-        return Sight(holds=True, text=f"{link.name} was lost {limits.flap_drops} times within {minutes:g} minutes")
-    return Sight(holds=False, since=last_drop)
+        return FaultCheck(holds=True, text=f"{link.name} was lost {limits.flap_drops} times within {minutes:g} minutes")
+    return FaultCheck(holds=False, since=last_drop)
 
 
-def _slow(link: LinkReading, *, best: int | None, usual: int | None, now: float, limits: LinkLimits) -> Sight:
+def _slow(link: LinkReading, *, best: int | None, usual: int | None, now: float, limits: LinkLimits) -> FaultCheck:
     if not link.up or link.speed is None:
         return hysteresis.UNKNOWN
     since = now + limits.slow_for
     if best is not None and link.speed < best:
-        return Sight(holds=True, text=f"{link.name} runs at {link.speed} Mb/s; it had {best} on this boot", since=since)
+        return FaultCheck(
+            holds=True, text=f"{link.name} runs at {link.speed} Mb/s; it had {best} on this boot", since=since
+        )
     if usual is not None and link.speed < usual:
-        return Sight(holds=True, text=f"{link.name} runs at {link.speed} Mb/s, its peers at {usual}", since=since)
+        return FaultCheck(holds=True, text=f"{link.name} runs at {link.speed} Mb/s, its peers at {usual}", since=since)
     return hysteresis.CLEAN
 
 

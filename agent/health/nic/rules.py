@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kubemend.agent.health.nic import hysteresis, links, rdma_errors
-from kubemend.agent.health.nic.hysteresis import Sight, Standing
+from kubemend.agent.health.nic.hysteresis import FaultCheck, Standing
 from kubemend.agent.health.nic.links import LinkLimits, LinkReading, LinkTrack, LinkType
 from kubemend.agent.health.nic.nic_inventory_state import KnownNic, NicMemory
 from kubemend.agent.health.nic.rdma_errors import CounterReading, ErrorTrack
@@ -195,7 +195,7 @@ def _sights(
     usual: Mapping[tuple[str, LinkType], int],
     now: float,
     limits: LinkLimits,
-) -> Iterator[tuple[Key, Sight]]:
+) -> Iterator[tuple[Key, FaultCheck]]:
     yield (FindingKind.NIC_LOST, ""), _presence(track, reading)
     for link in _seen(track):
         emitted = {kind: standing.emitted for (kind, name), standing in track.standings.items() if name == link.name}
@@ -205,19 +205,19 @@ def _sights(
     for name in reading.counters:
         beyond = rdma_errors.beyond_limits(track.errors[name])
         text = f"{name}: {', '.join(beyond)}"
-        yield (FindingKind.RDMA_ERRORS, name), Sight(holds=True, text=text) if beyond else hysteresis.CLEAN
+        yield (FindingKind.RDMA_ERRORS, name), FaultCheck(holds=True, text=text) if beyond else hysteresis.CLEAN
 
 
-def _presence(track: NicTrack, reading: NicReading) -> Sight:
+def _presence(track: NicTrack, reading: NicReading) -> FaultCheck:
     """Judge whether the NIC is present. A vanished path in sysfs is evidence, not a failed reading."""
     if not reading.scanned:
         return hysteresis.UNKNOWN
     if reading.driver is None:
-        return Sight(holds=True, text="it was present on this boot, and is no longer on the PCI bus")
+        return FaultCheck(holds=True, text="it was present on this boot, and is no longer on the PCI bus")
     if not reading.driver:
-        return Sight(holds=True, text=f"its driver {track.driver} was unbound from it")
+        return FaultCheck(holds=True, text=f"its driver {track.driver} was unbound from it")
     if reading.driver != track.driver:
-        return Sight(holds=True, text=f"it is bound to {reading.driver}; it was bound to {track.driver}")
+        return FaultCheck(holds=True, text=f"it is bound to {reading.driver}; it was bound to {track.driver}")
     return hysteresis.CLEAN
 
 

@@ -14,7 +14,7 @@ from kubemend.agent.model.findings import Finding
 from kubemend.agent.model.workloads import ContainerRef
 
 
-class How(enum.Enum):
+class AttributionResult(enum.Enum):
     """How the container to restart was found, or why there is none."""
 
     PROCESS = "Process"
@@ -49,7 +49,7 @@ class Attribution:
 
     concerned: tuple[ContainerRef, ...]
     restart: tuple[ContainerRef, ...]
-    how: How
+    how: AttributionResult
 
 
 def attribute(
@@ -60,19 +60,21 @@ def attribute(
     if isinstance(process, ContainerRef):
         concerned = (process, *(holder for holder in known if holder != process))
         restart = (process,) if finding.action is ActionClass.RESTART_APP else ()
-        return Attribution(concerned, restart, How.PROCESS if restart else How.NOT_APP_CLASS)
+        return Attribution(
+            concerned, restart, AttributionResult.PROCESS if restart else AttributionResult.NOT_APP_CLASS
+        )
     if finding.action is not ActionClass.RESTART_APP:
-        return Attribution(known, (), How.NOT_APP_CLASS)
+        return Attribution(known, (), AttributionResult.NOT_APP_CLASS)
     if process is ProcessLookup.OUTSIDE_PODS:
-        return Attribution(known, (), How.PROCESS_OUTSIDE_PODS)
+        return Attribution(known, (), AttributionResult.PROCESS_OUTSIDE_PODS)
     if process is ProcessLookup.PUT_IN:
-        return Attribution(known, (), How.PROCESS_PUT_IN)
+        return Attribution(known, (), AttributionResult.PROCESS_PUT_IN)
     if process is ProcessLookup.GONE:
-        return Attribution(known, (), How.PROCESS_GONE)
+        return Attribution(known, (), AttributionResult.PROCESS_GONE)
     if holders is None or process is ProcessLookup.NOT_LISTED:
-        return Attribution(known, (), How.HOLDERS_UNKNOWN)
+        return Attribution(known, (), AttributionResult.HOLDERS_UNKNOWN)
     if not known:
-        return Attribution((), (), How.NO_HOLDER)
+        return Attribution((), (), AttributionResult.NO_HOLDER)
     if len(known) > 1:
-        return Attribution(known, (), How.SEVERAL_HOLDERS)
-    return Attribution(known, known, How.SOLE_HOLDER)
+        return Attribution(known, (), AttributionResult.SEVERAL_HOLDERS)
+    return Attribution(known, known, AttributionResult.SOLE_HOLDER)

@@ -16,7 +16,7 @@ _SOONEST = 0.01  # seconds to the next check: rounding must not cause a busy loo
 _SLEPT = 1.0  # seconds; less is a difference between two readings of the clocks
 
 
-class Pulse(enum.Enum):
+class HeartbeatStatus(enum.Enum):
     """``UNKNOWN`` never counts as hung."""
 
     NOT_STARTED = "NotStarted"
@@ -57,21 +57,21 @@ class Poll:
 
 
 @dataclass(frozen=True, slots=True)
-class Heart:
+class HeartbeatState:
     """The state of one container's heartbeat.
 
     ``started``: it has touched the file since it began. ``last`` is the last result, None before the first check.
     ``silent`` counts the seconds without a touch up to ``counted_to``, which is None while the count does not run.
     """
 
-    pulse: Pulse = Pulse.UNKNOWN
+    status: HeartbeatStatus = HeartbeatStatus.UNKNOWN
     started: bool = False
     last: Mark | Blank | None = None
     silent: float = 0.0
     counted_to: Poll | None = None
 
 
-REMEMBERED = Heart(started=True)
+REMEMBERED = HeartbeatState(started=True)
 """The initial state for a container that had a heartbeat under a previous agent."""
 
 
@@ -80,38 +80,38 @@ def period(timeout: float) -> float:
     return min(timeout / POLLS_PER_TIMEOUT, LONGEST_PERIOD)
 
 
-def until_next_poll(heart: Heart, *, timeout: float) -> float:
+def until_next_poll(state: HeartbeatState, *, timeout: float) -> float:
     """Return the seconds until the next check: the earliest moment at which it could count as hung, or sooner."""
-    left = timeout - heart.silent if heart.pulse is Pulse.BEATING else timeout
+    left = timeout - state.silent if state.status is HeartbeatStatus.BEATING else timeout
     return min(period(timeout), max(left, _SOONEST))
 
 
-def after(heart: Heart, poll: Poll, *, timeout: float) -> Heart:
+def after(state: HeartbeatState, poll: Poll, *, timeout: float) -> HeartbeatState:
     """Return the state after one more check.
 
     The first result proves nothing, because the file may be older than the container. A removed file withdraws the
     heartbeat until the file is touched again.
     """
     if poll.sight is Blank.ABSENT:
-        return Heart(pulse=Pulse.NOT_STARTED, last=poll.sight)
+        return HeartbeatState(status=HeartbeatStatus.NOT_STARTED, last=poll.sight)
     if isinstance(poll.sight, Blank):
-        return replace(heart, pulse=Pulse.UNKNOWN, silent=0.0, counted_to=None)
-    known = replace(heart, last=poll.sight, silent=0.0, counted_to=poll)
-    if heart.last not in (None, poll.sight):
-        return replace(known, pulse=Pulse.BEATING, started=True)
-    if not heart.started:
-        return replace(known, pulse=Pulse.NOT_STARTED)
-    silent = _silence(heart, poll, timeout=timeout)
-    return replace(known, pulse=Pulse.HUNG if silent >= timeout else Pulse.BEATING, silent=silent)
+        return replace(state, status=HeartbeatStatus.UNKNOWN, silent=0.0, counted_to=None)
+    known = replace(state, last=poll.sight, silent=0.0, counted_to=poll)
+    if state.last not in (None, poll.sight):
+        return replace(known, status=HeartbeatStatus.BEATING, started=True)
+    if not state.started:
+        return replace(known, status=HeartbeatStatus.NOT_STARTED)
+    silent = _silence(state, poll, timeout=timeout)
+    return replace(known, status=HeartbeatStatus.HUNG if silent >= timeout else HeartbeatStatus.BEATING, silent=silent)
 
 
-def _silence(heart: Heart, poll: Poll, *, timeout: float) -> float:
+def _silence(state: HeartbeatState, poll: Poll, *, timeout: float) -> float:
     """Return for how long the file has been unchanged, after one more check has found it unchanged.
 
     A late check counts for at most two periods: if the agent could not run, the container may not have either. A
     suspend of the node restarts the count.
     """
-    since = heart.counted_to
+    since = state.counted_to
     if since is None or poll.slept - since.slept > _SLEPT:
         return 0.0
-    return heart.silent + min(poll.began - since.ended, 2 * period(timeout))
+    return state.silent + min(poll.began - since.ended, 2 * period(timeout))

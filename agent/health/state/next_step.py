@@ -20,7 +20,7 @@ _SET = 1.0  # seconds; a difference that is larger means that the node's clock w
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FileCheck:
     """One check of a container's file, with what is needed to compare the file's time with the agent's clock.
 
     ``unix`` is the Unix time at the end of the check. ``started_at`` is the container's start as the runtime reports
@@ -69,26 +69,26 @@ class Unknown:
     why: str
 
 
-def first_touch(restarted: Restarted, before: Look | None, look: Look) -> Step | Unknown | None:
+def first_touch(restarted: Restarted, before: FileCheck | None, check: FileCheck) -> Step | Unknown | None:
     """Return the first touch if this check shows it; None while there was none.
 
     ``before`` is the container's last check that found the file, or found that there is none.
     """
-    poll = look.poll
+    poll = check.poll
     if poll.slept - restarted.slept > _SLEPT:
         return Unknown("the node was suspended")
     if poll.ended - restarted.at > LONGEST_WAIT:
         return Unknown(f"not touched for {LONGEST_WAIT:g} s")
-    if abs(look.monotonic(restarted.unix) - restarted.at) > _SET:
+    if abs(check.monotonic(restarted.unix) - restarted.at) > _SET:
         return Unknown("the node's clock was set")
     if not isinstance(poll.sight, Mark) or (before is not None and before.poll.sight == poll.sight):
         return None
-    start = _start(restarted, look)
+    start = _start(restarted, check)
     if start is None:
         return Unknown("the runtime does not return when the container was started")
     if start > poll.ended:
         return None
-    touched = look.monotonic(poll.sight.changed / 1e9)
+    touched = check.monotonic(poll.sight.changed / 1e9)
     if touched > poll.ended + _TICK or (before is not None and touched < before.poll.began - _TICK):
         return Unknown("the file's time contradicts the checks")
     if before is None or before.poll.began < start:
@@ -97,13 +97,13 @@ def first_touch(restarted: Restarted, before: Look | None, look: Look) -> Step |
     return Step(start, earliest, min(max(touched, earliest), poll.ended))
 
 
-def _start(restarted: Restarted, look: Look) -> float | None:
+def _start(restarted: Restarted, check: FileCheck) -> float | None:
     """Return the moment from which touches count; None if it is unknown."""
     if not restarted.by_kubelet:
         return restarted.at
-    return max(restarted.at, look.monotonic(look.started_at)) if look.started_at is not None else None
+    return max(restarted.at, check.monotonic(check.started_at)) if check.started_at is not None else None
 
 
-def seen(before: Look | None, look: Look) -> Look | None:
+def seen(before: FileCheck | None, check: FileCheck) -> FileCheck | None:
     """Return the last check that found the file, or found that there is none, after one more check."""
-    return before if look.poll.sight in (Blank.PAUSED, Blank.UNKNOWN) else look
+    return before if check.poll.sight in (Blank.PAUSED, Blank.UNKNOWN) else check

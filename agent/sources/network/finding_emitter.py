@@ -32,7 +32,10 @@ class FindingEmitter:
             log.debug if over else log.info
         )  # debug: at its start the source emits FAULT_OVER for faults that never were
         write(
-            "network.over" if over else "network.fault", nic=str(change.pci), kind=change.kind.value, text=change.text
+            "network.fault_cleared" if over else "network.fault",
+            nic=str(change.pci),
+            kind=change.kind.value,
+            text=change.text,
         )
         self._emit(
             Finding(

@@ -112,7 +112,7 @@ class Reader:
         return work()
 
 
-class Agenda:
+class ReadSchedule:
     """Each task is due once per period, in seconds, and whenever it is requested.
 
     Initially only the scan is scheduled.

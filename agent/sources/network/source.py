@@ -26,7 +26,7 @@ from kubemend.agent.sources.network import component_status, netlink, sockets
 from kubemend.agent.sources.network.channel import Channel, ChannelName
 from kubemend.agent.sources.network.finding_emitter import FindingEmitter
 from kubemend.agent.sources.network.netlink import Link, ListingError
-from kubemend.agent.sources.network.reader import Agenda, Reader, Task
+from kubemend.agent.sources.network.reader import Reader, ReadSchedule, Task
 from kubemend.agent.sources.network.sockets import Listener
 from kubemend.agent.sources.network.sysfs import Sysfs
 from kubemend.agent.sources.network.view import View
@@ -109,7 +109,7 @@ class NetworkSource:
             self._sysfs, netns=netns, receive_buffer=receive_buffer, deadline=self._periods.deadline
         )
         self._statuses = component_status.Statuses(report=report, needed=_NEEDED)
-        self._agenda = Agenda(
+        self._schedule = ReadSchedule(
             {
                 Task.SCAN: self._periods.scan,
                 Task.PORTS: self._periods.ports,
@@ -141,7 +141,7 @@ class NetworkSource:
         self._view.forget(pci)
         self._state = rules.without(self._state, pci)
         self._fold(())
-        self._agenda.want(Task.SCAN)
+        self._schedule.want(Task.SCAN)
 
     async def run(self) -> None:
         """Follow the NICs indefinitely. Missing or failing components are reported, and resumed when possible."""
@@ -185,14 +185,14 @@ class NetworkSource:
 
     async def _rescan(self) -> None:
         """Scan for devices that came or went while the socket was closed."""
-        self._agenda.want(Task.SCAN)
+        self._schedule.want(Task.SCAN)
         self._set_working(ChannelName.UEVENTS.value)
 
     def _take_uevent(self, message: bytes) -> None:
         event = sockets.parse_uevent(message)
         if event is not None and event.subsystem in _SUBSYSTEMS and event.action in _ACTIONS:
             log.debug("network.uevent", action=event.action, path=event.path)
-            self._agenda.want(Task.SCAN, Task.PORTS)
+            self._schedule.want(Task.SCAN, Task.PORTS)
 
     async def _listen_to_links(self) -> Listener:
         await self._needed.wait()
@@ -201,7 +201,7 @@ class NetworkSource:
     async def _list_links(self) -> None:
         self._view.take_links(await self._reader.links())
         self._fold(self._view.readings())
-        self._agenda.want(Task.DETAILS)  # only links that are known to be up are queried for their speed
+        self._schedule.want(Task.DETAILS)  # only links that are known to be up are queried for their speed
         self._set_working(ChannelName.LINKS.value)
 
     def _take_links(self, message: bytes) -> None:
@@ -212,21 +212,21 @@ class NetworkSource:
 
     def _take_link(self, link: Link) -> None:
         if self._view.take_link(link):
-            self._agenda.want(Task.SCAN)
+            self._schedule.want(Task.SCAN)
         if owners := self._view.owners(link.name):
             self._fold(self._view.readings(owners))
-            self._agenda.want(Task.PORTS, *([Task.DETAILS] if link.up else []))
+            self._schedule.want(Task.PORTS, *([Task.DETAILS] if link.up else []))
 
     async def _check_periodically(self) -> None:
         while True:
-            await self._read_sysfs(await self._agenda.next())
+            await self._read_sysfs(await self._schedule.next())
 
     async def _read_sysfs(self, tasks: frozenset[Task]) -> None:
         try:
             reading = await self._reader.read(tasks, self._view.nics, up=self._view.links_up())
         except OSError as error:
             self._view.forget_sysfs()
-            self._agenda.delay(self._periods.retry)
+            self._schedule.delay(self._periods.retry)
             self._statuses.sysfs_away(self._reader.at, error)
         else:
             self._view.update(reading, at=time.monotonic())
@@ -237,12 +237,12 @@ class NetworkSource:
     def _plan(self) -> None:
         """Schedule further tasks according to the results."""
         if self._view.empty:
-            self._agenda.rest(Task.PORTS, Task.DETAILS)
+            self._schedule.rest(Task.PORTS, Task.DETAILS)
             return
         self._needed.set()
         if self._view.nics != self._scanned:
             self._scanned = self._view.nics
-            self._agenda.want(Task.PORTS, Task.DETAILS)
+            self._schedule.want(Task.PORTS, Task.DETAILS)
 
     def _set_working(self, what: str) -> None:
         self._statuses.well(what, idle=self._view.empty)

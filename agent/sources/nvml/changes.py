@@ -12,7 +12,7 @@ from kubemend.agent.health.gpu.readings import Vital
 from kubemend.agent.health.gpu.speed_rules import BOARD_FAULTS
 from kubemend.agent.model.devices import DeviceId, DeviceLocator, Gpu, PciAddress
 from kubemend.agent.model.findings import FindingKind
-from kubemend.agent.sources.nvml.protocol import Condition, DeviceEvent, Happening, Slot, Snapshot, XidEvent
+from kubemend.agent.sources.nvml.protocol import Condition, DeviceEvent, DeviceEventKind, Slot, Snapshot, XidEvent
 
 NO_ACTION = 0  # NVML_GPU_RECOVERY_ACTION_NONE
 GPU_RESET = 1  # NVML_GPU_RECOVERY_ACTION_GPU_RESET
@@ -50,21 +50,21 @@ class GpuState:
 class View:
     """The combined result of the polls so far.
 
-    ``complete`` is False when some index could not be identified. ``strangers`` counts lost GPUs that were never seen
-    healthy. ``strange_faults`` are the board errors (nvmlReturn_t) of GPUs that could not be identified. ``unreadable``
-    lists the GPUs that could not be read, with the reason.
+    ``complete`` is False when some index could not be identified. ``unidentified_lost`` counts lost GPUs that were
+    never seen healthy. ``unidentified_faults`` are the board errors (nvmlReturn_t) of GPUs that could not be
+    identified. ``unreadable`` lists the GPUs that could not be read, with the reason.
     """
 
     gpus: Mapping[DeviceId, GpuState] = field(default_factory=lambda: MappingProxyType({}))
     complete: bool = False
-    strangers: int = 0
-    strange_faults: frozenset[int] = frozenset()
+    unidentified_lost: int = 0
+    unidentified_faults: frozenset[int] = frozenset()
     unreadable: tuple[str, ...] = ()
 
     @property
     def wants_reinit(self) -> bool:
         """Whether a GPU is missing that only another nvmlInit can show again."""
-        return self.strangers > 0 or any(state.lost for state in self.gpus.values())
+        return self.unidentified_lost > 0 or any(state.lost for state in self.gpus.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +93,17 @@ def fold(view: View, snapshot: Snapshot) -> tuple[View, tuple[Change, ...]]:
     before = _without_replaced(view.gpus, slots.values())
     gpus = {uuid: _next_state(before.get(uuid), slots.get(uuid), provable=provable) for uuid in {**before, **slots}}
     missing = sum(uuid not in slots for uuid in before)
-    strangers = max(0, len(nameless) - missing) if provable else view.strangers
+    unidentified_lost = max(0, len(nameless) - missing) if provable else view.unidentified_lost
     after = View(
         gpus=gpus,
         complete=not nameless,
-        strangers=strangers,
-        strange_faults=_strange_faults(nameless) or (view.strange_faults if nameless else frozenset()),
+        unidentified_lost=unidentified_lost,
+        unidentified_faults=_unidentified_faults(nameless) or (view.unidentified_faults if nameless else frozenset()),
         unreadable=tuple(_unreadable(snapshot)),
     )
     changes = [change for uuid, state in gpus.items() for change in _changes(before.get(uuid), state, slots.get(uuid))]
-    strange = (*_stranger_changes(view, after), *_strange_fault_changes(view, after))
-    return after, (*changes, *strange)
+    unidentified = (*_unidentified_changes(view, after), *_unidentified_fault_changes(view, after))
+    return after, (*changes, *unidentified)
 
 
 def is_lost(view: View, device: str) -> bool:
@@ -143,8 +143,8 @@ def of_event(event: DeviceEvent) -> Change:
 
 
 _HAPPENINGS = {
-    Happening.GPU_UNAVAILABLE: (FindingKind.GPU_UNAVAILABLE, "the driver took the GPU out of use"),
-    Happening.MEMORY_POISONED: (FindingKind.MEMORY_POISONED, "poisoned memory was used"),
+    DeviceEventKind.GPU_UNAVAILABLE: (FindingKind.GPU_UNAVAILABLE, "the driver took the GPU out of use"),
+    DeviceEventKind.MEMORY_POISONED: (FindingKind.MEMORY_POISONED, "poisoned memory was used"),
 }
 
 
@@ -233,28 +233,28 @@ def _remap_evidence(state: GpuState) -> Mapping[str, str]:
     return MappingProxyType({name: str(fact).lower() for name, fact in facts.items() if fact is not None})
 
 
-def _stranger_changes(before: View, after: View) -> Iterator[Change]:
+def _unidentified_changes(before: View, after: View) -> Iterator[Change]:
     """Yield changes for GPUs without a name: off the bus before they were seen healthy. Their loss is still a fact."""
-    if after.strangers > before.strangers:
-        text = f"{after.strangers} GPU(s) listed by NVML were lost before they could be identified"
+    if after.unidentified_lost > before.unidentified_lost:
+        text = f"{after.unidentified_lost} GPU(s) listed by NVML were lost before they could be identified"
         yield Change(kind=FindingKind.DEVICE_LOST, code="", device=DeviceLocator(), text=text)
-    if before.strangers > 0 and after.strangers == 0:
+    if before.unidentified_lost > 0 and after.unidentified_lost == 0:
         text = "every GPU listed by NVML can be identified"
         yield Change(kind=FindingKind.DEVICE_BACK, code="", device=DeviceLocator(), text=text)
     elif after.complete and not before.complete:
         yield _over(FindingKind.DEVICE_LOST, where=DeviceLocator())  # a previous agent may have raised it
 
 
-def _strange_faults(nameless: Iterable[Slot]) -> frozenset[int]:
+def _unidentified_faults(nameless: Iterable[Slot]) -> frozenset[int]:
     codes = (code for slot in nameless if slot.vitals is not None for code in slot.vitals.errors.values())
     return frozenset(code for code in codes if code in BOARD_FAULTS)
 
 
-def _strange_fault_changes(before: View, after: View) -> Iterator[Change]:
-    for code in sorted(after.strange_faults - before.strange_faults):
+def _unidentified_fault_changes(before: View, after: View) -> Iterator[Change]:
+    for code in sorted(after.unidentified_faults - before.unidentified_faults):
         text = f"a GPU that NVML cannot identify answers with NVML error {code}"
         yield Change(kind=FindingKind.NVML_ERROR, code=str(code), device=DeviceLocator(), text=text)
-    if (before.strange_faults or not before.complete) and after.complete:
+    if (before.unidentified_faults or not before.complete) and after.complete:
         yield _over(FindingKind.NVML_ERROR, where=DeviceLocator())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from kubemend.agent.model.devices import DeviceId, Gpu
 from kubemend.agent.sources.nvml import reader
 from kubemend.agent.sources.nvml.calls import Failure, ReadError, Value
-from kubemend.agent.sources.nvml.protocol import DeviceEvent, Happening, XidEvent
+from kubemend.agent.sources.nvml.protocol import DeviceEvent, DeviceEventKind, XidEvent
 
 DOUBLE_BIT_ECC = 0x2  # nvmlEventTypeDoubleBitEccError
 XID = 0x8  # nvmlEventTypeXidCriticalError
@@ -22,7 +22,7 @@ FATAL_POISON = 0x2000  # nvmlEventTypeFatalPoisonError
 GPU_UNAVAILABLE = 0x4000  # nvmlEventTypeGpuUnavailableError, R570 and later
 RECOVERY_ACTION = 0x8000  # nvmlEventTypeGpuRecoveryAction, R565 and later
 
-HAPPENINGS = {GPU_UNAVAILABLE: Happening.GPU_UNAVAILABLE, FATAL_POISON: Happening.MEMORY_POISONED}
+HAPPENINGS = {GPU_UNAVAILABLE: DeviceEventKind.GPU_UNAVAILABLE, FATAL_POISON: DeviceEventKind.MEMORY_POISONED}
 """Events with a meaning of their own, as Xids have. All others only mean that a poll would find a change."""
 
 WANTED = (

@@ -32,7 +32,7 @@ class Stop:
     """Inbox message: end."""
 
 
-class Nudge:
+class PollRequest:
     """Inbox message: an event means that a poll would find a change."""
 
 
@@ -43,7 +43,7 @@ class Broken:
     failure: Failure
 
 
-Letter = protocol.Query | Stop | Nudge | Broken
+Letter = protocol.Query | Stop | PollRequest | Broken
 Inbox = queue.SimpleQueue[Letter]
 
 
@@ -124,7 +124,7 @@ class Poller:
         match letter:
             case Stop():
                 self._stopping = True
-            case Nudge():
+            case PollRequest():
                 self._next_full = min(self._next_full, self._last_full + FULL_GAP)
                 self._next_poll = min(self._next_poll, self._last_poll + NUDGE_GAP)
             case Broken(failure=failure):
@@ -152,7 +152,7 @@ class Poller:
         pump = EventPump(
             nvml=self._nvml,
             on_event=self._send,
-            on_change=lambda: self._inbox.put(Nudge()),
+            on_change=lambda: self._inbox.put(PollRequest()),
             on_broken=lambda failure: self._inbox.put(Broken(failure)),
         )
         pump.start(gpus)

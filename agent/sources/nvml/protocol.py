@@ -94,7 +94,7 @@ class XidEvent:
     compute_instance: int | None = None
 
 
-class Happening(enum.Enum):
+class DeviceEventKind(enum.Enum):
     """The occurrences, other than Xids, that NVML reports by events of their own."""
 
     GPU_UNAVAILABLE = "gpu-unavailable"
@@ -106,7 +106,7 @@ class DeviceEvent:
     """Another NVML event of a GPU. ``observed_at`` is Unix time in seconds."""
 
     observed_at: float
-    happening: Happening
+    happening: DeviceEventKind
     uuid: DeviceId
     pci: PciAddress
 
@@ -129,7 +129,6 @@ class DeviceAnswer:
     uuid: DeviceId
     condition: Condition
     memory_used: int | None = None
-    memory_total: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
     recovery_action: int | None = None
     error: str = ""
@@ -141,11 +140,6 @@ class DevicesAnswer:
 
     devices: tuple[DeviceAnswer, ...]
     request: int = 0
-
-    @property
-    def all_answer(self) -> bool:
-        """Whether every queried device answers."""
-        return all(device.condition is Condition.ANSWERS for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +213,7 @@ def _xid(body: Mapping[str, Any]) -> XidEvent:
 
 
 def _device_event(body: Mapping[str, Any]) -> DeviceEvent:
-    return DeviceEvent(**{**body, "pci": PciAddress(**body["pci"]), "happening": Happening(body["happening"])})
+    return DeviceEvent(**{**body, "pci": PciAddress(**body["pci"]), "happening": DeviceEventKind(body["happening"])})
 
 
 def _device_answer(body: Mapping[str, Any]) -> DeviceAnswer:

@@ -126,7 +126,6 @@ class Reader:
             uuid=uuid,
             condition=_condition(memory, processes, recovery),
             memory_used=int(memory.value.used) if isinstance(memory, Value) else None,
-            memory_total=int(memory.value.total) if isinstance(memory, Value) else None,
             processes=processes.value if isinstance(processes, Value) else None,
             recovery_action=recovery.value if isinstance(recovery, Value) else None,
             error=_explain(memory, processes, recovery),

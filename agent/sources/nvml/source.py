@@ -304,7 +304,7 @@ class NvmlSource:
             self._child.close_stdin()
 
     def _on_ended(self, ended: protocol.Ended) -> None:
-        log.info("nvml.worker_ends", reason=ended.reason.value, detail=ended.detail)
+        log.info("nvml.worker_exited", reason=ended.reason.value, detail=ended.detail)
         if ended.reason is not EndReason.NO_ANSWER:
             self._findings.reset_counters()
         if ended.reason is EndReason.LIBRARY_NOT_FOUND:

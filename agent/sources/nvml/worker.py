@@ -17,7 +17,7 @@ from dataclasses import fields
 
 from kubemend.agent.sources.nvml import protocol, reader
 from kubemend.agent.sources.nvml.calls import Calls
-from kubemend.agent.sources.nvml.poller import Inbox, Nudge, Options, Poller, Stop
+from kubemend.agent.sources.nvml.poller import Inbox, Options, Poller, PollRequest, Stop
 
 STOP_GRACE = 2.0  # seconds that an NVML call may still take after the stop request
 
@@ -54,7 +54,7 @@ def main() -> None:
     calls = Calls(
         deadline=options.hang_deadline,
         announce=lambda call: outbox.send(protocol.Beat(call=call)),
-        came_back=lambda: inbox.put(Nudge()),  # values from before the hang are outdated
+        came_back=lambda: inbox.put(PollRequest()),  # values from before the hang are outdated
     )
     nvml = reader.Reader(pynvml=pynvml, calls=calls)
     poller = Poller(nvml=nvml, inbox=inbox, send=outbox.send, options=options)

@@ -107,7 +107,7 @@ async def test_a_request_becomes_a_round_by_one_write(api: client.KubeClient, na
     await api.create(names.collection(namespace), restarts.restart("mine"))
     await store.until(lambda: store.shown(f"{namespace}/mine") is not None)
     (request,) = [each for each in store.store.requests() if each.namespace == namespace]
-    begun = await store.store.take(request, restarts.new_round(namespace, attempt=3), timeout=SECONDS)
+    begun = await store.store.adopt(request, restarts.new_round(namespace, attempt=3), timeout=SECONDS)
     assert (begun.durable, begun.ref.name, begun.ref.attempt) == (True, "mine", 3)
     await store.until(lambda: (found := store.shown(begun.ref.id)) is not None and found.is_round)
     assert not [each for each in store.store.requests() if each.namespace == namespace]
@@ -122,7 +122,7 @@ async def test_request_edited_in_the_meantime_is_still_accepted(
     (request,) = [each for each in store.store.requests() if each.namespace == namespace]
     change = {"metadata": {"labels": {"team": "a"}}}
     await api.patch(names.path(namespace, "mine"), change, content_type=client.Patch.MERGE)
-    assert (await store.store.take(request, restarts.new_round(namespace), timeout=SECONDS)).durable
+    assert (await store.store.adopt(request, restarts.new_round(namespace), timeout=SECONDS)).durable
     assert (await read(api, f"{namespace}/mine"))["metadata"]["labels"]["team"] == "a"
 
 
@@ -157,8 +157,8 @@ async def test_one_of_two_leaders_takes_a_request(api: client.KubeClient, namesp
     (request,) = [each for each in store.store.requests() if each.namespace == namespace]
     async with running(api) as other:
         taken = await asyncio.gather(
-            store.store.take(request, restarts.new_round(namespace, epoch=5), timeout=60.0),
-            other.store.take(request, restarts.new_round(namespace, epoch=6), timeout=60.0),
+            store.store.adopt(request, restarts.new_round(namespace, epoch=5), timeout=60.0),
+            other.store.adopt(request, restarts.new_round(namespace, epoch=6), timeout=60.0),
         )
     assert sorted(each.durable for each in taken) == [False, True]
 

@@ -68,7 +68,7 @@ class Engine:
         """Carry one restart out, as for a fault of this very moment."""
         cause = admission.Cause(code="Matrix", message="a cell of the matrix", happened_at=time.time())
         try:
-            await self.restarts.handle(
+            await self.restarts.submit(
                 Request(target=target, cause=lambda: cause, devices=frozenset(), followed=followed)
             )
         finally:

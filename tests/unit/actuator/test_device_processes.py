@@ -22,7 +22,7 @@ class Proc:
     def facts(self, pid: int) -> ProcessFacts | None:
         return ProcessFacts(pid, container=None, started=7.0) if pid != 12 else None
 
-    def beside(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int) -> frozenset[int]:
         self.asked.append(pid)
         if self.error is not None:
             raise self.error
@@ -37,7 +37,7 @@ async def test_processes_with_device_files_are_recorded(rig: Rig) -> None:
     found = await OldProcesses(runtime=rig.cri, events=rig.watch, processes=proc).on_devices({rig.old})
     assert found == {11: Process(started=7.0, container=rig.old)}
     (view,) = [view for view in await rig.containers() if view.id == rig.old]
-    assert proc.asked == [(await rig.cri.info_of(view)).pid]
+    assert proc.asked == [(await rig.cri.cached_status(view)).pid]
 
 
 async def test_containers_that_are_not_asked_for_or_not_listed_are_left_out(rig: Rig) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kubemend.agent.actuator import listings, progress
 from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
-from kubemend.agent.actuator.dying import Rhythm
+from kubemend.agent.actuator.dying import PollIntervals
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
@@ -21,7 +21,7 @@ from kubemend.agent.restart.device_release import DeviceUse
 from tests.environments.runtime import Rig
 from tests.fakes.gpu_host import GpuHost
 
-QUICK = Rhythm(first=0.0, each=0.01, window=0.3)
+QUICK = PollIntervals(first=0.0, each=0.01, window=0.3)
 MANY = 1000
 LONG = 3000.0
 """Seconds that no call takes: its deadline comes first."""
@@ -37,7 +37,7 @@ class Processes:
         self._shows = shows
         self._looks = itertools.count()
 
-    def beside(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int) -> frozenset[int]:
         return frozenset({pid, 77})
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:
@@ -65,7 +65,7 @@ async def swapped(
     successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=unanswered)
     rig.server.delay("StopContainer", takes)
-    tools = replace(rig.tools(time_limit=time_limit), processes=processes, rhythm=QUICK)
+    tools = replace(rig.tools(time_limit=time_limit), processes=processes, poll_intervals=QUICK)
     return await SwapActuator(tools).carry_out(intent, successor_spec=successor_spec)
 
 
@@ -138,8 +138,8 @@ async def freed(
     successor_spec = await rig.successor_spec(intent)
     rig.server.delay("StopContainer", takes)
     gates = ReleaseGates(driver=host, processes=host, timeouts=Timeouts(before=5.0, answer=5.0, leave=leave))
-    rhythm = replace(QUICK, memory=0.01)
-    tools = replace(rig.tools(), processes=Processes(frees), rhythm=rhythm, gates=gates)
+    poll_intervals = replace(QUICK, memory=0.01)
+    tools = replace(rig.tools(), processes=Processes(frees), poll_intervals=poll_intervals, gates=gates)
     async with gates.around([intent], devices=frozenset({GPU})) as visit:
         await visit.remembered()
         if at_once:

@@ -9,7 +9,7 @@ import pytest
 from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.process import ProcessActuator, Timeouts
 from kubemend.agent.restart import intents
-from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.agent.restart.steps import Resolution
 from tests.environments.runtime import TARGET, Rig
 from tests.fakes.launchers import Launchers
@@ -41,9 +41,9 @@ async def test_kills_holds_checks_and_releases_and_touches_no_container(rig: Rig
 @pytest.mark.parametrize(
     ("launchers", "detail"),
     [
-        (Launchers(Silent("it did not answer")), "it did not answer"),
+        (Launchers(LauncherUnavailable("it did not answer")), "it did not answer"),
         (Launchers(left=(7,)), "the launcher reports that the program has ended, but processes of it live"),
-        (Launchers(left=Silent("unreadable")), "unreadable"),
+        (Launchers(left=LauncherUnavailable("unreadable")), "unreadable"),
         (Launchers(Launcher(State.RUNNING, 1, "r1", why="not permitted")), "the launcher has refused: not permitted"),
         (Launchers(obeys=False), "the launcher remains in state running"),
         (Launchers(Launcher(State.STOPPING, 1, "r1"), obeys=False), "the launcher remains in state stopping"),
@@ -66,7 +66,7 @@ async def test_steps_down_at_once_when_the_container_ends_at_any_step(rig: Rig, 
     def ends(name: str) -> None:
         if name == call:
             rig.server.runtime.exit(rig.old, exit_code=137)
-            launchers.state = launchers.left = Silent("the container's main process has ended")
+            launchers.state = launchers.left = LauncherUnavailable("the container's main process has ended")
             launchers.obeys = False
 
     launchers.before = ends
@@ -79,7 +79,7 @@ async def test_a_launcher_that_is_silent_for_a_moment_is_asked_again(rig: Rig) -
     launchers, state = Launchers(), Launcher(State.RUNNING, 1)
 
     def late(_: str) -> None:
-        launchers.state = Silent("late") if len(launchers.calls) < 3 else state
+        launchers.state = LauncherUnavailable("late") if len(launchers.calls) < 3 else state
         launchers.before = late if len(launchers.calls) < 3 else lambda _: None
 
     launchers.before = late

@@ -31,7 +31,7 @@ class Restarts:
     does: Callable[[Request], Awaitable[None]]
     requests: list[Request] = field(default_factory=list)
 
-    async def handle(self, request: Request) -> None:
+    async def submit(self, request: Request) -> None:
         self.requests.append(request)
         await self.does(request)
 

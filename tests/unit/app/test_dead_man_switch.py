@@ -37,41 +37,41 @@ def dead_man(here: Path) -> DeadManSwitch:
 
 
 def test_node_lock_has_one_holder(tmp_path: Path) -> None:
-    with node_lock.taken(tmp_path) as first:
+    with node_lock.acquire(tmp_path) as first:
         assert first
-        with node_lock.taken(tmp_path) as second:
+        with node_lock.acquire(tmp_path) as second:
             assert not second
-    with node_lock.taken(tmp_path) as third:
+    with node_lock.acquire(tmp_path) as third:
         assert third
 
 
 def test_node_lock_of_missing_state_directory_has_no_holder(tmp_path: Path) -> None:
-    with node_lock.taken(tmp_path / "none") as mine:
+    with node_lock.acquire(tmp_path / "none") as mine:
         assert not mine
 
 
 def test_the_kernel_gives_the_charge_of_a_killed_process_back(tmp_path: Path) -> None:
     code = "import sys, time\nfrom pathlib import Path\nfrom kubemend.agent.app import node_lock\n"
-    code += "with node_lock.taken(Path(sys.argv[1])) as mine:\n print(mine, flush=True); time.sleep(3600)\n"
+    code += "with node_lock.acquire(Path(sys.argv[1])) as mine:\n print(mine, flush=True); time.sleep(3600)\n"
     other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
     assert other.stdout is not None
     assert other.stdout.readline() == b"True\n"
-    with node_lock.taken(tmp_path) as mine:
+    with node_lock.acquire(tmp_path) as mine:
         assert not mine
     other.kill()
     other.communicate()
-    with node_lock.taken(tmp_path) as mine:
+    with node_lock.acquire(tmp_path) as mine:
         assert mine
 
 
 async def test_agent_takes_lock_when_previous_instance_ends(tmp_path: Path) -> None:
     man = dead_man(tmp_path)
     async with man.at_work(), asyncio.timeout(DEADLINE):
-        with node_lock.taken(tmp_path):
+        with node_lock.acquire(tmp_path):
             work = asyncio.create_task(man.run())
             await asyncio.sleep(0)
         await man.take_charge()
-        with node_lock.taken(tmp_path) as mine:
+        with node_lock.acquire(tmp_path) as mine:
             assert not mine
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)

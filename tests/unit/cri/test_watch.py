@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.workloads import PodUid
-from kubemend.agent.sources.containers import ContainerWatch, Pace
+from kubemend.agent.sources.containers import ContainerWatch, ListingIntervals
 from kubemend.common.components import ComponentState
 from tests.fakes.cri_runtime import Behaviour
 from tests.fakes.cri_server import CriServer
 from tests.unit.cri.conftest import POD_UID, Reports, create, remove, start
 
-SELDOM = Pace(audit=3600, poll=3600)
-OFTEN = Pace(audit=0.05, poll=0.05)
+SELDOM = ListingIntervals(audit=3600, poll=3600)
+OFTEN = ListingIntervals(audit=0.05, poll=0.05)
 
 
 class Watched:
@@ -33,9 +33,11 @@ class Watched:
 
 
 @contextlib.asynccontextmanager
-async def watching(cri: CriClient, *, pace: Pace, pod_uid: PodUid | None = None) -> AsyncIterator[Watched]:
+async def watching(
+    cri: CriClient, *, intervals: ListingIntervals, pod_uid: PodUid | None = None
+) -> AsyncIterator[Watched]:
     reports = Reports()
-    watch = ContainerWatch(cri, report=reports, pace=pace)
+    watch = ContainerWatch(cri, report=reports, intervals=intervals)
     task = asyncio.create_task(watch.run())
     try:
         async with watch.subscribe(pod_uid) as queue:
@@ -48,7 +50,7 @@ async def watching(cri: CriClient, *, pace: Pace, pod_uid: PodUid | None = None)
 async def test_first_listing_can_be_awaited(server: CriServer, cri: CriClient) -> None:
     container_id = create(server)
     await server.stop()
-    async with watching(cri, pace=OFTEN) as watched:
+    async with watching(cri, intervals=OFTEN) as watched:
         waiting = asyncio.create_task(watched.watch.until_listed())
         await watched.reports.until(ComponentState.DEGRADED)
         assert not waiting.done()
@@ -59,7 +61,7 @@ async def test_first_listing_can_be_awaited(server: CriServer, cri: CriClient) -
 
 
 async def test_stream_steps_need_no_listing(server: CriServer, cri: CriClient) -> None:
-    async with watching(cri, pace=SELDOM) as watched:
+    async with watching(cri, intervals=SELDOM) as watched:
         await watched.reports.until(ComponentState.READY)
         await server.reader_present()
         container_id = create(server)
@@ -75,7 +77,7 @@ async def test_stream_steps_need_no_listing(server: CriServer, cri: CriClient) -
 
 
 async def test_subscriber_receives_only_its_pod(server: CriServer, cri: CriClient) -> None:
-    async with watching(cri, pace=SELDOM) as watched:
+    async with watching(cri, intervals=SELDOM) as watched:
         await watched.reports.until(ComponentState.READY)
         await server.reader_present()
         async with watched.watch.subscribe(POD_UID) as own, watched.watch.subscribe(PodUid("other")) as foreign:
@@ -87,7 +89,7 @@ async def test_subscriber_receives_only_its_pod(server: CriServer, cri: CriClien
 
 async def test_earlier_events_are_not_delivered(server: CriServer, cri: CriClient) -> None:
     start(server, create(server, "old"))
-    async with watching(cri, pace=SELDOM) as watched:
+    async with watching(cri, intervals=SELDOM) as watched:
         await watched.reports.until(ComponentState.READY)
         await server.reader_present()
         create(server, "new")
@@ -100,7 +102,7 @@ async def test_earlier_events_are_not_delivered(server: CriServer, cri: CriClien
 async def test_events_during_an_outage_are_delivered_afterwards(server: CriServer, cri: CriClient) -> None:
     ended, removed = create(server, "ended"), create(server, "removed")
     start(server, ended)
-    async with watching(cri, pace=SELDOM) as watched:
+    async with watching(cri, intervals=SELDOM) as watched:
         await watched.reports.until(ComponentState.READY)
         await server.stop()
         lost = await watched.reports.until(ComponentState.DEGRADED)
@@ -124,7 +126,7 @@ async def test_events_during_an_outage_are_delivered_afterwards(server: CriServe
 
 async def test_runtime_may_appear_after_the_agent(tmp_path: pathlib.Path) -> None:
     server = CriServer(str(tmp_path / "late.sock"))
-    async with CriClient(server.endpoint) as cri, watching(cri, pace=SELDOM) as watched:
+    async with CriClient(server.endpoint) as cri, watching(cri, intervals=SELDOM) as watched:
         lost = await watched.reports.until(ComponentState.DEGRADED)
         async with server:
             await watched.reports.until(ComponentState.READY)
@@ -134,7 +136,7 @@ async def test_runtime_may_appear_after_the_agent(tmp_path: pathlib.Path) -> Non
 
 async def test_runtime_without_stream_is_listed(tmp_path: pathlib.Path) -> None:
     server = CriServer(str(tmp_path / "old.sock"), behaviour=Behaviour(has_events=False))
-    async with server, CriClient(server.endpoint) as cri, watching(cri, pace=OFTEN) as watched:
+    async with server, CriClient(server.endpoint) as cri, watching(cri, intervals=OFTEN) as watched:
         await watched.reports.until(ComponentState.READY, containing="no event stream")
         start(server, create(server))
         created = await watched.steps(2)
@@ -146,7 +148,7 @@ async def test_runtime_without_stream_is_listed(tmp_path: pathlib.Path) -> None:
 
 async def test_silent_stream_is_detected_and_listings_continue(tmp_path: pathlib.Path) -> None:
     server = CriServer(str(tmp_path / "silent.sock"), behaviour=Behaviour(tells_events=False))
-    async with server, CriClient(server.endpoint) as cri, watching(cri, pace=OFTEN) as watched:
+    async with server, CriClient(server.endpoint) as cri, watching(cri, intervals=OFTEN) as watched:
         await watched.reports.until(ComponentState.READY)
         start(server, create(server))
         first = await watched.steps(2)
@@ -159,7 +161,7 @@ async def test_silent_stream_is_detected_and_listings_continue(tmp_path: pathlib
 
 async def test_container_storm_is_delivered_completely(server: CriServer, cri: CriClient) -> None:
     count = 200
-    async with watching(cri, pace=SELDOM) as watched:
+    async with watching(cri, intervals=SELDOM) as watched:
         await watched.reports.until(ComponentState.READY)
         await server.reader_present()
         for number in range(count):

@@ -230,7 +230,7 @@ class Decisions(Restarts):
         self.decided_at: list[float] = []
         self._turn = asyncio.Lock()
 
-    async def handle(self, request: Request) -> None:
+    async def submit(self, request: Request) -> None:
         self.requested.append(request.target)
         async with self._turn:
             decision = admission.decide(self.node.facts(request), now=self.node.now())

@@ -83,16 +83,16 @@ async def test_fault_handler_error_leaves_others_and_fault_ends(
 async def test_restart_error_leaves_second_container_of_fault(
     findings: test_pipeline.World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handle = findings.restarts.handle
+    submit = findings.restarts.submit
 
     async def handled(request: Request) -> None:
         if request.target == TRAINER and not asked:
             asked.append(request)
             broken()
-        await handle(request)
+        await submit(request)
 
     asked: list[Request] = []
-    monkeypatch.setattr(findings.restarts, "handle", handled)
+    monkeypatch.setattr(findings.restarts, "submit", handled)
     findings.queue.submit(xid(31, pid=4242))
     findings.queue.submit(xid(13, pid=4242))
     assert (await findings.restarted(within=60)).target == TRAINER
@@ -120,14 +120,14 @@ async def test_publishing_error_of_pod_leaves_others(findings: test_pipeline.Wor
 
 
 async def test_hang_handler_error_leaves_others(findings: test_pipeline.World, monkeypatch: pytest.MonkeyPatch) -> None:
-    handle = findings.restarts.handle
+    submit = findings.restarts.submit
 
     async def handled(request: Request) -> None:
         if request.target == MONITOR:
             broken()
-        await handle(request)
+        await submit(request)
 
-    monkeypatch.setattr(findings.restarts, "handle", handled)
+    monkeypatch.setattr(findings.restarts, "submit", handled)
     hangs = Hangs(
         verdict_store=findings.verdict_store,
         devices=findings.devices,
@@ -212,7 +212,7 @@ async def test_admission_error_is_reported_and_next_restart_works(
 
 async def test_unreadable_cause_ends_only_its_restart(env: RestartEnv) -> None:
     for _ in range(20):  # more than there are slots
-        await env.restarts.handle(Request(target=SECOND, cause=broken, devices=frozenset()))
+        await env.restarts.submit(Request(target=SECOND, cause=broken, devices=frozenset()))
     assert env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].reason == INTERNAL
     assert (await env.ask()).status is ConditionStatus.TRUE
 

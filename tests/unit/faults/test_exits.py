@@ -75,7 +75,7 @@ class Restarts:
 
     requests: "asyncio.Queue[tuple[Request, str]]" = field(default_factory=asyncio.Queue)
 
-    async def handle(self, request: Request) -> None:
+    async def submit(self, request: Request) -> None:
         self.requests.put_nowait((request, await request.why_gone()))
 
     async def next(self) -> tuple[Request, str]:

@@ -49,7 +49,7 @@ class Restarts:
     requests: "asyncio.Queue[Request]" = field(default_factory=asyncio.Queue)
     let_go: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def handle(self, request: Request) -> None:
+    async def submit(self, request: Request) -> None:
         self.requests.put_nowait(request)
         await self.let_go.wait()
 
@@ -192,7 +192,7 @@ async def test_hang_that_ends_before_first_step_is_not_restarted(env: RestartEnv
         return "it beats again"
 
     request = Request(target=TARGET, cause=lambda: cause, devices=frozenset(), withdrawn=beats_again)
-    await env.restarts.handle(request)
+    await env.restarts.submit(request)
     said = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert (said.status, said.reason) == (ConditionStatus.FALSE, "CauseGone")
     assert said.message == "trainer not restarted for no heartbeat: it beats again"
@@ -210,7 +210,7 @@ async def test_hang_request_on_hold_ends_with_its_cause(env: RestartEnv) -> None
     view = env.pod.pods.pods()[POD.uid]
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
     request = Request(target=TARGET, cause=lambda: cause, devices=None, withdrawn=after_a_while)
-    handled = asyncio.create_task(env.restarts.handle(request))
+    handled = asyncio.create_task(env.restarts.submit(request))
     async with asyncio.timeout(PATIENCE):
         await env.said.wait_for(POD, conditions.IN_PLACE_RESTART, "DeviceNotProven")
         await handled

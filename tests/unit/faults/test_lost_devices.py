@@ -80,7 +80,7 @@ class Restarts:
 
     requests: list[Request] = field(default_factory=list)
 
-    async def handle(self, request: Request) -> None:
+    async def submit(self, request: Request) -> None:
         self.requests.append(request)
 
 

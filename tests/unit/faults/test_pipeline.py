@@ -50,7 +50,7 @@ class Restarts:
     requests: "asyncio.Queue[Request]" = field(default_factory=asyncio.Queue)
     outcome: Outcome | None = None
 
-    async def handle(self, request: Request) -> None:
+    async def submit(self, request: Request) -> None:
         if self.outcome is not None:
             request.followed.notify(progress.Reported(self.outcome, (), settled=False))
         self.requests.put_nowait(request)

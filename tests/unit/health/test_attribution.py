@@ -4,7 +4,7 @@ import pytest
 
 from kubemend.agent.health import cgroup_paths
 from kubemend.agent.health.state import attribution
-from kubemend.agent.health.state.attribution import How, ProcessLookup
+from kubemend.agent.health.state.attribution import AttributionResult, ProcessLookup
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
@@ -21,21 +21,30 @@ def fault(action: ActionClass = ActionClass.RESTART_APP) -> Finding:
 @pytest.mark.parametrize(
     ("process", "holders", "restart", "how"),
     [
-        pytest.param(TRAINER, [TRAINER], [TRAINER], How.PROCESS, id="the-process-named"),
-        pytest.param(MONITOR, [TRAINER], [MONITOR], How.PROCESS, id="not-the-innocent-holder"),
-        pytest.param(TRAINER, None, [TRAINER], How.PROCESS, id="the-process-even-if-kubelet-is-away"),
-        pytest.param(ProcessLookup.NONE_NAMED, [TRAINER], [TRAINER], How.SOLE_HOLDER, id="the-only-holder"),
-        pytest.param(ProcessLookup.NONE_NAMED, [TRAINER, MONITOR], [], How.SEVERAL_HOLDERS, id="never-a-guess"),
-        pytest.param(ProcessLookup.NONE_NAMED, None, [], How.HOLDERS_UNKNOWN, id="kubelet-away"),
-        pytest.param(ProcessLookup.NONE_NAMED, [], [], How.NO_HOLDER, id="no-holder"),
-        pytest.param(ProcessLookup.PUT_IN, [TRAINER], [], How.PROCESS_PUT_IN, id="an-exec-shell"),
-        pytest.param(ProcessLookup.OUTSIDE_PODS, [TRAINER], [], How.PROCESS_OUTSIDE_PODS, id="a-host-process"),
-        pytest.param(ProcessLookup.GONE, [TRAINER], [], How.PROCESS_GONE, id="the-process-is-gone"),
-        pytest.param(ProcessLookup.NOT_LISTED, [TRAINER], [], How.HOLDERS_UNKNOWN, id="not-listed-yet"),
+        pytest.param(TRAINER, [TRAINER], [TRAINER], AttributionResult.PROCESS, id="the-process-named"),
+        pytest.param(MONITOR, [TRAINER], [MONITOR], AttributionResult.PROCESS, id="not-the-innocent-holder"),
+        pytest.param(TRAINER, None, [TRAINER], AttributionResult.PROCESS, id="the-process-even-if-kubelet-is-away"),
+        pytest.param(
+            ProcessLookup.NONE_NAMED, [TRAINER], [TRAINER], AttributionResult.SOLE_HOLDER, id="the-only-holder"
+        ),
+        pytest.param(
+            ProcessLookup.NONE_NAMED, [TRAINER, MONITOR], [], AttributionResult.SEVERAL_HOLDERS, id="never-a-guess"
+        ),
+        pytest.param(ProcessLookup.NONE_NAMED, None, [], AttributionResult.HOLDERS_UNKNOWN, id="kubelet-away"),
+        pytest.param(ProcessLookup.NONE_NAMED, [], [], AttributionResult.NO_HOLDER, id="no-holder"),
+        pytest.param(ProcessLookup.PUT_IN, [TRAINER], [], AttributionResult.PROCESS_PUT_IN, id="an-exec-shell"),
+        pytest.param(
+            ProcessLookup.OUTSIDE_PODS, [TRAINER], [], AttributionResult.PROCESS_OUTSIDE_PODS, id="a-host-process"
+        ),
+        pytest.param(ProcessLookup.GONE, [TRAINER], [], AttributionResult.PROCESS_GONE, id="the-process-is-gone"),
+        pytest.param(ProcessLookup.NOT_LISTED, [TRAINER], [], AttributionResult.HOLDERS_UNKNOWN, id="not-listed-yet"),
     ],
 )
 def test_attribute(
-    process: ContainerRef | ProcessLookup, holders: list[ContainerRef] | None, restart: list[ContainerRef], how: How
+    process: ContainerRef | ProcessLookup,
+    holders: list[ContainerRef] | None,
+    restart: list[ContainerRef],
+    how: AttributionResult,
 ) -> None:
     found = attribution.attribute(fault(), process=process, holders=holders)
     assert (list(found.restart), found.how) == (restart, how)

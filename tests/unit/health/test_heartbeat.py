@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.health.state import heartbeat
-from kubemend.agent.health.state.heartbeat import Blank, Heart, Mark, Poll, Pulse
+from kubemend.agent.health.state.heartbeat import Blank, HeartbeatState, HeartbeatStatus, Mark, Poll
 
 TIMEOUT = 60.0
 PERIOD = 15.0
@@ -21,11 +21,11 @@ def poll(at: float, sight: Mark | Blank, *, slept: float = 0.0, lasts: float = 0
     return Poll(began=at, ended=at + lasts, slept=slept, sight=sight)
 
 
-def after(polls: Iterable[Poll], *, heart: Heart | None = None, timeout: float = TIMEOUT) -> Heart:
-    heart = heart if heart is not None else Heart()
+def after(polls: Iterable[Poll], *, state: HeartbeatState | None = None, timeout: float = TIMEOUT) -> HeartbeatState:
+    state = state if state is not None else HeartbeatState()
     for each in polls:
-        heart = heartbeat.after(heart, each, timeout=timeout)
-    return heart
+        state = heartbeat.after(state, each, timeout=timeout)
+    return state
 
 
 def every_period(*sights: Mark | Blank, since: float = 0.0) -> list[Poll]:
@@ -37,67 +37,67 @@ BEATS = every_period(mark(1), mark(2))
 
 def test_file_unchanged_for_the_timeout_after_a_beat_is_a_hang() -> None:
     silence = every_period(*[mark(2)] * 3, since=30.0)
-    assert after([*BEATS, *silence]).pulse is Pulse.BEATING
-    assert after([*BEATS, *silence, poll(75.0, mark(2))]).pulse is Pulse.HUNG
+    assert after([*BEATS, *silence]).status is HeartbeatStatus.BEATING
+    assert after([*BEATS, *silence, poll(75.0, mark(2))]).status is HeartbeatStatus.HUNG
 
 
 def test_each_touch_restarts_the_count() -> None:
     polls = every_period(*[mark(number // 4) for number in range(40)])
-    assert {after(polls[:count]).pulse for count in range(6, 40)} == {Pulse.BEATING}
+    assert {after(polls[:count]).status for count in range(6, 40)} == {HeartbeatStatus.BEATING}
 
 
 @pytest.mark.parametrize("sight", [mark(1), Blank.ABSENT])
 def test_container_that_never_touched_the_file_never_hangs(sight: Mark | Blank) -> None:
-    assert after(every_period(*[sight] * 1000)).pulse is Pulse.NOT_STARTED
+    assert after(every_period(*[sight] * 1000)).status is HeartbeatStatus.NOT_STARTED
 
 
 def test_new_file_is_the_first_beat() -> None:
-    assert after(every_period(Blank.ABSENT, mark(1))).pulse is Pulse.BEATING
+    assert after(every_period(Blank.ABSENT, mark(1))).status is HeartbeatStatus.BEATING
 
 
 def test_replaced_file_counts_as_touched() -> None:
     replaced = Mark(device=1, inode=8, modified=mark(1).modified, changed=1)
-    assert after(every_period(mark(1), replaced)).pulse is Pulse.BEATING
+    assert after(every_period(mark(1), replaced)).status is HeartbeatStatus.BEATING
 
 
 def test_removed_file_withdraws_the_heartbeat() -> None:
     polls = [*BEATS, *every_period(Blank.ABSENT, *[mark(2)], since=30.0)]
-    assert after(polls[:3]).pulse is Pulse.NOT_STARTED
-    assert after(polls).pulse is Pulse.BEATING
-    assert after([*BEATS, *every_period(*[Blank.ABSENT] * 100, since=30.0)]).pulse is Pulse.NOT_STARTED
+    assert after(polls[:3]).status is HeartbeatStatus.NOT_STARTED
+    assert after(polls).status is HeartbeatStatus.BEATING
+    assert after([*BEATS, *every_period(*[Blank.ABSENT] * 100, since=30.0)]).status is HeartbeatStatus.NOT_STARTED
 
 
 @pytest.mark.parametrize("blank", [Blank.PAUSED, Blank.UNKNOWN])
 def test_paused_or_unseen_container_never_hangs_and_gets_whole_timeout_afterwards(blank: Blank) -> None:
     blind = after([*BEATS, *every_period(*[blank] * 100, since=30.0)])
-    assert blind.pulse is Pulse.UNKNOWN
+    assert blind.status is HeartbeatStatus.UNKNOWN
     seen = every_period(*[mark(2)] * 5, since=1530.0)
-    assert after(seen[:4], heart=blind).pulse is Pulse.BEATING
-    assert after(seen, heart=blind).pulse is Pulse.HUNG
+    assert after(seen[:4], state=blind).status is HeartbeatStatus.BEATING
+    assert after(seen, state=blind).status is HeartbeatStatus.HUNG
 
 
 def test_jump_of_wall_clock_is_not_a_hang() -> None:
     """The file's time is years off after each jump, while the container beats."""
     walls = [1e9, 2e9, 1.0, 3e9, 0.0]
     polls = every_period(*[mark(number, wall=walls[number % 5]) for number in range(50)])
-    assert {after(polls[:count]).pulse for count in range(2, 50)} == {Pulse.BEATING}
+    assert {after(polls[:count]).status for count in range(2, 50)} == {HeartbeatStatus.BEATING}
 
 
 def test_file_time_set_back_counts_as_touch() -> None:
-    assert after(every_period(mark(1, wall=5.0), mark(2, wall=5.0))).pulse is Pulse.BEATING
+    assert after(every_period(mark(1, wall=5.0), mark(2, wall=5.0))).status is HeartbeatStatus.BEATING
 
 
 def test_suspend_of_node_restarts_the_count() -> None:
     asleep = [poll(75.0, mark(2), slept=3600.0)]
     awake = [poll(75.0 + PERIOD * number, mark(2), slept=3600.0) for number in range(1, 5)]
     silence = every_period(*[mark(2)] * 3, since=30.0)
-    assert after([*BEATS, *silence, *asleep, *awake[:3]]).pulse is Pulse.BEATING
-    assert after([*BEATS, *silence, *asleep, *awake]).pulse is Pulse.HUNG
+    assert after([*BEATS, *silence, *asleep, *awake[:3]]).status is HeartbeatStatus.BEATING
+    assert after([*BEATS, *silence, *asleep, *awake]).status is HeartbeatStatus.HUNG
 
 
 def test_very_late_check_is_not_proof_of_a_hang() -> None:
     """The agent did not run, so the container may not have run either."""
-    assert after([*BEATS, poll(10_000.0, mark(2))]).pulse is Pulse.BEATING
+    assert after([*BEATS, poll(10_000.0, mark(2))]).status is HeartbeatStatus.BEATING
 
 
 def test_slow_check_counts_only_its_certain_time() -> None:
@@ -107,14 +107,14 @@ def test_slow_check_counts_only_its_certain_time() -> None:
 
 def test_remembered_container_hangs_without_another_beat() -> None:
     silence = every_period(*[mark(1)] * 5)
-    assert after(silence).pulse is Pulse.NOT_STARTED
-    assert after(silence, heart=heartbeat.REMEMBERED).pulse is Pulse.HUNG
+    assert after(silence).status is HeartbeatStatus.NOT_STARTED
+    assert after(silence, state=heartbeat.REMEMBERED).status is HeartbeatStatus.HUNG
 
 
 def test_next_check_is_due_by_the_earliest_possible_hang() -> None:
-    heart = after([*BEATS, *every_period(*[mark(2)] * 3, since=30.0), poll(70.0, mark(2))])
-    assert heart.silent == 55.0
-    assert heartbeat.until_next_poll(heart, timeout=TIMEOUT) == 5.0
+    state = after([*BEATS, *every_period(*[mark(2)] * 3, since=30.0), poll(70.0, mark(2))])
+    assert state.silent == 55.0
+    assert heartbeat.until_next_poll(state, timeout=TIMEOUT) == 5.0
 
 
 @pytest.mark.parametrize(("timeout", "period"), [(1.0, 0.25), (60.0, 15.0), (3600.0, 15.0)])
@@ -143,8 +143,8 @@ def test_hang_requires_a_beat_and_gapless_silence_of_the_timeout(
 ) -> None:
     polls = timeline(steps)
     for count in range(1, len(polls) + 1):
-        heart = after(polls[:count])
-        if heart.pulse is not Pulse.HUNG:
+        state = after(polls[:count])
+        if state.status is not HeartbeatStatus.HUNG:
             continue
         last = polls[count - 1].sight
         silence = [each for each in polls[:count] if each is polls[count - 1]]
@@ -162,15 +162,15 @@ def test_hang_requires_a_beat_and_gapless_silence_of_the_timeout(
 
 @given(st.lists(st.booleans(), max_size=60), st.floats(1.0, 4000.0))
 def test_stopped_heartbeat_is_found_within_timeout_and_one_period(beats: list[bool], timeout: float) -> None:
-    heart, at, version = Heart(), 0.0, 0
+    state, at, version = HeartbeatState(), 0.0, 0
     for beat in [True, True, *beats, True]:
         version += beat
-        heart = after([poll(at, mark(version))], heart=heart, timeout=timeout)
-        at += heartbeat.until_next_poll(heart, timeout=timeout)
-    stopped_at = heart.counted_to
+        state = after([poll(at, mark(version))], state=state, timeout=timeout)
+        at += heartbeat.until_next_poll(state, timeout=timeout)
+    stopped_at = state.counted_to
     assert stopped_at is not None
-    while heart.pulse is not Pulse.HUNG:
-        heart = after([poll(at, mark(version))], heart=heart, timeout=timeout)
+    while state.status is not HeartbeatStatus.HUNG:
+        state = after([poll(at, mark(version))], state=state, timeout=timeout)
         waited = at - stopped_at.began
-        at += heartbeat.until_next_poll(heart, timeout=timeout)
+        at += heartbeat.until_next_poll(state, timeout=timeout)
         assert waited <= timeout + heartbeat.period(timeout)

@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.health.nic import hysteresis
-from kubemend.agent.health.nic.hysteresis import CLEAN, UNKNOWN, Sight, Standing
+from kubemend.agent.health.nic.hysteresis import CLEAN, UNKNOWN, FaultCheck, Standing
 
-BAD = Sight(holds=True, text="bad")
+BAD = FaultCheck(holds=True, text="bad")
 CLEAN_FOR = 10.0
 
 
-def after(*looks: tuple[float, Sight], standing: Standing | None = None) -> Standing:
+def after(*looks: tuple[float, FaultCheck], standing: Standing | None = None) -> Standing:
     standing = standing if standing is not None else Standing()
     for now, sight in looks:
         standing = hysteresis.after(standing, sight, now=now, clean_for=CLEAN_FOR)
@@ -23,7 +23,7 @@ def test_fault_begins_immediately() -> None:
 
 
 def test_delayed_fault_begins_only_after_the_delay() -> None:
-    pending = after((5.0, Sight(holds=True, text="bad", since=8.0)))
+    pending = after((5.0, FaultCheck(holds=True, text="bad", since=8.0)))
     assert (pending.emitted, pending.due) == (None, 8.0)
     assert hysteresis.settled(pending, now=7.9).emitted is None
     assert hysteresis.settled(pending, now=8.0).emitted is True
@@ -47,7 +47,7 @@ def test_unknown_ends_nothing() -> None:
 
 def test_unknown_begins_nothing() -> None:
     assert after((0.0, UNKNOWN), (100.0, UNKNOWN)).emitted is None
-    assert after((0.0, Sight(holds=True, since=5.0)), (1.0, UNKNOWN), (100.0, UNKNOWN)).emitted is None
+    assert after((0.0, FaultCheck(holds=True, since=5.0)), (1.0, UNKNOWN), (100.0, UNKNOWN)).emitted is None
 
 
 def test_first_agent_emits_over_after_lasting_clean_checks() -> None:
@@ -56,7 +56,7 @@ def test_first_agent_emits_over_after_lasting_clean_checks() -> None:
 
 
 def test_clean_since_counts_from_the_given_time() -> None:
-    assert after((100.0, Sight(holds=False, since=85.0))).emitted is False
+    assert after((100.0, FaultCheck(holds=False, since=85.0))).emitted is False
 
 
 SIGHTS = st.sampled_from([UNKNOWN, CLEAN, BAD])
@@ -64,7 +64,7 @@ LOOKS = st.lists(st.tuples(st.floats(0.1, 15.0), SIGHTS), max_size=12)
 
 
 @given(LOOKS, st.lists(st.floats(0.0, 150.0), max_size=10))
-def test_more_frequent_checks_change_nothing(steps: list[tuple[float, Sight]], between: list[float]) -> None:
+def test_more_frequent_checks_change_nothing(steps: list[tuple[float, FaultCheck]], between: list[float]) -> None:
     now, looks = 0.0, []
     for wait, sight in steps:
         now += wait
@@ -80,7 +80,7 @@ def test_more_frequent_checks_change_nothing(steps: list[tuple[float, Sight]], b
 
 
 @given(LOOKS)
-def test_faults_need_a_bad_check_and_can_always_end(steps: list[tuple[float, Sight]]) -> None:
+def test_faults_need_a_bad_check_and_can_always_end(steps: list[tuple[float, FaultCheck]]) -> None:
     now, standing = 0.0, Standing()
     for wait, sight in steps:
         now += wait

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kubemend.agent.health.state import next_step
 from kubemend.agent.health.state.heartbeat import Blank, Mark, Poll
-from kubemend.agent.health.state.next_step import Look, Restarted, Step, Unknown
+from kubemend.agent.health.state.next_step import FileCheck, Restarted, Step, Unknown
 
 BOOT = 1_790_000_000.0
 """Unix time at 0 of the monotonic clock."""
@@ -27,18 +27,18 @@ def touched(at: float, *, inode: int = 7) -> Mark:
     return Mark(device=1, inode=inode, modified=changed, changed=changed)
 
 
-def look(
+def check(
     at: float, sight: Mark | Blank, *, slept: float = 0.0, set_by: float = 0.0, started: float | None = 0.0
-) -> Look:
+) -> FileCheck:
     """A check at this moment; ``set_by`` seconds are added to the node's clock, the container ``started`` then."""
     poll = Poll(began=at, ended=at, slept=slept, sight=sight)
-    return Look(poll, unix=BOOT + at + set_by, started_at=BOOT + started if started is not None else None)
+    return FileCheck(poll, unix=BOOT + at + set_by, started_at=BOOT + started if started is not None else None)
 
 
-def found(*looks: Look, restarted: Restarted = RESTARTED) -> Step | Unknown | None:
+def found(*checks: FileCheck, restarted: Restarted = RESTARTED) -> Step | Unknown | None:
     """Return the first answer that is final."""
-    before: Look | None = None
-    for each in looks:
+    before: FileCheck | None = None
+    for each in checks:
         answer = next_step.first_touch(restarted, before, each)
         if answer is not None:
             return answer
@@ -52,84 +52,84 @@ def assert_step(answer: Step | Unknown | None, start: float, earliest: float, la
 
 
 def test_new_file_between_two_checks_is_the_step_at_its_own_time() -> None:
-    answer = found(look(AT + 1, Blank.ABSENT), look(AT + 16, touched(AT + 9)))
+    answer = found(check(AT + 1, Blank.ABSENT), check(AT + 16, touched(AT + 9)))
     assert_step(answer, AT, AT + 1, AT + 9)
 
 
 def test_file_on_a_volume_that_the_old_container_touched_last_is_no_step() -> None:
     old = touched(AT - 0.1)
-    assert found(look(AT - 5, touched(AT - 6)), look(AT + 1, old), look(AT + 16, old)) is None
-    assert_step(found(look(AT + 1, old), look(AT + 16, touched(AT + 15))), AT, AT + 1, AT + 15)
+    assert found(check(AT - 5, touched(AT - 6)), check(AT + 1, old), check(AT + 16, old)) is None
+    assert_step(found(check(AT + 1, old), check(AT + 16, touched(AT + 15))), AT, AT + 1, AT + 15)
 
 
 def test_touch_before_the_release_is_no_step() -> None:
-    held = look(AT - 9, Blank.ABSENT), look(AT - 3, touched(AT - 4)), look(AT + 2, touched(AT - 1))
+    held = check(AT - 9, Blank.ABSENT), check(AT - 3, touched(AT - 4)), check(AT + 2, touched(AT - 1))
     assert found(*held) is None
-    assert_step(found(*held, look(AT + 17, touched(AT + 3))), AT, AT + 2, AT + 3)
+    assert_step(found(*held, check(AT + 17, touched(AT + 3))), AT, AT + 2, AT + 3)
 
 
 def test_first_check_that_finds_a_later_touch_is_the_step() -> None:
-    assert_step(found(look(AT + 1, touched(AT + 0.4))), AT, AT, AT + 0.4)
+    assert_step(found(check(AT + 1, touched(AT + 0.4))), AT, AT, AT + 0.4)
 
 
 def test_pause_between_two_checks_does_not_hide_the_step() -> None:
-    answer = found(look(AT - 2, touched(AT - 3)), look(AT + 1, Blank.PAUSED), look(AT + 16, touched(AT + 5)))
+    answer = found(check(AT - 2, touched(AT - 3)), check(AT + 1, Blank.PAUSED), check(AT + 16, touched(AT + 5)))
     assert_step(answer, AT, AT, AT + 5)
 
 
 def test_removed_file_is_no_step() -> None:
     old = touched(AT - 1)
-    removed = look(AT + 1, old), look(AT + 2, Blank.ABSENT), look(AT + 3, Blank.ABSENT)
+    removed = check(AT + 1, old), check(AT + 2, Blank.ABSENT), check(AT + 3, Blank.ABSENT)
     assert found(*removed) is None
-    assert_step(found(*removed, look(AT + 4, touched(AT + 3.5, inode=8))), AT, AT + 3, AT + 3.5)
+    assert_step(found(*removed, check(AT + 4, touched(AT + 3.5, inode=8))), AT, AT + 3, AT + 3.5)
 
 
 @pytest.mark.parametrize("at", [AT + 60, AT - 60, AT - 1e9])
 def test_time_that_the_two_checks_contradict_is_unknown(at: float) -> None:
-    answer = found(look(AT + 1, Blank.ABSENT), look(AT + 16, touched(at)))
+    answer = found(check(AT + 1, Blank.ABSENT), check(AT + 16, touched(at)))
     assert answer == Unknown("the file's time contradicts the checks")
 
 
 def test_time_between_two_readings_of_the_clock_stays_within_the_checks() -> None:
-    assert_step(found(look(AT + 16, touched(AT + 16.02))), AT, AT, AT + 16)
-    assert_step(found(look(AT + 1, Blank.ABSENT), look(AT + 16, touched(AT + 16.02))), AT, AT + 1, AT + 16)
-    assert_step(found(look(AT + 1, Blank.ABSENT), look(AT + 16, touched(AT + 0.98))), AT, AT + 1, AT + 1)
+    assert_step(found(check(AT + 16, touched(AT + 16.02))), AT, AT, AT + 16)
+    assert_step(found(check(AT + 1, Blank.ABSENT), check(AT + 16, touched(AT + 16.02))), AT, AT + 1, AT + 16)
+    assert_step(found(check(AT + 1, Blank.ABSENT), check(AT + 16, touched(AT + 0.98))), AT, AT + 1, AT + 1)
 
 
 def test_untouched_file_is_given_up_after_an_hour() -> None:
     late = AT + next_step.LONGEST_WAIT + 1
-    assert found(look(late - 2, Blank.ABSENT)) is None
-    assert isinstance(found(look(late, Blank.ABSENT)), Unknown)
-    assert isinstance(found(look(late - 2, Blank.ABSENT), look(late, touched(late - 1))), Unknown)
+    assert found(check(late - 2, Blank.ABSENT)) is None
+    assert isinstance(found(check(late, Blank.ABSENT)), Unknown)
+    assert isinstance(found(check(late - 2, Blank.ABSENT), check(late, touched(late - 1))), Unknown)
 
 
 @pytest.mark.parametrize("set_by", [-30.0, 30.0])
 def test_node_whose_clock_was_set_is_unknown(set_by: float) -> None:
-    assert found(look(AT + 16, touched(AT + 9), set_by=set_by)) == Unknown("the node's clock was set")
+    assert found(check(AT + 16, touched(AT + 9), set_by=set_by)) == Unknown("the node's clock was set")
 
 
 def test_node_that_slept_is_unknown() -> None:
-    assert found(look(AT + 16, touched(AT + 9), slept=20.0)) == Unknown("the node was suspended")
+    assert found(check(AT + 16, touched(AT + 9), slept=20.0)) == Unknown("the node was suspended")
 
 
 def test_kubelets_container_counts_from_its_own_start() -> None:
-    looks = look(AT + 5, touched(AT + 3), started=AT + 4), look(AT + 20, touched(AT + 11), started=AT + 4)
-    assert_step(found(*looks, restarted=BY_KUBELET), AT + 4, AT + 5, AT + 11)
+    checks = check(AT + 5, touched(AT + 3), started=AT + 4), check(AT + 20, touched(AT + 11), started=AT + 4)
+    assert_step(found(*checks, restarted=BY_KUBELET), AT + 4, AT + 5, AT + 11)
 
 
 def test_kubelets_container_that_is_older_counts_from_the_end_of_the_restart() -> None:
-    looks = look(AT + 1, touched(AT - 1), started=AT - 2), look(AT + 16, touched(AT + 9), started=AT - 2)
-    assert_step(found(*looks, restarted=BY_KUBELET), AT, AT + 1, AT + 9)
+    checks = check(AT + 1, touched(AT - 1), started=AT - 2), check(AT + 16, touched(AT + 9), started=AT - 2)
+    assert_step(found(*checks, restarted=BY_KUBELET), AT, AT + 1, AT + 9)
 
 
 def test_kubelets_container_that_starts_after_the_check_has_no_step_yet() -> None:
-    assert found(look(AT + 5, touched(AT + 5.02), started=AT + 5.01), restarted=BY_KUBELET) is None
+    assert found(check(AT + 5, touched(AT + 5.02), started=AT + 5.01), restarted=BY_KUBELET) is None
 
 
 def test_kubelets_container_whose_start_is_unknown_has_no_step() -> None:
-    answer = found(look(AT + 5, touched(AT + 3), started=None), restarted=BY_KUBELET)
+    answer = found(check(AT + 5, touched(AT + 3), started=None), restarted=BY_KUBELET)
     assert isinstance(answer, Unknown)
-    assert found(look(AT + 5, touched(AT + 3), started=AT + 60), restarted=BY_KUBELET) is None
+    assert found(check(AT + 5, touched(AT + 3), started=AT + 60), restarted=BY_KUBELET) is None
 
 
 moments = st.floats(0.0, 100.0)
@@ -149,7 +149,7 @@ def test_bounds_hold_the_true_first_touch(
         return touched(max(before) - lag) if before else Blank.ABSENT
 
     visible = [each for each in new if any(each <= check for check in checks)]
-    answer = found(*(look(at, sight(at)) for at in sorted(checks)))
+    answer = found(*(check(at, sight(at)) for at in sorted(checks)))
     if not visible:
         assert answer is None
         return
@@ -176,10 +176,10 @@ hostile_marks = st.builds(
 def test_no_file_yields_a_time_before_the_start_or_after_the_check(
     sights: Sequence[tuple[float, Mark | Blank]], started: float | None, set_by: float, by_kubelet: bool
 ) -> None:
-    at, looks = AT - 20, list[Look]()
+    at, checks = AT - 20, list[FileCheck]()
     for later, sight in sights:
         at += later
-        looks.append(look(at, sight, started=started, set_by=set_by))
-    answer = found(*looks, restarted=replace(RESTARTED, by_kubelet=by_kubelet))
+        checks.append(check(at, sight, started=started, set_by=set_by))
+    answer = found(*checks, restarted=replace(RESTARTED, by_kubelet=by_kubelet))
     if isinstance(answer, Step):
         assert AT <= answer.start <= answer.earliest <= answer.latest <= at

@@ -11,7 +11,7 @@ from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.hub.failed_programs import FailedPrograms
 from kubemend.agent.hub.members import Failure
 from kubemend.agent.model.workloads import ContainerState, PodView
-from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.common.coordination import FaultAnswer
 from tests import eventually
 from tests.unit.hub import builders
@@ -29,11 +29,11 @@ class Env:
     answer: FaultAnswer = FaultAnswer.ALONE
     pod: PodView | None = field(default_factory=builders.member)
     ending: str = ""
-    result: Launcher | Silent = FAILED
+    result: Launcher | LauncherUnavailable = FAILED
     reported: list[Failure] = field(default_factory=list)
     decided: list[tuple[int, bool]] = field(default_factory=list)
 
-    async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | Silent:
+    async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | LauncherUnavailable:
         assert container is CONTAINER
         self.decided.append((trainer, ends))
         return self.result
@@ -86,6 +86,6 @@ async def test_a_pod_that_is_ending_has_no_failures(gone: bool) -> None:
 
 
 async def test_a_launcher_that_does_not_answer_harms_no_other() -> None:
-    env = Env(result=Silent("gone"))
+    env = Env(result=LauncherUnavailable("gone"))
     async with env.failed(replace(FAILED, trainer=7)):
         await eventually.true(lambda: env.decided == [(7, False)])

@@ -9,9 +9,9 @@ import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.launcher.client import LauncherClient
-from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
+from kubemend.agent.clients.launcher.exchange import LauncherAddress, NoAnswerError
 from kubemend.agent.model.workloads import ContainerId, ContainerState
-from kubemend.agent.restart.process import FOLLOW_SECONDS, Launcher, Silent, State
+from kubemend.agent.restart.process import FOLLOW_SECONDS, Launcher, LauncherUnavailable, State
 from kubemend.common.side_process import ProcessEndedError
 from tests.unit.restart import builders
 
@@ -58,7 +58,7 @@ class Processes:
     error: OSError | None = None
     root: Path = Path("/nowhere")
 
-    def beside(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int) -> frozenset[int]:
         if self.error is not None:
             raise self.error
         return frozenset({pid})
@@ -73,7 +73,7 @@ async def test_the_launcher_is_asked_in_another_process_with_a_deadline() -> Non
     launchers, calls = client(HELD)
     assert await launchers.status(CONTAINER) == HELD
     ((work, who, timeout),) = calls.made
-    assert work.args[0] == Where(4242, CONTAINER.id, "/cache", Path("/nowhere"))
+    assert work.args[0] == LauncherAddress(4242, CONTAINER.id, "/cache", Path("/nowhere"))
     assert who == "c1"
     assert timeout > work.keywords["timeout"]
 
@@ -88,21 +88,21 @@ async def test_the_launcher_is_asked_in_another_process_with_a_deadline() -> Non
 )
 async def test_errors_are_reasons(error: Exception, why: str) -> None:
     launchers, _ = client(error)
-    assert await launchers.status(CONTAINER) == Silent(why)
+    assert await launchers.status(CONTAINER) == LauncherUnavailable(why)
 
 
 async def test_a_container_without_a_process_has_no_launcher() -> None:
     launchers, calls = client(HELD)
     ended = replace(CONTAINER, pid=None)
-    assert isinstance(await launchers.status(ended), Silent)
-    assert isinstance(await launchers.remains(ended, HELD), Silent)
+    assert isinstance(await launchers.status(ended), LauncherUnavailable)
+    assert isinstance(await launchers.remains(ended, HELD), LauncherUnavailable)
     assert calls.made == []
 
 
 async def test_processes_that_cannot_be_read_are_not_taken_for_dead() -> None:
     launchers, _ = client(HELD, error=PermissionError("not permitted"))
     found = await launchers.remains(CONTAINER, HELD)
-    assert found == Silent("the container's processes cannot be read: not permitted")
+    assert found == LauncherUnavailable("the container's processes cannot be read: not permitted")
 
 
 async def test_processes_that_have_ended_are_dead() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kubemend.agent.clients.launcher import exchange
-from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
+from kubemend.agent.clients.launcher.exchange import LauncherAddress, NoAnswerError
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import process
 from kubemend.agent.restart.process import Launcher, State
@@ -43,7 +43,7 @@ class Listener:
 
     def __init__(self, folder: Path) -> None:
         namespace = Path("/proc/self/ns/mnt").stat().st_ino
-        self.where = Where(os.getpid(), CONTAINER, str(folder), Path("/proc"))
+        self.address = LauncherAddress(os.getpid(), CONTAINER, str(folder), Path("/proc"))
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(folder / f"launcher-{namespace}.sock"))
         self._socket.listen()
@@ -71,7 +71,7 @@ class Listener:
         return self.ask_until(states, timeout=timeout, least=least)
 
     def ask_until(self, passing: exchange.Passing, *, timeout: float = 30.0, least: float = 30.0) -> Launcher:
-        return exchange.exchange(self.where, process.STATUS_REQUEST, passing=passing, timeout=timeout, least=least)
+        return exchange.exchange(self.address, process.STATUS_REQUEST, passing=passing, timeout=timeout, least=least)
 
     def close(self) -> None:
         self._ended.set()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kubemend.agent.clients.launcher import exchange
-from kubemend.agent.clients.launcher.exchange import NoAnswerError, Where
+from kubemend.agent.clients.launcher.exchange import LauncherAddress, NoAnswerError
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, PodUid, SandboxId
 from kubemend.agent.restart import intents, process
 from kubemend.agent.restart.process import Launcher, NoSpare, State
@@ -38,27 +38,27 @@ class Agent:
     def __init__(self, launcher: Running, connections: contextlib.ExitStack) -> None:
         self.launcher = launcher
         self._connections = connections
-        self._where: Where | None = None
+        self._where: LauncherAddress | None = None
 
     @property
     def main(self) -> int:
         """Return the launcher's pid outside its namespace."""
         return next(each.pid for each in kubemend_run.descendants(kubemend_run.processes(), self.launcher.pid))
 
-    async def where(self) -> Where:
+    async def address(self) -> LauncherAddress:
         """Wait for the launcher's socket."""
         if self._where is None:
             await eventually.true(lambda: any((self.launcher.folder / "cache").glob("launcher-*.sock")))
-            self._where = Where(self.main, CONTAINER, str(self.launcher.folder / "cache"), Path("/proc"))
+            self._where = LauncherAddress(self.main, CONTAINER, str(self.launcher.folder / "cache"), Path("/proc"))
         return self._where
 
     async def ask(self, request: bytes = process.STATUS_REQUEST, *passing: State, timeout: float = 30.0) -> Launcher:
-        where = await self.where()
+        address = await self.address()
         states = functools.partial(exchange.in_states, frozenset(passing))
-        return exchange.exchange(where, request, passing=states, timeout=timeout, least=30.0)
+        return exchange.exchange(address, request, passing=states, timeout=timeout, least=30.0)
 
     async def follow(self, *, hold: float = 30.0) -> "Follower":
-        return Follower(self._connections.enter_context(connection(await self.where())), hold=hold)
+        return Follower(self._connections.enter_context(connection(await self.address())), hold=hold)
 
     async def stop(self, order: intents.ProcessIntent) -> Launcher:
         return await self.ask(process.stop_request(order), State.STOPPING)
@@ -86,7 +86,7 @@ async def test_a_restart_kills_the_program_and_holds_the_next_one_until_the_rele
     assert (running.state, running.trainer, running.order, running.restarts) == (State.RUNNING, 1, "", 0)
     held = await agent.stop(intent())
     assert (held.state, held.trainer, held.order) == (State.HELD, 1, "order-1")
-    assert exchange.remains(await agent.where(), spare=held.spare, beside=beneath(agent.main)) == ()
+    assert exchange.remains(await agent.address(), spare=held.spare, pids=beneath(agent.main)) == ()
     assert len(launcher.events("begin")) == 1
     again = await agent.release(intent())
     assert (again.state, again.trainer, again.order, again.restarts) == (State.RUNNING, 2, "order-1", 1)
@@ -183,10 +183,10 @@ async def test_nothing_that_the_program_has_started_is_left(agent: Agent) -> Non
     await launcher.nth(1, "daemon")
     await launcher.spare()
     before = beneath(agent.main)
-    assert len(exchange.remains(await agent.where(), spare=(await agent.ask()).spare, beside=before)) == 2
+    assert len(exchange.remains(await agent.address(), spare=(await agent.ask()).spare, pids=before)) == 2
     held = await agent.stop(intent())
-    assert exchange.remains(await agent.where(), spare=held.spare, beside=before | beneath(agent.main)) == ()
-    assert exchange.remains(await agent.where(), spare=0, beside=beneath(agent.main)) != ()  # the spare
+    assert exchange.remains(await agent.address(), spare=held.spare, pids=before | beneath(agent.main)) == ()
+    assert exchange.remains(await agent.address(), spare=0, pids=beneath(agent.main)) != ()  # the spare
 
 
 async def test_a_program_whose_first_thread_has_ended_is_not_dead(agent: Agent) -> None:
@@ -197,7 +197,7 @@ async def test_a_program_whose_first_thread_has_ended_is_not_dead(agent: Agent) 
     child += "open('on', 'w').close(); ctypes.CDLL(None).syscall(60, 0)"
     launcher.order(f"import subprocess; subprocess.Popen([sys.executable, '-c', {child!r}])")
     await eventually.true(lambda: any(each.state == "S" and is_zombie(each.pid) for each in below(agent)))
-    assert len(exchange.remains(await agent.where(), spare=0, beside=beneath(agent.main))) == 2
+    assert len(exchange.remains(await agent.address(), spare=0, pids=beneath(agent.main))) == 2
     await agent.stop(intent())
     assert not below(agent)
 
@@ -265,22 +265,22 @@ async def test_a_program_that_has_completed_does_not_run_again(agent: Agent) -> 
     launcher = agent.launcher
     launcher.start("--no-spare", under=NAMESPACE)
     await launcher.nth(1, "begin")
-    where, main = await agent.where(), agent.main
+    address, main = await agent.address(), agent.main
     os.kill(main, signal.SIGSTOP)
     trainer = below(agent)[0]
     launcher.order("sys.exit(0)")
     await eventually.true(lambda: not alive(trainer.pid))
-    with connection(where) as order:
+    with connection(address) as order:
         order.sendall(process.stop_request(intent()))
         os.kill(main, signal.SIGCONT)
         assert await launcher.ended() == 0
     assert len(launcher.events("begin")) == 1
 
 
-def connection(where: Where) -> socket.socket:
+def connection(address: LauncherAddress) -> socket.socket:
     """Connect to the launcher's socket."""
     found = socket.socket(socket.AF_UNIX)
-    path = next(Path(where.folder).glob("launcher-*.sock"))
+    path = next(Path(address.folder).glob("launcher-*.sock"))
     found.settimeout(30.0)
     found.connect(str(path))
     return found
@@ -301,7 +301,7 @@ async def test_a_stop_of_the_container_during_the_grace_period_waits_for_the_pro
     await launcher.nth(1, "begin")
     launcher.order("signal.signal(15, lambda *_: events.say('term')); events.say('ready')")
     await launcher.nth(1, "ready")
-    with connection(await agent.where()) as order:
+    with connection(await agent.address()) as order:
         order.sendall(process.stop_request(intent(grace=600.0)))
         await launcher.nth(1, "term")
         os.kill(agent.main, signal.SIGTERM)
@@ -314,7 +314,7 @@ async def test_processes_in_the_container_are_not_obeyed(agent: Agent) -> None:
     launcher = agent.launcher
     launcher.start("--no-spare", under=NAMESPACE)
     await launcher.nth(1, "begin")
-    await agent.where()
+    await agent.address()
     launcher.order(
         "import glob, socket\n"
         "with socket.socket(socket.AF_UNIX) as peer:\n"
@@ -338,7 +338,7 @@ async def test_processes_in_the_container_are_not_obeyed(agent: Agent) -> None:
 async def test_requests_that_are_not_valid_end_their_connection_only(agent: Agent, request_: bytes) -> None:
     agent.launcher.start("--no-spare", under=NAMESPACE)
     await agent.launcher.nth(1, "begin")
-    with connection(await agent.where()) as other:
+    with connection(await agent.address()) as other:
         other.sendall(request_)
         with contextlib.suppress(ConnectionResetError):  # it has not read everything
             assert other.recv(100) == b""
@@ -358,7 +358,7 @@ async def test_requests_that_are_not_valid_end_their_connection_only(agent: Agen
 async def test_a_program_that_takes_the_socket_gets_no_orders(agent: Agent, change: str, why: str) -> None:
     agent.launcher.start("--no-spare", under=NAMESPACE)
     await agent.launcher.nth(1, "begin")
-    await agent.where()
+    await agent.address()
     agent.launcher.order(f"import glob, socket; path = glob.glob('cache/*.sock')[0]; {change}; events.say('done')")
     await agent.launcher.nth(1, "done")
     with pytest.raises(NoAnswerError, match=why):
@@ -459,7 +459,7 @@ async def test_a_failure_ends_the_container_by_the_agents_verdict_or_the_launche
     agent: Agent, limit: str, ends: bool
 ) -> None:
     await failed(agent, "--max-restarts", limit)
-    with connection(await agent.where()) as verdict:
+    with connection(await agent.address()) as verdict:
         verdict.sendall(process.verdict_request(2, ends=True))  # about another program
         verdict.recv(4096)
         assert len(below(agent)) == 0
@@ -515,7 +515,7 @@ async def test_a_program_that_fails_in_the_moment_of_the_order_is_held(agent: Ag
     trainer = below(agent)[0]
     launcher.order("sys.exit(3)")
     await eventually.true(lambda: not alive(trainer.pid))
-    with connection(await agent.where()) as order:
+    with connection(await agent.address()) as order:
         order.sendall(process.stop_request(intent()))
         os.kill(main, signal.SIGCONT)
         while (await agent.stop(intent())).state is not State.HELD:  # the first order came too late

@@ -13,7 +13,7 @@ from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, PodView, RestartPolicy
 from kubemend.agent.reporters.spare_conditions import BURST, REFILL, SILENCE, SpareConditions
 from kubemend.agent.restart import spares
-from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.common import contained
 from tests import virtual_time
 
@@ -22,7 +22,7 @@ TRAINER, HELPER = ContainerRef(POD, "trainer"), ContainerRef(POD, "helper")
 NONE = Launcher(State.RUNNING, trainer=1)
 IMPORTS = replace(NONE, spare=77)
 READY = replace(IMPORTS, ready=True, spare_memory=1 << 30)
-SILENT = Silent("no answer")
+SILENT = LauncherUnavailable("no answer")
 
 
 def view(ref: PodRef = POD, **changes: Any) -> PodView:
@@ -203,7 +203,7 @@ async def test_silence_is_published_in_time_although_others_of_the_pod_change(en
     env.spares.show(TRAINER, None)
     for number in range(100):
         await virtual_time.passes(SILENCE / 2)
-        env.spares.show(HELPER, Silent(f"silent for another reason, {number}"))
+        env.spares.show(HELPER, LauncherUnavailable(f"silent for another reason, {number}"))
     assert env.reasons[:2] == [(0.0, "Ready"), (SILENCE, "LauncherSilent")]
 
 

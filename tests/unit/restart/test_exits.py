@@ -16,7 +16,7 @@ from kubemend.agent.model.workloads import (
     RuleAction,
 )
 from kubemend.agent.restart import exits
-from kubemend.agent.restart.exits import Exit, Left, Scene
+from kubemend.agent.restart.exits import Exit, ExitContext, Left
 from kubemend.agent.restart.reasons import Reason
 
 REF = PodRef("team", "solo", PodUid("u"))
@@ -123,21 +123,23 @@ def test_kubelet_restarts_at_once_by_policy_unless_it_backs_off(
 
 def test_doubt_is_short_unless_the_pod_may_be_ending() -> None:
     error, stop = Exit("trainer", 1), Exit("trainer", 143)
-    assert exits.doubt(error, Scene()) == exits.QUICK
-    assert exits.doubt(stop, Scene()) == exits.QUICK, "with nothing else in the pod its sandbox would stop at once"
-    assert exits.doubt(error, Scene(others_run=True)) == exits.QUICK
-    assert exits.doubt(stop, Scene(others_run=True)) == exits.PATIENT
-    assert exits.doubt(Exit("trainer", 137, "OOMKilled"), Scene(others_run=True)) == exits.QUICK
-    assert exits.doubt(error, Scene(others_ended=True)) == exits.PATIENT
-    assert exits.doubt(error, Scene(node_ends_pods=True)) == exits.PATIENT
-    assert exits.doubt(error, Scene(stop_unread=True), quick=0.0) == exits.QUICK
-    assert exits.QUICK < exits.doubt(error, Scene(stop_unread=True, lag=0.5), quick=0.0) < exits.PATIENT
-    assert exits.doubt(error, Scene(stop_unread=True, others_run=True), quick=0.0) == exits.PATIENT
+    assert exits.doubt(error, ExitContext()) == exits.QUICK
+    assert exits.doubt(stop, ExitContext()) == exits.QUICK, (
+        "with nothing else in the pod its sandbox would stop at once"
+    )
+    assert exits.doubt(error, ExitContext(others_run=True)) == exits.QUICK
+    assert exits.doubt(stop, ExitContext(others_run=True)) == exits.PATIENT
+    assert exits.doubt(Exit("trainer", 137, "OOMKilled"), ExitContext(others_run=True)) == exits.QUICK
+    assert exits.doubt(error, ExitContext(others_ended=True)) == exits.PATIENT
+    assert exits.doubt(error, ExitContext(node_ends_pods=True)) == exits.PATIENT
+    assert exits.doubt(error, ExitContext(stop_unread=True), quick=0.0) == exits.QUICK
+    assert exits.QUICK < exits.doubt(error, ExitContext(stop_unread=True, lag=0.5), quick=0.0) < exits.PATIENT
+    assert exits.doubt(error, ExitContext(stop_unread=True, others_run=True), quick=0.0) == exits.PATIENT
 
 
 def test_doubt_after_requested_stop_lasts_until_kubelet_acts() -> None:
-    assert exits.doubt(Exit("trainer", 5, asked=True), Scene()) == exits.STOPPED
-    assert exits.doubt(Exit("trainer", 5, asked=True), Scene(), quick=0.0) == exits.STOPPED
+    assert exits.doubt(Exit("trainer", 5, asked=True), ExitContext()) == exits.STOPPED
+    assert exits.doubt(Exit("trainer", 5, asked=True), ExitContext(), quick=0.0) == exits.STOPPED
 
 
 def test_error_exit_after_a_requested_stop_is_left_to_kubelet() -> None:
@@ -146,6 +148,6 @@ def test_error_exit_after_a_requested_stop_is_left_to_kubelet() -> None:
 
 def test_doubt_grows_with_lag_up_to_the_bound() -> None:
     error = Exit("trainer", 1)
-    assert exits.QUICK < exits.doubt(error, Scene(lag=0.5)) < exits.PATIENT
-    assert exits.doubt(error, Scene(lag=60.0)) == exits.PATIENT
-    assert exits.doubt(error, Scene(lag=-5.0)) == exits.QUICK
+    assert exits.QUICK < exits.doubt(error, ExitContext(lag=0.5)) < exits.PATIENT
+    assert exits.doubt(error, ExitContext(lag=60.0)) == exits.PATIENT
+    assert exits.doubt(error, ExitContext(lag=-5.0)) == exits.QUICK

@@ -92,7 +92,7 @@ class Runtime:
         ref = TARGET if pod_uid == TARGET.pod.uid else OTHER
         return (SandboxView(id=builders.SANDBOX, pod=ref.pod, ready=True, created_at=1, annotations={}),)
 
-    async def info_of(self, view: Any, **_: Any) -> ContainerStatus:
+    async def cached_status(self, view: Any, **_: Any) -> ContainerStatus:
         return ContainerStatus(
             id=view.id,
             ref=view.ref,
@@ -131,7 +131,7 @@ async def both_asked_for(pod: PodView) -> outside.Conditions:
         limits=Limits(retry_seconds=0.0),
     )
     for ref in (TARGET, OTHER):
-        await restarts.handle(Request(target=ref, cause=lambda: CAUSE, devices=frozenset()))
+        await restarts.submit(Request(target=ref, cause=lambda: CAUSE, devices=frozenset()))
     return said
 
 

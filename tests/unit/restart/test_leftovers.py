@@ -16,7 +16,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
 )
 from kubemend.agent.restart import leftovers
-from kubemend.agent.restart.leftovers import Fate
+from kubemend.agent.restart.leftovers import Disposition
 
 RUNNING, CREATED, EXITED, UNKNOWN = (
     ContainerState.RUNNING,
@@ -44,30 +44,30 @@ def view(
 @pytest.mark.parametrize(
     ("other", "fate"),
     [
-        (None, Fate.GOES_ON),
-        (view("new", at=2, state=EXITED), Fate.GOES_ON),
-        (view("new", at=2), Fate.ENDS),
-        (view("new", at=2, ours=True), Fate.ENDS),
-        (view("new", at=2, state=CREATED), Fate.WAITS),
-        (view("new", at=2, state=UNKNOWN), Fate.WAITS),
-        (view("new", at=0), Fate.WAITS),
-        (view("new", at=0, state=CREATED), Fate.GOES_ON),
-        (view("new", at=2, name="second"), Fate.GOES_ON),
+        (None, Disposition.GOES_ON),
+        (view("new", at=2, state=EXITED), Disposition.GOES_ON),
+        (view("new", at=2), Disposition.ENDS),
+        (view("new", at=2, ours=True), Disposition.ENDS),
+        (view("new", at=2, state=CREATED), Disposition.WAITS),
+        (view("new", at=2, state=UNKNOWN), Disposition.WAITS),
+        (view("new", at=0), Disposition.WAITS),
+        (view("new", at=0, state=CREATED), Disposition.GOES_ON),
+        (view("new", at=2, name="second"), Disposition.GOES_ON),
     ],
 )
-def test_newest_of_a_name_continues_once_it_is_alone(other: ContainerSummary | None, fate: Fate) -> None:
+def test_newest_of_a_name_continues_once_it_is_alone(other: ContainerSummary | None, fate: Disposition) -> None:
     seen = [view("old", at=1), *([other] if other is not None else [])]
-    assert leftovers.fates(seen, still={OLD}) == {OLD: fate}
+    assert leftovers.dispositions(seen, still={OLD}) == {OLD: fate}
 
 
 def test_older_of_two_frozen_ends_before_the_newer_continues() -> None:
     seen = [view("old", at=1), view("new", at=2, ours=True)]
-    assert leftovers.fates(seen, still={OLD, NEW}) == {OLD: Fate.ENDS, NEW: Fate.WAITS}
-    assert leftovers.fates([view("old", at=1, state=EXITED), seen[1]], still={NEW}) == {NEW: Fate.GOES_ON}
+    assert leftovers.dispositions(seen, still={OLD, NEW}) == {OLD: Disposition.ENDS, NEW: Disposition.WAITS}
+    assert leftovers.dispositions([view("old", at=1, state=EXITED), seen[1]], still={NEW}) == {NEW: Disposition.GOES_ON}
 
 
 def test_container_unknown_to_the_runtime_continues() -> None:
-    assert leftovers.fates([], still={OLD}) == {OLD: Fate.GOES_ON}
+    assert leftovers.dispositions([], still={OLD}) == {OLD: Disposition.GOES_ON}
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_two_of_a_name_never_run(data: st.DataObject) -> None:
     seen = [view(str(number), at=number, state=state) for number, state in enumerate(states)]
     runs = [each.id for each in seen if each.state is RUNNING]
     still = data.draw(st.sets(st.sampled_from(runs))) if runs else set()
-    found = leftovers.fates(seen, still=still)
+    found = leftovers.dispositions(seen, still=still)
     free = [each for each in runs if each not in still]
-    let_go = [each for each, fate in found.items() if fate is Fate.GOES_ON]
+    let_go = [each for each, fate in found.items() if fate is Disposition.GOES_ON]
     assert len(let_go) <= 1
     assert not let_go or not free
     for each, fate in found.items():
         later = itertools.dropwhile(lambda other, this=each: other.id != this, seen)  # type: ignore[misc]
-        assert fate is not Fate.ENDS or any(other.state is RUNNING for other in [*later][1:])
+        assert fate is not Disposition.ENDS or any(other.state is RUNNING for other in [*later][1:])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import counts, intents, process, spares, steps
-from kubemend.agent.restart.process import Launcher, NoSpare, Seen, Silent, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, NoSpare, Seen, State
 from kubemend.agent.restart.steps import Resolution
 from launcher import kubemend_run
 from tests.unit.restart import builders
@@ -56,7 +56,7 @@ VALID = {
         pytest.param(Seen(replace(RUNS, state=State.RESTARTING)), ("wait", "LauncherRestarts"), id="is-about-to"),
         pytest.param(Seen(replace(RUNS, order="r1")), ("done", "OrderRefused"), id="cannot-be-killed"),
         pytest.param(Seen(replace(HELD, state=State.ENDING)), ("done", "PodEnds"), id="the-pod-ends"),
-        pytest.param(Seen(Silent("no answer")), ("done", "LauncherSilent"), id="silent"),
+        pytest.param(Seen(LauncherUnavailable("no answer")), ("done", "LauncherSilent"), id="silent"),
     ],
 )
 def test_finishes(seen: Seen, expected: tuple[str, str]) -> None:
@@ -84,7 +84,7 @@ def test_undoes(seen: Seen, expected: tuple[str, str]) -> None:
 class World:
     """A launcher whose program is alive or dead; what the launcher itself does is in ``turn``."""
 
-    launcher: Launcher | Silent = RUNS
+    launcher: Launcher | LauncherUnavailable = RUNS
     programs: int = 1
     killed: list[int] = field(default_factory=list)
     is_free: bool = False

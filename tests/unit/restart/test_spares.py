@@ -7,14 +7,14 @@ import pytest
 
 from kubemend.agent.model.conditions import WARM_SPARE, Condition, ConditionStatus
 from kubemend.agent.restart import spares
-from kubemend.agent.restart.process import Launcher, NoSpare, Silent, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, NoSpare, State
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 NONE = Launcher(State.RUNNING, trainer=1)
 IMPORTS = replace(NONE, spare=77, spare_memory=1 << 20)
 READY = replace(IMPORTS, ready=True, spare_memory=1288490189)
 DROPPED = replace(NONE, spare_reason=NoSpare.DEVICE_OPENED, no_spare="it holds /dev/nvidia0 open")
-SILENT = Silent("the launcher has no socket in /var/cache/kubemend")
+SILENT = LauncherUnavailable("the launcher has no socket in /var/cache/kubemend")
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ SILENT = Silent("the launcher has no socket in /var/cache/kubemend")
         ({"a": IMPORTS}, FALSE, "Importing", "a: the spare is importing"),
         ({"a": DROPPED}, FALSE, "DeviceOpened", "a: it holds /dev/nvidia0 open"),
         ({"a": SILENT}, UNKNOWN, "LauncherSilent", "a: the launcher has no socket in /var/cache/kubemend"),
-        ({"a": Silent("no socket in /\n\ud800")}, UNKNOWN, "LauncherSilent", "a: no socket in /??"),
+        ({"a": LauncherUnavailable("no socket in /\n\ud800")}, UNKNOWN, "LauncherSilent", "a: no socket in /??"),
         ({}, UNKNOWN, "NotRunning", "no container with the launcher runs that may be restarted"),
         ({"b": READY, "a": SILENT}, UNKNOWN, "LauncherSilent", f"a: {SILENT.why}; b: ready, 1.2 GiB"),
         ({"b": DROPPED, "a": SILENT}, FALSE, "DeviceOpened", f"a: {SILENT.why}; b: {DROPPED.no_spare}"),
@@ -35,7 +35,7 @@ SILENT = Silent("the launcher has no socket in /var/cache/kubemend")
     ],
 )
 def test_condition(
-    launchers: Mapping[str, Launcher | Silent], status: ConditionStatus, reason: str, message: str
+    launchers: Mapping[str, Launcher | LauncherUnavailable], status: ConditionStatus, reason: str, message: str
 ) -> None:
     assert spares.condition(launchers) == Condition(WARM_SPARE, status, reason, message)
     assert reason in spares.REASONS
@@ -43,7 +43,7 @@ def test_condition(
 
 @pytest.mark.parametrize(("length", "kept"), [(256, "x" * 256), (257, "x" * 255 + "…"), (4000, "x" * 255 + "…")])
 def test_a_launchers_text_is_cut(length: int, kept: str) -> None:
-    for launcher in (replace(DROPPED, no_spare="x" * length), Silent("x" * length)):
+    for launcher in (replace(DROPPED, no_spare="x" * length), LauncherUnavailable("x" * length)):
         assert spares.condition({"a": launcher}).message == f"a: {kept}"
 
 

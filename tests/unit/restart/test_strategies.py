@@ -263,7 +263,7 @@ def test_auto_prefers_process_for_a_fault_of_a_program_with_a_launcher(policy: R
 @pytest.mark.parametrize(
     ("changes", "obstacle"),
     [
-        ({"launcher": process.Silent("it did not answer")}, Reason.NO_LAUNCHER),
+        ({"launcher": process.LauncherUnavailable("it did not answer")}, Reason.NO_LAUNCHER),
         ({"launcher": dataclasses.replace(LAUNCHER, state=process.State.ENDING)}, Reason.NO_LAUNCHER),
         ({"fails_again": True}, Reason.FAULT_AGAIN),
         ({"cleans": True}, Reason.NOT_ONLY_THE_PROGRAM),

@@ -42,8 +42,8 @@ def test_thread_waiting_in_kernel_without_cpu_time_is_stuck() -> None:
 
 def test_threads_that_could_not_be_read_for_a_window_are_not_stuck() -> None:
     assert not after((0.0, waits()))
-    assert not stuck.is_stuck(stuck.Still(waits(), since=0.0, until=WINDOW - 1))
-    assert stuck.is_stuck(stuck.Still(waits(), since=0.0, until=WINDOW))
+    assert not stuck.is_stuck(stuck.UnchangedThreads(waits(), since=0.0, until=WINDOW - 1))
+    assert stuck.is_stuck(stuck.UnchangedThreads(waits(), since=0.0, until=WINDOW))
 
 
 def test_changing_threads_are_not_stuck_at_any_duration() -> None:

@@ -121,7 +121,7 @@ class Guarded:
 
     async def held_for(self, reason: str) -> conditions.Condition:
         """Request a restart that is put on hold; return the condition's message."""
-        held = asyncio.create_task(self.env.restarts.handle(self.request()))
+        held = asyncio.create_task(self.env.restarts.submit(self.request()))
         async with asyncio.timeout(30):
             condition = await self.env.said.wait_for(POD, conditions.IN_PLACE_RESTART, reason)
         held.cancel()
@@ -178,7 +178,7 @@ async def test_storm_of_previous_agent_holds_until_its_end(guarded: Guarded) -> 
 async def test_storm_guard_manual_request_passes_and_counts(guarded: Guarded) -> None:
     await begin(guarded.env.store, elsewhere(NOW - 100), elsewhere(NOW - 50))
     async with guarded.env.kubelet():
-        await guarded.env.restarts.handle(guarded.request(asked=overrides.RestartOverrides()))
+        await guarded.env.restarts.submit(guarded.request(asked=overrides.RestartOverrides()))
     condition = guarded.env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert condition.message.endswith("; verified")
     assert len(await guarded.env.store.begun_since(NOW - 1)) == 1

@@ -90,7 +90,7 @@ async def test_requested_restart_keeps_the_cache_and_a_rounds_restart_empties_al
     await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations=OPTED_IN))
     cause = admission.Cause(code="Round", message="a round", happened_at=NOW)
     async with env.kubelet():
-        await env.restarts.handle(Request(target=TARGET, cause=lambda: cause, devices=frozenset(), asked=asked))
+        await env.restarts.submit(Request(target=TARGET, cause=lambda: cause, devices=frozenset(), asked=asked))
     assert {place.container for place in cleaner.used} == containers
 
 

@@ -38,7 +38,7 @@ class Person:
     async def ask(self, **asked: Any) -> None:
         cause = admission.Cause(code="Requested", message="request of uid 0", happened_at=NOW)
         wanted = RestartOverrides(**asked)
-        await self.env.restarts.handle(
+        await self.env.restarts.submit(
             Request(target=TARGET, cause=lambda: cause, devices=frozenset(), asked=wanted, followed=self)
         )
 
@@ -143,7 +143,7 @@ async def test_manual_request_follows_restart_started_by_fault(env: RestartEnv) 
     await opt_in(env)
     watcher, person = Person(env), Person(env)
     async with env.kubelet():
-        mending = asyncio.create_task(env.restarts.handle(replace(fault(), followed=watcher)))
+        mending = asyncio.create_task(env.restarts.submit(replace(fault(), followed=watcher)))
         await watcher.until(Begun)
         await person.ask()
         await mending
@@ -158,7 +158,7 @@ async def test_fault_on_hold_does_not_block_manual_request(env: RestartEnv) -> N
     await spend_the_budget(env)
     watcher, person = Person(env), Person(env)
     async with env.kubelet():
-        held = asyncio.create_task(env.restarts.handle(replace(fault(), followed=watcher)))
+        held = asyncio.create_task(env.restarts.submit(replace(fault(), followed=watcher)))
         await watcher.until(Decided)
         await person.ask()
         held.cancel()
@@ -188,7 +188,7 @@ async def test_request_waiting_for_another_restart_reports_queued(env: RestartEn
     async with env.kubelet():
         asking = asyncio.create_task(first.ask())
         await first.until(Begun)
-        await env.restarts.handle(other)
+        await env.restarts.submit(other)
         await asking
     assert second.told()[:2] == [Queued, Decided]
     assert second.verified
@@ -198,7 +198,7 @@ async def test_restart_with_unknown_device_is_never_verified(env: RestartEnv) ->
     person = Person(env)
     cause = admission.Cause(code="Requested", message="request of uid 0", happened_at=NOW)
     async with env.kubelet():
-        await env.restarts.handle(
+        await env.restarts.submit(
             Request(target=TARGET, cause=lambda: cause, devices=None, asked=RestartOverrides(), followed=person)
         )
     assert not person.verified
@@ -211,9 +211,9 @@ async def test_fault_before_restart_is_settled_by_it(env: RestartEnv) -> None:
     await opt_in(env)
     watcher = Person(env)
     async with env.kubelet():
-        mending = asyncio.create_task(env.restarts.handle(replace(fault(), followed=watcher)))
+        mending = asyncio.create_task(env.restarts.submit(replace(fault(), followed=watcher)))
         await watcher.until(Begun)
-        await asyncio.gather(mending, *(env.restarts.handle(fault(NOW - number)) for number in range(3)))
+        await asyncio.gather(mending, *(env.restarts.submit(fault(NOW - number)) for number in range(3)))
     assert len(await env.store.begun_since(0)) == 1
 
 
@@ -221,9 +221,9 @@ async def test_fault_of_successor_during_restart_is_not_lost(env: RestartEnv) ->
     await opt_in(env)
     watcher = Person(env)
     async with env.kubelet():
-        mending = asyncio.create_task(env.restarts.handle(replace(fault(), followed=watcher)))
+        mending = asyncio.create_task(env.restarts.submit(replace(fault(), followed=watcher)))
         await watcher.until(Begun)
-        await asyncio.gather(mending, env.restarts.handle(fault(NOW + 1)))
+        await asyncio.gather(mending, env.restarts.submit(fault(NOW + 1)))
     assert len(await env.store.begun_since(0)) == 2
 
 
@@ -236,10 +236,10 @@ async def test_fault_after_one_that_kubelet_answered_is_not_lost(env: RestartEnv
 
     async with env.kubelet():
         early = asyncio.create_task(
-            env.restarts.handle(Request(target=TARGET, cause=cause, devices=frozenset(), followed=watcher))
+            env.restarts.submit(Request(target=TARGET, cause=cause, devices=frozenset(), followed=watcher))
         )
         await watcher.until(Decided)  # on hold
-        late = asyncio.create_task(env.restarts.handle(fault()))
+        late = asyncio.create_task(env.restarts.submit(fault()))
         proven.set()
         await asyncio.gather(early, late)
     last = [event.decision.reason for event in watcher.events if isinstance(event, Decided)][-1]
@@ -250,7 +250,7 @@ async def test_fault_after_one_that_kubelet_answered_is_not_lost(env: RestartEnv
 async def test_fault_older_than_container_is_refused_visibly(env: RestartEnv) -> None:
     """The kernel log's clock may be hours late: the refusal must be visible."""
     await opt_in(env)
-    await env.restarts.handle(fault(0.0))
+    await env.restarts.submit(fault(0.0))
     condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "AlreadyReplaced")
     assert " s after the fault" in condition.message
@@ -259,7 +259,7 @@ async def test_fault_older_than_container_is_refused_visibly(env: RestartEnv) ->
 async def test_late_fault_right_after_a_restart_is_refused_visibly(env: RestartEnv) -> None:
     """It may be the successor's, by a clock that is late."""
     assert (await env.ask()).status is ConditionStatus.TRUE
-    await env.restarts.handle(fault(0.0))
+    await env.restarts.submit(fault(0.0))
     condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "AlreadyReplaced")
 
@@ -273,7 +273,7 @@ async def test_fault_known_before_the_restart_does_not_hide_its_success(env: Res
     await opt_in(env)
     request = Request(target=TARGET, cause=cause, devices=frozenset(), followed=watcher)
     env.restarts._now = lambda: NOW - 1.0
-    early = asyncio.create_task(env.restarts.handle(request))
+    early = asyncio.create_task(env.restarts.submit(request))
     await watcher.until(Decided)  # on hold
     env.restarts._now = lambda: NOW
     async with env.kubelet():
@@ -291,5 +291,5 @@ async def test_fault_known_before_the_restart_does_not_hide_its_success(env: Res
 @pytest.mark.parametrize("reason", ["fault", "person"])
 async def test_scheduler_has_no_running_request_at_end(env: RestartEnv, reason: str) -> None:
     async with env.kubelet():
-        await (env.restarts.handle(fault()) if reason == "fault" else Person(env).ask())
+        await (env.restarts.submit(fault()) if reason == "fault" else Person(env).ask())
     assert (env.restarts._for_faults, env.restarts._for_people) == ({}, {})

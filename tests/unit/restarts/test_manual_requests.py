@@ -33,7 +33,7 @@ class Engine:
 
     requests: list[Request] = field(default_factory=list)
 
-    async def handle(self, request: Request) -> None:
+    async def submit(self, request: Request) -> None:
         self.requests.append(request)
 
 

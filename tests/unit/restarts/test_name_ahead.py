@@ -30,7 +30,7 @@ async def exited(env: RestartEnv, *, known: bool = True, **annotations: str) -> 
     await env.pod.pods.put(replace(view, annotations=wishes))
     rig = env.pod.rig
     if known:
-        await rig.cri.info_of((await rig.containers())[-1])
+        await rig.cri.cached_status((await rig.containers())[-1])
         await rig.cri.sandbox_config(rig.sandbox_id)
     rig.cri.stopped(rig.old)
     rig.server.runtime.exit(rig.old, exit_code=3)
@@ -71,7 +71,7 @@ async def test_name_is_reserved_while_the_cause_is_examined(env: RestartEnv, pol
         return ""
 
     async with env.kubelet():
-        await env.restarts.handle(replace(request, withdrawn=examined))
+        await env.restarts.submit(replace(request, withdrawn=examined))
     assert seen == [(RESERVED, 2)]
     assert creations(env) == [(RESERVED, 2), (POD.uid, 1)], "the restart takes the reservation over"
     assert condition(env) is ConditionStatus.TRUE
@@ -95,7 +95,7 @@ async def test_successor_is_created_only_after_the_reservation(
 
     monkeypatch.setattr(cri, "create_container", create_slowly)
     async with env.kubelet():
-        work = asyncio.create_task(env.restarts.handle(request))
+        work = asyncio.create_task(env.restarts.submit(request))
         await begun.wait()
         await eventually.true(is_journalled)  # nothing else delays the successor
         assert creations(env) == []
@@ -107,7 +107,7 @@ async def test_successor_is_created_only_after_the_reservation(
 async def test_end_that_was_reported_is_restarted_without_listing_the_containers(env: RestartEnv) -> None:
     request = await exited(env)
     async with env.kubelet():
-        await env.restarts.handle(request)
+        await env.restarts.submit(request)
     before = itertools.takewhile(lambda call: not is_successor(call), env.pod.rig.server.calls)
     assert "ListContainers" not in {call.method for call in before}
     assert condition(env) is ConditionStatus.TRUE
@@ -118,7 +118,7 @@ async def test_container_that_came_after_the_end_is_found_by_a_listing(env: Rest
     await env.pod.kubelet_starts(TARGET.name, attempt=1)
     await eventually.true(lambda: any(each.attempt == 1 for each in env.pod.rig.watch.containers()))
     env.pod.rig.server.calls.clear()
-    await env.restarts.handle(request)
+    await env.restarts.submit(request)
     assert "ListContainers" in env.pod.rig.server.called()
     assert creations(env) == []
 
@@ -129,7 +129,7 @@ async def test_withdrawn_restart_releases_the_name(env: RestartEnv) -> None:
     async def why() -> str:
         return "the pod is ending"
 
-    await env.restarts.handle(replace(request, withdrawn=why))
+    await env.restarts.submit(replace(request, withdrawn=why))
     assert creations(env) == [(RESERVED, 2)]
     assert await env.pod.reserved() == set()
 
@@ -138,7 +138,7 @@ async def test_failed_reservation_does_not_prevent_the_restart(env: RestartEnv) 
     request = await exited(env)
     env.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL)
     async with env.kubelet():
-        await env.restarts.handle(request)
+        await env.restarts.submit(request)
     assert creations(env) == [(RESERVED, 2), (POD.uid, 1)]
     assert condition(env) is ConditionStatus.TRUE
 
@@ -151,7 +151,7 @@ async def test_kubelets_own_successor_is_adopted_and_the_name_released(env: Rest
         return ""
 
     async with env.kubelet():
-        await env.restarts.handle(replace(request, withdrawn=kubelet_is_faster))
+        await env.restarts.submit(replace(request, withdrawn=kubelet_is_faster))
     assert sorted(creations(env)) == [(POD.uid, 1), (POD.uid, 1), (RESERVED, 2)]
     assert condition(env) is ConditionStatus.TRUE
     assert await env.pod.reserved() == set()
@@ -168,18 +168,18 @@ async def test_nothing_is_reserved_ahead(env: RestartEnv, *, known: bool) -> Non
         return ""
 
     async with env.kubelet():
-        await env.restarts.handle(replace(request, withdrawn=examined))
+        await env.restarts.submit(replace(request, withdrawn=examined))
     assert seen == []
     assert condition(env) is ConditionStatus.TRUE
 
 
 async def test_spent_budget_reserves_nothing(env: RestartEnv) -> None:
     request = await exited(env, max_restarts="0")
-    await env.restarts.handle(request)
+    await env.restarts.submit(request)
     assert creations(env) == []
 
 
 async def test_dry_run_reserves_nothing(rig: Rig, tmp_path: Path) -> None:
     async with restarts_on(rig, tmp_path, dry_run=True) as env:
-        await env.restarts.handle(await exited(env))
+        await env.restarts.submit(await exited(env))
         assert creations(env) == []

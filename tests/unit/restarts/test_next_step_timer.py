@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from kubemend.agent.health.state.heartbeat import Blank, Mark, Poll
-from kubemend.agent.health.state.next_step import LONGEST_WAIT, Look
+from kubemend.agent.health.state.next_step import LONGEST_WAIT, FileCheck
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodUid, PodView
 from kubemend.agent.restart.intents import Strategy
@@ -33,11 +33,11 @@ class Env:
     now: float = 500.0
     clocks: dict[int, float] = field(default_factory=dict)
 
-    def look(self, sight: Mark | Blank, *, after: float) -> Look:
+    def check(self, sight: Mark | Blank, *, after: float) -> FileCheck:
         """A check so many seconds after now."""
         at = self.now + after
         poll = Poll(began=at, ended=at, slept=0.0, sight=sight)
-        return Look(poll, unix=unix(at), started_at=unix(self.now + 1.0))
+        return FileCheck(poll, unix=unix(at), started_at=unix(self.now + 1.0))
 
     def touched(self, *, after: float, inode: int = 7) -> Mark:
         changed = int(unix(self.now + after) * 1e9)
@@ -59,8 +59,8 @@ class Env:
         """Let the container's file be absent, and be touched 10 s after the restart."""
         assert container in (OLD, NEW)
         view = NEW if container is NEW else OLD
-        self.timer.polled(view, self.look(Blank.ABSENT, after=1.0))
-        self.timer.polled(view, self.look(self.touched(after=10.0), after=15.0))
+        self.timer.polled(view, self.check(Blank.ABSENT, after=1.0))
+        self.timer.polled(view, self.check(self.touched(after=10.0), after=15.0))
 
     def total(self, since: str) -> float | None:
         labels = {"strategy": "swap", "since": since}
@@ -98,11 +98,11 @@ def test_step_is_observed_from_the_fault_and_from_the_end_of_the_restart(env: En
 
 def test_file_seen_before_the_restart_ended_is_compared(env: Env) -> None:
     old = env.touched(after=-3.0)
-    env.timer.polled(NEW, env.look(old, after=-1.0))
+    env.timer.polled(NEW, env.check(old, after=-1.0))
     env.expect()
-    env.timer.polled(NEW, env.look(old, after=14.0))
+    env.timer.polled(NEW, env.check(old, after=14.0))
     assert env.total("start") is None
-    env.timer.polled(NEW, env.look(env.touched(after=20.0), after=29.0))
+    env.timer.polled(NEW, env.check(env.touched(after=20.0), after=29.0))
     assert env.total("start") == pytest.approx(20.0)
 
 
@@ -134,12 +134,12 @@ def test_container_that_kubelet_starts_counts_from_its_start(env: Env) -> None:
 @pytest.mark.parametrize("known", [NEW.id, None])
 def test_container_that_ended_before_its_step_is_not_observed(env: Env, known: ContainerId | None) -> None:
     env.expect(new=known)
-    env.timer.polled(NEW, env.look(Blank.ABSENT, after=1.0))
+    env.timer.polled(NEW, env.check(Blank.ABSENT, after=1.0))
     with capture_logs() as logs:
         env.timer.unwatched(NEW)
     assert [event["event"] for event in logs] == ["restart.next_step_unknown"]
     again = replace(NEW, id=ContainerId("newer"))
-    env.timer.polled(again, env.look(env.touched(after=10.0), after=15.0))
+    env.timer.polled(again, env.check(env.touched(after=10.0), after=15.0))
     assert env.total("start") is None
 
 
@@ -152,7 +152,7 @@ def test_other_container_than_the_successor_is_not_observed(env: Env) -> None:
 def test_file_that_another_container_touches_too_is_not_observed(env: Env) -> None:
     env.expect()
     other = replace(OLD, id=ContainerId("other"), ref=replace(OLD.ref, name="other"))
-    env.timer.polled(other, env.look(env.touched(after=9.0), after=9.5))
+    env.timer.polled(other, env.check(env.touched(after=9.0), after=9.5))
     with capture_logs() as logs:
         env.steps()
     assert env.total("start") is None
@@ -185,5 +185,5 @@ def test_waits_are_bounded_and_expire(env: Env, monkeypatch: pytest.MonkeyPatch)
     env.now += LONGEST_WAIT + 1.0
     env.expect(pod=pods[2])
     ref = ContainerRef(pods[2].ref, "trainer")
-    env.timer.polled(replace(NEW, ref=ref), env.look(env.touched(after=5.0), after=8.0))
+    env.timer.polled(replace(NEW, ref=ref), env.check(env.touched(after=5.0), after=8.0))
     assert env.total("start") == pytest.approx(5.0)

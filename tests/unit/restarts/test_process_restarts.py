@@ -9,7 +9,7 @@ import pytest
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.restart import intents
-from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.restarts.verifier import Timeouts
@@ -60,13 +60,15 @@ async def test_process_by_name_is_refused_without_a_launcher(env: RestartEnv) ->
 
 
 async def test_a_silent_launcher_is_swapped(launched: RestartEnv) -> None:
-    launched.launchers.state = Silent("it did not answer")
+    launched.launchers.state = LauncherUnavailable("it did not answer")
     condition = await launched.ask()
     assert " by swap " in condition.message
     assert launched.launchers.calls == ["status"]
 
 
-@pytest.mark.parametrize("left", [(7,), Silent("its processes cannot be read")], ids=["lies", "unreadable"])
+@pytest.mark.parametrize(
+    "left", [(7,), LauncherUnavailable("its processes cannot be read")], ids=["lies", "unreadable"]
+)
 async def test_a_launcher_that_fails_on_the_way_is_swapped(launched: RestartEnv, left: Any) -> None:
     launched.launchers.left = left
     condition = await launched.ask()
@@ -80,7 +82,7 @@ async def test_a_container_that_ends_on_the_way_is_swapped(launched: RestartEnv)
     def ends(call: str) -> None:
         if call == "stop":
             launched.pod.rig.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
-            launched.launchers.state, launched.launchers.obeys = Silent("it has ended"), False
+            launched.launchers.state, launched.launchers.obeys = LauncherUnavailable("it has ended"), False
 
     launched.launchers.before = ends
     condition = await launched.ask()
@@ -148,7 +150,7 @@ async def test_a_launcher_that_takes_its_time_does_not_delay_another_ones_replay
     both = asyncio.Barrier(2)
     ask = launched.launchers.status
 
-    async def together(container: ContainerStatus) -> Launcher | Silent:
+    async def together(container: ContainerStatus) -> Launcher | LauncherUnavailable:
         await both.wait()
         return await ask(container)
 

@@ -100,7 +100,7 @@ async def test_ended_container_is_queried_once(rig: Rig) -> None:
 
 async def test_outdated_view_does_not_hide_the_end(rig: Rig) -> None:
     (running,) = await rig.containers()
-    await rig.cri.info_of(running)  # its status is cached
+    await rig.cri.cached_status(running)  # its status is cached
     rig.server.runtime.exit(rig.old, exit_code=3)
     target = await runtime_state.find(rig.cri, TARGET, known=(running,))
     assert target is not None

@@ -41,7 +41,7 @@ async def test_swap_keeps_resize_and_image_volume(env: RestartEnv) -> None:
     image = api_pb2.ImageSpec(image="sha256:1")
     mounted = api_pb2.Mount(container_path="/model", host_path="/run/of/the/runtime", readonly=True, image=image)
     old.config.mounts.append(mounted)
-    await env.pod.rig.cri.info_of((await env.pod.rig.containers())[0])  # the remembered info is from before
+    await env.pod.rig.cri.cached_status((await env.pod.rig.containers())[0])  # the remembered info is from before
     old.resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
     condition = await env.ask(strategy="swap")
     assert condition.status is ConditionStatus.TRUE
@@ -165,7 +165,7 @@ async def test_graver_fault_found_before_first_step_stops_nothing(env: RestartEn
 
     view = env.pod.pods.pods()[POD.uid]
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
-    await env.restarts.handle(
+    await env.restarts.submit(
         Request(
             target=TARGET,
             cause=lambda: replace(cause, action=needed[0]),
@@ -189,7 +189,7 @@ async def test_graver_fault_found_after_the_kill_starts_nothing(env: RestartEnv)
 
     view = env.pod.pods.pods()[POD.uid]
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
-    await env.restarts.handle(Request(target=TARGET, cause=now_known, devices=frozenset({outside.GPU.uuid})))
+    await env.restarts.submit(Request(target=TARGET, cause=now_known, devices=frozenset({outside.GPU.uuid})))
     condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceNotUsable")
     assert "trainer" not in await env.pod.running()
@@ -201,7 +201,7 @@ async def test_concurrent_requests_for_container_are_coalesced(env: RestartEnv) 
     async with env.pod.rig.watch.subscribe(POD.uid) as events:
         first = asyncio.create_task(env.ask(strategy="rerun"))
         await events.get()  # the first has started
-        await env.restarts.handle(Request(target=TARGET, cause=lambda: cause, devices=frozenset()))
+        await env.restarts.submit(Request(target=TARGET, cause=lambda: cause, devices=frozenset()))
     await first
     assert env.pod.rig.server.called().count("StartContainer") == len(pod_rig.ROLES)
 
@@ -240,9 +240,9 @@ async def _held_by_its_budget(env: RestartEnv, ended: asyncio.Event, clock: list
         cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=at)
         return Request(target=TARGET, cause=lambda: cause, devices=frozenset(), lapsed=lapsed)
 
-    await restarts.handle(request(clock[0]))
+    await restarts.submit(request(clock[0]))
     clock[0] += 120
-    held = asyncio.create_task(restarts.handle(request(clock[0])))
+    held = asyncio.create_task(restarts.submit(request(clock[0])))
     async with asyncio.timeout(30):
         await env.said.wait_for(POD, conditions.IN_PLACE_RESTART, "BudgetSpent")
     return held
@@ -285,5 +285,5 @@ async def test_process_that_ends_at_once_does_not_prevent_restart(env: RestartEn
     view = env.pod.pods.pods()[POD.uid]
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
     async with env.kubelet():
-        await env.restarts.handle(Request(target=TARGET, cause=lambda: cause, devices=frozenset(), lapsed=lapsed))
+        await env.restarts.submit(Request(target=TARGET, cause=lambda: cause, devices=frozenset(), lapsed=lapsed))
     assert env.said.said[POD, conditions.IN_PLACE_RESTART].status is ConditionStatus.TRUE

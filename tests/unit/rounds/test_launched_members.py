@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubemend.agent.restart.process import Launcher, Silent, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.common.coordination import StepPhase
 from tests import eventually
 from tests.environments.rounds import RoundEnv
@@ -57,7 +57,7 @@ async def test_a_second_round_soon_after_makes_a_new_container(launched: RoundEn
 @pytest.mark.parametrize("fails", ["at-once", "on-the-way"])
 async def test_a_member_whose_launcher_fails_is_swapped_in_the_same_round(launched: RoundEnv, fails: str) -> None:
     if fails == "at-once":
-        launched.launchers.state = Silent("it did not answer")
+        launched.launchers.state = LauncherUnavailable("it did not answer")
     else:
         launched.launchers.left = (7,)
     told = launched.order()

@@ -750,7 +750,7 @@ async def test_members_and_phases_are_counted(env: RoundEnv) -> None:
 
 async def test_fault_of_gang_is_left_to_round(env: RoundEnv) -> None:
     env.gangs.answer = FaultAnswer.ROUND
-    await env.restarts.handle(fault(FaultKind.HANG))
+    await env.restarts.submit(fault(FaultKind.HANG))
     assert env.gangs.asked == [(TARGET, FaultKind.HANG)]
     assert await env.newest() == env.pod.old
     assert env.said.said == {}
@@ -758,7 +758,7 @@ async def test_fault_of_gang_is_left_to_round(env: RoundEnv) -> None:
 
 async def test_fault_answered_with_nothing_is_refused_and_reported(env: RoundEnv) -> None:
     env.gangs.answer = FaultAnswer.NOTHING
-    await env.restarts.handle(fault(FaultKind.DEVICE))
+    await env.restarts.submit(fault(FaultKind.DEVICE))
     (condition,) = env.said.said.values()
     assert condition.reason == "LeftToGang"
     assert await env.newest() == env.pod.old

@@ -207,7 +207,7 @@ def test_full_reads_differ_when_a_thread_ran_or_moved(tree: ProcTree) -> None:
     assert processes.threads([PID]) not in (before, used)
 
 
-def test_beside_returns_all_processes_of_the_container(tree: ProcTree) -> None:
+def test_container_pids_returns_all_processes_of_the_container(tree: ProcTree) -> None:
     processes = ProcFs(root=tree.proc, cgroup_root=tree.cgroups)
-    assert processes.beside(PID) == {PID}
-    assert processes.beside(PID + 99) == frozenset()
+    assert processes.container_pids(PID) == {PID}
+    assert processes.container_pids(PID + 99) == frozenset()

@@ -12,8 +12,8 @@ import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import RuntimeUnavailable
-from kubemend.agent.health.state.heartbeat import Blank, Mark, Pulse
-from kubemend.agent.health.state.next_step import Look
+from kubemend.agent.health.state.heartbeat import Blank, HeartbeatStatus, Mark
+from kubemend.agent.health.state.next_step import FileCheck
 from kubemend.agent.model.hangs import Hang
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -93,7 +93,7 @@ class Recorded:
     hangs: "asyncio.Queue[Hang]" = field(default_factory=asyncio.Queue)
     silent: "asyncio.Queue[tuple[ContainerRef, float | None]]" = field(default_factory=asyncio.Queue)
     refusals: "asyncio.Queue[tuple[PodRef, str]]" = field(default_factory=asyncio.Queue)
-    looks: dict[ContainerId, list[Look]] = field(default_factory=dict)
+    checks: dict[ContainerId, list[FileCheck]] = field(default_factory=dict)
     forgotten: "asyncio.Queue[ContainerId]" = field(default_factory=asyncio.Queue)
 
     def hung(self, hang: Hang) -> None:
@@ -105,8 +105,8 @@ class Recorded:
     def refused(self, pod: PodRef, why: str) -> None:
         self.refusals.put_nowait((pod, why))
 
-    def polled(self, container: ContainerSummary, look: Look) -> None:
-        self.looks.setdefault(container.id, []).append(look)
+    def polled(self, container: ContainerSummary, check: FileCheck) -> None:
+        self.checks.setdefault(container.id, []).append(check)
 
     def unwatched(self, container: ContainerSummary) -> None:
         self.forgotten.put_nowait(container.id)
@@ -155,9 +155,9 @@ class World:
         async with asyncio.timeout(PATIENCE):
             return await self.recorded.hangs.get()
 
-    async def never_hangs(self, *, looks: int = 12) -> list[float | None]:
+    async def never_hangs(self, *, checks: int = 12) -> list[float | None]:
         """Watch for three times the timeout; no hang may be reported. Return the reported silences."""
-        seen = await self.polled(looks)
+        seen = await self.polled(checks)
         assert self.recorded.hangs.empty()
         return seen
 
@@ -345,7 +345,7 @@ async def test_hanging_file_system_affects_no_other_container(tmp_path: Path, sh
             await world.beats(file, at=other)
             assert (await world.hangs()).target == other
             assert set(await world.polled(3)) == {None}
-            assert world.source._watches[ME][0].heart.pulse is Pulse.UNKNOWN
+            assert world.source._watches[ME][0].state.status is HeartbeatStatus.UNKNOWN
         touch(world.tree.roots[ME] / "tmp" / "beat")
         await world.beats(world.tree.roots[ME] / "tmp" / "beat")
         while (await world.hangs()).target != TRAINER:
@@ -367,7 +367,7 @@ async def test_pid_of_another_container_is_not_inspected(world: World) -> None:
     world.runtime.pids[ME] = PID + 1
     world.events.run(TRAINER, name=ME)
     assert set(await world.polled(3)) == {None}
-    assert world.source._watches[ME][0].heart.last is None
+    assert world.source._watches[ME][0].state.last is None
 
 
 SIDECAR = (
@@ -514,10 +514,10 @@ async def test_check_that_ends_after_its_container_is_not_passed_on(tmp_path: Pa
         world.events.stop(ME)
         async with asyncio.timeout(PATIENCE):
             await world.recorded.forgotten.get()
-            looks = len(world.recorded.looks[ME])
+            checks = len(world.recorded.checks[ME])
             calls.gate.set()
             await asked
-        assert len(world.recorded.looks[ME]) == looks
+        assert len(world.recorded.checks[ME]) == checks
 
 
 async def test_every_check_is_passed_on_with_the_containers_start(world: World) -> None:
@@ -526,7 +526,7 @@ async def test_every_check_is_passed_on_with_the_containers_start(world: World) 
     await world.polled()
     touch(file)
     await world.polled(2)
-    first, *_, last = world.recorded.looks[ME]
+    first, *_, last = world.recorded.checks[ME]
     assert first.poll.sight is Blank.ABSENT
     assert isinstance(last.poll.sight, Mark)
     assert last.poll.sight.modified == file.stat().st_mtime_ns

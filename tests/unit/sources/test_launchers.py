@@ -11,7 +11,7 @@ import pytest
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission, process
-from kubemend.agent.restart.process import FAILED_HOLD, Launcher, Silent, State
+from kubemend.agent.restart.process import FAILED_HOLD, Launcher, LauncherUnavailable, State
 from kubemend.agent.sources import launchers
 from kubemend.agent.sources.launchers import LauncherWatch
 from kubemend.common import contained
@@ -33,15 +33,17 @@ COMMAND = ("python", "/launcher/kubemend_run.py", "--", "python", "train.py")
 class Launchers:
     """Answers each call with the next of ``answers``, and then not until it ``goes_on``."""
 
-    answers: list[Launcher | Silent]
+    answers: list[Launcher | LauncherUnavailable]
     asked: list[tuple[Launcher | None, float]] = field(default_factory=list)
     _more: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def go_on(self, *answers: Launcher | Silent) -> None:
+    def go_on(self, *answers: Launcher | LauncherUnavailable) -> None:
         self.answers += answers
         self._more.set()
 
-    async def follow(self, container: ContainerStatus, *, known: Launcher | None, hold: float) -> Launcher | Silent:
+    async def follow(
+        self, container: ContainerStatus, *, known: Launcher | None, hold: float
+    ) -> Launcher | LauncherUnavailable:
         self.asked.append((known, hold))
         while not self.answers:
             self._more.clear()
@@ -56,11 +58,11 @@ class World:
     rig: Rig
     pods: outside.Pods
     launchers: Launchers
-    states: list[Launcher | Silent | None] = field(default_factory=list)
+    states: list[Launcher | LauncherUnavailable | None] = field(default_factory=list)
     failed: list[tuple[ContainerSummary, str, Launcher]] = field(default_factory=list)
     fails: bool = False
 
-    def changed(self, container: ContainerRef, launcher: Launcher | Silent | None) -> None:
+    def changed(self, container: ContainerRef, launcher: Launcher | LauncherUnavailable | None) -> None:
         assert container.name == "trainer"
         if self.fails:
             raise ValueError
@@ -134,11 +136,11 @@ async def test_a_failure_outside_gangs_does_not_wait_for_the_agent(world: World)
 
 async def test_a_launcher_that_does_not_answer_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "_FIRST_RETRY", 0.0)
-    gone = Silent("gone")
-    world.launchers.answers += [Silent("not yet"), RUNS, gone, gone, RUNS]
+    gone = LauncherUnavailable("gone")
+    world.launchers.answers += [LauncherUnavailable("not yet"), RUNS, gone, gone, RUNS]
     async with world.watched():
         await eventually.true(lambda: len(world.launchers.asked) == 6)
-    assert world.states == [Silent("not yet"), RUNS, gone, RUNS]
+    assert world.states == [LauncherUnavailable("not yet"), RUNS, gone, RUNS]
 
 
 async def test_a_launcher_is_not_followed_after_its_container(world: World) -> None:
@@ -186,7 +188,7 @@ async def test_after_an_internal_error_a_launcher_does_not_stay_ready(
         monkeypatch.setattr(process, "is_news", lambda *_: 1 / 0)
         world.launchers.go_on(RUNS)
         await eventually.true(lambda: len(world.states) == 2)
-    assert isinstance(world.states[1], Silent)
+    assert isinstance(world.states[1], LauncherUnavailable)
     assert contained.count([contained.Part.CONTAINER]) == before + 1
 
 

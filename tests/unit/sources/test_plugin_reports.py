@@ -68,10 +68,10 @@ class Node:
 
     def see(self, *pods: PodView) -> None:
         for each in pods:
-            self.source.take(PodChange(PodChangeKind.CHANGED, each))
+            self.source.apply(PodChange(PodChangeKind.CHANGED, each))
 
     def lose(self, each: PodView) -> None:
-        self.source.take(PodChange(PodChangeKind.GONE, each))
+        self.source.apply(PodChange(PodChangeKind.GONE, each))
 
     @property
     def transitions(self) -> list[tuple[FindingKind, DeviceId | None]]:

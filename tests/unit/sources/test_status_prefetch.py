@@ -44,7 +44,7 @@ async def test_round_need_not_query_known_running_containers(rig: Rig) -> None:
     async with running(rig, member()):
         await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
         before = asked(rig)
-        info = await rig.cri.info_of(await listed(rig))
+        info = await rig.cri.cached_status(await listed(rig))
         assert (info.id, info.state) == (rig.old, ContainerState.RUNNING)
         await rig.cri.sandbox_config(rig.sandbox_id)
     assert asked(rig) == before
@@ -60,9 +60,9 @@ async def test_container_started_later_is_queried_then(rig: Rig) -> None:
 
 
 async def test_ended_container_is_queried_again(rig: Rig) -> None:
-    await rig.cri.info_of(await listed(rig))
+    await rig.cri.cached_status(await listed(rig))
     rig.server.runtime.exit(rig.old, exit_code=3)
-    info = await rig.cri.info_of(await listed(rig))
+    info = await rig.cri.cached_status(await listed(rig))
     assert (info.state, info.exit_code) == (ContainerState.EXITED, 3)
 
 
@@ -73,7 +73,7 @@ async def test_container_is_forgotten_when_it_ends(rig: Rig) -> None:
         rig.server.runtime.exit(rig.old, exit_code=3)
 
         async def is_forgotten() -> bool:
-            await rig.cri.info_of(view)
+            await rig.cri.cached_status(view)
             return asked(rig) > before
 
         await eventually.true(is_forgotten)
@@ -83,10 +83,10 @@ async def test_end_of_known_container_costs_no_full_status(rig: Rig) -> None:
     resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
     async with running(rig, member(labels=False)):
         await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
-        await rig.cri.info_of(await listed(rig))
+        await rig.cri.cached_status(await listed(rig))
         rig.server.runtime.containers[rig.old].resized = resized
         rig.server.runtime.exit(rig.old, exit_code=3)
-        info = await rig.cri.info_of(await listed(rig))
+        info = await rig.cri.cached_status(await listed(rig))
     fresh = await rig.cri.container_status(rig.old)
     assert replace(info, weight=fresh.weight) == fresh
     assert (info.state, info.exit_code, info.resources) == (ContainerState.EXITED, 3, resized)
@@ -121,4 +121,4 @@ async def test_failed_prefetch_is_repeated_when_needed(rig: Rig) -> None:
     rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE)
     async with running(rig, member()):
         await eventually.true(lambda: asked(rig) == 1)
-        assert (await rig.cri.info_of(await listed(rig))).id == rig.old
+        assert (await rig.cri.cached_status(await listed(rig))).id == rig.old

@@ -88,7 +88,7 @@ async def exported(span: Span) -> list[ReadableSpan]:
     exporter = InMemorySpanExporter()
     rig = Rig(exporter)
     async with rig.running():
-        rig.traces.take(span)
+        rig.traces.submit(span)
         await until(lambda: rig.count("exported") == 1)
     return collected(exporter)
 
@@ -118,7 +118,7 @@ async def test_rounds_have_separate_traces() -> None:
     rig = Rig(exporter)
     async with rig.running():
         for _ in range(3):
-            rig.traces.take(ROUND)
+            rig.traces.submit(ROUND)
         await until(lambda: rig.count("exported") == 3)
     found = collected(exporter)
     assert len({each.context.trace_id for each in found if each.context is not None}) == len(found) == 3
@@ -128,8 +128,8 @@ async def test_rounds_have_separate_traces() -> None:
 async def test_failed_export_is_counted_and_next_is_tried(exporter: Callable[[], SpanExporter]) -> None:
     rig = Rig(exporter())
     async with rig.running():
-        rig.traces.take(ROUND)
-        rig.traces.take(ROUND)
+        rig.traces.submit(ROUND)
+        rig.traces.submit(ROUND)
         await until(lambda: rig.count("failed") == 2)
     assert rig.count("exported") == 0
 
@@ -139,10 +139,10 @@ async def test_hanging_endpoint_only_costs_traces() -> None:
     rig = Rig(slow)
     try:
         async with rig.running():
-            rig.traces.take(ROUND)
+            rig.traces.submit(ROUND)
             await asyncio.to_thread(slow.asked.wait, WAIT)
             for _ in range(traces._MOST_WAITING + 5):
-                rig.traces.take(ROUND)
+                rig.traces.submit(ROUND)
             assert rig.count("dropped") == 5
     finally:
         slow.may_answer.set()
@@ -183,7 +183,7 @@ async def test_collector_receives_trace_by_otlp_http(monkeypatch: pytest.MonkeyP
     assert wanted is not None
     running = asyncio.create_task(wanted.run())
     try:
-        wanted.take(test_spans.trace(test_spans.done()))
+        wanted.submit(test_spans.trace(test_spans.done()))
         async with asyncio.timeout(WAIT):
             path, request = await received.get()
         await until(lambda: metrics.round_traces.labels("exported")._value.get() == 1)

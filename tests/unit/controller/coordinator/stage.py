@@ -163,7 +163,7 @@ class RestartsHere(Synced):
         self.all[restart.id] = restart
         return Begun(RoundRef(new.gang.namespace, name, new.gang, new.attempt), durable=True)
 
-    async def take(self, request: Restart, new: NewRound, *, timeout: float = 2.0) -> Begun:
+    async def adopt(self, request: Restart, new: NewRound, *, timeout: float = 2.0) -> Begun:
         self.all[request.id] = replace(request, gang=new.gang, attempt=new.attempt, epoch=new.epoch, status=new.status)
         return Begun(RoundRef(request.namespace, request.name, new.gang, new.attempt), durable=True)
 

@@ -33,9 +33,9 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
 
 def test_gpus_of_gang_and_idle_seconds_are_counted() -> None:
     gpus = Gpus()
-    gpus.take(measured(0, "a", "b"))
-    gpus.take(measured(1, "c"))
-    gpus.take(measured(7, "of another gang"))
+    gpus.record(measured(0, "a", "b"))
+    gpus.record(measured(1, "c"))
+    gpus.record(measured(7, "of another gang"))
     registry = counted(gpus)
     assert value(registry, "round_gpus_total", phase="Done") == 3
     assert value(registry, "round_gpu_seconds_total", phase="Done") == pytest.approx(3 * 0.2)
@@ -64,7 +64,7 @@ def test_series_exist_before_the_first_round() -> None:
 
 def test_repeated_device_counts_once_and_deleted_pod_holds_none() -> None:
     gpus = Gpus()
-    gpus.take([*measured(0, "a", "a"), *measured(1, "b")])
+    gpus.record([*measured(0, "a", "a"), *measured(1, "b")])
     state = test_spans.begun()
     assert gpus.of(state.members.values()) == 2
     gpus.forget(unless=lambda pod: pod == PodUid("uid-1-0"))
@@ -73,7 +73,7 @@ def test_repeated_device_counts_once_and_deleted_pod_holds_none() -> None:
 
 async def test_leader_counts_measurements_of_agents() -> None:
     stage = Stage(builders.gang(3))
-    stage.dependencies.gpus.take(measured(0, "a", "b", "c"))
+    stage.dependencies.gpus.record(measured(0, "a", "b", "c"))
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
         await round_of(stage, coordinator)

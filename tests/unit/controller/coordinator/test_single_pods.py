@@ -239,8 +239,8 @@ async def test_rounds_of_one_namespace_are_resumed_within_its_share() -> None:
     running = asyncio.create_task(pods.run())
     try:
         for number in range(3 * share):
-            pods.take(forged(number, gang=GangKey("team", POD, f"pod-{number}")))
-        pods.take(forged(0, gang=GangKey("other", POD, "pod")))
+            pods.submit(forged(number, gang=GangKey("team", POD, f"pod-{number}")))
+        pods.submit(forged(0, gang=GangKey("other", POD, "pod")))
         await until(lambda: len(stage.members.followed) == share + 1)
         assert GangKey("other", POD, "pod") in stage.members.followed
         stage.members.may_follow.set()

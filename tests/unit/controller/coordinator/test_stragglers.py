@@ -36,7 +36,7 @@ async def test_slow_member_is_reported_once_and_when_caught_up() -> None:
     def for_a_while(slow: float) -> None:
         for _ in range(int(DEFAULT.persists / 5) + 2):
             clock.now += 5.0
-            watch.take([measured(index, clock=slow if index == 0 else 0.95) for index in range(SIZE)])
+            watch.record([measured(index, clock=slow if index == 0 else 0.95) for index in range(SIZE)])
             watch.judge()
 
     for_a_while(0.4)
@@ -56,7 +56,7 @@ async def test_samples_of_unknown_pods_are_ignored() -> None:
     stage = Stage(builders.gang(SIZE))
     stage.members.all.clear()
     watch = Stragglers(dependencies=stage.dependencies)
-    watch.take([measured(0, clock=0.1)])
+    watch.record([measured(0, clock=0.1)])
     watch.judge()
     assert stage.events.reasons == []
 
@@ -64,7 +64,7 @@ async def test_samples_of_unknown_pods_are_ignored() -> None:
 async def test_gang_without_members_leaves_no_series() -> None:
     stage = Stage(builders.gang(SIZE))
     watch = Stragglers(dependencies=stage.dependencies)
-    watch.take([measured(index, clock=0.9) for index in range(SIZE)])
+    watch.record([measured(index, clock=0.9) for index in range(SIZE)])
     watch.judge()
     assert series(stage) == [("team", "Job", "train")]
     stage.members.all.clear()
@@ -76,7 +76,7 @@ async def test_gang_without_members_leaves_no_series() -> None:
 async def test_replica_without_leadership_exports_no_stragglers() -> None:
     stage = Stage(builders.gang(SIZE))
     watch = Stragglers(dependencies=stage.dependencies)
-    watch.take([measured(index, clock=0.9) for index in range(SIZE)])
+    watch.record([measured(index, clock=0.9) for index in range(SIZE)])
     watch.judge()
     judging = asyncio.create_task(watch.run())
     await asyncio.sleep(0)
@@ -94,7 +94,7 @@ def series(stage: Stage) -> list[tuple[str, ...]]:
 async def test_internal_error_in_one_gang_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(builders.gang(SIZE))
     watch = Stragglers(dependencies=stage.dependencies)
-    watch.take([measured(index, clock=0.9) for index in range(SIZE)])
+    watch.record([measured(index, clock=0.9) for index in range(SIZE)])
     other = replace(builders.GANG, name="other")
     watch._watches = {other: Broken(), **watch._watches}  # type: ignore[dict-item]
     of_gang = stage.members.of_gang

@@ -51,17 +51,17 @@ def test_deferred_messages_keep_order_and_newest_of_each_kind() -> None:
     newer.result.phase = pb.StepResult.RUNNING
     for message in (older, fault, words.result("b"), other, newer, of_another_round):
         assert pods.keep(message) == 0
-    assert pods.take("a") == [fault, other, newer, of_another_round]
-    assert pods.take("a") == []
-    assert pods.take("b") == [words.result("b")]
+    assert pods.pop("a") == [fault, other, newer, of_another_round]
+    assert pods.pop("a") == []
+    assert pods.pop("b") == [words.result("b")]
 
 
 def test_deferred_messages_are_limited() -> None:
     pods = streams.UnknownPods()
-    lost = sum(pods.keep(words.result(f"uid-{number}")) for number in range(streams.MOST_WORDS + 10))
+    lost = sum(pods.keep(words.result(f"uid-{number}")) for number in range(streams.MOST_DEFERRED + 10))
     assert lost == 10
-    assert pods.take("uid-9") == []
-    assert pods.take("uid-10") == [words.result("uid-10")]
+    assert pods.pop("uid-9") == []
+    assert pods.pop("uid-10") == [words.result("uid-10")]
 
 
 def test_fault_is_new_once_until_next_hello() -> None:

@@ -64,7 +64,7 @@ async def test_stale_request_is_not_deleted_after_an_outage(tenant: Tenant) -> N
     async with running(tenant, stale=0.2) as env:
         env.faults.fail_next(10_000, status=500, method="DELETE")
         env.pod_replacer.recreate(env.wanted)
-        await eventually.true(lambda: not env.pod_replacer.is_wanted(env.wanted.pod.uid))
+        await eventually.true(lambda: env.wanted.pod.uid not in env.pod_replacer._wanted)
         env.faults.rules.clear()
         assert (await env.api.get(f"{env.pods}/a"))["metadata"].get("deletionTimestamp") is None
         assert env.outcomes.empty()
@@ -88,7 +88,7 @@ async def test_completed_request_is_forgotten(tenant: Tenant) -> None:
     async with running(tenant, keep=0.05) as env:
         env.pod_replacer.recreate(env.wanted)
         assert await env.next() is Outcome.DELETED
-        await eventually.true(lambda: not env.pod_replacer.is_wanted(env.wanted.pod.uid))
+        await eventually.true(lambda: env.wanted.pod.uid not in env.pod_replacer._wanted)
 
 
 async def test_internal_error_at_pod_leaves_others_and_allows_retry(
@@ -98,7 +98,7 @@ async def test_internal_error_at_pod_leaves_others_and_allows_retry(
         with monkeypatch.context() as patched:
             patched.setattr(pod_replacer, "_marks", broken)
             env.pod_replacer.recreate(env.wanted)
-            await eventually.true(lambda: not env.pod_replacer.is_wanted(env.wanted.pod.uid))
+            await eventually.true(lambda: env.wanted.pod.uid not in env.pod_replacer._wanted)
         env.pod_replacer.recreate(env.wanted)
         assert await env.next() is Outcome.DELETED
 

@@ -32,8 +32,8 @@ class Env:
         """Refuse this many of the next patches, for a reason other than a newer version."""
         self.faults.fail_next(count, status=409, method="PATCH", path="/restarts/a")
 
-    async def take(self) -> writing.Written:
-        return await writing.take(self.api, self.request, self.new)
+    async def adopt(self) -> writing.Written:
+        return await writing.adopt(self.api, self.request, self.new)
 
     async def annotate(self, **annotations: str | None) -> None:
         body = {"metadata": {"annotations": annotations}}
@@ -49,7 +49,7 @@ async def env(tenant: Tenant) -> AsyncIterator[Env]:
 
 async def test_request_relabelled_concurrently_is_taken_at_once(env: Env) -> None:
     await env.annotate(mine="1")
-    assert (await env.take()).epoch == str(env.new.epoch)
+    assert (await env.adopt()).epoch == str(env.new.epoch)
     assert env.faults.hits == 0
 
 
@@ -57,7 +57,7 @@ async def test_repeatedly_refused_request_is_left_for_later(env: Env) -> None:
     env.conflicts(10_000)
     async with asyncio.timeout(30):
         with pytest.raises(errors.ConflictError):
-            await env.take()
+            await env.adopt()
     assert env.faults.hits == 3
 
 
@@ -67,31 +67,31 @@ async def test_request_left_for_later_is_taken_then(env: Env) -> None:
     writer = StatusWriter(api=env.api, report=reports.append, backoff=lambda: waits)
     env.conflicts(8)
     async with started(writer):
-        assert await writer.begin(f"{env.namespace}/a", env.take, timeout=60.0)
+        assert await writer.begin(f"{env.namespace}/a", env.adopt, timeout=60.0)
     assert env.faults.hits == 8
     assert [each for each in reports if each.message] != []
     assert writing.written(await env.api.get(env.path)).epoch == str(env.new.epoch)
 
 
 async def test_lost_answer_is_detected_though_request_is_refused(env: Env) -> None:
-    taken = await env.take()
+    taken = await env.adopt()
     env.conflicts(1)
-    assert await env.take() == taken
+    assert await env.adopt() == taken
 
 
 @pytest.mark.parametrize("epoch", [None, "7"])
 async def test_round_of_another_leader_or_none_is_not_ours(env: Env, epoch: str | None) -> None:
-    await env.take()
+    await env.adopt()
     await env.annotate(**{names.EPOCH: epoch})
     with pytest.raises(writing.SupersededError, match=f"{env.namespace}/a is a round already"):
-        await env.take()
+        await env.adopt()
 
 
 async def test_recreated_request_is_another_one(env: Env) -> None:
     env.request = replace(env.request, uid="another")
     env.conflicts(1)
     with pytest.raises(writing.SupersededError, match="was deleted or replaced"):
-        await env.take()
+        await env.adopt()
 
 
 async def test_quota_conflict_is_no_missing_definition(env: Env) -> None:

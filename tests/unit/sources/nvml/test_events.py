@@ -72,12 +72,12 @@ def test_failing_set_is_recreated_with_growing_delay(fake: FakeNvml, nvml: Nvml)
 @pytest.mark.parametrize(
     ("event", "happening"),
     [
-        pytest.param(events.GPU_UNAVAILABLE, protocol.Happening.GPU_UNAVAILABLE, id="unavailable"),
-        pytest.param(events.FATAL_POISON, protocol.Happening.MEMORY_POISONED, id="fatal-poison"),
+        pytest.param(events.GPU_UNAVAILABLE, protocol.DeviceEventKind.GPU_UNAVAILABLE, id="unavailable"),
+        pytest.param(events.FATAL_POISON, protocol.DeviceEventKind.MEMORY_POISONED, id="fatal-poison"),
     ],
 )
 def test_events_with_meaning_are_reported(
-    fake: FakeNvml, nvml: Nvml, event: int, happening: protocol.Happening
+    fake: FakeNvml, nvml: Nvml, event: int, happening: protocol.DeviceEventKind
 ) -> None:
     pumped = Pumped(nvml)
 

@@ -9,7 +9,7 @@ import pytest
 from hack.fakenvml.control import gpu_uuid
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.sources.nvml import poller, protocol
-from kubemend.agent.sources.nvml.poller import Nudge, Poller, Stop
+from kubemend.agent.sources.nvml.poller import Poller, PollRequest, Stop
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE
 from tests.unit.sources.nvml.in_process import Nvml
 
@@ -52,7 +52,7 @@ def test_query_is_answered_in_the_middle_of_a_poll(polling: Polling) -> None:
 
 
 def test_event_during_a_poll_triggers_another(polling: Polling) -> None:
-    polling.inbox.put(Nudge())
+    polling.inbox.put(PollRequest())
     polling.thread.start()
 
     assert isinstance(polling.next(), protocol.Snapshot)
@@ -62,7 +62,7 @@ def test_event_during_a_poll_triggers_another(polling: Polling) -> None:
 def test_first_poll_and_event_polls_are_full(polling: Polling) -> None:
     polling.thread.start()
     first = polling.next()
-    polling.inbox.put(Nudge())
+    polling.inbox.put(PollRequest())
 
     fulls = [first]
     while len(fulls) < 2:
