@@ -102,14 +102,19 @@ def barrier(seen: Iterable[Life], *, since: int) -> Barrier:
     """Return the relation of lives around one round, for a fault at ``since``.
 
     Old is the last life of each member that began before; one that continues has not been restarted, and counts. New
-    are all that began later. Raises ValueError when there is no old one, or no new one: then nothing is proved.
+    are all that began later, except a life by kubelet that another one of its member has followed: kubelet starts a
+    container that has ended at once, and a round that comes later ends what it finds. No new one may run before that
+    one's death either. Raises ValueError when there is no old one, or no new one: then nothing is proved.
     """
     lives_seen = sorted(seen, key=lambda life: life.began)
     old = {life.member: life for life in lives_seen if life.began < since}
-    new = [life for life in lives_seen if life.began >= since]
-    if not old or not new:
-        raise ValueError(f"{len(old)} lives existed at {since} and {len(new)} began after it; no barrier to judge")
-    last_death = max(life.last for life in old.values())
+    later = [life for life in lives_seen if life.began >= since]
+    if not old or not later:
+        raise ValueError(f"{len(old)} lives existed at {since} and {len(later)} began after it; no barrier to judge")
+    latest = {life.member: life for life in later}
+    new = [life for life in later if life.ours or life is latest[life.member]]
+    replaced = [life for life in later if life not in new]
+    last_death = max(life.last for life in (*old.values(), *replaced))
     return Barrier(
         old=len(old),
         new=len(new),

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,22 @@ def test_life_without_a_hold_overlaps_the_old_ones() -> None:
     loose = life("a", 110, 400, still_since=300, still_for=10)
     found = pulse.barrier([life("a", 0, 100), life("b", 1, 200), loose, life("b", 210, 400)], since=90 * MS)
     assert found.slipped == 90 * MS
+
+
+def test_life_by_kubelet_that_a_round_replaced_is_old() -> None:
+    kubelets = life("a", 110, 180)
+    found = pulse.barrier(
+        [life("a", 0, 100), life("b", 1, 150), kubelets, life("a", 200, 400), life("b", 170, 400)], since=90 * MS
+    )
+    assert (found.old, found.new, found.apart, found.slipped) == (2, 2, -10 * MS, 10 * MS)
+
+
+def test_life_by_kubemend_that_was_replaced_is_new() -> None:
+    ours = replace(life("a", 110, 180), ours=True)
+    found = pulse.barrier(
+        [life("a", 0, 100), life("b", 1, 150), ours, life("a", 200, 400), life("b", 190, 400)], since=90 * MS
+    )
+    assert (found.new, found.ours_slipped) == (3, 40 * MS)
 
 
 def test_a_member_that_was_not_restarted_breaks_the_barrier() -> None:
