@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent
@@ -17,8 +18,6 @@ from kubemend.agent.model.workloads import (
     ContainerRef,
     ContainerState,
     ContainerSummary,
-    PodChange,
-    PodUid,
     PodView,
 )
 from kubemend.agent.restart import admission, process
@@ -39,26 +38,12 @@ _FIRST_RETRY, _LONGEST_RETRY = 0.25, 10.0
 """Seconds until a launcher that did not answer is asked again: it may not have begun to listen."""
 
 
-class Runtime(Protocol):
-    """Access the container runtime (``agent.clients.cri.client.CriClient``)."""
-
-    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
-
-
 class Events(Protocol):
     """The node's containers (``agent.sources.containers.ContainerWatch``)."""
 
     async def until_listed(self) -> None: ...
     def containers(self) -> tuple[ContainerSummary, ...]: ...
     def subscribe(self) -> AbstractAsyncContextManager["asyncio.Queue[ContainerEvent]"]: ...
-
-
-class Pods(Protocol):
-    """The node's pods (``agent.sources.pods.PodWatch``)."""
-
-    async def until_synced(self) -> None: ...
-    def pods(self) -> Mapping[PodUid, PodView]: ...
-    def subscribe(self, listener: Callable[[PodChange], None]) -> Callable[[], None]: ...
 
 
 class Launchers(Protocol):
@@ -90,9 +75,9 @@ class LauncherWatch:
     def __init__(
         self,
         *,
-        runtime: Runtime,
+        runtime: ports.ContainerStatuses,
         events: Events,
-        pods: Pods,
+        pods: ports.PodChanges,
         launchers: Launchers,
         changed: Changed,
         failed: Failed,
