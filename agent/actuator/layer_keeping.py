@@ -13,10 +13,10 @@ from typing import Final, Protocol
 
 import structlog
 
+from kubemend.agent import ports
 from kubemend.agent.actuator import layer_copies, layer_moves
 from kubemend.agent.actuator.layer_moves import ABSENT, KEPT, Access
 from kubemend.agent.clients.containerd.snapshots import SnapshotError
-from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import keep
@@ -40,12 +40,6 @@ class Snapshots(Protocol):
     async def mounts(self, snapshot: keep.Snapshot) -> Sequence[keep.Mount]: ...
 
 
-class Statuses(Protocol):
-    """Shows containers (``agent.ports.RestartCalls``). Raises CriError."""
-
-    async def container_status(self, container_id: ContainerId) -> ContainerStatus: ...
-
-
 class LayerKeeper:
     """Access to the writable layers of this node's containers. Without ``calls`` or ``snapshots`` nothing is kept.
 
@@ -58,7 +52,7 @@ class LayerKeeper:
         *,
         calls: Calls | None = None,
         snapshots: Snapshots | None = None,
-        statuses: Statuses | None = None,
+        statuses: ports.ContainerStatuses | None = None,
         proc: Path = Path("/proc"),
         seconds: float = _SECONDS,
     ) -> None:

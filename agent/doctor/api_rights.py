@@ -20,11 +20,10 @@ _REVIEWS = paths.collection("selfsubjectaccessreviews", group="authorization.k8s
 _GROUPS_API = "leaderworkerset.x-k8s.io"
 
 
-class Api(Protocol):
+class Api(kubernetes_api.Api, Protocol):
     """The two API calls needed here (``common.kube.client.KubeClient``)."""
 
     async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]: ...
-    async def get(self, path: str) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
