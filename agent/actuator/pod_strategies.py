@@ -14,10 +14,10 @@ from kubemend.agent.actuator.context import (
     SuccessorSpec,
 )
 from kubemend.agent.actuator.hold.hold_set import HoldSet
-from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.actuator.plan_runner import PlanRunner
 from kubemend.agent.actuator.runtime_ops import RuntimeOps
 from kubemend.agent.actuator.whole_pod import PodListing, PodRestart
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.restart import intents, steps
 from kubemend.agent.restart.intents import Strategy
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kubemend.agent.actuator.context import SuccessorSpec
-from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,

@@ -8,9 +8,9 @@ import pytest
 from hack.devnode.containerd import Containerd
 from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.containerd.snapshots import SnapshotClient
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, keep
 from kubemend.common.side_process import SideProcess

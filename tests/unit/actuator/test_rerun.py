@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook
 from kubemend.agent.restart import intents, rerun, reservations, reset, steps
 from tests.environments import pod_rig

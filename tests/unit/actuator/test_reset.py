@@ -8,7 +8,7 @@ import pytest
 
 from kubemend.agent.actuator import progress, whole_pod
 from kubemend.agent.actuator.context import PreStopHook
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ExecHook
 from kubemend.agent.restart import steps
 from kubemend.agent.restart.intents import Strategy

@@ -13,9 +13,9 @@ from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
 from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.events import EventKind
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerState,
