@@ -10,11 +10,11 @@ from bench.rig import SECONDS
 from hack.devnode import gang_objects
 from hack.devnode.gang_objects import CONTAINER
 from hack.devnode.gangs import Gang
-from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.clients.cri import errors
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerRef, ContainerState, PodRef, PodUid, RestartPolicy
 from kubemend.agent.restart import intents
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 from kubemend.agent.restarts import runtime_state
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.kube import paths

@@ -27,12 +27,12 @@ from bench.rerun_samples import Samples
 from bench.rig import SECONDS, Rig
 from hack.devnode import node, trainer
 from hack.devnode.observer import Seen
-from kubemend.agent.actuator.context import SuccessorSpec
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri import errors
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerRole, ContainerState, PodUid, SandboxId
 from kubemend.agent.restart import intents, reservations
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 from kubemend.agent.restarts import runtime_state
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import logs

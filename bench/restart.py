@@ -25,7 +25,7 @@ import click
 from bench import arrivals, bare, figures, kubelets, rig, rows
 from bench import reruns as bench_reruns
 from hack.devnode import node, runtime_config, trainer
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts import runtime_state

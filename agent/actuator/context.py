@@ -1,8 +1,7 @@
-"""Define what restarts are carried out with: the services, the specs of successors, the work before their start."""
+"""Define what restarts are carried out with: the services, and the work before the start of successors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol, Self
 
 from kubemend.agent import ports
@@ -13,9 +12,9 @@ from kubemend.agent.actuator.hold.standby import Standby
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, Hook, PodUid, SandboxId
-from kubemend.agent.restart import cache, clone, host_files, keep, likeness, overlap, shm
-from kubemend.common.pb.runtime.v1 import api_pb2
+from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodUid, SandboxId
+from kubemend.agent.restart import overlap, shm
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 
 TIME_LIMIT = 150.0
 """Seconds for one restart, beyond its grace period, unless it progresses: kill, wait for the devices, and the rest."""
@@ -74,44 +73,6 @@ class ActuatorContext:
     layers: LayerKeeper = field(default_factory=LayerKeeper)
     ending: Callable[[PodUid, SandboxId], str] = lambda *_: ""
     kubelet_creates: Callable[[ContainerRef], bool] = lambda _: False
-
-
-@dataclass(frozen=True, slots=True)
-class PreStopHook:
-    """A container's preStop hook. ``pod_ip`` is where an HTTP hook goes by default."""
-
-    hook: Hook
-    pod_ip: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SuccessorSpec:
-    """The inputs for creating one successor, and for ending its predecessor as the pod specifies.
-
-    ``shared_memory`` is the container's /dev/shm, ``compile_cache`` its part of the cache volume, ``emptying`` whether
-    that is emptied before the start. ``mount_points`` are the old container's, ``keeping`` is what the successor keeps
-    of it. ``overlap_request``: the pod allows it to import while its predecessor dies.
-    ``original`` is the container that the successor must be like, because its config was rebuilt; None if the runtime
-    returned the config.
-    """
-
-    successor: clone.Successor
-    sandbox_config: api_pb2.PodSandboxConfig
-    post_start: Hook | None = None
-    pre_stop_hook: PreStopHook | None = None
-    pod_ip: str | None = None
-    shared_memory: shm.Place | shm.NotOurs = shm.NotOurs("it was not examined")  # noqa: RUF009 - frozen
-    compile_cache: cache.Place | cache.NotOurs = cache.NotOurs("it was not examined")  # noqa: RUF009 - frozen
-    emptying: cache.Request | None = None
-    mount_points: tuple[str, ...] | None = None
-    keeping: keep.Request | None = None
-    overlap_request: overlap.Request | None = None
-    original: likeness.Original | None = None
-
-    @property
-    def log_file(self) -> Path:
-        """The successor's log on the host."""
-        return Path(host_files.log_file(self.sandbox_config.log_directory, self.successor.log_path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from kubemend.agent.actuator import device_release, listings, progress, turns
 from kubemend.agent.actuator.device_waits import DRIVER_FREEING, DeviceWaits
 from kubemend.agent.actuator.dying import Death
 from kubemend.agent.actuator.hold.hold_set import OldDead
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.runtime_ops import RuntimeOps
 from kubemend.agent.actuator.strategy import RestartStrategy
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.events import ContainerEvent
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import steps
 from kubemend.common import aio

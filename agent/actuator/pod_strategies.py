@@ -6,20 +6,15 @@ from typing import Final
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import progress, rerun, reset, rules
-from kubemend.agent.actuator.context import (
-    NO_PREPARATION,
-    ActuatorContext,
-    PreStopHook,
-    StartPreparation,
-    SuccessorSpec,
-)
+from kubemend.agent.actuator.context import NO_PREPARATION, ActuatorContext, StartPreparation
 from kubemend.agent.actuator.hold.hold_set import HoldSet
-from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.actuator.plan_runner import PlanRunner
 from kubemend.agent.actuator.runtime_ops import RuntimeOps
 from kubemend.agent.actuator.whole_pod import PodListing, PodRestart
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.restart import intents, steps
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 
 _NO_HOOKS: Final[Mapping[str, PreStopHook]] = MappingProxyType({})
 

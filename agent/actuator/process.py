@@ -11,9 +11,9 @@ from kubemend.agent.actuator import device_release, progress, turns
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.device_waits import DEVICE_PHASE
 from kubemend.agent.actuator.hold.hold_set import HoldSet
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents, process, steps
 from kubemend.agent.restart.process import Launcher, LauncherUnavailable

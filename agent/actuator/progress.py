@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.restart import admission, steps, verification
 from kubemend.agent.restart.intents import Strategy
 

@@ -12,13 +12,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from kubemend.agent.actuator import hooks, progress, turns
-from kubemend.agent.actuator.context import (
-    NO_PREPARATION,
-    ActuatorContext,
-    PreStopHook,
-    StartPreparation,
-    SuccessorSpec,
-)
+from kubemend.agent.actuator.context import NO_PREPARATION, ActuatorContext, StartPreparation
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.layer_keeping import LayerKeeping
 from kubemend.agent.actuator.restart_state import RestartState
@@ -26,6 +20,7 @@ from kubemend.agent.actuator.strategy import Listing
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
 from kubemend.agent.restart import clone, intents, reservations
+from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 from kubemend.common import aio
 from kubemend.common.pb.runtime.v1 import api_pb2
 

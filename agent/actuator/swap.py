@@ -7,10 +7,9 @@ from dataclasses import replace
 import structlog
 
 from kubemend.agent.actuator import listings, progress
-from kubemend.agent.actuator.context import NO_PREPARATION, ActuatorContext, StartPreparation, SuccessorSpec
+from kubemend.agent.actuator.context import NO_PREPARATION, ActuatorContext, StartPreparation
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.next_names import NameAhead, NextNames
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.plan_runner import PlanRunner
 from kubemend.agent.actuator.restart_state import RestartState
 from kubemend.agent.actuator.runtime_ops import RuntimeOps, hooks_of
@@ -18,8 +17,10 @@ from kubemend.agent.actuator.swap_calls import SwapCalls
 from kubemend.agent.actuator.swap_standby import SwapStandby
 from kubemend.agent.clients.cri.errors import CriError, NotFound
 from kubemend.agent.clients.cri.events import ContainerEvent
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import clone, intents, likeness, steps, swap
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 from kubemend.common import aio
 
 log = structlog.get_logger(__name__)

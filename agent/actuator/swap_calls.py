@@ -11,7 +11,6 @@ from dataclasses import replace
 import structlog
 
 from kubemend.agent.actuator import listings, turns
-from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.device_waits import DeviceWaits
 from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.hold_set import OldDead
@@ -22,6 +21,7 @@ from kubemend.agent.actuator.swap_standby import SwapStandby
 from kubemend.agent.clients.cri.errors import CallFailed, CriError, NameReserved
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import intents, steps
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)

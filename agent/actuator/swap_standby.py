@@ -9,13 +9,13 @@ import contextlib
 import structlog
 
 from kubemend.agent.actuator import listings, turns
-from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.standby import EndedError, Standby
 from kubemend.agent.actuator.runtime_ops import RuntimeOps
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.agent.restart import intents, overlap, steps
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 from kubemend.common import contained
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import listings, progress
-from kubemend.agent.actuator.context import ActuatorContext, PreStopHook, StartPreparation, SuccessorSpec
+from kubemend.agent.actuator.context import ActuatorContext, StartPreparation
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.restart_state import RestartState
 from kubemend.agent.actuator.runtime_ops import RuntimeOps
@@ -22,6 +22,7 @@ from kubemend.agent.model.workloads import (
     ContainerSummary,
 )
 from kubemend.agent.restart import intents, reset, steps
+from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 
 NOTICED_AFTER = 30.0
 """Seconds after which kubelet must have seen a container even without confirmation: it relists once a second."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.actuator.progress import Begun, Decided, Event, Freeing, Joined, Queued, Reported, StepTaken
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, verification
 

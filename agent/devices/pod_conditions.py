@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.verdicts import Health, Verdict
 from kubemend.agent.restart import admission, intents, verification
 

@@ -11,7 +11,6 @@ import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import progress
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.podresources import convert
 from kubemend.agent.devices.condition_publisher import held_devices
@@ -23,6 +22,7 @@ from kubemend.agent.health.state.attribution import Attribution, AttributionResu
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.processes import Entrance, ProcessFacts
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission

@@ -162,8 +162,6 @@ class Hub:
                 opted_in_namespaces=self._identity.opted_in_namespaces,
             )
             outbox = Outbox(introduction=self._hello_info(fence, rounds), faults=self._faults)
-            self._faults.on_new(outbox.wake)
-            self._faults.on_settled(members.fault_settled)
             rounds.report_resumed(outbox.result)
             inbox = Inbox(
                 fence=fence,
@@ -171,6 +169,7 @@ class Hub:
                 faults=self._faults,
                 begin=begin,
                 send_hello=outbox.send_hello,
+                settled=members.fault_settled,
                 metrics=self._metrics,
             )
             self._connection = self._connect(outbox, inbox)

@@ -24,7 +24,11 @@ class StaleLeaderError(Exception):
 
 
 class Inbox:
-    """Process messages in order. ``begin`` starts an order for a pod; ``send_hello`` sends the full state again."""
+    """Process messages in order.
+
+    - ``begin`` starts an order for a pod; ``send_hello`` sends the full state again.
+    - ``settled`` receives the id of a fault that the hub has answered, and that needs no report any more.
+    """
 
     def __init__(
         self,
@@ -34,6 +38,7 @@ class Inbox:
         faults: OpenFaults,
         begin: Callable[[Order, PodRef], None],
         send_hello: Callable[[], None],
+        settled: Callable[[str], None],
         metrics: HubMetrics,
     ) -> None:
         self._fence = fence
@@ -41,6 +46,7 @@ class Inbox:
         self._faults = faults
         self._begin = begin
         self._send_hello = send_hello
+        self._settled = settled
         self._metrics = metrics
 
     async def receive(self, message: pb.HubMessage | None) -> str | None:
@@ -96,6 +102,8 @@ class Inbox:
         if fault is None:
             self._ignored("late-answer", fault=fault_id)
             return
+        if not self._faults.is_open(fault_id):
+            self._settled(fault_id)
         self._metrics.answers.labels(fault.kind.value, taken.value).inc()
         log.info(
             "hub.fault_answered",
@@ -110,7 +118,8 @@ class Inbox:
 
     def _stop(self, stop: pb.Stop) -> None:
         orders = wire.orders(stop)
-        self._faults.ordered({order.pod for order in orders})
+        for fault_id in self._faults.ordered({order.pod for order in orders}):
+            self._settled(fault_id)
         for order, said in zip(orders, stop.orders, strict=True):
             self._begin(order, wire.pod_ref(said.pod))
 

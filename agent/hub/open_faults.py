@@ -60,21 +60,15 @@ class _Open:
 
 
 class OpenFaults:
-    """The open faults. They may be added before the hub client runs."""
+    """The open faults. They may be added before the hub client runs.
+
+    ``added`` is set when there is a fault to report. The outbox, which reports the faults, clears it.
+    """
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._open: dict[str, _Open] = {}
-        self._wake: Callable[[], None] = _no_wake
-        self._settled: Callable[[str], None] = _not_recorded
-
-    def on_new(self, wake: Callable[[], None]) -> None:
-        """Set the callback for a new fault to report."""
-        self._wake = wake
-
-    def on_settled(self, settled: Callable[[str], None]) -> None:
-        """Set the callback for a fault that the hub has answered, and that needs no report any more, by its id."""
-        self._settled = settled
+        self.added = asyncio.Event()
 
     def add(self, fault: Fault) -> "asyncio.Future[FaultAnswer]":
         """Add a fault to report; return the future of the hub's answer. One that is open already is the same."""
@@ -87,7 +81,7 @@ class OpenFaults:
         while len(self._open) > MOST:
             dropped = self._open.pop(self._to_drop())
             log.warning("hub.fault_dropped", fault=dropped.fault.id, container=str(dropped.fault.target))
-        self._wake()
+        self.added.set()
         return opened.answer
 
     def _to_drop(self) -> str:
@@ -137,17 +131,22 @@ class OpenFaults:
             each.answer.set_result(taken)
         if taken is not FaultAnswer.ROUND or each.ordered:
             del self._open[fault_id]
-            self._settled(fault_id)
         return each.fault
 
-    def ordered(self, pods: Collection[PodUid]) -> None:
-        """Record that a round has begun for these pods, so the hub knows their faults."""
+    def is_open(self, fault_id: str) -> bool:
+        """Return whether a fault must still be reported, at the latest after the next Hello."""
+        return fault_id in self._open
+
+    def ordered(self, pods: Collection[PodUid]) -> list[str]:
+        """Record that a round has begun for these pods, so the hub knows their faults; return those now settled."""
+        settled = []
         for each in [*self._open.values()]:
             if each.fault.target.pod.uid in pods:
                 each.ordered = True
                 if each.taken is not None:
                     del self._open[each.fault.id]
-                    self._settled(each.fault.id)
+                    settled.append(each.fault.id)
+        return settled
 
     def gone(self, pod: PodUid) -> None:
         """Drop the faults of a deleted pod that nothing waits for."""
@@ -155,11 +154,3 @@ class OpenFaults:
             is_waited_for = each.taken is None and each.fault.kind is not FaultKind.EXIT and not each.alone
             if each.fault.target.pod.uid == pod and not is_waited_for:
                 del self._open[each.fault.id]
-
-
-def _no_wake() -> None:
-    return
-
-
-def _not_recorded(_: str) -> None:
-    return

@@ -1,6 +1,5 @@
 """Queue the messages to the hub. Only the newest of each kind is kept, so a slow reader costs no memory."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -41,7 +40,7 @@ class Outbox:
         self._results: dict[tuple[str, PodUid], StepResult] = {}
         self._samples: Loads | None = None
         self._hello_due = self._open = self._leaving = False
-        self._wake_event = asyncio.Event()
+        self._wake_event = faults.added
 
     @property
     def is_open(self) -> bool:

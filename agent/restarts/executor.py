@@ -13,7 +13,6 @@ import structlog
 from kubemend.agent.actuator import device_health, progress, turns
 from kubemend.agent.actuator.device_release import GateSession
 from kubemend.agent.actuator.hold.hold_set import HoldSet
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices import event_messages, pod_conditions
 from kubemend.agent.devices.suspicion import SuspicionTracker
@@ -21,6 +20,7 @@ from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import rounds
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.findings import FindingKind
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.restart import admission, steps, verification
 from kubemend.agent.restart.device_release import ReleaseState

@@ -4,11 +4,12 @@ import abc
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from kubemend.agent.actuator import outcomes, progress, turns
+from kubemend.agent.actuator import progress, turns
 from kubemend.agent.actuator.context import NO_PREPARATION, StartPreparation
 from kubemend.agent.actuator.hold.hold_set import HoldSet
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.model import outcomes
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import steps
 from kubemend.agent.restarts import runtime_state

@@ -8,7 +8,6 @@ from dataclasses import replace
 import structlog
 
 from kubemend.agent import ports
-from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.clients.cri.convert import Admit, admit_all
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
@@ -26,6 +25,7 @@ from kubemend.agent.restart import (
     shm,
 )
 from kubemend.agent.restart.strategies import SPECS, Scope
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 from kubemend.agent.restarts import restart_plan, runtime_state
 from kubemend.agent.restarts.dependencies import Dependencies
 

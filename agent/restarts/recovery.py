@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import structlog
 
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store, UnreadableIntent
 from kubemend.agent.devices import event_messages, pod_conditions
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerRef, PodUid
 from kubemend.agent.restart import admission, intents, steps, swap
 from kubemend.agent.restart.reasons import Reason

@@ -4,8 +4,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kubemend.agent.actuator.context import SuccessorSpec
-from kubemend.agent.actuator.outcomes import Outcome
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -16,6 +15,7 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import intents, keep, options, shm
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 
 
 @dataclass(frozen=True, slots=True)

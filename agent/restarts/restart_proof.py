@@ -7,8 +7,8 @@ import structlog
 
 from kubemend.agent.actuator import device_health
 from kubemend.agent.actuator import device_proof as proofs
-from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.model.devices import DeviceId
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.restart import admission, device_proof
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.restart_plan import RestartPlan

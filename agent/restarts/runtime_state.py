@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
-from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
 from kubemend.agent.clients.cri.convert import Admit, ContainerStatus, admit_all
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import (
@@ -19,6 +18,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
 )
 from kubemend.agent.restart import admission, cache, clone, intents, likeness, process, rebuild, runtimes, shm
+from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 from kubemend.common import root_mounts
 from kubemend.common.pb.runtime.v1 import api_pb2
 

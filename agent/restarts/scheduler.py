@@ -12,11 +12,11 @@ from kubemend.agent import ports
 from kubemend.agent.actuator import progress, turns
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.next_names import NameAhead
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodView
 from kubemend.agent.restart import admission, budget, cache, clone, process
 from kubemend.agent.restart.reasons import Reason

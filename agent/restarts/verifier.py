@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kubemend.agent.actuator.device_release import GateSession
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.devices import DeviceId
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import PodView
 from kubemend.agent.restart import device_release, strategies, verification
 from kubemend.agent.restart.verification import Check, CheckState

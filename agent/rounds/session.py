@@ -13,9 +13,9 @@ import structlog
 
 from kubemend.agent.actuator import progress
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import rounds
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, ContainerRole, PodRef
 from kubemend.agent.restart import admission, probes
 from kubemend.agent.restart.reasons import Reason

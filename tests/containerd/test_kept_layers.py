@@ -12,9 +12,9 @@ from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.actuator.layer_copies import OF_IMAGE
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.layer_moves import ABSENT, NO_KIND
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.containerd.snapshots import SnapshotClient
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, keep
 from kubemend.common.side_process import SideProcess

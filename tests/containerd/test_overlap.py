@@ -16,7 +16,7 @@ import pytest
 from hack.devnode.containerd import Containerd
 from kubemend.agent.actuator.hold import driver_hold, fanotify
 from kubemend.agent.actuator.hold.driver_hold import NotHeldError, mark_libraries
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
 from kubemend.agent.restart import headroom, overlap
 from kubemend.agent.restart.overlap import Obstacle

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hack.devnode.containerd import Containerd
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
 from kubemend.agent.restart import intents, likeness
 from kubemend.common import grpcio

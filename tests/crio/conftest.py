@@ -9,8 +9,8 @@ import pytest
 
 from hack.devnode import crio, leftovers, packages
 from hack.devnode.layout import NodeLayout
-from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary, PodUid
 from kubemend.agent.restart import intents
 from tests import machine

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hack.devnode import crio
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.restart import overlap
 from tests.devnode.pods import Pods
 from tests.environments.overlaps import Rig

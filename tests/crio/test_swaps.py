@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from hack.devnode import crio, images
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restart import clone, reservations
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc

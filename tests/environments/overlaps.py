@@ -18,8 +18,8 @@ from kubemend.agent.actuator.hold import driver_hold
 from kubemend.agent.actuator.hold.driver_hold import DriverHold, mark_libraries
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds
 from kubemend.agent.actuator.hold.standby import Standby, Standbys
-from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, overlap
 from kubemend.agent.restart.overlap import Obstacle

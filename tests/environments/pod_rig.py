@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kubemend.agent.actuator.context import SuccessorSpec
 from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.workloads import (
@@ -20,6 +19,7 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import clone, intents, reservations
 from kubemend.agent.restart.intents import Planned, Strategy
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 from tests.environments.runtime import POD, TARGET, Rig
 from tests.fakes import outside
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
+from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri import client
@@ -21,6 +21,7 @@ from kubemend.agent.model.workloads import (
     SandboxId,
 )
 from kubemend.agent.restart import clone, intents
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.common.components import ComponentStatus
 from kubemend.common.pb.runtime.v1 import api_pb2

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kubemend.agent.actuator.context import ActuatorContext, SuccessorSpec
+from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerRef, ContainerSummary, PodRef, PodUid
 from kubemend.agent.restart import intents
+from kubemend.agent.restart.successor_spec import SuccessorSpec
 from kubemend.agent.restarts import runtime_state
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hack.devnode import node
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
-from kubemend.agent.actuator.outcomes import Outcome
 from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodUid
 from kubemend.agent.restart import admission, clone, verification
 from kubemend.agent.restart.intents import Strategy

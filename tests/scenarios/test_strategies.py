@@ -9,7 +9,7 @@ import pytest
 
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.restart.intents import Strategy
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths

@@ -12,9 +12,9 @@ from hack.devnode import node, trainer
 from hack.devnode.cluster import Cluster
 from hack.devnode.criproxy import CriProxy, Gate
 from hack.devnode.observer import Observer
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.pods import PodWatch

@@ -14,10 +14,10 @@ from hack.devnode import node
 from hack.devnode.observer import Observer, Seen
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, SandboxId
 from kubemend.agent.restart import reservations
 from kubemend.agent.restart.intents import Strategy

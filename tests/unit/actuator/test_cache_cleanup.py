@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent.actuator import outcomes
 from kubemend.agent.actuator.cache_cleanup import DOCUMENT, CacheCleaner, CacheCleanup, Emptying, Result, Timeouts
 from kubemend.agent.actuator.cache_removal import Removed
 from kubemend.agent.actuator.context import StartPreparation
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.model import outcomes
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.cache import Place, Request, Volume
 from kubemend.common.pb.runtime.v1 import api_pb2

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart import admission, intents
 from tests import eventually
 from tests.environments.runtime import Rig

@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator.device_release import DeviceUnusableError, ReleaseGates, Timeouts
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart import device_proof, intents
 from kubemend.agent.restart.device_proof import DeviceProof, ProofState
 from tests.environments.runtime import Rig

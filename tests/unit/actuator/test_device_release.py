@@ -12,9 +12,9 @@ import pytest
 
 from kubemend.agent.actuator.device_release import GateSession, ProcessStuckError, ReleaseGates, Timeouts, open_gates
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState

@@ -12,10 +12,10 @@ import pytest
 from kubemend.agent.actuator import listings, progress
 from kubemend.agent.actuator.device_release import ReleaseGates, Timeouts
 from kubemend.agent.actuator.dying import PollIntervals
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import DeviceUse
 from tests.environments.runtime import Rig

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.pod_strategies import PodActuator
 from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import PodUid, SandboxId
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.intents import Strategy, SwapOrder

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kubemend.agent.actuator import hooks
-from kubemend.agent.actuator.context import PreStopHook
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import AnswerTooLong
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook
+from kubemend.agent.restart.successor_spec import PreStopHook
 from tests.environments.runtime import Rig
 
 CONTAINER = ContainerId("c1")

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from kubemend.agent.actuator.outcomes import Outcome, Result
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState, ExecHook
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.intents import Strategy

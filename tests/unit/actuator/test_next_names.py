@@ -5,8 +5,8 @@ import asyncio
 import grpc
 import pytest
 
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.errors import NameReserved
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerSummary
 from kubemend.agent.restart import intents, reservations
 from tests.environments.runtime import TARGET, Rig

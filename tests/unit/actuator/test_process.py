@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.process import ProcessActuator, Timeouts
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.agent.restart.steps import Resolution

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Mapping
 import grpc
 import pytest
 
-from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook
 from kubemend.agent.restart import intents, rerun, reservations, reset, steps
+from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 from tests.environments import pod_rig
 from tests.environments.pod_rig import LASTING, PodRig
 from tests.environments.runtime import POD, Rig

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri import errors
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import reservations
 from tests.environments import pod_rig

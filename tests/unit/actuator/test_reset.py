@@ -7,11 +7,11 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator import progress, whole_pod
-from kubemend.agent.actuator.context import PreStopHook
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ExecHook
 from kubemend.agent.restart import steps
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.successor_spec import PreStopHook
 from tests.environments import pod_rig
 from tests.environments.pod_rig import LASTING, PodRig
 from tests.environments.runtime import Rig

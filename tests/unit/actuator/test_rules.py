@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.restart import intents, steps
 from kubemend.agent.restart.intents import Strategy
 from tests.environments import pod_rig

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kubemend.agent.actuator.context import StartPreparation
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.shm_cleanup import ShmCleaner, ShmCleanup, Timeouts
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.shm import NotOurs, Place, Request

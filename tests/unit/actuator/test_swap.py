@@ -9,13 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
-from kubemend.agent.actuator.context import PreStopHook, SuccessorSpec
 from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.events import EventKind
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerState,
@@ -26,6 +25,7 @@ from kubemend.agent.model.workloads import (
     UnsupportedHook,
 )
 from kubemend.agent.restart import intents, likeness, overlap, steps, swap
+from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 from kubemend.common import contained
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually

@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.progress import Begun, Decided, Queued, Reported
 from kubemend.agent.app.control import ControlServer
 from kubemend.agent.control import client, messages
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart.admission import Decision, Verb
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides

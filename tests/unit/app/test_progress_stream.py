@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.progress import Begun, Queued, Reported
 from kubemend.agent.app.control import ProgressStream
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.verification import Check, CheckState
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.actuator.progress import Begun, Decided, Event, Freeing, Joined, Queued, Reported, StepTaken
 from kubemend.agent.control import events, rendering
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.admission import Decision, Verb

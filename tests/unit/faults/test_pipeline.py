@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kubemend.agent.actuator import progress
-from kubemend.agent.actuator.outcomes import Outcome, Result
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import NotFound
 from kubemend.agent.clients.journal.store import Store
@@ -18,6 +17,7 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, DevicePartition
 from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import Allocations, ContainerId, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restarts.requests import Request
 from tests.environments.findings import FindingEnv

@@ -106,10 +106,8 @@ async def test_fault_of_target_is_reported_to_gang() -> None:
     faults, pod = OpenFaults(), builders.member(0)
     reporter = desk_of(pod, faults=faults)
     taking = asyncio.create_task(reporter.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
-    told = asyncio.Event()
-    faults.on_new(told.set)
     async with asyncio.timeout(SECONDS):
-        await told.wait()
+        await faults.added.wait()
         said = faults.next()
         assert said is not None
         faults.answered(said.fault.id, FaultAnswer.ROUND)
@@ -133,15 +131,13 @@ async def answered_late(faults: OpenFaults, taken: FaultAnswer) -> None:
 async def test_answer_that_a_blocked_loop_finds_late_counts(*, by_itself: bool) -> None:
     faults, pod = OpenFaults(), builders.member(0)
     reporter = desk_of(pod, faults=faults, answer_timeout=BRIEF)
-    told = asyncio.Event()
-    faults.on_new(told.set)
     if by_itself:
         work = reporter.report_exit(failure(), guarded=guard(), doubt=no_doubt)
     else:
         work = reporter.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE)
     async with asyncio.timeout(SECONDS):
         waiting = asyncio.create_task(work)
-        await told.wait()
+        await faults.added.wait()
         await answered_late(faults, FaultAnswer.ROUND)
         assert await waiting is FaultAnswer.ROUND
 
@@ -193,11 +189,9 @@ async def test_exit_without_hub_restarts_alone_and_is_reported_later() -> None:
 async def test_answer_of_hub_decides_about_member(answer: FaultAnswer) -> None:
     faults = OpenFaults()
     reporter = desk_of(builders.member(0), faults=faults)
-    told = asyncio.Event()
-    faults.on_new(told.set)
     telling = asyncio.create_task(reporter.report_exit(failure(), guarded=guard(), doubt=no_doubt))
     async with asyncio.timeout(SECONDS):
-        await told.wait()
+        await faults.added.wait()
         faults.answered("exit:c", answer)
         assert await telling is answer
 

@@ -44,7 +44,6 @@ class Env:
         self.faults = OpenFaults(now=lambda: 100.0)
         about = HelloInfo("n", epoch=lambda: 0, step_results=lambda: tuple(self.step_results.values()))
         self.outbox = Outbox(introduction=about, faults=self.faults)
-        self.faults.on_new(self.outbox.wake)
         self.unanswered: set[str] = set()
         self._serial = 0
 

@@ -9,7 +9,7 @@ import promql_parser as promql
 import pytest
 
 from hack.monitoring import ROOT
-from kubemend.agent.actuator.outcomes import Result
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.verdicts import Health
 from kubemend.agent.reporters import events, node_condition, pod_conditions
 from kubemend.agent.restart import admission

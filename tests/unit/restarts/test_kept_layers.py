@@ -8,9 +8,9 @@ import pytest
 
 from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
 from kubemend.agent.actuator.layer_moves import ABSENT, KEPT
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.containerd.snapshots import SnapshotError
 from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerRole
 from kubemend.agent.restart import intents, keep
 from kubemend.agent.restarts import plan_execution, planning

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from kubemend.agent.actuator.outcomes import Result
 from kubemend.agent.clients.cri.events import EventKind
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import reservations
 from kubemend.agent.restarts.recovery import Recovery
