@@ -162,7 +162,7 @@ async def test_hold_ends_when_its_events_cannot_be_read(pods: Pods, rig: Rig, mo
 
     running = await pods.run(name="unread", **rig.pod())
     await rig.held(running)
-    monkeypatch.setattr(fanotify, "asked", fails)
+    monkeypatch.setattr(fanotify, "permission_events", fails)
     assert await rig.sh(running, f"cat {LIBRARY}") == "driver"
     await eventually.true(lambda: groups() == 0)
 
