@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 _SECONDS: Final = 2.0
 """For all paths of one container. A rename takes microseconds; the runtime may still be unmounting the old root."""
 _COPY_SECONDS: Final = 10.0
-"""For all copies to one container, which is held meanwhile."""
+"""For all copies to one container, which is held until they are made."""
 _LONGEST_NOTE: Final = 2000
 """Characters: a pod chooses the paths and where its volumes are mounted."""
 _SLACK: Final = 0.5  # seconds after which a call that should have ended by itself is abandoned

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 def restarts(jobset: Json, _: Sequence[Json], __: Sequence[Json]) -> dict[str, Any]:
-    """It counts how often it has made all Jobs anew, against maxRestarts."""
+    """It counts how often it has created all Jobs again, against maxRestarts."""
     return {"restarts": (jobset.get("status") or {}).get("restarts", 0), "maxRestarts": MOST_RESTARTS}
 
 
