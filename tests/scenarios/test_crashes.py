@@ -1,6 +1,7 @@
 """The agent is killed at random steps of restarts: a short run of ``bench.crash``, and proof that it finds faults."""
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -38,7 +39,7 @@ async def test_killed_agent_fails_duplicates_and_loses_nothing(dev: node.DevNode
         trials = Trials(scene)
         await trials.run(count=KILLS, seed=SEED, rounds=1)
     tally = trials.tally
-    assert tally.flawless, trials.figures()
+    assert tally.flawless, json.dumps(trials.figures(), indent=1)
     assert tally.runs == KILLS <= tally.kills
     assert tally.faults >= KILLS
     assert {name for name, _ in tally.stages} == {subject.name for subject in pods}
