@@ -1408,7 +1408,7 @@ class Launcher:
     def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
         """Prepare to run ``command``."""
         self._options, self._command = options, command
-        self._prepare: str = options.prepare
+        self._prepare: str = options.prepare or ""
         self._policy = Policy(
             options.max_restarts, options.restart_window, options.fatal_exit_codes, options.young, options.first_wait
         )
@@ -2133,7 +2133,6 @@ def _add_prepare(group: argparse._ArgumentGroup) -> None:
     add(
         "--prepare",
         type=_of(prepare_function),
-        default="",
         metavar="MODULE:FUNCTION",
         help="have the spare call this function after its imports; also FILE.py:FUNCTION",
     )
