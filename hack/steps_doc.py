@@ -43,7 +43,8 @@ _TEXT: Final = Path(__file__).with_suffix(".md")
 _PREPARED = """
 ## A spare that prepares
 
-Measured in a run of its own, on {cores} cores (Linux {kernel}), with the loop beside it.
+Measured in a run of its own, {every} steps between faults, on {cores} cores (Linux {kernel}), the loop in the same run.
+Other programs used a part of the CPUs (a load of {load_before:g} before the run): only the ratio counts.
 
 """
 
@@ -86,7 +87,7 @@ def _of_prepared(run: Json) -> str:
     """Return the part on the ways of a later run than that of all others, which has its own loop."""
     ways = run["ways"]
     table, stages = _lines(_table(ways, base="the loop's")), _lines(_stages(ways))
-    return _PREPARED.format(**run["machine"]) + table + "\n" + stages
+    return _PREPARED.format(**run["machine"], every=run["steps_between_faults"]) + table + "\n" + stages
 
 
 def _of_gangs(gang: Json, *, cores: int) -> str:
