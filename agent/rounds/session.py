@@ -12,7 +12,7 @@ from types import MappingProxyType
 import structlog
 
 from kubemend.agent.actuator import progress
-from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
+from kubemend.agent.actuator.hold.hold_set import Freezer, HoldSet, OldDead
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import rounds
 from kubemend.agent.model.outcomes import Outcome, Result
@@ -98,7 +98,7 @@ class MemberSession:
         *,
         pod: PodRef,
         dependencies: Dependencies,
-        holding: HoldSet,
+        freezer: Freezer,
         clocks: Clocks,
         on_record: Callable[[rounds.Record], None],
         on_result: Callable[[rounds.StepResult], None],
@@ -108,7 +108,12 @@ class MemberSession:
         """``on_record`` receives records, ``on_result`` results to report; ``earlier`` is a previous agent's record."""
         self.order = order
         self.pod = pod
-        self.holding = holding
+        self.holding = HoldSet(
+            freezer,
+            mark=pod.uid,
+            names=earlier.names if earlier is not None else (),
+            on_dead=self._old_is_dead,
+        )
         self._on_result = on_result
         self.was_retried = False
         self.must_restart_again = False
@@ -125,7 +130,7 @@ class MemberSession:
         self._end_reason: EndReason | None = None
         self._over = asyncio.Event()
         self._pod_holder = PodHolder(
-            pod, dependencies=dependencies, holding=holding, on_deleted=lambda: self.end(EndReason.DELETED)
+            pod, dependencies=dependencies, holding=self.holding, on_deleted=lambda: self.end(EndReason.DELETED)
         )
         self._known: frozenset[ContainerId] = frozenset()
         self._runs: frozenset[ContainerId] = frozenset()
@@ -157,10 +162,6 @@ class MemberSession:
             released=not self.holding.on,
         )
 
-    def report_to(self, on_result: Callable[[rounds.StepResult], None]) -> None:
-        """Report the results to this callback from now on."""
-        self._on_result = on_result
-
     def renew(self, order: rounds.Order) -> None:
         """Extend the hold by the order's duration."""
         self.order = replace(self.order, hold_seconds=order.hold_seconds)
@@ -177,7 +178,8 @@ class MemberSession:
             "round.session_ended", round=self.order.round, pod=str(self.pod), end_reason=end_reason.value, reason=reason
         )
         self._end_reason = end_reason
-        self.holding.must_release = end_reason in _PHASE_AFTER_RELEASE
+        if end_reason in _PHASE_AFTER_RELEASE:
+            self.holding.order_release()
         try:
             if not self._is_disputed:
                 self._release()
@@ -287,12 +289,11 @@ class MemberSession:
         self.must_restart_again = False
         self._alive = {each.id for each in plan.entries} | set(plan.duplicates)  # a duplicate is ended later
         self._all_started = True
-        self.holding.on_dead = self._old_is_dead
         self.holding.exclude(plan.old, near=pid)
         if isinstance(plan, restart_plan.PodRestartPlan):
             # holding an init container or a sidecar would block all containers after it
             planned = plan.intent.plan
-            self.holding.names = frozenset(each.name for each in planned if each.role is ContainerRole.MAIN)
+            self.holding.select(each.name for each in planned if each.role is ContainerRole.MAIN)
         return self.holding
 
     def _old_is_dead(self, dead: OldDead) -> None:

@@ -21,6 +21,7 @@ from kubemend.agent.model.workloads import (
     ContainerRef,
     ContainerState,
     ContainerSummary,
+    PodUid,
 )
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
@@ -114,6 +115,7 @@ class RoundEnv:
         self.prover: Prover | None = None
         self.holders = outside.Holders(Allocations(known=True))
         self.tasks: list[asyncio.Task[Any]] = []
+        self.received: dict[tuple[str, PodUid], Received] = {}
 
     async def start(self) -> None:
         """Start an agent; it resumes what a previous one left."""
@@ -149,6 +151,7 @@ class RoundEnv:
             device_facts=node.facts(),
             clocks=Clocks(now=lambda: NOW, since_boot=lambda: self.since_boot, boot=self.boot),
             metrics=metrics,
+            on_result=self._deliver,
             bounds=self.bounds,
         )
         self.held = await self.rounds.load()
@@ -159,11 +162,16 @@ class RoundEnv:
         ).run()
 
     def order(self, **changes: Any) -> Received:
-        """Carry out an order."""
-        told = Received(self._is_settled)
-        work = self.rounds.handle_order(order(**changes), on_result=told.put)
+        """Carry out an order. The newest order of a round receives the member's states."""
+        told, made = Received(self._is_settled), order(**changes)
+        self.received[made.round, made.pod] = told
+        work = self.rounds.handle_order(made, pod=replace(POD, uid=made.pod))
         self.tasks.append(asyncio.create_task(work, name="order"))
         return told
+
+    def _deliver(self, step_result: StepResult) -> None:
+        if (told := self.received.get((step_result.round, step_result.pod.uid))) is not None:
+            told.put(step_result)
 
     def _is_settled(self) -> bool:
         """Return whether no restart acts: a member is reported as stopped before its restart has ended."""

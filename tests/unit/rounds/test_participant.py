@@ -105,7 +105,8 @@ async def test_member_whose_config_has_no_room_is_refused_at_once(env: RoundEnv,
 
 
 async def test_order_for_absent_pod_reports_gone(env: RoundEnv) -> None:
-    assert (await env.order(pod=PodUid("another")).next()).phase is StepPhase.GONE
+    gone = await env.order(pod=PodUid("another")).next()
+    assert (gone.phase, gone.pod) == (StepPhase.GONE, replace(POD, uid=PodUid("another"))), "named as the hub names it"
     assert env.rounds.step_results() == ()
 
 
