@@ -4,7 +4,6 @@ import contextlib
 import ipaddress
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kubemend.common import aio, contained
@@ -12,7 +11,7 @@ from kubemend.common.components import ComponentStatus
 from kubemend.common.kube import client, informer, paths
 from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.jobset.placement import device_taints
-from kubemend.controller.model.members import NodeName, NodeView
+from kubemend.controller.model.members import NodeChange, NodeName, NodeView
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """The taint by which operators mark a node as shut down, so that none of its pods runs (KEP-2268)."""
@@ -30,14 +29,6 @@ _TUNNELS: Final = (
 )
 """Annotations with the addresses from which a node's processes reach pods through Calico's tunnels."""
 _READY: Final[Mapping[str, bool | None]] = {"True": True, "False": False}
-
-
-@dataclass(frozen=True, slots=True)
-class NodeChange:
-    """A node has changed. ``view`` None: the node no longer exists."""
-
-    name: NodeName
-    view: NodeView | None
 
 
 class Nodes:
