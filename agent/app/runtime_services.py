@@ -46,7 +46,7 @@ from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
-from kubemend.agent.rounds.session import Clocks, since_boot
+from kubemend.agent.rounds.round_records import Clocks, since_boot
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.heartbeats import HeartbeatSource
 from kubemend.agent.sources.launchers import Failed, LauncherWatch

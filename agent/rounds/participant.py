@@ -30,8 +30,9 @@ from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import NodePolicy, OrderResolver, refuse
 from kubemend.agent.rounds.pod_hold import wait_terminated
 from kubemend.agent.rounds.preemptive_hold import PreemptiveHolds
-from kubemend.agent.rounds.round_records import Key, Records
-from kubemend.agent.rounds.session import INTERNAL, Clocks, EndReason, MemberSession
+from kubemend.agent.rounds.round_records import Clocks, Key, Records
+from kubemend.agent.rounds.session import INTERNAL, MemberSession
+from kubemend.agent.rounds.step_reports import EndReason
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 from kubemend.common.coordination import OrderKind, StepPhase

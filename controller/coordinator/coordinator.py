@@ -22,13 +22,12 @@ from kubemend.controller.coordinator.stragglers import Stragglers
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.hub.ports import Session
 from kubemend.controller.leader.election import Term
-from kubemend.controller.model.members import NodeName, PodRef, PodUid
+from kubemend.controller.model.members import NodeChange, NodeName, PodRef, PodUid
 from kubemend.controller.model.rounds import PodGone, StepResult
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.restarts.pod_replacer import Outcome
 from kubemend.controller.restarts.store import RestartChange, RestartChangeKind
 from kubemend.controller.watches.members import MemberChange, MemberChangeKind
-from kubemend.controller.watches.nodes import NodeChange
 
 log = structlog.get_logger(__name__)
 

@@ -41,7 +41,8 @@ from kubemend.agent.restart import members
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.participant import RoundParticipant
-from kubemend.agent.rounds.session import NOT_STARTED, Clocks, since_boot
+from kubemend.agent.rounds.round_records import Clocks, since_boot
+from kubemend.agent.rounds.step_reports import NOT_STARTED
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import process

@@ -28,10 +28,10 @@ from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.restarts.verifier import Timeouts
-from kubemend.agent.rounds import session
+from kubemend.agent.rounds import step_reports
 from kubemend.agent.rounds.order_resolver import NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
-from kubemend.agent.rounds.session import Clocks
+from kubemend.agent.rounds.round_records import Clocks
 from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, StepPhase
 from tests import eventually
 from tests.environments import pod_rig
@@ -60,7 +60,7 @@ class Received:
     starts: "asyncio.Queue[StepResult]" = field(default_factory=asyncio.Queue)
 
     def put(self, step_result: StepResult) -> None:
-        apart = {session.NOT_STARTED: self.deaths, "Starting": self.starts}
+        apart = {step_reports.NOT_STARTED: self.deaths, "Starting": self.starts}
         is_stopped = step_result.phase is StepPhase.STOPPED
         (apart.get(step_result.reason, self.step_results) if is_stopped else self.step_results).put_nowait(step_result)
 
