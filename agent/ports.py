@@ -15,7 +15,7 @@ from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Load
 from kubemend.agent.model.event_messages import EventMessage
 from kubemend.agent.model.hangs import Thread
-from kubemend.agent.model.processes import Entrance, ProcessFacts
+from kubemend.agent.model.processes import ProcessFacts, ProcessOrigin
 from kubemend.agent.model.workloads import (
     Allocations,
     ContainerId,
@@ -237,7 +237,7 @@ class Processes(ProcessEnds, Protocol):
     """Read the host's processes (``agent.sources.processes.ProcFs``)."""
 
     def is_alive(self, process: ProcessFacts) -> bool: ...
-    def entrance(self, pid: int) -> Entrance | None: ...
+    def origin(self, pid: int) -> ProcessOrigin | None: ...
     def cpuset(self, pid: int) -> str | None: ...
     def root_kind(self, pid: int) -> str | None: ...
 

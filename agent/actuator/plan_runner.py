@@ -162,7 +162,7 @@ class PlanRunner:
     async def _delay_starts(self, todo: Sequence[steps.Step]) -> Sequence[steps.Step]:
         """Return the steps, or a wait in their place while an old process is on the devices that they need."""
         starts = [step for step in todo if step.kind is steps.StepKind.START]
-        if not starts or starts[0].why is steps.StepReason.HELD_BESIDE_OLD or await self._devices.is_open():
+        if not starts or starts[0].why is steps.StepReason.ON_STANDBY or await self._devices.is_open():
             return todo
         return (steps.Step(steps.StepKind.WAIT, steps.StepReason.OLD_ON_DEVICE, starts[0].container, starts[0].name),)
 
@@ -174,7 +174,7 @@ class PlanRunner:
         """
         holding, intent = self._ops.holding, self._ops.intent
         if holding is None or any(
-            step.kind is not steps.StepKind.START or step.why is steps.StepReason.HELD_BESIDE_OLD for step in todo
+            step.kind is not steps.StepKind.START or step.why is steps.StepReason.ON_STANDBY for step in todo
         ):
             return
         ours = (view for view in self._state.seen if view.restart_id == intent.id)

@@ -132,14 +132,14 @@ class _Run:
             if step.why is StepReason.OLD_ON_DEVICE:
                 stop_until = _now() + self.timeouts.stop
 
-    async def _seen(self, container: ContainerStatus, launcher: Launcher | LauncherUnavailable) -> process.Seen:
+    async def _seen(self, container: ContainerStatus, launcher: Launcher | LauncherUnavailable) -> process.Program:
         held = isinstance(launcher, Launcher) and launcher.state is process.State.HELD
         if not (held and isinstance(launcher, Launcher) and launcher.order == self.intent.id):
-            return process.Seen(launcher)
+            return process.Program(launcher)
         found = await self.launchers.remains(container, launcher)
         if isinstance(found, LauncherUnavailable):
-            return process.Seen(found)
-        return process.Seen(launcher, found, is_free=self.is_free, held_by_round=self.holding is not None)
+            return process.Program(found)
+        return process.Program(launcher, found, is_free=self.is_free, held_by_round=self.holding is not None)
 
     async def _may_answer(self, since: float) -> bool:
         """Return, after a moment, whether a silent launcher may still answer: on a busy node it may be late."""

@@ -90,7 +90,7 @@ def _beside_the_old(intent: intents.Intent, successor: ContainerSummary, *, go_o
     if successor.state is ContainerState.UNKNOWN:
         return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, successor.id)
     if go_on:
-        return Step(StepKind.START, StepReason.HELD_BESIDE_OLD, successor.id)
+        return Step(StepKind.START, StepReason.ON_STANDBY, successor.id)
     return Step(StepKind.REMOVE, StepReason.UNDOING, successor.id)
 
 

@@ -231,7 +231,7 @@ class RestartScheduler:
                 yield
             return
         namespace = request.target.pod.namespace
-        if self._locks.is_taken(uid) or self._slots.is_full(namespace):
+        if self._locks.is_locked(uid) or self._slots.is_full(namespace):
             request.followed.notify(progress.Queued())
         async with self._locks.turn(uid), self._slots.turn(namespace):
             yield

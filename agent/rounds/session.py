@@ -98,7 +98,7 @@ class MemberSession:
         self._runs: frozenset[ContainerId] = frozenset()
         self._alive: set[str] = set()
         self._all_started = True
-        self._is_told = self.step_result.phase is StepPhase.STOPPED and not self.step_result.reason
+        self._stop_reported = self.step_result.phase is StepPhase.STOPPED and not self.step_result.reason
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -152,7 +152,11 @@ class MemberSession:
         try:
             if not self._is_disputed:
                 self._release()
-                if end_reason is EndReason.RELEASED and self._is_told and len(self._runs) >= len(self.holding.names):
+                if (
+                    end_reason is EndReason.RELEASED
+                    and self._stop_reported
+                    and len(self._runs) >= len(self.holding.names)
+                ):
                     self._report_running()  # its restart is not over: the runtime still cleans up
         finally:
             self._over.set()
@@ -247,7 +251,7 @@ class MemberSession:
             self._reports.seconds[phase] = max(seconds, self._reports.seconds.get(phase, 0.0))
         reports = self._end_reason is None and not self.holding.failed
         if not self._alive and reports and self.step_result.phase is StepPhase.STOPPING:
-            self._is_told = self._all_started
+            self._stop_reported = self._all_started
             self._reports.held_since = self._loop.time() if self._all_started else None
             self.report(StepPhase.STOPPED, reason="" if self._all_started else NOT_STARTED)
 
@@ -256,7 +260,7 @@ class MemberSession:
         plan = execution.plan
         self._reports.seconds.update(outcome.phases)
         if outcome.result is Result.SUCCESSOR_EXITED and not self.was_retried and self._end_reason is None:
-            self.was_retried, self._is_told = True, False  # the caller restarts it; it is still held
+            self.was_retried, self._stop_reported = True, False  # the caller restarts it; it is still held
             return outcome
         if not outcome.result.restarted:
             phase = StepPhase.STUCK if outcome.result is Result.STUCK else StepPhase.FAILED
@@ -286,7 +290,7 @@ class MemberSession:
             self._reports.observe_stop()
         outcome = await self._undisputed(execution, outcome, until=self._loop.time() + self._longest_hold())
         if self._end_reason is None:
-            self.must_restart_again, self._is_told = True, False
+            self.must_restart_again, self._stop_reported = True, False
             return replace(
                 outcome, result=Result.SUCCESSOR_EXITED, detail="held as long as its probes allow; restarted"
             )
@@ -342,7 +346,7 @@ class MemberSession:
         if self._reports.held_since is None:
             self._reports.held_since = self._loop.time()
         self._reports.observe_stop()
-        if self._is_told and not self.holding.unheld_seconds:  # it would be one more message of each of thousands
+        if self._stop_reported and not self.holding.unheld_seconds:  # it would be one more message of each of thousands
             self._reports.update_seconds()
         else:
             self.report(StepPhase.STOPPED)

@@ -97,7 +97,7 @@ class Members:
                 one=members.MOST_OF_A_MEMBER,
                 namespace=members.MOST_OF_A_NAMESPACE,
                 total=members.MOST_OF_A_WATCH,
-                told=count_bare,
+                on_bare_count=count_bare,
             )
 
         self._slots = asyncio.Semaphore(parallel)

@@ -211,7 +211,7 @@ class RoundEnv:
         """Touch a container's heartbeat file, and check it; return how many next steps have been observed."""
         at, unix = time.monotonic(), time.time()
         mark = Mark(device=1, inode=1, modified=0, changed=int(unix * 1e9))
-        poll = Poll(began=at, ended=at, slept=time.clock_gettime(time.CLOCK_BOOTTIME) - at, sight=mark)
+        poll = Poll(began=at, ended=at, slept=time.clock_gettime(time.CLOCK_BOOTTIME) - at, result=mark)
         self.next_steps.polled(container, FileCheck(poll, unix=unix, started_at=unix))
         labels = {"strategy": "swap", "since": "start"}
         return self.registry.get_sample_value("kubemend_restart_next_step_seconds_count", labels)

@@ -56,17 +56,17 @@ def settled(standing: Standing, *, now: float) -> Standing:
     return standing
 
 
-def after(standing: Standing, sight: FaultCheck, *, now: float, clean_for: float) -> Standing:
+def after(standing: Standing, check: FaultCheck, *, now: float, clean_for: float) -> Standing:
     """Return the state after a check; the fault must have been absent for ``clean_for`` seconds to end."""
     before = settled(standing, now=now)
-    if sight.holds is None:
+    if check.holds is None:
         return replace(before, begins_at=None, ends_at=None)
-    if sight.holds:
-        begins = sight.since if sight.since is not None else now
+    if check.holds:
+        begins = check.since if check.since is not None else now
         begins = min(begins, before.begins_at) if before.begins_at is not None else begins
-        return settled(replace(before, text=sight.text, begins_at=begins, ends_at=None), now=now)
-    if sight.since is not None:
-        ends = sight.since + clean_for
+        return settled(replace(before, text=check.text, begins_at=begins, ends_at=None), now=now)
+    if check.since is not None:
+        ends = check.since + clean_for
     else:
         ends = before.ends_at if before.ends_at is not None else now + clean_for
     return settled(replace(before, begins_at=None, ends_at=ends), now=now)

@@ -200,8 +200,8 @@ def _sights(
     for link in _seen(track):
         emitted = {kind: standing.emitted for (kind, name), standing in track.standings.items() if name == link.name}
         peers = usual.get((reading.model, link.type))
-        sights = links.sights(track.links[link.name], emitted=emitted, usual=peers, now=now, limits=limits)
-        yield from (((kind, link.name), sight) for kind, sight in sights.items())
+        checks = links.checks(track.links[link.name], emitted=emitted, usual=peers, now=now, limits=limits)
+        yield from (((kind, link.name), check) for kind, check in checks.items())
     for name in reading.counters:
         beyond = rdma_errors.beyond_limits(track.errors[name])
         text = f"{name}: {', '.join(beyond)}"

@@ -61,7 +61,7 @@ def test_hub_accepts_recorded_agents(each: Recording, more: bytes) -> None:
 def test_hub_ignores_recorded_message_that_was_removed(each: Recording) -> None:
     with pytest.raises(RefusedError) as refused:
         messages.parse(each.data, limits=Limits())
-    assert refused.value.reason is Reason.UNKNOWN_WORD
+    assert refused.value.reason is Reason.UNKNOWN_MESSAGE
     assert not refused.value.ends_stream
 
 

@@ -10,10 +10,10 @@ BAD = FaultCheck(holds=True, text="bad")
 CLEAN_FOR = 10.0
 
 
-def after(*looks: tuple[float, FaultCheck], standing: Standing | None = None) -> Standing:
+def after(*checks: tuple[float, FaultCheck], standing: Standing | None = None) -> Standing:
     standing = standing if standing is not None else Standing()
-    for now, sight in looks:
-        standing = hysteresis.after(standing, sight, now=now, clean_for=CLEAN_FOR)
+    for now, check in checks:
+        standing = hysteresis.after(standing, check, now=now, clean_for=CLEAN_FOR)
     return standing
 
 
@@ -65,25 +65,25 @@ LOOKS = st.lists(st.tuples(st.floats(0.1, 15.0), SIGHTS), max_size=12)
 
 @given(LOOKS, st.lists(st.floats(0.0, 150.0), max_size=10))
 def test_more_frequent_checks_change_nothing(steps: list[tuple[float, FaultCheck]], between: list[float]) -> None:
-    now, looks = 0.0, []
-    for wait, sight in steps:
+    now, checks = 0.0, []
+    for wait, check in steps:
         now += wait
-        looks.append((now, sight))
+        checks.append((now, check))
     seldom = often = Standing()
-    for at, sight in looks:
+    for at, check in checks:
         for tick in sorted(tick for tick in between if tick < at):
             often = hysteresis.settled(often, now=tick)
-        seldom = hysteresis.after(seldom, sight, now=at, clean_for=CLEAN_FOR)
-        often = hysteresis.after(often, sight, now=at, clean_for=CLEAN_FOR)
-        often = hysteresis.after(often, sight, now=at, clean_for=CLEAN_FOR)
+        seldom = hysteresis.after(seldom, check, now=at, clean_for=CLEAN_FOR)
+        often = hysteresis.after(often, check, now=at, clean_for=CLEAN_FOR)
+        often = hysteresis.after(often, check, now=at, clean_for=CLEAN_FOR)
     assert seldom == often
 
 
 @given(LOOKS)
 def test_faults_need_a_bad_check_and_can_always_end(steps: list[tuple[float, FaultCheck]]) -> None:
     now, standing = 0.0, Standing()
-    for wait, sight in steps:
+    for wait, check in steps:
         now += wait
-        standing = hysteresis.after(standing, sight, now=now, clean_for=CLEAN_FOR)
-    assert standing.emitted is not True or any(sight is BAD for _, sight in steps)
+        standing = hysteresis.after(standing, check, now=now, clean_for=CLEAN_FOR)
+    assert standing.emitted is not True or any(check is BAD for _, check in steps)
     assert after((now + 1.0, CLEAN), (now + 1.0 + CLEAN_FOR, CLEAN), standing=standing).emitted is False

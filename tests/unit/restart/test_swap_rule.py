@@ -36,7 +36,7 @@ def kubelets(state: ContainerState, attempt: int = 1) -> ContainerSummary:
         pytest.param(CREATE_FIRST, [OLD_RUNS, ours(CREATED)], ("stop", "OldRuns", "old"), id="then-stops"),
         pytest.param(START_FIRST, [OLD_RUNS], ("create", "NoSuccessor", None), id="start-first-begins-with-create"),
         pytest.param(
-            START_FIRST, [OLD_RUNS, ours(CREATED)], ("start", "HeldBesideOld", "ours"), id="then-starts-and-holds"
+            START_FIRST, [OLD_RUNS, ours(CREATED)], ("start", "OnStandby", "ours"), id="then-starts-and-holds"
         ),
         pytest.param(START_FIRST, [OLD_RUNS, ours(RUNNING)], ("stop", "OldRuns", "old"), id="then-stops-the-old-one"),
         pytest.param(START_FIRST, [OLD_DEAD, ours(RUNNING)], ("done", "Swapped", "ours"), id="then-is-done"),
@@ -140,7 +140,7 @@ def test_replay_completes_by_the_journalled_order(
 )
 def test_order_names_the_fallback_without_holds(order: intents.SwapOrder, otherwise: intents.SwapOrder | None) -> None:
     assert order.otherwise is otherwise
-    assert otherwise is None or otherwise.beside is order
+    assert otherwise is None or otherwise.with_start_first is order
 
 
 @pytest.mark.parametrize("order", list(intents.SwapOrder))
@@ -165,8 +165,8 @@ def test_a_successor_that_differs_is_taken_back_and_nothing_is_stopped_for_it(
 
 @pytest.mark.parametrize("order", list(intents.SwapOrder))
 def test_the_order_for_a_comparison_creates_first(order: intents.SwapOrder) -> None:
-    assert order.creating not in (intents.SwapOrder.STOP_FIRST, intents.SwapOrder.START_ELSE_STOP_FIRST)
-    assert order.creating.starts_first is order.starts_first
+    assert order.with_create_first not in (intents.SwapOrder.STOP_FIRST, intents.SwapOrder.START_ELSE_STOP_FIRST)
+    assert order.with_create_first.starts_first is order.starts_first
 
 
 def test_undo_removes_a_waiting_successor_while_old_runs() -> None:
@@ -306,7 +306,7 @@ class World:
                 self._add("ours", attempt=self.intent.old_attempt + 1, restart_id=self.intent.id)
             case steps.StepKind.START:
                 old_runs = any(view.id == self.intent.old and view.state is RUNNING for view in self.containers)
-                held = step.why is steps.StepReason.HELD_BESIDE_OLD and self.intent.order.starts_first
+                held = step.why is steps.StepReason.ON_STANDBY and self.intent.order.starts_first
                 assert held or not old_runs, "a successor was started next to the running old container"
                 if any(view.id == step.container and view.state is CREATED for view in self.containers):
                     self._set(step.container, RUNNING)
