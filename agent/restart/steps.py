@@ -69,7 +69,7 @@ class Step:
     """
 
     kind: StepKind
-    why: StepReason
+    reason: StepReason
     container: ContainerId | None = None
     name: str | None = None
     attempt: int | None = None

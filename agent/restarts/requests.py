@@ -30,7 +30,7 @@ class Request:
     - ``lapsed`` returns the same, but is called only after a budget has put the request on hold: in the meantime the
       target may have ended by itself, and its program may have replaced it.
     - ``kind`` is the kind of the fault that led to the request.
-    - ``part`` is set for a request of a gang's round.
+    - ``round_hooks`` are set for a request of a gang's round.
     - ``gang_answered``: the hub has answered already, or need not be asked.
     - ``known_at`` is when the scheduler received it (Unix time).
     - ``admit`` admits the configs that the restart keeps; set by the scheduler.
@@ -45,7 +45,7 @@ class Request:
     lapsed: Callable[[], Awaitable[str]] = _stands
     was_postponed: bool = False
     kind: FaultKind = FaultKind.OTHER
-    part: RoundHooks | None = None
+    round_hooks: RoundHooks | None = None
     gang_answered: bool = False
     known_at: float = math.inf
     admit: Admit = admit_all

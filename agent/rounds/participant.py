@@ -334,7 +334,7 @@ class RoundParticipant:
         holding = member.follow(plan, pid=None)
         if not plan.stays:  # its program may not be dead yet; if it was, the previous agent may have frozen it
             await member.hold_running()
-        await self._restarts.resume(plan, cause=self._orders.cause(member, None), part=member, holding=holding)
+        await self._restarts.resume(plan, cause=self._orders.cause(member, None), round_hooks=member, holding=holding)
         return True
 
     async def _hold_only(self, member: MemberSession) -> None:

@@ -67,7 +67,7 @@ VALID = {
 )
 def test_finishes(seen: Program, expected: tuple[str, str]) -> None:
     step = process.next_step(INTENT, seen)
-    assert (step.kind.value, step.why.value) == expected
+    assert (step.kind.value, step.reason.value) == expected
     assert step.container == "c1"
 
 
@@ -83,7 +83,7 @@ def test_finishes(seen: Program, expected: tuple[str, str]) -> None:
 )
 def test_undoes(seen: Program, expected: tuple[str, str]) -> None:
     step = process.next_step(INTENT, seen, resolution=Resolution.UNDO)
-    assert (step.kind.value, step.why.value) == expected
+    assert (step.kind.value, step.reason.value) == expected
 
 
 @dataclass
