@@ -98,7 +98,7 @@ class Counted:
         """Keep the count. Call this once the restart is in the journal."""
         self.budgets.keep(self.restart)
 
-    def taken_back(self) -> None:
+    def cancel(self) -> None:
         """Remove the count: the restart is tried in another way, which counts again."""
         self.budgets.forget(self.restart)
 

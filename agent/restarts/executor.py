@@ -184,7 +184,7 @@ class RestartExecutor:
             outcome = restart_proof.with_note(outcome, visit.proving)
             done = _Done(execution, cause, outcome, in_round=round_hooks is not None)
             if outcome.result is Result.NOT_ALIKE:
-                counted.taken_back()
+                counted.cancel()
                 self._count(done)
                 await self._close(done)
                 await execution.give_back()
@@ -262,7 +262,7 @@ class RestartExecutor:
             await remembered()
             return await self._carried_out(execution)
         assert work.error is not None
-        return await execution.take_back(why=contained.why(work.error))
+        return await execution.undo(why=contained.why(work.error))
 
     async def _carried_out(self, execution: AnyExecution) -> Outcome:
         """Execute the plan; retry while the runtime is away, and undo after STALE_AFTER seconds if that is safe."""

@@ -60,7 +60,7 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
     async def give_back(self) -> None:
         """Free the container names that were reserved until kubelet has seen the restart. Never fails."""
 
-    async def take_back(self, *, why: str) -> Outcome:
+    async def undo(self, *, why: str) -> Outcome:
         """Undo the restart after an internal error, as far as that is safe.
 
         Nothing is created or cleaned, because that may be what fails; kubelet starts containers that have ended. The

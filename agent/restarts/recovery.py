@@ -158,7 +158,7 @@ class Recovery:
             await self._store.replay_ended(intent.id, failed=False)
             return resumed
         why = str(work.error) if isinstance(work.error, CriError) else contained.why(work.error)
-        outcome = await execution_of(self._dependencies, planning.bare(intent)).take_back(why=why)
+        outcome = await execution_of(self._dependencies, planning.bare(intent)).undo(why=why)
         if outcome.result is not Result.UNFINISHED:
             await self._close(intent, outcome)
         elif await self._store.replay_ended(intent.id, failed=intent.id not in self._failed):

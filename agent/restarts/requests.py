@@ -13,7 +13,7 @@ from kubemend.agent.restarts.executor import RoundHooks
 from kubemend.common.coordination import FaultKind
 
 
-async def _stands() -> str:
+async def _not_withdrawn() -> str:
     return ""
 
 
@@ -41,8 +41,8 @@ class Request:
     devices: frozenset[DeviceId] | None
     asked: overrides.RestartOverrides | None = None
     followed: progress.Progress = progress.NO_FOLLOWER
-    withdrawn: Callable[[], Awaitable[str]] = _stands
-    lapsed: Callable[[], Awaitable[str]] = _stands
+    withdrawn: Callable[[], Awaitable[str]] = _not_withdrawn
+    lapsed: Callable[[], Awaitable[str]] = _not_withdrawn
     was_postponed: bool = False
     kind: FaultKind = FaultKind.OTHER
     round_hooks: RoundHooks | None = None

@@ -382,7 +382,7 @@ class MemberSession:
 
     async def _hold_current(self, plan: restart_plan.RestartPlan, outcome: Outcome) -> None:
         """Hold all current containers, including kubelet's adopted containers whose event is late."""
-        mine = (container_id for name, container_id in outcome.current.items() if self.holding.takes(name))
+        mine = (container_id for name, container_id in outcome.current.items() if self.holding.must_hold(name))
         await asyncio.gather(*(self.holding.hold(each, stays=each in plan.stays) for each in mine))
         await self.holding.settled()
 

@@ -342,7 +342,7 @@ class GangCoordinator:
 
     def _request(self, restart: Restart) -> None:
         with contained.within(Part.GANG, restart.id) as work:
-            self._take(restart)
+            self._accept(restart)
         if work.error is not None:
             with contained.within(Part.GANG, restart.id):
                 failed = round_report.failed(
@@ -350,7 +350,7 @@ class GangCoordinator:
                 )
                 self._dependencies.restarts.set_status(restart.id, failed)
 
-    def _take(self, restart: Restart) -> None:
+    def _accept(self, restart: Restart) -> None:
         key = restart.gang
         if key is not None and key.kind == POD:
             self._single_pods.submit(restart)

@@ -46,7 +46,7 @@ class Nodes:
         )
         self._by_name: dict[NodeName, tuple[str, NodeView]] = {}  # with the object's UID
         self._listeners: list[Callable[[NodeChange], None]] = []
-        self._informer.subscribe(self._take)
+        self._informer.subscribe(self._apply)
 
     @property
     def synced(self) -> bool:
@@ -79,7 +79,7 @@ class Nodes:
         """Keep the view current indefinitely."""
         await self._informer.run()
 
-    def _take(self, change: informer.Change[NodeView]) -> None:
+    def _apply(self, change: informer.Change[NodeView]) -> None:
         name = change.value.name
         if change.kind is not ChangeKind.GONE:
             self._by_name[name] = (change.uid, change.value)

@@ -209,7 +209,7 @@ class HoldSet:
         self._hooked.add(container_id)
         return is_new
 
-    def takes(self, name: str) -> bool:
+    def must_hold(self, name: str) -> bool:
         """Return whether a container of that name must be held."""
         return self._on and name in self._names
 

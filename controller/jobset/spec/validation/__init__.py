@@ -22,7 +22,7 @@ from kubemend.controller.jobset.status_builder import StatusBuilder
 __all__ = ["accept", "problems", "refuse"]
 
 _INVALID: Final = "Invalid"
-_VALID_AGAIN: Final = "Mended"
+_VALID_AGAIN: Final = "ValidAgain"
 _VALID_AGAIN_MESSAGE: Final = "the JobSet is valid again"
 _LONGEST: Final = 900  # an Event's note holds 1024 bytes
 
