@@ -79,7 +79,7 @@ class Budgets:
         self._begun.append(counted)
 
     def forget(self, counted: counts.Begun) -> None:
-        """Stop counting a restart that was taken back. A later agent counts it still, from the journal."""
+        """Stop counting a restart that was cancelled. A later agent counts it still, from the journal."""
         self._begun.remove(counted)
 
     def all(self) -> tuple[counts.Begun, ...]:
