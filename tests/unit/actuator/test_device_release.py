@@ -383,9 +383,8 @@ ALL_ORDERS = pytest.mark.parametrize(
 
 def for_round(rig: Rig) -> tuple[HoldSet, list[OldDead]]:
     """Return the hold of a round's member, and the deaths that are reported to it."""
-    holding, dead = HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"}), list[OldDead]()
-    holding.on_dead = dead.append
-    return holding, dead
+    dead: list[OldDead] = []
+    return HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"}, on_dead=dead.append), dead
 
 
 @ALL_ORDERS
