@@ -40,7 +40,7 @@ async def prepared(cri: CriClient, ref: ContainerRef, target: runtime_state.Runt
         sandbox_id=target.view.sandbox_id,
         old=target.view.id,
         old_attempt=target.view.attempt,
-        order=intents.SwapOrder.of(policy=RestartPolicy.ON_FAILURE, grace_seconds=0.0).beside,
+        order=intents.SwapOrder.of(policy=RestartPolicy.ON_FAILURE, grace_seconds=0.0).with_start_first,
         reason="Bench",
         created_at=time.time(),
     )

@@ -19,7 +19,7 @@ from bench.kernel_samples import SAMPLES
 from hack import kmsg
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.kmsg import kmsg_record, line_reader
-from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.kmsg.line_findings import LineContext
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model.devices import PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind
@@ -60,7 +60,7 @@ def run(count: int, *, seed: int) -> Tally:
             continue
         if not line_reader.may_matter(raw):
             continue
-        for finding in reader.read(record.text, seen=Seen(observed_at=0.0, boot_seconds=record.usec / 1e6)):
+        for finding in reader.read(record.text, seen=LineContext(observed_at=0.0, boot_seconds=record.usec / 1e6)):
             tally.findings[finding.kind.value] += 1
             tally.inventions += (f"{what}: {raw!r}" for what in inventions(finding, text=record.text))
     return tally

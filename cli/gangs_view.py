@@ -210,9 +210,9 @@ def _budget(limit: int | None, restarts: Iterable[Restart], *, now: float) -> Bu
 
 
 def _member(slot: str, member: Member, pod: Json) -> MemberView:
-    told = pod.get("status") or {}
-    ours = {condition.type: _plain(condition) for condition in conditions.ours(told)}
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in told.get("conditions") or ())
+    status = pod.get("status") or {}
+    ours = {condition.type: _plain(condition) for condition in conditions.ours(status)}
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions") or ())
     return MemberView(
         slot=slot,
         pod=member.pod.name,
@@ -220,10 +220,10 @@ def _member(slot: str, member: Member, pod: Json) -> MemberView:
         phase=member.phase,
         ready=ready,
         opted_in=gang_members.opted_in(member),
-        restarts=sum(each.get("restartCount", 0) for each in told.get("containerStatuses") or ()),
+        restarts=sum(each.get("restartCount", 0) for each in status.get("containerStatuses") or ()),
         devices=ours.get(conditions.DEVICES_HEALTHY),
         restart=ours.get(conditions.IN_PLACE_RESTART),
-        kubelet=_kubelets(told),
+        kubelet=_kubelets(status),
         spare=ours.get(conditions.WARM_SPARE) if member.phase is PodPhase.RUNNING else None,
     )
 
@@ -244,12 +244,12 @@ def _plain(condition: Condition) -> Condition:
 
 
 def _round(restart: Restart) -> RoundView:
-    told = plain.document({**restart.status})
-    trigger, decision = told.get("trigger") or {}, told.get("decision") or {}
+    status = plain.document({**restart.status})
+    trigger, decision = status.get("trigger") or {}, status.get("decision") or {}
     return RoundView(
         name=restart.name,
         attempt=restart.attempt,
-        phase=told.get("phase") or "Requested",
+        phase=status.get("phase") or "Requested",
         cause=trigger.get("code") or "",
         message=trigger.get("message") or plain.text(restart.spec.reason),
         member=trigger.get("member") or "",
@@ -257,8 +257,8 @@ def _round(restart: Restart) -> RoundView:
         decision=decision.get("kind") or "",
         reason=decision.get("reason") or "",
         detail=decision.get("detail") or "",
-        took=(told.get("timings") or {}).get("totalMilliseconds"),
-        at=_time(told.get("startTime")) or restart.created_at,
+        took=(status.get("timings") or {}).get("totalMilliseconds"),
+        at=_time(status.get("startTime")) or restart.created_at,
     )
 
 

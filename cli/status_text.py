@@ -96,10 +96,10 @@ def _standing(gang: GangView) -> str:
 
 def _devices(gang: GangView, *, style: Style) -> str:
     """Return the members' verdicts, the worst first."""
-    told = Counter(member.devices.status for member in gang.members if member.devices is not None)
+    verdicts = Counter(member.devices.status for member in gang.members if member.devices is not None)
     words = {ConditionStatus.FALSE: "bad", ConditionStatus.UNKNOWN: "unknown", ConditionStatus.TRUE: "healthy"}
-    worst = next((status for status in words if told[status]), None)
-    text = ", ".join(f"{told[status]} {word}" for status, word in words.items() if told[status])
+    worst = next((status for status in words if verdicts[status]), None)
+    text = ", ".join(f"{verdicts[status]} {word}" for status, word in words.items() if verdicts[status])
     return style.paint(text, _VERDICT_COLOURS[worst]) if worst is not None else ""
 
 

@@ -42,7 +42,7 @@ class ProcessEndedError(OSError):
 class Calls(Protocol):
     """Define where calls run that may never return (``SideProcess``)."""
 
-    async def call(self, work: Callable[[], T], *, who: str, timeout: float) -> T:
+    async def call(self, work: Callable[[], T], *, owner: str, timeout: float) -> T:
         """Run ``work`` and return its result, or raise its exception; TimeoutError after ``timeout`` seconds."""
 
     async def close(self) -> None:
@@ -64,20 +64,20 @@ class SideProcess:
         self._child: _Child | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def call(self, work: Callable[[], T], *, who: str, timeout: float) -> T:
+    async def call(self, work: Callable[[], T], *, owner: str, timeout: float) -> T:
         """Run ``work``, which must be picklable, in the process; return its result, or raise its exception.
 
-        ``who`` identifies the owner that can make calls hang: one call at a time for each. Raises TimeoutError after
+        ``owner`` identifies what can make calls hang: one call at a time for each. Raises TimeoutError after
         ``timeout`` seconds, and at once while an earlier call for the same owner has not returned; ProcessEndedError.
         """
         pickled = pickle.dumps(work)
-        async with asyncio.timeout(timeout), self._turns.setdefault(who, asyncio.Lock()):
-            if who in self._out_for:
+        async with asyncio.timeout(timeout), self._turns.setdefault(owner, asyncio.Lock()):
+            if owner in self._out_for:
                 raise TimeoutError("an earlier call has not returned yet")
             if self._free.locked():
-                log.warning("side_process.busy", process=self._name, calls_for=who)
+                log.warning("side_process.busy", process=self._name, calls_for=owner)
             await self._free.acquire()
-            result: T = await self._send(pickled, who=who)
+            result: T = await self._send(pickled, owner=owner)
         return result
 
     async def __aenter__(self) -> Self:
@@ -92,9 +92,9 @@ class SideProcess:
             self._child.close()
         await asyncio.gather(*self._ending)
 
-    def _send(self, work: bytes, *, who: str) -> "asyncio.Future[Any]":
+    def _send(self, work: bytes, *, owner: str) -> "asyncio.Future[Any]":
         def came_back() -> None:
-            self._out_for.discard(who)
+            self._out_for.discard(owner)
             self._free.release()
 
         try:
@@ -106,7 +106,7 @@ class SideProcess:
         except BaseException:
             self._free.release()
             raise
-        self._out_for.add(who)
+        self._out_for.add(owner)
         return self._child.send(work, came_back)
 
     async def _follow(self, child: "_Child") -> None:

@@ -58,6 +58,20 @@ class _WiderFixtures:
             _of_wider_fixtures.update(_children() - before)
 
 
+class _FailuresAtOnce:
+    """Name each failed test as soon as it has failed: a run takes minutes, and pytest names them at its end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print the test and the reason on a line of their own."""
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = crash.message.splitlines()[0] if crash is not None and crash.message else report.when
+            self._config.get_terminal_writer().line(f"\n{report.nodeid} failed: {reason}")
+
+
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """Distribute modules over the worker processes, and some packages as a whole."""
 
@@ -78,6 +92,8 @@ def pytest_configure(config: pytest.Config) -> None:
     A shell that starts the tests in the background has them ignore SIGINT, and so would each program they start.
     """
     config.pluginmanager.register(_WiderFixtures())
+    if not hasattr(config, "workerinput"):  # a worker process of xdist has no terminal of its own
+        config.pluginmanager.register(_FailuresAtOnce(config))
     processes.end_on_sigterm()
 
 

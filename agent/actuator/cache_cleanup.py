@@ -121,7 +121,7 @@ class CacheCleaner:
         work = functools.partial(cache_removal.empty, self._access, place, bounds=bounds)
         try:
             removed = await self._calls.call(
-                work, who=f"cache {place.volume.path}", timeout=self._timeouts.work + _SLACK
+                work, owner=f"cache {place.volume.path}", timeout=self._timeouts.work + _SLACK
             )
         finally:
             self._waiting.put_nowait(place.volume)
@@ -169,7 +169,7 @@ class CacheCleaner:
             return Removed()
         bounds = Bounds(until=time.monotonic() + self._timeouts.slice)
         work = functools.partial(cache_removal.remove, self._access, volume, bounds=bounds)
-        return await self._calls.call(work, who=f"remains {volume.path}", timeout=self._timeouts.slice + _SLACK)
+        return await self._calls.call(work, owner=f"remains {volume.path}", timeout=self._timeouts.slice + _SLACK)
 
     async def _load(self) -> None:
         """Queue the volumes of previous agents, once. Without the journal the remains go with their pods."""

@@ -34,10 +34,12 @@ class Host:
     driver: Driver
     processes: ports.DeviceProcesses
 
-    async def processes_on(self, devices: frozenset[DeviceId], *, timeout: float) -> device_release.Seen | None:
+    async def processes_on(
+        self, devices: frozenset[DeviceId], *, timeout: float
+    ) -> device_release.DeviceListing | None:
         """Return the processes on the devices; None if the driver did not answer in ``timeout`` seconds."""
         if not devices:
-            return device_release.Seen({}, {})
+            return device_release.DeviceListing({}, {})
         uses = await self.driver.uses(devices, timeout=timeout)
         if uses is None:
             return None
@@ -45,7 +47,7 @@ class Host:
         for pid in {each.pid for use in uses.values() for each in use.processes}:
             if (facts := read_facts(self.processes, pid)) is not None:
                 processes[pid] = device_release.Process(started=facts.started, container=facts.container)
-        return device_release.Seen(uses, processes)
+        return device_release.DeviceListing(uses, processes)
 
 
 def read_facts(processes: ports.ProcessEnds, pid: int) -> ProcessFacts | None:

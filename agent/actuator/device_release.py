@@ -81,7 +81,7 @@ class Gate:
         intent: intents.AnyIntent,
         *,
         devices: frozenset[DeviceId],
-        before: "asyncio.Task[device_release.Seen | None]",
+        before: "asyncio.Task[device_release.DeviceListing | None]",
         recorded: "asyncio.Task[Mapping[int, device_release.Process]]",
         host: Host,
         timeouts: Timeouts,
@@ -184,7 +184,7 @@ class Gate:
                 return judgement
             await backoff.wait()
 
-    async def _listed(self, *, timeout: float) -> device_release.Seen | None:
+    async def _listed(self, *, timeout: float) -> device_release.DeviceListing | None:
         """Return the driver's list of the processes before the stop; None if there is none in ``timeout`` seconds."""
         await asyncio.wait({self._before}, timeout=timeout)
         return self._before.result() if self._before.done() else None
@@ -215,7 +215,7 @@ class Gate:
         finally:
             await _end(due)
 
-    async def _follow(self, judgement: ReleaseCheck, seen: device_release.Seen | None) -> tuple[Thread, ...]:
+    async def _follow(self, judgement: ReleaseCheck, seen: device_release.DeviceListing | None) -> tuple[Thread, ...]:
         """Record whether anything has changed: the listed processes, their threads, or freed memory.
 
         Return the threads. Other processes may use the devices, too, so only memory below all earlier values is a sign.
@@ -264,7 +264,7 @@ class GateSession:
     """The gates of one restart, and the proof of its devices behind them."""
 
     made: Sequence[Gate]
-    before: "asyncio.Task[device_release.Seen | None]"
+    before: "asyncio.Task[device_release.DeviceListing | None]"
     recorded: "asyncio.Task[Mapping[int, device_release.Process]]"
     proving: Proving
     timeouts: Timeouts

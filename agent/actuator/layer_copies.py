@@ -49,7 +49,7 @@ class Budget:
         self._size = 0
         self._entries = 0
 
-    def take(self, found: os.stat_result) -> None:
+    def count(self, found: os.stat_result) -> None:
         """Count one entry. Raises NotMovedError."""
         self._entries += 1
         self._size += found.st_size if stat.S_ISREG(found.st_mode) else 0
@@ -140,7 +140,7 @@ def _copy(source: int, target: int, path: str, *, budget: Budget) -> None:
 def _copy_entry(old: int, name: str, new: int, new_name: str, *, budget: Budget, depth: int) -> None:
     """Copy what has this name in the directory ``old`` into ``new``."""
     found = os.stat(name, dir_fd=old, follow_symlinks=False)
-    budget.take(found)
+    budget.count(found)
     if stat.S_ISDIR(found.st_mode):
         _copy_directory(old, name, new, new_name, budget=budget, depth=depth)
     elif stat.S_ISREG(found.st_mode):

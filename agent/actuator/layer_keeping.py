@@ -106,7 +106,7 @@ class LayerKeeper:
         move = layer_moves.move if held is None else functools.partial(layer_copies.copy, pid=held)
         until = time.monotonic() + seconds
         work = functools.partial(move, self._access, old=between[0], new=between[1], paths=tuple(paths), until=until)
-        return await self._calls.call(work, who=f"layer {new}", timeout=seconds + _SLACK)
+        return await self._calls.call(work, owner=f"layer {new}", timeout=seconds + _SLACK)
 
 
 class LayerKeeping:

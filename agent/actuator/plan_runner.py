@@ -105,7 +105,7 @@ class PlanRunner:
 
     def _ended(self, end: steps.Step) -> Outcome:
         detail = self._state.last_error or self._ops.listing.end_detail(end)
-        return self._outcome(_RESULT[end.why], detail=detail)
+        return self._outcome(_RESULT[end.reason], detail=detail)
 
     def _outcome(self, result: Result, *, detail: str = "") -> Outcome:
         return Outcome(
@@ -162,7 +162,7 @@ class PlanRunner:
     async def _delay_starts(self, todo: Sequence[steps.Step]) -> Sequence[steps.Step]:
         """Return the steps, or a wait in their place while an old process is on the devices that they need."""
         starts = [step for step in todo if step.kind is steps.StepKind.START]
-        if not starts or starts[0].why is steps.StepReason.HELD_BESIDE_OLD or await self._devices.is_open():
+        if not starts or starts[0].reason is steps.StepReason.ON_STANDBY or await self._devices.is_open():
             return todo
         return (steps.Step(steps.StepKind.WAIT, steps.StepReason.OLD_ON_DEVICE, starts[0].container, starts[0].name),)
 
@@ -174,7 +174,7 @@ class PlanRunner:
         """
         holding, intent = self._ops.holding, self._ops.intent
         if holding is None or any(
-            step.kind is not steps.StepKind.START or step.why is steps.StepReason.HELD_BESIDE_OLD for step in todo
+            step.kind is not steps.StepKind.START or step.reason is steps.StepReason.ON_STANDBY for step in todo
         ):
             return
         ours = (view for view in self._state.seen if view.restart_id == intent.id)
@@ -188,13 +188,17 @@ class PlanRunner:
         """Take steps concurrently; return those that failed, and their errors."""
         begun = asyncio.get_running_loop().time()
         results = await turns.side_by_side(*(self._try(step, changes) for step in todo))
-        if todo[0].why is steps.StepReason.OLD_ON_DEVICE:
+        if todo[0].reason is steps.StepReason.OLD_ON_DEVICE:
             self._devices.count(since=begun)
         else:
             self._state.add_phase_time(_phase(todo[0]), since=begun)
         for step in todo:
             log.debug(
-                "restart.step", restart=self._ops.intent.id, step=step.kind.value, why=step.why.value, name=step.name
+                "restart.step",
+                restart=self._ops.intent.id,
+                step=step.kind.value,
+                reason=step.reason.value,
+                name=step.name,
             )
         return [(step, error) for step, error in zip(todo, results, strict=True) if error is not None]
 
@@ -240,7 +244,7 @@ class PlanRunner:
         match step.kind:
             case steps.StepKind.WAIT:
                 async with turns.waiting():
-                    if step.why is steps.StepReason.OLD_ON_DEVICE:
+                    if step.reason is steps.StepReason.OLD_ON_DEVICE:
                         await self._devices.wait_for_change(changes)
                     else:
                         await self._strategy.wait(step, changes)
@@ -341,8 +345,8 @@ def _phase(step: steps.Step) -> str:
 
 def _doing(step: steps.Step) -> str:
     """Return a member's progress while a step is taken, for the gang members that wait for it."""
-    why: str = step.why.value
-    return DRIVER_FREEING if step.why is steps.StepReason.OLD_ON_DEVICE else _DOING.get(step.kind, why)
+    reason: str = step.reason.value
+    return DRIVER_FREEING if step.reason is steps.StepReason.OLD_ON_DEVICE else _DOING.get(step.kind, reason)
 
 
 def _means_unkillable(step: steps.Step, error: cri_errors.CriError) -> bool:

@@ -129,17 +129,17 @@ class _Run:
             if _now() > (start_until or stop_until):
                 return self.outcome(Result.STEPPED_DOWN, f"the launcher remains in state {_state(launcher)}")
             launcher = await self._take(step, container, launcher)
-            if step.why is StepReason.OLD_ON_DEVICE:
+            if step.reason is StepReason.OLD_ON_DEVICE:
                 stop_until = _now() + self.timeouts.stop
 
-    async def _seen(self, container: ContainerStatus, launcher: Launcher | LauncherUnavailable) -> process.Seen:
+    async def _seen(self, container: ContainerStatus, launcher: Launcher | LauncherUnavailable) -> process.Program:
         held = isinstance(launcher, Launcher) and launcher.state is process.State.HELD
         if not (held and isinstance(launcher, Launcher) and launcher.order == self.intent.id):
-            return process.Seen(launcher)
+            return process.Program(launcher)
         found = await self.launchers.remains(container, launcher)
         if isinstance(found, LauncherUnavailable):
-            return process.Seen(found)
-        return process.Seen(launcher, found, is_free=self.is_free, held_by_round=self.holding is not None)
+            return process.Program(found)
+        return process.Program(launcher, found, is_free=self.is_free, held_by_round=self.holding is not None)
 
     async def _may_answer(self, since: float) -> bool:
         """Return, after a moment, whether a silent launcher may still answer: on a busy node it may be late."""
@@ -155,7 +155,7 @@ class _Run:
         begun = _now()
         slow = 0.0 if self.intent.grace_seconds > 0 else turns.SLOW
         async with turns.waiting(after=slow):
-            match step.kind, step.why:
+            match step.kind, step.reason:
                 case StepKind.START, _:
                     found = await self.launchers.release(container, self.intent)
                 case StepKind.WAIT, StepReason.OLD_ON_DEVICE:
@@ -167,11 +167,11 @@ class _Run:
                     found = await self.launchers.status(container)
                 case _:
                     found = await self.launchers.stop(container, self.intent)
-        phase = DEVICE_PHASE if step.why is StepReason.OLD_ON_DEVICE else StepKind.STOP.value
+        phase = DEVICE_PHASE if step.reason is StepReason.OLD_ON_DEVICE else StepKind.STOP.value
         phase = StepKind.START.value if step.kind is StepKind.START else phase
         took = _now() - begun
         self.phases[phase] = self.phases.get(phase, 0.0) + took
-        log.debug("restart.step", restart=self.intent.id, step=step.kind.value, why=step.why.value)
+        log.debug("restart.step", restart=self.intent.id, step=step.kind.value, reason=step.reason.value)
         error = found.why if isinstance(found, LauncherUnavailable) else ""
         self.followed.notify(progress.StepTaken(step, self.intent.target.name, None, took, error))
         return found
@@ -182,7 +182,7 @@ class _Run:
         return opens
 
     def _ended(self, step: steps.Step, launcher: Launcher | LauncherUnavailable) -> Outcome:
-        match step.why:
+        match step.reason:
             case StepReason.RELAUNCHED | StepReason.HELD_FOR_ROUND:
                 return self.outcome(Result.RESTARTED)
             case StepReason.LAUNCHER_WON:
@@ -195,7 +195,7 @@ class _Run:
                 assert isinstance(launcher, Launcher)
                 why = f"the launcher has refused: {launcher.why or 'no reason'}"
             case _:
-                why = launcher.why if isinstance(launcher, LauncherUnavailable) else step.why.value
+                why = launcher.why if isinstance(launcher, LauncherUnavailable) else step.reason.value
         return self.outcome(Result.STEPPED_DOWN, why)
 
     def outcome(self, result: Result, detail: str = "") -> Outcome:

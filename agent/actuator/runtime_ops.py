@@ -109,7 +109,7 @@ class RuntimeOps:
     async def start_prepared(self, container_id: ContainerId) -> None:
         """Have the runtime start a container, after the work that is requested before. Raises CriError."""
         await self.prepare_start(container_id)
-        if self.holding is not None and self.holding.takes(self.name_of(container_id)):
+        if self.holding is not None and self.holding.must_hold(self.name_of(container_id)):
             await self.holding.expect(container_id)
         await self.tools.runtime.start_container(container_id)
 
@@ -160,7 +160,7 @@ class RuntimeOps:
         if self.holding is None:
             return
         name = self.name_of(container_id)
-        if self.holding.takes(name):
+        if self.holding.must_hold(name):
             await self.holding.hold(container_id)
         else:
             self.holding.note_started(container_id, name=name)
@@ -174,7 +174,7 @@ class RuntimeOps:
 
     def is_held(self, container_id: ContainerId) -> bool:
         """Return whether a started container waits before it runs."""
-        return self.holding is not None and self.holding.takes(self.name_of(container_id))
+        return self.holding is not None and self.holding.must_hold(self.name_of(container_id))
 
     async def post_start(self, container_id: ContainerId, *, stops_failed: bool = True) -> None:
         """Run the container's postStart hook, if it has one.

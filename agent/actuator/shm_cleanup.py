@@ -56,7 +56,7 @@ class ShmCleaner:
             until=until,
         )
         try:
-            return await self.calls.call(work, who=place.cgroup, timeout=self.timeouts.work + _SLACK)
+            return await self.calls.call(work, owner=place.cgroup, timeout=self.timeouts.work + _SLACK)
         except TimeoutError as error:
             return f"not emptied: {error}" if str(error) else f"not emptied within {self.timeouts.work:g} s"
         except ProcessEndedError as error:

@@ -133,7 +133,7 @@ class KubeletView:
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Wait for a change; also for kubelet's status, if the step needs it."""
-        if step.why not in (steps.StepReason.NOT_STARTED, steps.StepReason.NOT_SHOWN):
+        if step.reason not in (steps.StepReason.NOT_STARTED, steps.StepReason.NOT_SHOWN):
             await listings.next_change(changes)
             return
         before = self.containers()

@@ -33,6 +33,7 @@ from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError
 from kubemend.agent.clients.launcher.client import LauncherClient
 from kubemend.agent.faults.exits import Ended, Exits, why_not_its_own
+from kubemend.agent.model.rounds import StepResult
 from kubemend.agent.model.workloads import ContainerRef, PodView
 from kubemend.agent.reporters.spare_conditions import SpareConditions
 from kubemend.agent.restart import process
@@ -45,7 +46,7 @@ from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
-from kubemend.agent.rounds.session import Clocks, since_boot
+from kubemend.agent.rounds.round_records import Clocks, since_boot
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.heartbeats import HeartbeatSource
 from kubemend.agent.sources.launchers import Failed, LauncherWatch
@@ -359,6 +360,7 @@ class RuntimeServices:
             device_facts=self._device_facts,
             clocks=Clocks(now=self._now, since_boot=since_boot, boot=self._boot_id),
             metrics=self._metrics,
+            on_result=self._report_result,
             bounds=NodePolicy(
                 opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
                 own_pod_uid=self._settings.pod_uid,
@@ -374,6 +376,10 @@ class RuntimeServices:
         doubt = functools.partial(why_not_its_own, pods=self._pods, events=watch, runtime=cri, ends=ends)
         self._access.fulfil(RuntimeAccess(restarts, watch, cri, doubt))
         return restarts, rounds
+
+    def _report_result(self, step_result: StepResult) -> None:
+        if self._hub is not None:
+            self._hub.report_result(step_result)
 
     async def _standbys(self, holds: ExecHolds, *, owner: str) -> Standbys | None:
         """Return the component that holds successors; None, with a log line, where this node does not support it."""

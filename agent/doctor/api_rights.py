@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from kubemend.agent.doctor import kubernetes_api
 from kubemend.agent.doctor.checks import Check, Result
 from kubemend.agent.restart import owners
-from kubemend.common.kube import errors, paths
+from kubemend.common.kube import client, errors, paths
 
 RIGHTS = "api-rights"
 NODE = "api-rights-node"
@@ -20,7 +20,7 @@ _REVIEWS = paths.collection("selfsubjectaccessreviews", group="authorization.k8s
 _GROUPS_API = "leaderworkerset.x-k8s.io"
 
 
-class Api(kubernetes_api.Api, Protocol):
+class Api(client.ObjectReader, Protocol):
     """The two API calls needed here (``common.kube.client.KubeClient``)."""
 
     async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]: ...

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -11,7 +11,7 @@ from kubemend.agent.clients.podresources.client import PodResourcesClient
 from kubemend.agent.doctor.checks import Check, Result
 from kubemend.common import grpcio
 from kubemend.common.components import ComponentState, ComponentStatus
-from kubemend.common.kube import errors, paths
+from kubemend.common.kube import client, errors, paths
 from kubemend.common.pb.podresources.v1 import api_pb2, api_pb2_grpc
 
 API = "kubernetes-api"
@@ -32,13 +32,7 @@ From then on a pod of which all containers could restart is exempt: pkg/kubelet/
 _VERSION = re.compile(r"v?(?P<major>\d+)\.(?P<minor>\d+)")
 
 
-class Api(Protocol):
-    """The one API call needed here (``common.kube.client.KubeClient``)."""
-
-    async def get(self, path: str) -> dict[str, Any]: ...
-
-
-async def server(api: Api) -> Sequence[Check]:
+async def server(api: client.ObjectReader) -> Sequence[Check]:
     """Check whether the API server answers, and its version."""
     try:
         answer = await api.get("/version")
@@ -47,7 +41,7 @@ async def server(api: Api) -> Sequence[Check]:
     return (Check(API, Result.OK, f"the API server answers, version {answer.get('gitVersion', 'unknown')}"),)
 
 
-async def node(api: Api, *, name: str) -> Sequence[Check]:
+async def node(api: client.ObjectReader, *, name: str) -> Sequence[Check]:
     """Check whether the node exists, and whether its kubelet's version and features affect restarts."""
     try:
         found = await api.get(f"{paths.NODES}/{name}")

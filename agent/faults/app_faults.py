@@ -23,7 +23,7 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator, locator
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.outcomes import Result
-from kubemend.agent.model.processes import Entrance, ProcessFacts
+from kubemend.agent.model.processes import ProcessFacts, ProcessOrigin
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerSummary
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.requests import Request
@@ -71,14 +71,14 @@ class Timeouts:
 class RecordedFinding:
     """A finding, its device, and what /proc showed of its process on arrival.
 
-    ``entrance``: how the process came into its container; None if unknown. ``again``: a duplicate, whose first report
+    ``origin``: how the process came into its container; None if unknown. ``again``: a duplicate, whose first report
     is being handled (``agent.faults.finding_queue``).
     """
 
     finding: Finding
     device: str
     process: ProcessFacts | None
-    entrance: Entrance | None = None
+    origin: ProcessOrigin | None = None
     again: bool = False
 
 
@@ -228,14 +228,14 @@ class AppFaultHandler:
 
     async def _is_its_own(self, recorded: RecordedFinding) -> bool:
         """Return whether the process is the container's first or descends from it; False if unknown."""
-        entrance, process = recorded.entrance, recorded.process
-        if entrance is None or process is None or process.container is None:
+        origin, process = recorded.origin, recorded.process
+        if origin is None or process is None or process.container is None:
             return False
-        if entrance.is_its_own:
+        if origin.is_its_own:
             return True
         runtime = (await self._access.wait()).runtime
         try:
-            return (await runtime.container_status(process.container)).pid == entrance.pid
+            return (await runtime.container_status(process.container)).pid == origin.pid
         except CriError as error:
             log.info("fault.first_process_unknown", container_id=process.container, error=str(error))
             return False

@@ -148,7 +148,7 @@ class FindingPipeline:
         """Fold the finding, and read the process's facts before the process is gone."""
         process = self._process(finding.pid) if finding.pid is not None else None
         named = self._faults.named_container(finding, process)
-        entrance = self._processes.entrance(process.pid) if process is not None and process.container else None
+        origin = self._processes.origin(process.pid) if process is not None and process.container else None
         pod = named.pod if isinstance(named, ContainerRef) else None
         inventory = self._devices.inventory
         device = self._verdict_store.apply(finding, inventory=inventory, pod=pod.uid if pod is not None else "")
@@ -172,7 +172,7 @@ class FindingPipeline:
             text=finding.text,
         )
         self._publisher.verdict_changed(device=device, named=pod)
-        return RecordedFinding(finding=finding, device=device, process=process, entrance=entrance, again=again)
+        return RecordedFinding(finding=finding, device=device, process=process, origin=origin, again=again)
 
     def _process(self, pid: int) -> ProcessFacts | None:
         """Return the /proc facts of a process.

@@ -6,7 +6,7 @@ Without a hub the agent works alone. Only fault reports wait for the hub, with a
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kubemend.agent import ports
 from kubemend.agent.hub.connection import Connection, Limits
@@ -88,6 +88,7 @@ class Hub:
             answer_timeout=answer_timeout,
             dry_run=identity.dry_run,
         )
+        self._outbox: Outbox | None = None
         self._connection: Connection | None = None
 
     async def report_fault(self, target: ContainerRef, cause: admission.Cause, *, kind: FaultKind) -> FaultAnswer:
@@ -101,6 +102,11 @@ class Hub:
     async def program_failed(self, failure: Failure) -> FaultAnswer:
         """Report that the program in a member's container has failed; see ``FaultReporter``."""
         return await self._fault_reporter.program_failed(failure, is_welcomed=self._is_welcomed)
+
+    def report_result(self, step_result: StepResult) -> None:
+        """Send a member's state in its round. Without a stream it is dropped: the next Hello contains it."""
+        if self._outbox is not None:
+            self._outbox.result(step_result)
 
     def failed_programs(
         self,
@@ -142,10 +148,7 @@ class Hub:
         async with asyncio.TaskGroup() as tasks:
 
             def begin(order: Order, pod: PodRef) -> None:
-                work = rounds.handle_order(
-                    order, on_result=lambda step_result: outbox.result(_with_pod_name(step_result, pod))
-                )
-                tasks.create_task(work, name=f"round {order.round} of {pod}")
+                tasks.create_task(rounds.handle_order(order, pod=pod), name=f"round {order.round} of {pod}")
 
             def failed(failure: Failure) -> None:
                 guarded = rounds.guarding(failure.container) if self._is_welcomed else None
@@ -161,8 +164,7 @@ class Hub:
                 callbacks=MemberCallbacks(failed=failed, gone=self._faults.gone),
                 opted_in_namespaces=self._identity.opted_in_namespaces,
             )
-            outbox = Outbox(introduction=self._hello_info(fence, rounds), faults=self._faults)
-            rounds.report_resumed(outbox.result)
+            outbox = self._outbox = Outbox(introduction=self._hello_info(fence, rounds), faults=self._faults)
             inbox = Inbox(
                 fence=fence,
                 rounds=rounds,
@@ -218,8 +220,3 @@ class Hub:
     def _sampler(self, outbox: Outbox) -> Sampler:
         dependencies = self._dependencies
         return Sampler(pods=dependencies.pods, holders=dependencies.holders, loads=dependencies.loads, outbox=outbox)
-
-
-def _with_pod_name(step_result: StepResult, pod: PodRef) -> StepResult:
-    """Return a member's state with the hub's name for the pod if this node has none: the pod is not here."""
-    return step_result if step_result.pod.name else replace(step_result, pod=pod)

@@ -10,7 +10,7 @@ import structlog
 
 from kubemend.agent.hub import errors, stream
 from kubemend.agent.hub.endpoint import Address, Dialer, HubEndpoint
-from kubemend.agent.hub.errors import HubError, HubProblem, Rank
+from kubemend.agent.hub.errors import HubError, HubProblem, Severity
 from kubemend.agent.hub.inbox import Inbox, StaleLeaderError
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.hub.outbox import Outbox
@@ -124,7 +124,7 @@ class Connection:
                 )
                 return latest, problem if lasted < self._limits.settled else None
             found.append(problem)
-        return latest, max(found, key=lambda each: (each.rank, each.what))
+        return latest, max(found, key=lambda each: (each.severity, each.what))
 
     async def _run_stream(self, address: Address) -> HubProblem:
         """Run one stream to its end, and return why it ended."""
@@ -146,7 +146,7 @@ class Connection:
         except TimeoutError:
             return HubProblem(f"the hub at {address} did not answer within {self._limits.welcome:g} s", errors.RUNNING)
         except StaleLeaderError as error:
-            return HubProblem(f"the hub at {address} no longer leads: {error}", errors.RUNNING, Rank.NOT_LEADING)
+            return HubProblem(f"the hub at {address} no longer leads: {error}", errors.RUNNING, Severity.NOT_LEADING)
         finally:
             self._metrics.connected.set(0)
         return HubProblem(f"the hub at {address} has ended the stream", errors.RUNNING)

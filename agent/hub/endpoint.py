@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import grpc
 import grpc.aio
 
-from kubemend.agent.hub.errors import HubError, HubProblem, Rank
+from kubemend.agent.hub.errors import HubError, HubProblem, Severity
 from kubemend.common import blocking, grpcio
 
 _T = TypeVar("_T")
@@ -119,9 +119,9 @@ def _read(path: Path, *, what: str, hint: str) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise HubError(HubProblem(f"cannot read {what}: {path}: {error.strerror}", hint, Rank.REFUSED)) from error
+        raise HubError(HubProblem(f"cannot read {what}: {path}: {error.strerror}", hint, Severity.REFUSED)) from error
     if not content.strip():
-        raise HubError(HubProblem(f"{what} is empty: {path}", hint, Rank.REFUSED))
+        raise HubError(HubProblem(f"{what} is empty: {path}", hint, Severity.REFUSED))
     return content
 
 

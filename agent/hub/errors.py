@@ -8,8 +8,8 @@ from typing import Final
 import grpc
 
 
-class Rank(enum.IntEnum):
-    """Rank problems: with several addresses the worst is reported. That a replica does not lead ranks lowest."""
+class Severity(enum.IntEnum):
+    """Severity problems: with several addresses the worst is reported. That a replica does not lead ranks lowest."""
 
     NOT_LEADING = 0
     NO_ANSWER = 1
@@ -22,7 +22,7 @@ class HubProblem:
 
     what: str
     hint: str
-    rank: Rank = Rank.NO_ANSWER
+    severity: Severity = Severity.NO_ANSWER
 
 
 class HubError(Exception):
@@ -43,11 +43,13 @@ def of_rpc(code: grpc.StatusCode, details: str, *, where: str, ca: Path, name: s
     match code:
         case grpc.StatusCode.UNAUTHENTICATED:
             what = f"the hub at {where} does not accept the agent's token: {text}"
-            return HubProblem(what, "Mount a token for the audience kubemend-hub, and set --hub-token.", Rank.REFUSED)
+            return HubProblem(
+                what, "Mount a token for the audience kubemend-hub, and set --hub-token.", Severity.REFUSED
+            )
         case grpc.StatusCode.PERMISSION_DENIED:
             what = f"the hub at {where} does not accept the agent for this node: {text}"
             return HubProblem(
-                what, "Bind the token to a pod on this node, and set --node-name to its node.", Rank.REFUSED
+                what, "Bind the token to a pod on this node, and set --node-name to its node.", Severity.REFUSED
             )
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return HubProblem(
@@ -55,7 +57,7 @@ def of_rpc(code: grpc.StatusCode, details: str, *, where: str, ca: Path, name: s
             )
         case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.UNIMPLEMENTED:
             what = f"the hub at {where} does not understand the agent: {text}"
-            return HubProblem(what, "Run agent and controller of the same version.", Rank.REFUSED)
+            return HubProblem(what, "Run agent and controller of the same version.", Severity.REFUSED)
         case grpc.StatusCode.UNAVAILABLE:
             return _unavailable(text, where=where, ca=ca, name=name)
     return HubProblem(f"the stream to the hub at {where} broke: {code.name}: {text}", "See the log of the controller.")
@@ -64,17 +66,19 @@ def of_rpc(code: grpc.StatusCode, details: str, *, where: str, ca: Path, name: s
 def _unavailable(text: str, *, where: str, ca: Path, name: str) -> HubProblem:
     """Distinguish the problems for which gRPC has one code, by their text."""
     if _NOT_LEADING in text:
-        return HubProblem(f"no replica of the hub leads yet ({where} is a standby)", RUNNING, Rank.NOT_LEADING)
+        return HubProblem(f"no replica of the hub leads yet ({where} is a standby)", RUNNING, Severity.NOT_LEADING)
     if "CERTIFICATE_VERIFY_FAILED" in text:
         why = _certificate_fault(text)
         what = f"{ca} does not verify the certificate of the hub at {where}: {why}"
-        return HubProblem(what, "Mount the CA that the controller publishes (ConfigMap kubemend-hub-ca).", Rank.REFUSED)
+        return HubProblem(
+            what, "Mount the CA that the controller publishes (ConfigMap kubemend-hub-ca).", Severity.REFUSED
+        )
     if "Hostname Verification Check failed" in text:
-        return HubProblem(f"the server at {where} has no certificate for {name}", "Set --hub-name.", Rank.REFUSED)
+        return HubProblem(f"the server at {where} has no certificate for {name}", "Set --hub-name.", Severity.REFUSED)
     if "Failed to create security handshaker" in text:
-        return HubProblem(f"{ca} holds no certificate", "Mount the ConfigMap kubemend-hub-ca there.", Rank.REFUSED)
+        return HubProblem(f"{ca} holds no certificate", "Mount the ConfigMap kubemend-hub-ca there.", Severity.REFUSED)
     if "handshake" in text.lower():
-        return HubProblem(f"the server at {where} does not speak TLS as the hub does", "Set --hub.", Rank.REFUSED)
+        return HubProblem(f"the server at {where} does not speak TLS as the hub does", "Set --hub.", Severity.REFUSED)
     why = text.rpartition("remote host: ")[2].rpartition(f"{where}: ")[2]
     return HubProblem(f"no hub answers at {where}: {why}", RUNNING)
 

@@ -6,7 +6,7 @@ import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.hub import wire
-from kubemend.agent.hub.errors import HubError, HubProblem, Rank
+from kubemend.agent.hub.errors import HubError, HubProblem, Severity
 from kubemend.agent.hub.fence import Fence
 from kubemend.agent.hub.metrics import IN, HubMetrics
 from kubemend.agent.hub.open_faults import OpenFaults
@@ -134,7 +134,7 @@ def _leader(welcome: pb.Welcome) -> str:
     if protocol < wire.OLDEST:
         supported = f"{wire.OLDEST} to {PROTOCOL}"
         what = f"the hub {welcome.leader} speaks protocol {protocol}, this agent supports {supported}"
-        raise HubError(HubProblem(what, "Upgrade the controller.", Rank.REFUSED))
+        raise HubError(HubProblem(what, "Upgrade the controller.", Severity.REFUSED))
     return welcome.leader
 
 

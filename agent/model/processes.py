@@ -15,8 +15,8 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
-    """The topmost ancestor of a process within its container, or the process itself.
+class ProcessOrigin:
+    """Where a process of a container comes from: its topmost ancestor there, or the process itself.
 
     ``is_its_own``: it is the container's first process, or another one that the container has left behind. For others
     only the runtime knows whether they are the first, or were added later (``kubectl exec``).

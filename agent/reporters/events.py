@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 class Outcome(enum.Enum):
     """The outcome of event messages, for metrics."""
 
-    WRITTEN = "told"  # by one of this agent's writes, together with others or alone
+    WRITTEN = "written"  # by one of this agent's writes, together with others or alone
     KNOWN = "known"  # a previous agent has recorded them
     REFUSED = "refused"  # the server will never accept them, or a quota or policy of their namespace does not
     DROPPED = "dropped"  # no longer recent, or too many series

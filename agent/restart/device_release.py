@@ -63,7 +63,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DeviceListing:
     """One listing. ``devices`` lacks those that did not answer, ``processes`` those that do not exist (any more)."""
 
     devices: Mapping[DeviceId, DeviceUse]
@@ -111,7 +111,7 @@ class Tolerance:
 _TOLERANCE = Tolerance()
 
 
-def remember(before: Seen, *, old: frozenset[ContainerId]) -> tuple[Held, ...]:
+def remember(before: DeviceListing, *, old: frozenset[ContainerId]) -> tuple[Held, ...]:
     """Return what the ``old`` containers have on the devices; a device on which they have nothing is left out.
 
     A listed process that has died belongs to no container any more. It counts as theirs if none of theirs is alive:
@@ -135,7 +135,7 @@ def remember(before: Seen, *, old: frozenset[ContainerId]) -> tuple[Held, ...]:
 
 
 def remember_late(
-    listed: Seen | None,
+    listed: DeviceListing | None,
     recorded: Mapping[int, Process],
     *,
     devices: frozenset[DeviceId],
@@ -149,7 +149,7 @@ def remember_late(
     known = {pid: process for pid, process in recorded.items() if process.container in old}
     late: dict[DeviceId, Mapping[int, float | None]] = {}
     if listed is not None:
-        seen = Seen(listed.devices, {**listed.processes, **known})
+        seen = DeviceListing(listed.devices, {**listed.processes, **known})
         late = {item.device: item.pids for item in remember(seen, old=old)}
     pids = {pid: process.started for pid, process in known.items()}
     held = [Held(device, {**late.get(device, {}), **pids}, None, None) for device in sorted(devices)]
@@ -158,7 +158,7 @@ def remember_late(
 
 def judge(
     held: Sequence[Held],
-    now: Seen | None,
+    now: DeviceListing | None,
     *,
     old: frozenset[ContainerId],
     silent: frozenset[DeviceId] = frozenset(),
@@ -231,7 +231,7 @@ _GRAVITY = (
 )
 
 
-def left(held: Sequence[Held], now: Seen | None) -> int:
+def left(held: Sequence[Held], now: DeviceListing | None) -> int:
     """Return how much memory the old processes still have on the devices, in bytes; 0 if that is unknown, or none.
 
     Where the driver does not report it by process, a device's memory in use counts while one of them is listed.
@@ -247,12 +247,12 @@ def left(held: Sequence[Held], now: Seen | None) -> int:
     return total
 
 
-def in_use(seen: Seen | None) -> int:
+def in_use(seen: DeviceListing | None) -> int:
     """Return how much memory is in use on the devices that answered, in bytes; 0 if none reports it."""
     return sum(use.memory_used or 0 for use in seen.devices.values()) if seen is not None else 0
 
 
-def _left(held: Held, now: Seen, *, old: frozenset[ContainerId]) -> Iterator[int]:
+def _left(held: Held, now: DeviceListing, *, old: frozenset[ContainerId]) -> Iterator[int]:
     """Yield the old containers' processes that are still listed; a pid may have been reused since."""
     for each in now.devices[held.device].processes:
         process = now.processes.get(each.pid)
@@ -261,7 +261,7 @@ def _left(held: Held, now: Seen, *, old: frozenset[ContainerId]) -> Iterator[int
             yield each.pid
 
 
-def _excess(held: Held, now: Seen) -> int:
+def _excess(held: Held, now: DeviceListing) -> int:
     """Return by how many bytes unaccounted memory has grown; 0 if that is within the tolerance."""
     unaccounted = _unaccounted(now.devices[held.device])
     if held.memory is None or held.unaccounted is None or unaccounted is None:
@@ -280,7 +280,7 @@ def _total(processes: Sequence[ProcessUse]) -> int | None:
     return sum(size for size in used if size is not None) if None not in used else None
 
 
-def _started(seen: Seen, pid: int) -> float | None:
+def _started(seen: DeviceListing, pid: int) -> float | None:
     process = seen.processes.get(pid)
     return process.started if process is not None else None
 

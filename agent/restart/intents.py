@@ -52,7 +52,7 @@ class SwapOrder(enum.Enum):
         }.get(self)
 
     @property
-    def beside(self) -> "SwapOrder":
+    def with_start_first(self) -> "SwapOrder":
         """Return the same order for a successor that can be held, which is started next to the old one."""
         return {
             SwapOrder.STOP_FIRST: SwapOrder.START_ELSE_STOP_FIRST,
@@ -60,7 +60,7 @@ class SwapOrder(enum.Enum):
         }.get(self, self)
 
     @property
-    def creating(self) -> "SwapOrder":
+    def with_create_first(self) -> "SwapOrder":
         """Return the same order for a successor that must have been created before anything is stopped."""
         return {
             SwapOrder.STOP_FIRST: SwapOrder.CREATE_FIRST,

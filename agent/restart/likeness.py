@@ -169,7 +169,7 @@ def _differences(
     elif isinstance(old, list | None) and isinstance(new, list | None):
         yield from _differences_of_lists(old or [], new or [], resources=resources, at=at)
     elif old != new or type(old) is not type(new):
-        yield _told(where, old, new)
+        yield _described(where, old, new)
 
 
 def _differences_of_lists(
@@ -183,7 +183,7 @@ def _differences_of_lists(
     for number, (before, after) in enumerate(zip(old, new, strict=False)):
         yield from _differences(before, after, resources=resources, at=(*at, str(number)))
     if len(old) != len(new):
-        yield _told(where, old, new, how=f"has {len(new)} items instead of {len(old)}")
+        yield _described(where, old, new, how=f"has {len(new)} items instead of {len(old)}")
 
 
 def _without_repetitions(rules: list[Any]) -> list[Any]:
@@ -193,8 +193,8 @@ def _without_repetitions(rules: list[Any]) -> list[Any]:
     for rule in rules:
         if made and made[-1].get("allow") != rule.get("allow"):
             since.clear()
-        if (told := repr(sorted(rule.items()))) not in since:
-            since.add(told)
+        if (text := repr(sorted(rule.items()))) not in since:
+            since.add(text)
             made.append(rule)
     return made
 
@@ -211,7 +211,7 @@ def _is_empty(value: Any) -> bool:
     return value is None or value is False or value == "" or value == [] or value == {}
 
 
-def _told(where: str, old: Any, new: Any, *, how: str = "") -> str:
+def _described(where: str, old: Any, new: Any, *, how: str = "") -> str:
     if not how:
         how = "is missing" if _is_empty(new) else "is new" if _is_empty(old) else "differs"
     name = where if len(where) <= _LONGEST else f"{where[:_LONGEST]}…"

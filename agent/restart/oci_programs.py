@@ -1,4 +1,9 @@
-"""Read which programs a container runtime executes as OCI runtimes, from its verbose CRI ``Status``. Pure.
+"""Decide which OCI runtimes are supported, and read their programs from the verbose CRI ``Status``. Pure.
+
+Supported are those whose containers are processes of the node. A sandboxed runtime has a kernel of its own (gVisor in
+user space, Kata in a virtual machine): the pids from kernel and driver are not those of the containers, a device is
+freed by the end of the sandbox and not of the container, and neither cgroup nor root show the program. No such runtime
+was tested, so none is supported.
 
 The answer's ``config`` is not specified: containerd and CRI-O (1.34) put their configuration there as JSON. A path
 leads anywhere on the node, such as ``/opt/crun/bin/crun``; a name is looked up in the runtime's search path.
@@ -6,11 +11,10 @@ leads anywhere on the node, such as ``/opt/crun/bin/crun``; a name is looked up 
 
 import enum
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-from kubemend.agent.restart import runtimes
 
 MOST_TEXT: Final = 1 << 20
 """Maximum characters of the configuration; a node's has some thousand."""
@@ -20,7 +24,11 @@ MOST_PATH: Final = 4095
 """Maximum bytes of a path (PATH_MAX without its zero byte)."""
 
 _SHOWN: Final = 80
-_PROCESSES: Final = ("", "oci")  # of CRI-O's runtime types, those whose program is an OCI runtime
+_CRIO_PROCESSES: Final = ("", "oci")  # of CRI-O's runtime types, those whose program is an OCI runtime
+_CONTAINERD_PROCESSES: Final = ("io.containerd.runc.", "io.containerd.runtime.v1.linux")
+"""Prefixes of containerd's runtime types: runc, and runtimes that are called like it, such as crun."""
+_SANDBOXED: Final = frozenset({"gvisor", "runsc", "kata", "firecracker", "peerpods"})
+_NAME_PART: Final = re.compile(r"[a-z0-9]+")
 
 
 class Reason(enum.StrEnum):
@@ -50,6 +58,21 @@ class Named:
 
     programs: tuple[str, ...] = ()
     problem: Problem | None = None
+
+
+def unsupported(*, runtime_type: str | None, handler: str) -> str | None:
+    """Return why containers of a runtime are not restarted, for people; None if no obstacle is known.
+
+    ``runtime_type`` is containerd's, such as ``io.containerd.runsc.v1``, None if it is not reported (CRI-O).
+    ``handler`` is the one in the pod's RuntimeClass, empty for the node's default: a user-defined name, so only parts
+    that are the runtimes' own names count.
+    """
+    if runtime_type is not None and not runtime_type.startswith(_CONTAINERD_PROCESSES):
+        return f"its runtime is {runtime_type}, not runc: only containers that are processes of the node are restarted"
+    if names := _SANDBOXED.intersection(_NAME_PART.findall(handler.lower())):
+        (name, *_) = sorted(names)
+        return f"its runtime handler {handler} is {name}: only containers that are processes of the node are restarted"
+    return None
 
 
 def named(config: str) -> Named:
@@ -99,9 +122,9 @@ def _programs(found: object, *, kind: str, program: tuple[str, ...]) -> Mapping[
 
 def _runs_processes(name: str, kind: object) -> bool:
     """Return whether a runtime's containers are processes of the node, so that its program is an OCI runtime."""
-    crios = kind is None or kind in _PROCESSES
+    crios = kind is None or kind in _CRIO_PROCESSES
     runtime_type = None if crios or not isinstance(kind, str) else kind
-    return runtimes.unsupported(runtime_type=runtime_type, handler=name) is None
+    return unsupported(runtime_type=runtime_type, handler=name) is None
 
 
 def _is_program(value: object) -> bool:

@@ -127,8 +127,8 @@ class LauncherUnavailable:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What is known of a restart in progress.
+class Program:
+    """What is known of a program during its restart.
 
     ``remains`` are processes of the program that live although the launcher reports that it is dead.
     ``is_free``: no old process uses the devices. ``held_by_round``: the program must not start yet.
@@ -224,7 +224,7 @@ def fails_again(past: Iterable[Begun], *, died_at: float) -> bool:
     return any(0.0 <= died_at - each.at < AGAIN for each in past)
 
 
-def next_step(intent: intents.ProcessIntent, seen: Seen, *, resolution: Resolution = Resolution.FINISH) -> Step:
+def next_step(intent: intents.ProcessIntent, seen: Program, *, resolution: Resolution = Resolution.FINISH) -> Step:
     """Return the one next step.
 
     Invariants (property-tested): STOP is returned only while the intent's own program runs and its launcher has not
@@ -252,7 +252,7 @@ def next_step(intent: intents.ProcessIntent, seen: Seen, *, resolution: Resoluti
     return Step(StepKind.STOP, StepReason.OLD_RUNS, container)
 
 
-def _held(intent: intents.ProcessIntent, seen: Seen, *, resolution: Resolution) -> Step:
+def _held(intent: intents.ProcessIntent, seen: Program, *, resolution: Resolution) -> Step:
     if seen.remains:
         return Step(StepKind.DONE, StepReason.OLD_LEFT, intent.container)
     if resolution is Resolution.FINISH and not seen.is_free:

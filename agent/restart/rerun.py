@@ -106,9 +106,9 @@ def _ended(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known
     sequential, and each publishes what it saw before it acts: when kubelet shows a container running, the last sync
     that could have started a copy has ended.
     """
-    if end.why is StepReason.RERUN and not known.afterwards:
+    if end.reason is StepReason.RERUN and not known.afterwards:
         return (end,)
-    if end.why is not StepReason.RERUN or known.overdue:
+    if end.reason is not StepReason.RERUN or known.overdue:
         return reservations.releases(intent, seen, names=intent.names) or (end,)
     lasting = [planned.name for planned in intent.plan if planned.role is not ContainerRole.INIT]
     newest = {name: made[-1] for name in lasting if (made := reset.successors(intent, seen, name))}

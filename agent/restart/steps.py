@@ -28,7 +28,7 @@ class StepReason(enum.Enum):
     GIVEN_BACK = "GivenBack"
     NO_SUCCESSOR = "NoSuccessor"
     SUCCESSOR_READY = "SuccessorReady"
-    HELD_BESIDE_OLD = "HeldBesideOld"
+    ON_STANDBY = "OnStandby"
     KUBELET_WON = "KubeletWon"
     OUT_OF_TURN = "OutOfTurn"
     UNDOING = "Undoing"
@@ -69,7 +69,7 @@ class Step:
     """
 
     kind: StepKind
-    why: StepReason
+    reason: StepReason
     container: ContainerId | None = None
     name: str | None = None
     attempt: int | None = None

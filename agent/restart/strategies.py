@@ -47,7 +47,7 @@ class Situation:
     keeps: bool = False
 
     @property
-    def holds_beside(self) -> bool:
+    def allows_standby(self) -> bool:
         """Return whether a successor is held next to the old container until that is dead.
 
         Not during a grace period: kubelet would probe it all the time, and the agent may die in it.
@@ -176,8 +176,8 @@ def order_of(target: ContainerSpec, situation: Situation) -> SwapOrder:
         # An exit that kubelet sees could match a rule such as RestartAllContainers on 137 (KEP-5532).
         order = SwapOrder.CREATE_FIRST
     if situation.config_is_rebuilt:
-        order = order.creating
-    return order.beside if situation.holds_beside and not situation.keeps else order
+        order = order.with_create_first
+    return order.with_start_first if situation.allows_standby and not situation.keeps else order
 
 
 def leaves_nothing_running(situation: Situation) -> bool:
@@ -196,7 +196,7 @@ def leaves_nothing_running(situation: Situation) -> bool:
 
 
 def _last_one_running(situation: Situation) -> tuple[Reason, str] | None:
-    if not leaves_nothing_running(situation) or situation.holds_beside:
+    if not leaves_nothing_running(situation) or situation.allows_standby:
         return None
     can_hold = situation.can_hold and situation.not_holdable is None
     names = ", ".join(spec.name for spec in situation.targets)

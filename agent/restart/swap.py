@@ -69,7 +69,7 @@ def next_step(
                 else Step(StepKind.DONE, StepReason.NOT_ALIKE)
             )
     if ours and old_runs and intent.order.starts_first:
-        return _beside_the_old(intent, ours[-1], go_on=resolution is Resolution.FINISH and can_clone)
+        return _start_on_standby(intent, ours[-1], go_on=resolution is Resolution.FINISH and can_clone)
     if resolution is Resolution.UNDO and old_runs and not others:
         return (
             Step(StepKind.REMOVE, StepReason.UNDOING, ours[-1].id) if ours else Step(StepKind.DONE, StepReason.UNDONE)
@@ -83,14 +83,14 @@ def next_step(
     return _without_successor(intent, old=old, newer=newer, can_clone=can_clone, kubelet_first=kubelet_first)
 
 
-def _beside_the_old(intent: intents.Intent, successor: ContainerSummary, *, go_on: bool) -> Step:
+def _start_on_standby(intent: intents.Intent, successor: ContainerSummary, *, go_on: bool) -> Step:
     """Never remove a running successor: kubelet could see its exit, and the agent that held it may be dead."""
     if successor.state is ContainerState.RUNNING:
         return Step(StepKind.STOP, StepReason.OLD_RUNS, intent.old)
     if successor.state is ContainerState.UNKNOWN:
         return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, successor.id)
     if go_on:
-        return Step(StepKind.START, StepReason.HELD_BESIDE_OLD, successor.id)
+        return Step(StepKind.START, StepReason.ON_STANDBY, successor.id)
     return Step(StepKind.REMOVE, StepReason.UNDOING, successor.id)
 
 

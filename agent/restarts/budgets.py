@@ -79,7 +79,7 @@ class Budgets:
         self._begun.append(counted)
 
     def forget(self, counted: counts.Begun) -> None:
-        """Stop counting a restart that was taken back. A later agent counts it still, from the journal."""
+        """Stop counting a restart that was cancelled. A later agent counts it still, from the journal."""
         self._begun.remove(counted)
 
     def all(self) -> tuple[counts.Begun, ...]:
@@ -98,7 +98,7 @@ class Counted:
         """Keep the count. Call this once the restart is in the journal."""
         self.budgets.keep(self.restart)
 
-    def taken_back(self) -> None:
+    def cancel(self) -> None:
         """Remove the count: the restart is tried in another way, which counts again."""
         self.budgets.forget(self.restart)
 

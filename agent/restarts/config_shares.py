@@ -50,7 +50,7 @@ class ConfigShare:
     def give_back(self) -> None:
         """Give the room to others: the restart keeps no config any more."""
         if self._held:
-            self._room.give(self._namespace, self._held)
+            self._room.release(self._namespace, self._held)
         self._held = self._used = 0
 
     def admit(self, weight: int) -> str:
@@ -60,7 +60,7 @@ class ConfigShare:
         """
         needed = self._used + weight
         if needed > self._held:
-            if not self._room.take_now(self._namespace, needed - self._held):
+            if not self._room.try_acquire(self._namespace, needed - self._held):
                 if self._waits and needed <= self._room.of_one:
                     raise NoRoomError(needed)
                 detail = f"with it the restarts in progress would take more than {MOST >> 20} MiB of memory"
@@ -71,5 +71,5 @@ class ConfigShare:
 
     async def wait(self, needed: int) -> None:
         """Wait, outside of the context, until that many bytes are free, and hold them for the next ``admit``."""
-        await self._room.take(self._namespace, goes_on=False, count=needed)
+        await self._room.acquire(self._namespace, goes_on=False, count=needed)
         self._held = needed

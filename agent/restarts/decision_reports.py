@@ -58,7 +58,7 @@ class DecisionReports:
         cause = request.cause()
         request.followed.notify(progress.Decided(decision))
         self._metrics.decisions.labels(decision.verb.value, decision.reason.value).inc()
-        carried_out = request.part is not None and decision.verb is admission.Verb.ACT  # its end is logged
+        carried_out = request.round_hooks is not None and decision.verb is admission.Verb.ACT  # its end is logged
         write = log.debug if carried_out else log.info
         write(
             "restart.decided",

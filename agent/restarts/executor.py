@@ -151,7 +151,7 @@ class RestartExecutor:
         on_begun: Callable[[], None],
         judge: device_health.Judge,
         followed: progress.Progress = progress.NO_FOLLOWER,
-        part: RoundHooks | None = None,
+        round_hooks: RoundHooks | None = None,
         old_pid: int | None = None,
     ) -> Outcome:
         """Execute a plan through its verified end; return its outcome. Raises HistoryError before anything is done.
@@ -163,12 +163,12 @@ class RestartExecutor:
         - ``devices`` must be free of the old processes before anything new starts, and answer afterwards.
         - ``judge`` decides again, before anything new starts on them, whether their health allows it.
         - ``followed`` is notified of each step.
-        - ``part`` is set for a restart of a round, and follows it with ``old_pid``, the process to end.
+        - ``round_hooks`` are set for a restart of a round, and follows it with ``old_pid``, the process to end.
         """
-        holding = part.follow(plan, pid=old_pid) if part is not None else None
+        holding = round_hooks.follow(plan, pid=old_pid) if round_hooks is not None else None
         execution = execution_of(self._dependencies, plan, followed=followed, holding=holding)
         gates = self._dependencies.actuators.tools.gates
-        record = part.record() if part is not None else None
+        record = round_hooks.record() if round_hooks is not None else None
         attempt = record.order.attempt if record is not None else 0
         proof = restart_proof.prepare(self._dependencies, plan, devices=devices, device=cause.device, attempt=attempt)
         if not devices and cause.device is None:
@@ -179,22 +179,24 @@ class RestartExecutor:
             on_begun()
             containers = sorted(plan.names)
             followed.notify(progress.Begun(self._now(), plan.id, plan.strategy, containers, plan.restart_count))
-            with self._act_noted(in_round=part is not None):
+            with self._act_noted(in_round=round_hooks is not None):
                 outcome = await self._to_the_end(execution, remembered=visit.remembered)
             outcome = restart_proof.with_note(outcome, visit.proving)
-            done = _Done(execution, cause, outcome, in_round=part is not None)
+            done = _Done(execution, cause, outcome, in_round=round_hooks is not None)
             if outcome.result is Result.NOT_ALIKE:
-                counted.taken_back()
+                counted.cancel()
                 self._count(done)
                 await self._close(done)
                 await execution.give_back()
                 return outcome
-            return await self._finish(done, part=part, devices=devices, visit=visit)
+            return await self._finish(done, round_hooks=round_hooks, devices=devices, visit=visit)
 
-    async def resume(self, plan: RestartPlan, *, cause: admission.Cause, part: RoundHooks, holding: HoldSet) -> None:
+    async def resume(
+        self, plan: RestartPlan, *, cause: admission.Cause, round_hooks: RoundHooks, holding: HoldSet
+    ) -> None:
         """Finish a plan that a previous agent started for a round. It is in the journal already."""
         execution = execution_of(self._dependencies, plan, holding=holding)
-        found = await restart_proof.of_resumed(self._dependencies, plan, attempt=part.record().order.attempt)
+        found = await restart_proof.of_resumed(self._dependencies, plan, attempt=round_hooks.record().order.attempt)
         gates, devices = self._dependencies.actuators.tools.gates, found.devices or frozenset()
         async with gates.around(plan.entries, devices=devices, proof=found.proof, judge=found.judge) as visit:
             with self._act_noted(in_round=True):
@@ -202,7 +204,7 @@ class RestartExecutor:
             restart_proof.log_resumed(plan, outcome, found.by_device(visit.proving))
             outcome = restart_proof.with_note(outcome, visit.proving, unproved=found.unproved)
             done = _Done(execution, cause, outcome, in_round=True)
-            await self._finish(done, part=part, devices=found.devices, visit=visit)
+            await self._finish(done, round_hooks=round_hooks, devices=found.devices, visit=visit)
 
     @contextlib.contextmanager
     def expedite(self, pod: PodUid) -> Iterator[None]:
@@ -235,12 +237,14 @@ class RestartExecutor:
             self.quiet.clear()
 
     async def _finish(
-        self, done: _Done, *, part: RoundHooks | None, devices: frozenset[DeviceId] | None, visit: GateSession
+        self, done: _Done, *, round_hooks: RoundHooks | None, devices: frozenset[DeviceId] | None, visit: GateSession
     ) -> Outcome:
         """Hold it until the round's release, then conclude it. An internal error still closes its intents."""
         try:
-            if part is not None and done.outcome.result is not Result.STEPPED_DOWN:  # another strategy takes part
-                done = replace(done, outcome=await part.hold(done.execution, done.outcome))
+            if (
+                round_hooks is not None and done.outcome.result is not Result.STEPPED_DOWN
+            ):  # another strategy takes part
+                done = replace(done, outcome=await round_hooks.hold(done.execution, done.outcome))
             await self._conclude(done, devices=devices, visit=visit)
         except Exception:
             if done.outcome.result is not Result.UNFINISHED:
@@ -258,7 +262,7 @@ class RestartExecutor:
             await remembered()
             return await self._carried_out(execution)
         assert work.error is not None
-        return await execution.take_back(why=contained.why(work.error))
+        return await execution.undo(why=contained.why(work.error))
 
     async def _carried_out(self, execution: AnyExecution) -> Outcome:
         """Execute the plan; retry while the runtime is away, and undo after STALE_AFTER seconds if that is safe."""

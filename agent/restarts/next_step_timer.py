@@ -107,7 +107,7 @@ class NextStepTimer:
 
     def _is_shared(self, container: ContainerId, check: FileCheck) -> bool:
         """Return whether the file is also another running container's heartbeat: then that one may have touched it."""
-        assert isinstance(check.poll.sight, Mark)
+        assert isinstance(check.poll.result, Mark)
         file = _file(check)
         return any(_file(other) == file for id_, other in self._seen.items() if id_ != container)
 
@@ -134,8 +134,8 @@ class NextStepTimer:
 
 
 def _file(check: FileCheck) -> tuple[int, int] | None:
-    sight = check.poll.sight
-    return (sight.device, sight.inode) if isinstance(sight, Mark) else None
+    file = check.poll.result
+    return (file.device, file.inode) if isinstance(file, Mark) else None
 
 
 def _with_heartbeat(pod: PodView | None) -> frozenset[str]:

@@ -20,7 +20,7 @@ from kubemend.common import aio, contained
 STALE_AFTER = 60.0
 """Seconds after which an unfinished intent is undone, as far as that is safe, rather than finished."""
 
-_TRIES_TO_TAKE_BACK = 2
+_UNDO_TRIES = 2
 
 _Plan_co = TypeVar("_Plan_co", bound=RestartPlan, covariant=True)
 
@@ -60,14 +60,14 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
     async def give_back(self) -> None:
         """Free the container names that were reserved until kubelet has seen the restart. Never fails."""
 
-    async def take_back(self, *, why: str) -> Outcome:
+    async def undo(self, *, why: str) -> Outcome:
         """Undo the restart after an internal error, as far as that is safe.
 
         Nothing is created or cleaned, because that may be what fails; kubelet starts containers that have ended. The
         outcome is UNFINISHED if the undo does not finish either; otherwise its detail is ``why``.
         """
         bare = execution_of(self._dependencies, self.plan.bare(), followed=self.followed, holding=self._holding)
-        for _ in range(_TRIES_TO_TAKE_BACK):
+        for _ in range(_UNDO_TRIES):
             with contained.within(contained.Part.RESTART, self.plan.target):
                 outcome = await bare.carry_out(resolution=steps.Resolution.UNDO)
                 if outcome.result is not Result.UNFINISHED:

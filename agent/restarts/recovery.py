@@ -88,7 +88,7 @@ class Recovery:
         lost = await self._mine(swap.orphans(views, owned=owned, now=self._now()))
         for orphan in lost:
             with contained.within(Part.REPLAY, orphan.target, passing=_TRY_LATER):
-                await self._take_back_orphan(orphan)
+                await self._undo_orphan(orphan)
         dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
         # A device that is slow to be freed, a proof, and a launcher must not delay the others.
         left: list[intents.AnyIntent] = []
@@ -111,7 +111,7 @@ class Recovery:
     def _share(self, *, waits: bool) -> ConfigShare:
         return ConfigShare(self._configs, "", waits=waits)
 
-    async def _take_back_orphan(self, orphan: intents.Intent) -> None:
+    async def _undo_orphan(self, orphan: intents.Intent) -> None:
         outcome = await execution_of(self._dependencies, planning.bare(orphan)).carry_out(
             resolution=steps.Resolution.UNDO
         )
@@ -158,7 +158,7 @@ class Recovery:
             await self._store.replay_ended(intent.id, failed=False)
             return resumed
         why = str(work.error) if isinstance(work.error, CriError) else contained.why(work.error)
-        outcome = await execution_of(self._dependencies, planning.bare(intent)).take_back(why=why)
+        outcome = await execution_of(self._dependencies, planning.bare(intent)).undo(why=why)
         if outcome.result is not Result.UNFINISHED:
             await self._close(intent, outcome)
         elif await self._store.replay_ended(intent.id, failed=intent.id not in self._failed):

@@ -13,7 +13,7 @@ from kubemend.agent.restarts.executor import RoundHooks
 from kubemend.common.coordination import FaultKind
 
 
-async def _stands() -> str:
+async def _not_withdrawn() -> str:
     return ""
 
 
@@ -30,7 +30,7 @@ class Request:
     - ``lapsed`` returns the same, but is called only after a budget has put the request on hold: in the meantime the
       target may have ended by itself, and its program may have replaced it.
     - ``kind`` is the kind of the fault that led to the request.
-    - ``part`` is set for a request of a gang's round.
+    - ``round_hooks`` are set for a request of a gang's round.
     - ``gang_answered``: the hub has answered already, or need not be asked.
     - ``known_at`` is when the scheduler received it (Unix time).
     - ``admit`` admits the configs that the restart keeps; set by the scheduler.
@@ -41,11 +41,11 @@ class Request:
     devices: frozenset[DeviceId] | None
     asked: overrides.RestartOverrides | None = None
     followed: progress.Progress = progress.NO_FOLLOWER
-    withdrawn: Callable[[], Awaitable[str]] = _stands
-    lapsed: Callable[[], Awaitable[str]] = _stands
+    withdrawn: Callable[[], Awaitable[str]] = _not_withdrawn
+    lapsed: Callable[[], Awaitable[str]] = _not_withdrawn
     was_postponed: bool = False
     kind: FaultKind = FaultKind.OTHER
-    part: RoundHooks | None = None
+    round_hooks: RoundHooks | None = None
     gang_answered: bool = False
     known_at: float = math.inf
     admit: Admit = admit_all

@@ -17,7 +17,7 @@ from kubemend.agent.model.workloads import (
     PodView,
     SandboxId,
 )
-from kubemend.agent.restart import admission, cache, clone, intents, likeness, process, rebuild, runtimes, shm
+from kubemend.agent.restart import admission, cache, clone, intents, likeness, oci_programs, process, rebuild, shm
 from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 from kubemend.common import root_mounts
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -55,7 +55,7 @@ class RuntimeState:
             not_cloneable=None if self.info.config is not None else self.info.hidden or _HIDDEN,
             config_is_rebuilt=self.info.config is not None and self.info.spec is not None,
             not_holdable=not_holdable,
-            unsupported=runtimes.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
+            unsupported=oci_programs.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
             launcher=self.launcher,
             program_started_at=now - running.age if running is not None else None,
             container=self.view.id,

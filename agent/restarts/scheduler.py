@@ -120,7 +120,7 @@ class RestartScheduler:
         await self._contained(replace(request, known_at=self._now()), self._handle)
 
     async def _handle(self, request: Request) -> None:
-        if request.part is not None:
+        if request.round_hooks is not None:
             await self._admission_loop(request)
             return
         if request.asked is None and not request.gang_answered and await self._is_handled_by_hub(request):
@@ -145,11 +145,13 @@ class RestartScheduler:
             with contained.within(contained.Part.RESTART, request.target):
                 self._reports.internal_error(request, done.error)
 
-    async def resume(self, plan: RestartPlan, *, cause: admission.Cause, part: RoundHooks, holding: HoldSet) -> None:
+    async def resume(
+        self, plan: RestartPlan, *, cause: admission.Cause, round_hooks: RoundHooks, holding: HoldSet
+    ) -> None:
         """Finish a restart that a previous agent started for a round."""
         uid = plan.target.pod.uid
         async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
-            await self._executor.resume(plan, cause=cause, part=part, holding=holding)
+            await self._executor.resume(plan, cause=cause, round_hooks=round_hooks, holding=holding)
 
     async def _is_handled_by_hub(self, request: Request) -> bool:
         """Return whether the hub handles the fault, or has decided against a restart."""
@@ -196,7 +198,7 @@ class RestartScheduler:
 
     async def _with_room(self, request: Request) -> admission.Decision:
         """Decide, and restart if admitted; wait for room for the configs before, holding neither the pod nor a slot."""
-        share = self.config_share(request.target.pod, waits=request.part is None)
+        share = self.config_share(request.target.pod, waits=request.round_hooks is None)
         request = replace(request, admit=share.admit)
         while True:
             try:
@@ -226,12 +228,12 @@ class RestartScheduler:
     async def _pod_turn(self, request: Request) -> AsyncIterator[None]:
         """Wait for the pod's lock and a slot. A round's members need no slot: they wait for each other, held."""
         uid = request.target.pod.uid
-        if request.part is not None:
+        if request.round_hooks is not None:
             async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
                 yield
             return
         namespace = request.target.pod.namespace
-        if self._locks.is_taken(uid) or self._slots.is_full(namespace):
+        if self._locks.is_locked(uid) or self._slots.is_full(namespace):
             request.followed.notify(progress.Queued())
         async with self._locks.turn(uid), self._slots.turn(namespace):
             yield
@@ -279,7 +281,7 @@ class RestartScheduler:
         cause = request.cause()
         pod = self._dependencies.pods.pods().get(request.target.pod.uid)
         try:
-            by_round = request.part is not None
+            by_round = request.round_hooks is not None
             target = await runtime_state.find(
                 self._dependencies.runtime,
                 request.target,
@@ -374,7 +376,7 @@ class RestartScheduler:
                 pod=facts.pod,
                 reason=facts.cause.code,
                 now=self._now(),
-                ended_too=request.part is not None,
+                ended_too=request.round_hooks is not None,
                 crashes=_crashes(facts),
                 admit=request.admit,
             )
@@ -404,7 +406,7 @@ class RestartScheduler:
                 on_begun=lambda: self._reports.decided(request, decision, restart=plan.id),
                 judge=lambda: admission.by_device(request.cause()),
                 followed=request.followed,
-                part=request.part,
+                round_hooks=request.round_hooks,
                 old_pid=target.info.pid,
             )
         except HistoryError as error:
@@ -440,5 +442,5 @@ def _crashes(facts: admission.Facts) -> cache.Crashes:
 
 
 def _withdrawn(request: Request, why: str) -> admission.Decision:
-    reason = Reason.CAUSE_GONE if request.part is None else Reason.ROUND_OVER
+    reason = Reason.CAUSE_GONE if request.round_hooks is None else Reason.ROUND_OVER
     return admission.Decision(admission.Verb.REFUSE, reason, why)

@@ -20,7 +20,7 @@ class PodLocks:
         self._locks: defaultdict[PodUid, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._here: Counter[PodUid] = Counter()
 
-    def is_taken(self, pod: PodUid) -> bool:
+    def is_locked(self, pod: PodUid) -> bool:
         """Return whether a restart holds the pod or waits for it."""
         return self._here[pod] > 0
 
@@ -80,19 +80,19 @@ class Slots:
         finally:
             turn.end()
 
-    def take_now(self, namespace: str, count: int = 1) -> bool:
-        """Take that many slots if they are free; return whether they were."""
+    def try_acquire(self, namespace: str, count: int = 1) -> bool:
+        """Acquire that many slots if they are free; return whether they were."""
         if self.is_full(namespace, count):
             return False
         self._held[namespace] += count
         return True
 
-    async def take(self, namespace: str, *, goes_on: bool, count: int = 1) -> None:
+    async def acquire(self, namespace: str, *, goes_on: bool, count: int = 1) -> None:
         """Wait for that many slots, at most ``of_one``.
 
         ``goes_on``: the restart has started already, and goes to the head of its queue.
         """
-        if self.take_now(namespace, count):
+        if self.try_acquire(namespace, count):
             return
         queue = self._queues.setdefault(namespace, deque())
         place = _Place(asyncio.get_running_loop().create_future(), count)
@@ -104,10 +104,10 @@ class Slots:
                 self._forget(namespace, place)
                 self._hand_out()  # the next one may need less
             else:
-                self.give(namespace, count)
+                self.release(namespace, count)
             raise
 
-    def give(self, namespace: str, count: int = 1) -> None:
+    def release(self, namespace: str, count: int = 1) -> None:
         """Return slots and hand them to the next in turn at once."""
         self._held[namespace] -= count
         if not self._held[namespace]:
@@ -126,7 +126,7 @@ class Slots:
         if not queue:
             del self._queues[namespace]
             return False
-        if not self.take_now(namespace, queue[0].count):
+        if not self.try_acquire(namespace, queue[0].count):
             return False
         queue.popleft().given.set_result(None)
         del self._queues[namespace]
@@ -157,7 +157,7 @@ class _Turn:
     def leave(self) -> None:
         self._at_work -= 1
         if not self._at_work:
-            self._give()
+            self._release()
 
     def count(self) -> None:
         self._at_work += 1
@@ -165,18 +165,18 @@ class _Turn:
     async def join(self) -> None:
         async with self._joining:
             if not self._has and not self._over:
-                await self._slots.take(self._namespace, goes_on=self._begun)
+                await self._slots.acquire(self._namespace, goes_on=self._begun)
                 self._has = self._begun = True
             self._at_work += 1
         if self._over:
-            self._give()
+            self._release()
 
     def end(self) -> None:
         """End the turn; tasks that still run need no slot."""
         self._over = True
-        self._give()
+        self._release()
 
-    def _give(self) -> None:
+    def _release(self) -> None:
         if self._has:
             self._has = False
-            self._slots.give(self._namespace)
+            self._slots.release(self._namespace)

@@ -95,7 +95,7 @@ class OrderResolver:
             ),
             followed=member,
             withdrawn=member.why_over,
-            part=member,
+            round_hooks=member,
         )
 
     def cause(self, member: MemberSession, held: frozenset[DeviceId] | None) -> admission.Cause:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import structlog
 
-from kubemend.agent.actuator.hold.hold_set import Freezer, HoldSet
+from kubemend.agent.actuator.hold.hold_set import Freezer
 from kubemend.agent.clients.cri.convert import Admit
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
@@ -30,8 +30,9 @@ from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import NodePolicy, OrderResolver, refuse
 from kubemend.agent.rounds.pod_hold import wait_terminated
 from kubemend.agent.rounds.preemptive_hold import PreemptiveHolds
-from kubemend.agent.rounds.round_records import Key, Records
-from kubemend.agent.rounds.session import INTERNAL, Clocks, EndReason, MemberSession
+from kubemend.agent.rounds.round_records import Clocks, Key, Records
+from kubemend.agent.rounds.session import INTERNAL, MemberSession
+from kubemend.agent.rounds.step_reports import EndReason
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 from kubemend.common.coordination import OrderKind, StepPhase
@@ -57,14 +58,17 @@ class RoundParticipant:
         device_facts: DeviceFacts,
         clocks: Clocks,
         metrics: Metrics,
+        on_result: OnResult,
         bounds: NodePolicy | None = None,
     ) -> None:
+        """``on_result`` receives the members' states, to be reported to the hub."""
         self._dependencies = dependencies
         self._store = store
         self._restarts = restarts
         self._freezer = freezer
         self._clocks = clocks
         self._metrics = metrics
+        self._on_result = on_result
         metrics.round_held.set_function(lambda: len(self.held()))
         self._orders = OrderResolver(
             dependencies=dependencies,
@@ -79,38 +83,37 @@ class RoundParticipant:
         self._aborted: deque[Key] = deque(maxlen=_MOST_ENDS)
         self._resumed: list[MemberSession] = []
 
-    async def handle_order(self, order: Order, *, on_result: OnResult) -> None:
+    async def handle_order(self, order: Order, *, pod: PodRef) -> None:
         """Run one member through a round: stopped, held, released, verified. Returns when the round has ended for it.
+
+        ``pod`` is the order's pod with the hub's name for it, which is reported if the pod is not on this node.
 
         Idempotent by round and pod: repeating an order extends the hold and reports the member's state again. An order
         of another round takes the pod over. An internal error ends this member's part only, and is reported.
         """
         with contained.within(Part.ROUND, f"{order.round} {order.pod}") as work:
-            await self._handle_order(order, on_result=on_result)
+            await self._handle_order(order, named=pod)
         if work.error is not None and (order.round, order.pod) not in self._records.all:
             with contained.within(Part.ROUND, f"{order.round} {order.pod}"):
                 why = contained.why(work.error)
-                on_result(
-                    StepResult(order.round, PodRef("", "", order.pod), StepPhase.FAILED, reason=INTERNAL, detail=why)
-                )
+                self._on_result(StepResult(order.round, pod, StepPhase.FAILED, reason=INTERNAL, detail=why))
 
-    async def _handle_order(self, order: Order, *, on_result: OnResult) -> None:
+    async def _handle_order(self, order: Order, *, named: PodRef) -> None:
         pod = await self._pod(order)
         key = order.round, order.pod
         if (member := self._members.get(key)) is not None:
-            member.report_to(on_result)
             member.renew(order)
             if member.step_result.phase is not StepPhase.STOPPING:
-                on_result(member.step_result)
+                self._on_result(member.step_result)
         elif (known := self._records.all.get(key)) is not None:
-            on_result(known.step_result)
+            self._on_result(known.step_result)
         elif key in self._aborted:
-            on_result(StepResult(order.round, PodRef("", "", order.pod), StepPhase.SELF_RELEASED, reason="Aborted"))
+            self._on_result(StepResult(order.round, named, StepPhase.SELF_RELEASED, reason="Aborted"))
         elif pod is None:
             await wait_terminated(order.pod, events=self._dependencies.events)
-            on_result(StepResult(order.round, PodRef("", "", order.pod), StepPhase.GONE))
+            self._on_result(StepResult(order.round, named, StepPhase.GONE))
         else:
-            member = self._new(order, pod=pod.ref, on_result=on_result)
+            member = self._new(order, pod=pod.ref)
             await self._run_to_end(member, functools.partial(self._start, member, pod))
 
     def release(self, round_name: str, pods: Collection[PodUid]) -> None:
@@ -153,11 +156,6 @@ class RoundParticipant:
     def busy(self, pod: PodUid) -> bool:
         """Return whether a round stops or holds the pod now."""
         return any(uid == pod and member.holding.on for (_, uid), member in self._members.items())
-
-    def report_resumed(self, on_result: OnResult) -> None:
-        """Set the callback that reports the members of a previous agent."""
-        for member in self._resumed:
-            member.report_to(on_result)
 
     async def load(self) -> frozenset[PodUid]:
         """Resume the members of a previous agent; return the pods that are still held.
@@ -218,28 +216,27 @@ class RoundParticipant:
             await pods.wait_for(order.pod, lambda _: True, timeout=timeout)
         return pods.pods().get(order.pod)
 
-    def _new(self, order: Order, *, pod: PodRef, on_result: OnResult, earlier: Record | None = None) -> MemberSession:
+    def _new(self, order: Order, *, pod: PodRef, earlier: Record | None = None) -> MemberSession:
         """Create a member that takes over the hold of the pod's previous member."""
-        holding = HoldSet(self._freezer, mark=pod.uid, names=earlier.names if earlier is not None else ())
-        for key, other in list(self._members.items()):
-            if other.pod.uid == pod.uid:
-                other.end(EndReason.SUPERSEDED)
-                other.holding.transfer_to(holding)
-                del self._members[key]
-        self._preemptive_holds.transfer_to(pod.uid, by=holding)
-        self._records.forget(pod.uid, but=self._members.keys())
         member = MemberSession(
             order,
             pod=pod,
             dependencies=self._dependencies,
-            holding=holding,
+            freezer=self._freezer,
             clocks=self._clocks,
             on_record=self._records.note,
-            on_result=on_result,
+            on_result=self._on_result,
             metrics=self._metrics,
             earlier=earlier,
         )
-        member.take_over(holding.held)
+        for key, other in list(self._members.items()):
+            if other.pod.uid == pod.uid:
+                other.end(EndReason.SUPERSEDED)
+                other.holding.transfer_to(member.holding)
+                del self._members[key]
+        self._preemptive_holds.transfer_to(pod.uid, by=member.holding)
+        self._records.forget(pod.uid, but=self._members.keys())
+        member.take_over(member.holding.held)
         self._members[order.round, order.pod] = member
         return member
 
@@ -290,7 +287,7 @@ class RoundParticipant:
         if not selection.held:
             member.refuse(refuse(Reason.COMPLETED, f"{', '.join(sorted(selection.completed))} exited with 0"))
             return
-        member.holding.names = selection.held
+        member.holding.select(selection.held)
         if member.order.kind is OrderKind.HOLD or not selection.restarted:
             await self._hold_only(member)
             return
@@ -337,7 +334,7 @@ class RoundParticipant:
         holding = member.follow(plan, pid=None)
         if not plan.stays:  # its program may not be dead yet; if it was, the previous agent may have frozen it
             await member.hold_running()
-        await self._restarts.resume(plan, cause=self._orders.cause(member, None), part=member, holding=holding)
+        await self._restarts.resume(plan, cause=self._orders.cause(member, None), round_hooks=member, holding=holding)
         return True
 
     async def _hold_only(self, member: MemberSession) -> None:
@@ -355,7 +352,7 @@ class RoundParticipant:
                     member.end(end_reason, reason=reason)
 
     def _resume_member(self, record: Record, *, frozen: Collection[ContainerId]) -> None:
-        member = self._new(record.order, pod=record.pod, on_result=_ignore, earlier=record)
+        member = self._new(record.order, pod=record.pod, earlier=record)
         member.take_over(frozenset(frozen))
         self._records.keep(record)
         self._resumed.append(member)
@@ -373,7 +370,3 @@ def _final_record(record: Record, *, was_thawed: bool) -> Record:
         record.step_result, phase=StepPhase.SELF_RELEASED, reason="AgentWasAway" if was_thawed else "NodeRebooted"
     )
     return replace(record, step_result=step_result, released=True)
-
-
-def _ignore(_: StepResult) -> None:
-    return

@@ -75,7 +75,7 @@ class PodHolder:
                 log.warning("round.not_listed", pod=str(self._pod), error=str(error))
                 await backoff.wait()
             else:
-                taken = [view.id for view in views if _runs(view) and self._holding.takes(view.ref.name)]
+                taken = [view.id for view in views if _runs(view) and self._holding.must_hold(view.ref.name)]
                 await asyncio.gather(*(self._holding.hold(container_id) for container_id in taken))
                 return
 
@@ -144,7 +144,7 @@ class PodHolder:
         view = event.container
         if event.kind is not EventKind.CREATED:
             self.created.discard(view.id)
-        if not self._holding.takes(view.ref.name) or view.id in self._holding.excluded:
+        if not self._holding.must_hold(view.ref.name) or view.id in self._holding.excluded:
             return
         if event.kind is EventKind.CREATED and view.restart_id is None:
             self.created.add(view.id)

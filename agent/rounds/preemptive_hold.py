@@ -59,7 +59,7 @@ class PreemptiveHolds:
         """Transfer a pod's holds, including those in progress, to a round's hold set."""
         for failed, guard in self._guards.items():
             if failed.pod.uid == pod and guard.holding.on:
-                by.names |= guard.holding.names
+                by.select(by.names | guard.holding.names)
                 guard.holding.transfer_to(by)
                 guard.taken_over.set()
 

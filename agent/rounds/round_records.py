@@ -1,7 +1,9 @@
 """Keep the records of round members, in memory and on disk for the next agent."""
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -16,6 +18,20 @@ Key = tuple[str, PodUid]
 
 _REMEMBERED = 3600.0
 """Seconds for which a member's result is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Clocks in seconds: ``now`` is Unix time; ``since_boot`` counts from the boot with the id ``boot``."""
+
+    now: Callable[[], float]
+    since_boot: Callable[[], float]
+    boot: str
+
+
+def since_boot() -> float:
+    """Return the seconds since this boot, including suspend."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Records:

@@ -2,17 +2,14 @@
 
 import asyncio
 import contextlib
-import enum
 import math
-import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import replace
 
 import structlog
 
 from kubemend.agent.actuator import progress
-from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
+from kubemend.agent.actuator.hold.hold_set import Freezer, HoldSet, OldDead
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import rounds
 from kubemend.agent.model.outcomes import Outcome, Result
@@ -23,6 +20,8 @@ from kubemend.agent.restarts import restart_plan
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.plan_execution import AnyExecution
 from kubemend.agent.rounds.pod_hold import PodHolder, is_ending, wait_terminated
+from kubemend.agent.rounds.round_records import Clocks
+from kubemend.agent.rounds.step_reports import NEVER_RUN, NOT_STARTED, PHASE_AFTER_RELEASE, EndReason, StepReports
 from kubemend.common.coordination import OrderKind, StepPhase
 
 log = structlog.get_logger(__name__)
@@ -38,49 +37,7 @@ _STARTED = 60.0
 """Seconds for kubelet to start the released containers again."""
 
 
-class EndReason(enum.Enum):
-    """Reason for the end of a hold."""
-
-    RELEASED = "released"
-    ABORTED = "aborted"
-    TIMED_OUT = "timed out"
-    SUPERSEDED = "superseded"
-    DELETED = "the pod is being deleted, or ended"
-
-
-_NEVER_RUN = (EndReason.SUPERSEDED, EndReason.DELETED)
-
 INTERNAL = Reason.INTERNAL.value
-
-NOT_STARTED = "NotStarted"
-"""The reason of STOPPED for a member whose old containers are dead, and whose successor has not started yet."""
-
-
-_PHASE_AFTER_RELEASE = {
-    EndReason.RELEASED: (StepPhase.RUNNING, ""),
-    EndReason.ABORTED: (StepPhase.SELF_RELEASED, "Aborted"),
-    EndReason.TIMED_OUT: (StepPhase.SELF_RELEASED, ""),
-}
-"""The phase and reason that a released member reports. RUNNING follows a release only: the controller takes it as
-proof that every old process is dead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """Clocks in seconds: ``now`` is Unix time; ``since_boot`` counts from the boot with the id ``boot``."""
-
-    now: Callable[[], float]
-    since_boot: Callable[[], float]
-    boot: str
-
-
-def _initial_result(order: rounds.Order, pod: PodRef) -> rounds.StepResult:
-    return rounds.StepResult(order.round, pod, StepPhase.STOPPING, attempt=order.attempt)
-
-
-def since_boot() -> float:
-    """Return the seconds since this boot, including suspend."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class MemberSession:
@@ -98,7 +55,7 @@ class MemberSession:
         *,
         pod: PodRef,
         dependencies: Dependencies,
-        holding: HoldSet,
+        freezer: Freezer,
         clocks: Clocks,
         on_record: Callable[[rounds.Record], None],
         on_result: Callable[[rounds.StepResult], None],
@@ -108,32 +65,46 @@ class MemberSession:
         """``on_record`` receives records, ``on_result`` results to report; ``earlier`` is a previous agent's record."""
         self.order = order
         self.pod = pod
-        self.holding = holding
-        self._on_result = on_result
+        self.holding = HoldSet(
+            freezer,
+            mark=pod.uid,
+            names=earlier.names if earlier is not None else (),
+            on_dead=self._old_is_dead,
+        )
         self.was_retried = False
         self.must_restart_again = False
-        self.step_result = earlier.step_result if earlier is not None else _initial_result(order, pod)
         self._dependencies = dependencies
         self._clocks = clocks
         self._write_record = on_record
-        self._metrics = metrics
         self._renewed_at = earlier.renewed_at if earlier is not None else clocks.since_boot()
         self._resumed_at = clocks.since_boot() if earlier is not None else None
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
-        self._seconds: dict[str, float] = {}
+        self._reports = StepReports(
+            order,
+            pod=pod,
+            holding=self.holding,
+            before_report=self._save,
+            on_result=on_result,
+            metrics=metrics,
+            earlier=earlier.step_result if earlier is not None else None,
+        )
         self._end_reason: EndReason | None = None
         self._over = asyncio.Event()
         self._pod_holder = PodHolder(
-            pod, dependencies=dependencies, holding=holding, on_deleted=lambda: self.end(EndReason.DELETED)
+            pod, dependencies=dependencies, holding=self.holding, on_deleted=lambda: self.end(EndReason.DELETED)
         )
         self._known: frozenset[ContainerId] = frozenset()
         self._runs: frozenset[ContainerId] = frozenset()
-        self._held_since: float | None = None
         self._alive: set[str] = set()
         self._all_started = True
-        self._is_told = self.step_result.phase is StepPhase.STOPPED and not self.step_result.reason
+        self._stop_reported = self.step_result.phase is StepPhase.STOPPED and not self.step_result.reason
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def step_result(self) -> rounds.StepResult:
+        """The newest result, as it was reported."""
+        return self._reports.newest
 
     @property
     def end_reason(self) -> EndReason | None:
@@ -143,8 +114,8 @@ class MemberSession:
     def record(self) -> rounds.Record:
         """Return the record to write. After the release it includes the reported phase, in case the report is lost."""
         step_result = self.step_result
-        if not self.holding.on and self._end_reason in _PHASE_AFTER_RELEASE and step_result.phase.is_before_release:
-            phase, reason = _PHASE_AFTER_RELEASE[self._end_reason]
+        if not self.holding.on and self._end_reason in PHASE_AFTER_RELEASE and step_result.phase.is_before_release:
+            phase, reason = PHASE_AFTER_RELEASE[self._end_reason]
             step_result = replace(step_result, phase=phase, reason=reason)
         return rounds.Record(
             order=self.order,
@@ -157,16 +128,15 @@ class MemberSession:
             released=not self.holding.on,
         )
 
-    def report_to(self, on_result: Callable[[rounds.StepResult], None]) -> None:
-        """Report the results to this callback from now on."""
-        self._on_result = on_result
+    def _save(self) -> None:
+        self._write_record(self.record())
 
     def renew(self, order: rounds.Order) -> None:
         """Extend the hold by the order's duration."""
         self.order = replace(self.order, hold_seconds=order.hold_seconds)
         self._renewed_at, self._resumed_at = self._clocks.since_boot(), None
         self._restart_timer()
-        self._write_record(self.record())
+        self._save()
 
     def end(self, end_reason: EndReason, *, reason: str = "") -> None:
         """End the hold. Stopped containers are started nevertheless; a restart that has not begun is dropped."""
@@ -177,11 +147,16 @@ class MemberSession:
             "round.session_ended", round=self.order.round, pod=str(self.pod), end_reason=end_reason.value, reason=reason
         )
         self._end_reason = end_reason
-        self.holding.must_release = end_reason in _PHASE_AFTER_RELEASE
+        if end_reason in PHASE_AFTER_RELEASE:
+            self.holding.order_release()
         try:
             if not self._is_disputed:
                 self._release()
-                if end_reason is EndReason.RELEASED and self._is_told and len(self._runs) >= len(self.holding.names):
+                if (
+                    end_reason is EndReason.RELEASED
+                    and self._stop_reported
+                    and len(self._runs) >= len(self.holding.names)
+                ):
                     self._report_running()  # its restart is not over: the runtime still cleans up
         finally:
             self._over.set()
@@ -195,20 +170,7 @@ class MemberSession:
         """Record the member's phase and report it, unless another round has superseded it."""
         if self._end_reason is EndReason.SUPERSEDED:
             return
-        self.step_result = rounds.StepResult(
-            round=self.order.round,
-            pod=self.pod,
-            phase=phase,
-            reason=reason,
-            detail=detail,
-            seconds=MappingProxyType(dict(self._seconds)),
-            unheld_seconds=self.holding.unheld_seconds,
-            attempt=self.order.attempt,
-        )
-        self._log_result()
-        self._metrics.round_members.labels(phase.value).inc()
-        self._write_record(self.record())
-        self._on_result(self.step_result)
+        self._reports.report(phase, reason=reason, detail=detail)
 
     async def _repeat_reports(self) -> None:
         """Repeat the report with the current step, until the member has stopped and from its release until it runs."""
@@ -217,35 +179,18 @@ class MemberSession:
             if self._end_reason is EndReason.SUPERSEDED:
                 return
             if self.step_result.phase is StepPhase.STOPPING:
-                self._on_result(replace(self.step_result, reason=self.holding.doing, detail=self.holding.detail))
+                self._reports.report_progress(self.holding.doing, detail=self.holding.detail)
             elif self.step_result.phase is StepPhase.STOPPED and self._end_reason is EndReason.RELEASED:
-                self._on_result(replace(self.step_result, reason="Starting"))
-
-    def _log_result(self) -> None:
-        step_result = self.step_result
-        write = (
-            log.debug if step_result.phase is StepPhase.STOPPED else log.info
-        )  # the final phase has its times as well
-        write(
-            "round.step_result",
-            round=step_result.round,
-            pod=str(self.pod),
-            phase=step_result.phase.value,
-            reason=step_result.reason,
-            detail=step_result.detail,
-            milliseconds={name: round(seconds * 1000, 1) for name, seconds in step_result.seconds.items()},
-            unheld_milliseconds=round(step_result.unheld_seconds * 1000, 1),
-            foreign=self.holding.foreign,
-        )
+                self._reports.report_progress("Starting")
 
     def refuse(self, decision: admission.Decision) -> None:
         """Report that the restart is refused, and why; hold nothing."""
         self._release()
         was_released = self._end_reason is EndReason.ABORTED or (
-            self._end_reason in _PHASE_AFTER_RELEASE and self.step_result.phase is StepPhase.STOPPED
+            self._end_reason in PHASE_AFTER_RELEASE and self.step_result.phase is StepPhase.STOPPED
         )
         if decision.reason is Reason.ROUND_OVER and was_released and self._end_reason is not None:
-            phase, reason = _PHASE_AFTER_RELEASE[self._end_reason]
+            phase, reason = PHASE_AFTER_RELEASE[self._end_reason]
             self.report(phase, reason=reason, detail=decision.detail)
             return
         phase = StepPhase.COMPLETED if decision.reason is Reason.COMPLETED else StepPhase.REFUSED
@@ -283,16 +228,15 @@ class MemberSession:
 
     def follow(self, plan: restart_plan.RestartPlan, *, pid: int | None) -> HoldSet:
         """Begin to follow a plan; return what holds the containers that it starts, but not those that it ends."""
-        self._seconds["prepare"] = self._loop.time() - self._since
+        self._reports.seconds["prepare"] = self._loop.time() - self._since
         self.must_restart_again = False
         self._alive = {each.id for each in plan.entries} | set(plan.duplicates)  # a duplicate is ended later
         self._all_started = True
-        self.holding.on_dead = self._old_is_dead
         self.holding.exclude(plan.old, near=pid)
         if isinstance(plan, restart_plan.PodRestartPlan):
             # holding an init container or a sidecar would block all containers after it
             planned = plan.intent.plan
-            self.holding.names = frozenset(each.name for each in planned if each.role is ContainerRole.MAIN)
+            self.holding.select(each.name for each in planned if each.role is ContainerRole.MAIN)
         return self.holding
 
     def _old_is_dead(self, dead: OldDead) -> None:
@@ -304,19 +248,19 @@ class MemberSession:
         self._alive.discard(dead.restart)
         self._all_started &= dead.has_started
         for phase, seconds in dead.seconds.items():
-            self._seconds[phase] = max(seconds, self._seconds.get(phase, 0.0))
+            self._reports.seconds[phase] = max(seconds, self._reports.seconds.get(phase, 0.0))
         reports = self._end_reason is None and not self.holding.failed
         if not self._alive and reports and self.step_result.phase is StepPhase.STOPPING:
-            self._is_told = self._all_started
-            self._held_since = self._loop.time() if self._all_started else None
+            self._stop_reported = self._all_started
+            self._reports.held_since = self._loop.time() if self._all_started else None
             self.report(StepPhase.STOPPED, reason="" if self._all_started else NOT_STARTED)
 
     async def hold(self, execution: AnyExecution, outcome: Outcome) -> Outcome:
         """Hold the started containers until the round releases them; return the outcome after that."""
         plan = execution.plan
-        self._seconds.update(outcome.phases)
+        self._reports.seconds.update(outcome.phases)
         if outcome.result is Result.SUCCESSOR_EXITED and not self.was_retried and self._end_reason is None:
-            self.was_retried, self._is_told = True, False  # the caller restarts it; it is still held
+            self.was_retried, self._stop_reported = True, False  # the caller restarts it; it is still held
             return outcome
         if not outcome.result.restarted:
             phase = StepPhase.STUCK if outcome.result is Result.STUCK else StepPhase.FAILED
@@ -343,10 +287,10 @@ class MemberSession:
         if self._end_reason is None:
             self._stopped()
         elif self._end_reason is EndReason.RELEASED:  # at the deaths, before the successors had been checked
-            self._observe_stop()
+            self._reports.observe_stop()
         outcome = await self._undisputed(execution, outcome, until=self._loop.time() + self._longest_hold())
         if self._end_reason is None:
-            self.must_restart_again, self._is_told = True, False
+            self.must_restart_again, self._stop_reported = True, False
             return replace(
                 outcome, result=Result.SUCCESSOR_EXITED, detail="held as long as its probes allow; restarted"
             )
@@ -395,21 +339,17 @@ class MemberSession:
 
     def finalize(self) -> None:
         """Report Failed if the session ended without a final phase, so that the controller does not keep waiting."""
-        if self.step_result.phase.is_before_release and self._end_reason not in _NEVER_RUN:
+        if self.step_result.phase.is_before_release and self._end_reason not in NEVER_RUN:
             self.report(StepPhase.FAILED, reason=Result.UNFINISHED.value, detail="the restart ended without a result")
 
     def _stopped(self) -> None:
-        self._held_since = self._loop.time() if self._held_since is None else self._held_since
-        self._observe_stop()
-        if self._is_told and not self.holding.unheld_seconds:  # it would be one more message of each of thousands
-            self.step_result = replace(self.step_result, seconds=MappingProxyType(dict(self._seconds)))
+        if self._reports.held_since is None:
+            self._reports.held_since = self._loop.time()
+        self._reports.observe_stop()
+        if self._stop_reported and not self.holding.unheld_seconds:  # it would be one more message of each of thousands
+            self._reports.update_seconds()
         else:
             self.report(StepPhase.STOPPED)
-
-    def _observe_stop(self) -> None:
-        for phase in self._seconds.keys() - {"held"}:  # ``_count_hold`` counts that
-            self._metrics.round_phase.labels(phase).observe(self._seconds[phase])
-        self._metrics.round_slip.observe(self.holding.unheld_seconds)
 
     async def until_gone(self) -> None:
         """Wait until a pod that is being deleted or ended is gone or over, and report that.
@@ -442,7 +382,7 @@ class MemberSession:
 
     async def _hold_current(self, plan: restart_plan.RestartPlan, outcome: Outcome) -> None:
         """Hold all current containers, including kubelet's adopted containers whose event is late."""
-        mine = (container_id for name, container_id in outcome.current.items() if self.holding.takes(name))
+        mine = (container_id for name, container_id in outcome.current.items() if self.holding.must_hold(name))
         await asyncio.gather(*(self.holding.hold(each, stays=each in plan.stays) for each in mine))
         await self.holding.settled()
 
@@ -473,11 +413,11 @@ class MemberSession:
 
     async def _report_after_release(self, *, expected: frozenset[ContainerId], timeout: float | None) -> None:
         """Report the phase after the release: at once for held containers, otherwise when kubelet starts them."""
-        if self._end_reason in _NEVER_RUN or self.step_result.phase is StepPhase.RUNNING:
+        if self._end_reason in NEVER_RUN or self.step_result.phase is StepPhase.RUNNING:
             return
-        self._count_hold()
+        self._reports.count_hold()
         phase, reason = (
-            _PHASE_AFTER_RELEASE[self._end_reason] if self._end_reason is not None else (StepPhase.RUNNING, "")
+            PHASE_AFTER_RELEASE[self._end_reason] if self._end_reason is not None else (StepPhase.RUNNING, "")
         )
         if phase is not StepPhase.RUNNING:
             self.report(phase, reason=reason)
@@ -489,16 +429,8 @@ class MemberSession:
             self.report(StepPhase.FAILED, reason="NotRunning", detail=f"not running {timeout:g} s after its release")
 
     def _report_running(self) -> None:
-        self._count_hold()
+        self._reports.count_hold()
         self.report(StepPhase.RUNNING)
-
-    def _count_hold(self) -> None:
-        """Count the time since it was held as the phase ``held``, once."""
-        if self._held_since is None:
-            return
-        self._seconds["held"] = self._loop.time() - self._held_since
-        self._held_since = None
-        self._metrics.round_phase.labels("held").observe(self._seconds["held"])
 
     def _restart_timer(self) -> None:
         if self._timer is not None:
@@ -518,4 +450,4 @@ class MemberSession:
             self.holding.kill()  # it has not run, and would stay frozen until the end of its grace period
         else:
             self._runs = self.holding.release()
-        self._write_record(self.record())
+        self._save()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.kmsg import kmsg_record, line_reader, provenance
-from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.kmsg.line_findings import LineContext
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model.findings import Finding
 from kubemend.agent.scan.report import LogFound, Unseen
@@ -60,7 +60,7 @@ def _findings(records: list[bytes], *, lines: line_reader.LineReader) -> Iterato
         if isinstance(record, kmsg_record.Malformed) or not provenance.is_genuine(record):
             continue  # user space may write those
         boot_seconds = record.usec / 1e6
-        seen = Seen(
+        seen = LineContext(
             observed_at=offset + boot_seconds,
             boot_seconds=boot_seconds,
             key=f"kmsg:{record.seq}:{record.usec}",

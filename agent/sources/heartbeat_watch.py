@@ -87,14 +87,14 @@ class Watch:
             before, began = HeartbeatState() if self._begins_again else self.state, time.monotonic()
             self._begins_again = False
             slept = time.clock_gettime(time.CLOCK_BOOTTIME) - began
-            sight = await self._sight()
-            poll = Poll(began=began, ended=time.monotonic(), slept=slept, sight=sight)
+            result = await self._check()
+            poll = Poll(began=began, ended=time.monotonic(), slept=slept, result=result)
             self._on_poll(self.view, FileCheck(poll, unix=time.time(), started_at=self._started_at))
             state = heartbeat.after(before, poll, timeout=self.config.timeout)
             if state.status is HeartbeatStatus.HUNG and self._must_report(began):
                 hang = await self._examine(state)
                 if hang is None:
-                    state = heartbeat.after(before, replace(poll, sight=Blank.PAUSED), timeout=self.config.timeout)
+                    state = heartbeat.after(before, replace(poll, result=Blank.PAUSED), timeout=self.config.timeout)
                 else:
                     self._reported_at = began
                     self._on_hang(hang)
@@ -107,7 +107,7 @@ class Watch:
     def _must_report(self, now: float) -> bool:
         return self._reported_at is None or now - self._reported_at >= _REPORT_AGAIN
 
-    async def _sight(self) -> Mark | Blank:
+    async def _check(self) -> Mark | Blank:
         """Return the state of the file; UNKNOWN, with the reason in the log, when it cannot be read."""
         obstacle = why = ""
         try:
@@ -139,7 +139,7 @@ class Watch:
             raise
 
     async def _call(self, work: Callable[[], T]) -> T:
-        return await self._calls.call(work, who=self.view.ref.pod.uid, timeout=_READ_SECONDS)
+        return await self._calls.call(work, owner=self.view.ref.pod.uid, timeout=_READ_SECONDS)
 
     async def _examine(self, state: HeartbeatState) -> Hang | None:
         """Collect the details of a hang; None when the container is paused on purpose, or cannot be inspected."""

@@ -21,7 +21,7 @@ import structlog
 
 from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.kmsg import kmsg_record, line_reader, log_clock, provenance
-from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.kmsg.line_findings import LineContext
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model.findings import Finding
 from kubemend.agent.sources import kmsg_readers, pci_tree
@@ -203,7 +203,7 @@ class KernelLogSource:
         if not self._accepts(record):
             return
         boot_seconds = record.usec / 1e6 + self._clock.late
-        seen = Seen(
+        seen = LineContext(
             observed_at=offset + boot_seconds,
             boot_seconds=boot_seconds,
             key=f"kmsg:{record.seq}:{record.usec}",

@@ -29,10 +29,9 @@ _REFRESHED = 300.0
 _RETRIED = 15.0
 
 
-class Api(Protocol):
+class Api(client.ObjectReader, Protocol):
     """The two API calls needed here (``common.kube.client.KubeClient``)."""
 
-    async def get(self, path: str) -> dict[str, Any]: ...
     def pages(
         self, path: str, *, params: dict[str, str] | None = None, project: Callable[[dict[str, Any]], Any]
     ) -> AsyncGenerator[client.Listing, None]: ...

@@ -73,7 +73,7 @@ class PodWatch:
             report=report,
             page=_ALL_AT_ONCE,
             backoff=backoff,
-            bounds=replace(BOUNDS, told=bare),
+            bounds=replace(BOUNDS, on_bare_count=bare),
         )
         self._mirror.subscribe(self._process)
 

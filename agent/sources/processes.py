@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.hangs import Thread
-from kubemend.agent.model.processes import Entrance, ProcessFacts
+from kubemend.agent.model.processes import ProcessFacts, ProcessOrigin
 from kubemend.agent.sources import thread_states
 from kubemend.common import cgroupfs, kernel_files, root_mounts
 
@@ -70,7 +70,7 @@ class ProcFs:
             return False
         return any(thread.state not in _DEAD for thread in thread_states.read(self.root, [process.pid]))
 
-    def entrance(self, pid: int) -> Entrance | None:
+    def origin(self, pid: int) -> ProcessOrigin | None:
         """Return how a process came into its container; None when it is unknown (the process has ended).
 
         A process added to a container has a parent outside its PID namespace, as the first process has, and only the
@@ -88,7 +88,7 @@ class ProcFs:
             if above is None or theirs is None or above.container != facts.container:
                 own_namespace = len(mine.ids) > 1 and (theirs is None or len(theirs.ids) < len(mine.ids))
                 adopted = theirs is not None and len(theirs.ids) == len(mine.ids) > 1  # by the pod's pause container
-                return Entrance(pid, is_its_own=adopted or (own_namespace and mine.ids[-1] == 1))
+                return ProcessOrigin(pid, is_its_own=adopted or (own_namespace and mine.ids[-1] == 1))
             pid, facts, mine = mine.parent, above, theirs
         return None
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from hack.devnode import controllers
+from hack.devnode import accounts, controllers
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
@@ -64,7 +64,7 @@ class Relay:
     @contextlib.asynccontextmanager
     async def on(cls, api: kube.KubeClient, *, hub: str, agents: Accent, hubs: Accent) -> "AsyncIterator[Relay]":
         """Serve with the hub's own certificate for the length of the block."""
-        secret = (await api.get(f"{paths.collection('secrets', namespace=controllers.NAMESPACE)}/{_SECRET}"))["data"]
+        secret = (await api.get(f"{paths.collection('secrets', namespace=accounts.NAMESPACE)}/{_SECRET}"))["data"]
         bundle, certificate, key = (base64.b64decode(secret[name]) for name in ("ca.crt", "tls.crt", "tls.key"))
         relay = cls(hub=hub, bundle=bundle, agents=agents, hubs=hubs)
         server = grpc.aio.server()

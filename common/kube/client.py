@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import aiohttp
 import structlog
@@ -69,6 +69,12 @@ def connect(*, kubeconfig: Path | None = None, deadlines: Deadlines | None = Non
     ``kubeconfig`` None means the pod's service account, else ``$KUBECONFIG``, else ``~/.kube/config``.
     """
     return KubeClient(kubeconfig=kubeconfig, deadlines=deadlines or Deadlines())
+
+
+class ObjectReader(Protocol):
+    """Read single objects: all that some components need of ``KubeClient``."""
+
+    async def get(self, path: str) -> Json: ...
 
 
 class KubeClient:

@@ -231,7 +231,7 @@ class Informer(Generic[T]):
 
     def _report_bare(self) -> None:
         if self._bounds is not None:
-            self._bounds.told(self._shares.bare)
+            self._bounds.on_bare_count(self._shares.bare)
 
     def _put(self, uid: str, value: T) -> None:
         before = self._items.get(uid)

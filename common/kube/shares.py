@@ -23,14 +23,14 @@ class Bounds(Generic[T]):
     """Set the bytes kept of one object (``one``), of one ``namespace``, and in ``total``, bare forms not counted.
 
     ``bare`` returns the form kept of an object beyond that: it must be small for any object, and of a bare form the
-    same. ``told`` is called with the number of objects kept in bare form.
+    same. ``on_bare_count`` is called with the number of objects kept in bare form.
     """
 
     bare: Callable[[T], T]
     one: int
     namespace: int
     total: int
-    told: Callable[[int], None] = lambda _: None
+    on_bare_count: Callable[[int], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)

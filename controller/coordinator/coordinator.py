@@ -22,13 +22,12 @@ from kubemend.controller.coordinator.stragglers import Stragglers
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.hub.ports import Session
 from kubemend.controller.leader.election import Term
-from kubemend.controller.model.members import NodeName, PodRef, PodUid
+from kubemend.controller.model.members import NodeChange, NodeName, PodRef, PodUid
 from kubemend.controller.model.rounds import PodGone, StepResult
 from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.restarts.pod_replacer import Outcome
 from kubemend.controller.restarts.store import RestartChange, RestartChangeKind
 from kubemend.controller.watches.members import MemberChange, MemberChangeKind
-from kubemend.controller.watches.nodes import NodeChange
 
 log = structlog.get_logger(__name__)
 
@@ -343,7 +342,7 @@ class GangCoordinator:
 
     def _request(self, restart: Restart) -> None:
         with contained.within(Part.GANG, restart.id) as work:
-            self._take(restart)
+            self._accept(restart)
         if work.error is not None:
             with contained.within(Part.GANG, restart.id):
                 failed = round_report.failed(
@@ -351,7 +350,7 @@ class GangCoordinator:
                 )
                 self._dependencies.restarts.set_status(restart.id, failed)
 
-    def _take(self, restart: Restart) -> None:
+    def _accept(self, restart: Restart) -> None:
         key = restart.gang
         if key is not None and key.kind == POD:
             self._single_pods.submit(restart)

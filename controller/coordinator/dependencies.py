@@ -17,14 +17,13 @@ from kubemend.controller.hub import ports
 from kubemend.controller.jobset.spec.model import Refusal
 from kubemend.controller.metrics import Metrics
 from kubemend.controller.model.faults import Cause
-from kubemend.controller.model.members import Member, NodeName, NodeView, Owner, PodUid
+from kubemend.controller.model.members import Member, NodeName, Owner, PodUid
 from kubemend.controller.model.rounds import Recreate, RoundRef
 from kubemend.controller.restarts.events import ObjectRef
 from kubemend.controller.restarts.objects import NewRound, Restart
 from kubemend.controller.restarts.store import Begun, RestartChange
 from kubemend.controller.rounds.states import Limits, Round
 from kubemend.controller.watches.members import MemberChange
-from kubemend.controller.watches.nodes import NodeChange
 
 
 class NoJobSets:
@@ -90,14 +89,6 @@ class Members(Protocol):
     def gangs(self) -> Collection[GangKey]: ...
     def following(self, pod: GangKey) -> AbstractAsyncContextManager[Callable[[], GangKey | None]]: ...
     def subscribe(self, listener: Callable[[MemberChange], None]) -> Callable[[], None]: ...
-
-
-class Nodes(Protocol):
-    """Nodes (``controller.watches.nodes.Nodes``)."""
-
-    async def wait_synced(self) -> None: ...
-    def view(self, name: NodeName) -> NodeView | None: ...
-    def subscribe(self, listener: Callable[[NodeChange], None]) -> Callable[[], None]: ...
 
 
 class Restarts(Protocol):
@@ -179,7 +170,7 @@ class Dependencies:
     """
 
     members: Members
-    nodes: Nodes
+    nodes: ports.Nodes
     restarts: Restarts
     pod_replacer: PodReplacer
     events: EventRecorder

@@ -34,7 +34,7 @@ from kubemend.controller.model.rounds import (
     RoundRef,
 )
 from kubemend.controller.restarts.objects import Restart
-from kubemend.controller.rounds.outcome import Mended
+from kubemend.controller.rounds.outcome import EndedRound
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +75,7 @@ class GangWorker:
         self._deciding = False
         self._runner: RoundRunner | None = None
         self._joined: dict[FaultReported, Fault] = {}
-        self._last_record: Mended | None = None
+        self._last_record: EndedRound | None = None
         self._taken: set[str] = set()
         self._settled = asyncio.Event()
 
@@ -271,7 +271,7 @@ class GangWorker:
         ended = round_.round
         self._runner = None
         if round_.released_at is not None:
-            self._last_record = Mended.by(ended)
+            self._last_record = EndedRound.of(ended)
         self._dependencies.metrics.rounds_active.dec()
         if ended.phase.is_final:
             self._dependencies.jobsets.ended(ended)

@@ -63,10 +63,10 @@ def identity_of(review: dict[str, Any], *, audience: str, user: str) -> Identity
         raise RefusedError(Reason.BAD_TOKEN, f"the token is not valid: {status.get('error') or 'not authenticated'}")
     if audience not in (status.get("audiences") or ()):
         raise RefusedError(Reason.BAD_TOKEN, f"the token is not for audience {audience}")
-    who = status.get("user") or {}
-    if who.get("username") != user:
-        raise RefusedError(Reason.BAD_TOKEN, f"the token belongs to {who.get('username')}; agents run as {user}")
-    nodes: Sequence[str] = (who.get("extra") or {}).get(NODE_NAME) or ()
+    reviewed = status.get("user") or {}
+    if reviewed.get("username") != user:
+        raise RefusedError(Reason.BAD_TOKEN, f"the token belongs to {reviewed.get('username')}; agents run as {user}")
+    nodes: Sequence[str] = (reviewed.get("extra") or {}).get(NODE_NAME) or ()
     if len(nodes) != 1 or not nodes[0]:
         raise RefusedError(
             Reason.BAD_TOKEN, "the token names no node. Mount a projected token (Kubernetes 1.30 or later)"
@@ -128,7 +128,7 @@ class Identities:
     async def identify(self, token: str, *, fresh: bool = False) -> Identity:
         """Return the identity of a token; ``fresh`` bypasses the cache.
 
-        Raises RefusedError (NOT_TOLD: try again later).
+        Raises RefusedError (REVIEW_FAILED: try again later).
         """
         key = hashlib.sha256(token.encode()).digest()
         known = self._known.get(key)
@@ -145,7 +145,7 @@ class Identities:
                 identity = await self._reviewer.review(token)
         except errors.KubeError as error:
             log.warning("hub.token_not_reviewed", error=str(error))
-            raise RefusedError(Reason.NOT_TOLD, "the API server cannot review the token now. Try again") from error
+            raise RefusedError(Reason.REVIEW_FAILED, "the API server cannot review the token now. Try again") from error
         except RefusedError as error:
             return _Known(RefusedError(error.reason, str(error)), self._clock() + self._memory.bad)
         return _Known(identity, min(self._clock() + self._memory.good, expiry_of(token)))

@@ -55,7 +55,7 @@ def parse(data: bytes, *, limits: Limits) -> pb.AgentMessage:
         raise RefusedError(Reason.MALFORMED, "the message is not an AgentMessage of coordination/v1") from error
     body = message.WhichOneof("body")
     if body is None:
-        raise RefusedError(Reason.UNKNOWN_WORD, "the message has no body that this hub knows")
+        raise RefusedError(Reason.UNKNOWN_MESSAGE, "the message has no body that this hub knows")
     _CHECKS[body](getattr(message, body), limits)
     return message
 
@@ -157,7 +157,7 @@ def _shape(pattern: re.Pattern[str], value: str, what: str) -> None:
 
 def _known(value: int, values: Collection[int], what: str) -> None:
     if value not in values:
-        raise RefusedError(Reason.UNKNOWN_WORD, f"{what}: {value} is not known to this hub")
+        raise RefusedError(Reason.UNKNOWN_MESSAGE, f"{what}: {value} is not known to this hub")
 
 
 def _text(value: str, limits: Limits, what: str) -> None:

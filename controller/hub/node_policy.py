@@ -7,14 +7,14 @@ listed. The leader writes the ``ingress`` of one existing policy (daemonset/hub-
 import asyncio
 import ipaddress
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
 from kubemend.common.kube import client, errors, paths
-from kubemend.controller.model.members import NodeView
+from kubemend.controller.hub import ports
 
 log = structlog.get_logger(__name__)
 
@@ -25,14 +25,6 @@ _REFRESH: Final = 600.0
 _HINT: Final = "New nodes' agents may have no hub. See `Connections of the hub` in docs/operations.md."
 
 
-class Nodes(Protocol):
-    """Nodes (``controller.watches.nodes.Nodes``)."""
-
-    async def wait_synced(self) -> None: ...
-    def views(self) -> Iterable[NodeView]: ...
-    def subscribe(self, listener: Callable[[Any], None]) -> Callable[[], None]: ...
-
-
 class NodePolicy:
     """Keeps one policy. ``run`` does the work, in the leader only."""
 
@@ -40,7 +32,7 @@ class NodePolicy:
         self,
         *,
         api: client.KubeClient,
-        nodes: Nodes,
+        nodes: ports.Nodes,
         namespace: str,
         name: str,
         report: Callable[[ComponentStatus], None],

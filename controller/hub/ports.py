@@ -4,11 +4,12 @@ The coordinator passes serialized messages: protobuf merges two, one after the o
 part of what many agents receive is serialized once.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
-from kubemend.controller.model.members import NodeName, PodUid
+from kubemend.controller.model.members import NodeChange, NodeName, NodeView, PodUid
 
 
 class Session(Protocol):
@@ -51,6 +52,15 @@ class Pods(Protocol):
     def node_of(self, uid: PodUid) -> NodeName | None:
         """Return the node; None if no such pod is known, or it is not bound yet."""
         ...
+
+
+class Nodes(Protocol):
+    """Nodes (``controller.watches.nodes.Nodes``)."""
+
+    async def wait_synced(self) -> None: ...
+    def view(self, name: NodeName) -> NodeView | None: ...
+    def views(self) -> Iterable[NodeView]: ...
+    def subscribe(self, listener: Callable[[NodeChange], None]) -> Callable[[], None]: ...
 
 
 @dataclass(frozen=True, slots=True)

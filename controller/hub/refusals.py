@@ -13,7 +13,7 @@ class Reason(enum.Enum):
     SILENT = "Silent"
     NO_TOKEN = "NoToken"  # noqa: S105 - a name
     BAD_TOKEN = "BadToken"  # noqa: S105 - a name
-    NOT_TOLD = "NotTold"
+    REVIEW_FAILED = "ReviewFailed"
     WRONG_NODE = "WrongNode"
     OTHER_VERSION = "OtherVersion"
     MALFORMED = "Malformed"
@@ -23,13 +23,13 @@ class Reason(enum.Enum):
     REPLAYED = "Replayed"
     FOREIGN_POD = "ForeignPod"
     UNKNOWN_POD = "UnknownPod"
-    UNKNOWN_WORD = "UnknownWord"
+    UNKNOWN_MESSAGE = "UnknownMessage"
     INTERNAL = "Internal"
 
 
 _CODES = {
     Reason.STANDBY: grpc.StatusCode.UNAVAILABLE,
-    Reason.NOT_TOLD: grpc.StatusCode.UNAVAILABLE,
+    Reason.REVIEW_FAILED: grpc.StatusCode.UNAVAILABLE,
     Reason.CROWDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.OVERSIZED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Reason.TOO_MANY: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -63,4 +63,4 @@ class RefusedError(Exception):
         return self.reason not in _PASSED_OVER
 
 
-_PASSED_OVER = frozenset({Reason.UNKNOWN_WORD, Reason.FOREIGN_POD, Reason.UNKNOWN_POD, Reason.REPLAYED})
+_PASSED_OVER = frozenset({Reason.UNKNOWN_MESSAGE, Reason.FOREIGN_POD, Reason.UNKNOWN_POD, Reason.REPLAYED})

@@ -111,7 +111,7 @@ class Coordination:
         try:
             await self._identities.identify(stream.caller.token, fresh=True)
         except RefusedError as error:
-            if error.reason is not Reason.NOT_TOLD or _is_expired(stream.caller.token):
+            if error.reason is not Reason.REVIEW_FAILED or _is_expired(stream.caller.token):
                 self._metrics.refused(error.reason)
                 self.roster.end(stream, Ending(Why.TOKEN, grpc.StatusCode.UNAUTHENTICATED, str(error)))
 
@@ -146,16 +146,16 @@ class Coordination:
         try:
             async with asyncio.timeout(self._rules.hello_seconds):
                 token = identity.token_of(context.invocation_metadata() or ())
-                who = await self._identities.identify(token)
-                held.enter_context(self._streaming(who.node))
+                caller = await self._identities.identify(token)
+                held.enter_context(self._streaming(caller.node))
                 held.enter_context(self.visitors.known(context.peer()))
                 data = await context.read()
         except TimeoutError as error:
             raise RefusedError(Reason.SILENT, f"no Hello within {self._rules.hello_seconds:g} s") from error
         if data is grpc.aio.EOF:
             raise RefusedError(Reason.SILENT, "the stream ended without a Hello")
-        hello = messages.hello_of(messages.parse(data, limits=self._rules.limits), node=who.node)
-        return Caller(who.node, token, next(self._numbers)), hello
+        hello = messages.hello_of(messages.parse(data, limits=self._rules.limits), node=caller.node)
+        return Caller(caller.node, token, next(self._numbers)), hello
 
     async def _session(self, stream: Stream, hello: pb.Hello) -> Ending:
         self.roster.join(stream, pb.HubMessage(welcome=pb.Welcome(leader=self._name, protocol=PROTOCOL)))

@@ -41,7 +41,7 @@ class Names:
         self._names: dict[tuple[str, str], str] = {}  # with the object's UID
         self._found: dict[tuple[str, str], float] = {}  # expiry (loop time)
         self._specs: dict[tuple[str, str], ClaimSpec] = {}
-        watch.subscribe(self._take)
+        watch.subscribe(self._apply)
 
     def has(self, namespace: str, name: str) -> bool:
         """Return whether an object of that name exists, as far as it is known."""
@@ -61,7 +61,7 @@ class Names:
         if spec is not None:
             self._specs[key] = spec
 
-    def _take(self, change: informer.Change[Named]) -> None:
+    def _apply(self, change: informer.Change[Named]) -> None:
         key = (change.value.namespace, change.value.name)
         if change.kind is not ChangeKind.GONE:
             self._names[key] = change.uid

@@ -39,7 +39,7 @@ class Overlay(Generic[T]):
         self._items: dict[str, T] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._unseen: dict[str, float] = {}  # written, but not yet received by the watch; since when (loop time)
-        watch.subscribe(self._take)
+        watch.subscribe(self._apply)
 
     def items(self) -> Mapping[str, T]:
         """Return the existing objects by UID: a live, read-only view."""
@@ -74,7 +74,7 @@ class Overlay(Generic[T]):
             self._drop(uid)
         self._gone.clear()
 
-    def _take(self, change: informer.Change[T]) -> None:
+    def _apply(self, change: informer.Change[T]) -> None:
         self._unseen.pop(change.uid, None)
         if change.kind is ChangeKind.GONE:
             self._drop(change.uid)

@@ -46,12 +46,12 @@ def events(failed_writes: Sequence[FailedWrite]) -> list[plan.Event]:
     found: dict[str, list[FailedWrite]] = {}
     for each in failed_writes:
         reason = _CREATION_FAILED.get(type(each.write))
-        if reason is not None and not isinstance(each.error, errors.ApiUnavailableError | TakenByUsError):
+        if reason is not None and not isinstance(each.error, errors.ApiUnavailableError | OutdatedViewError):
             found.setdefault(reason, []).append(each)
     return [_event(reason, troubles_of_reason) for reason, troubles_of_reason in found.items()]
 
 
-class TakenByUsError(errors.ConflictError):
+class OutdatedViewError(errors.ConflictError):
     """The object exists and belongs to this JobSet: the view was outdated, and is now current."""
 
 
@@ -144,16 +144,16 @@ class Writer:
     async def _check_taken(self, jobset: JobSet, name: str, error: errors.AlreadyExistsError) -> None:
         """Find the owner of the Job with this name.
 
-        Raises TakenByUsError if it is this JobSet, else the given error.
+        Raises OutdatedViewError if it is this JobSet, else the given error.
         """
         try:
             found = await self._api.get(_job_path(jobset.namespace, name))
         except errors.NotFoundError:
-            raise TakenByUsError(f"Job {jobset.namespace}/{name} was just deleted") from error
+            raise OutdatedViewError(f"Job {jobset.namespace}/{name} was just deleted") from error
         if invalid_objects.owner(found) != jobset.uid:
             raise error
         self._views.wrote_job(found)
-        raise TakenByUsError(f"Job {jobset.namespace}/{name} exists already") from error
+        raise OutdatedViewError(f"Job {jobset.namespace}/{name} exists already") from error
 
     async def _delete_job(self, namespace: str, write: plan.DeleteJob) -> None:
         answer = await self._delete(_job_path(namespace, write.name), uid=write.uid)

@@ -94,6 +94,14 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node has changed. ``view`` None: the node no longer exists."""
+
+    name: NodeName
+    view: NodeView | None
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One device of one member (coordination/v1 ``DeviceSample``).
 

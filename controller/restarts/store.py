@@ -93,7 +93,7 @@ class RestartStore:
         self._newest: dict[GangKey, int] = {}
         self._listeners: list[Callable[[RestartChange], None]] = []
         self._changed = asyncio.Event()
-        self._informer.subscribe(self._take)
+        self._informer.subscribe(self._apply)
         self._report = report
         self._stand_by()
 
@@ -204,7 +204,7 @@ class RestartStore:
         if restart.gang is not None:
             self._count(restart.gang, min(restart.attempt, _BELIEVABLE_ATTEMPT))
 
-    def _take(self, change: informer.Change[Restart]) -> None:
+    def _apply(self, change: informer.Change[Restart]) -> None:
         restart = change.value
         if change.kind is not RestartChangeKind.GONE:
             self._by_id[restart.id] = restart

@@ -99,7 +99,7 @@ def _new_from(one: MemberState | None, *, state: Round, stopped: float | None) -
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class EndedRound:
     """The part of an ended round that is needed to assign late faults to it. (A whole round is large.)
 
     ``by_pod``: the Unix time since which the running containers of a pod are new. For other pods, ``began`` applies.
@@ -110,7 +110,7 @@ class Mended:
     by_pod: Mapping[PodUid, float]
 
     @classmethod
-    def by(cls, ended: Round) -> "Mended":
+    def of(cls, ended: Round) -> "EndedRound":
         """Return this record of a round that has released its members."""
         since = {uid: _new_from(one, state=ended, stopped=ended.stopped) for uid, one in ended.members.items()}
         shared = {each: ended.started_at + each for each in since.values()}  # shares one number between the pods

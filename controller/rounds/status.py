@@ -144,8 +144,8 @@ def _trigger(cause: Cause, *, hit: Member | None) -> Json:
     time = timestamps.rfc3339(cause.at)
     if isinstance(cause, Request):
         message = f"requested by {cause.by}" + (f": {cause.why}" if cause.why else "")
-        who = {"kind": REQUEST, "member": "", "slot": "", "node": ""}
-        return who | {"code": REQUESTED, "message": message, "time": time}
+        nowhere = {"kind": REQUEST, "member": "", "slot": "", "node": ""}
+        return nowhere | {"code": REQUESTED, "message": message, "time": time}
     return {
         "kind": cause.kind.value,
         "member": cause.pod.name,

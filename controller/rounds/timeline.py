@@ -51,10 +51,10 @@ def all_dead(timings: Mapping[str, float]) -> float | None:
     return stopped - timings.get("recreateMilliseconds", 0) if stopped is not None else None
 
 
-def member(told: Mapping[str, Any], *, released: float | None) -> tuple[Segment, ...]:
+def member(slowest: Mapping[str, Any], *, released: float | None) -> tuple[Segment, ...]:
     """Return one of ``status.slowest`` as consecutive segments, without empty ones."""
-    stopped, ran = told.get("stoppedMilliseconds"), told.get("runningMilliseconds")
-    phases, late = told.get("phases") or {}, bool(told.get("startedLate"))
+    stopped, ran = slowest.get("stoppedMilliseconds"), slowest.get("runningMilliseconds")
+    phases, late = slowest.get("phases") or {}, bool(slowest.get("startedLate"))
     starts = phases.get(START, 0) if late and stopped is not None else 0
     begun = stopped + starts if stopped is not None else None
     if begun is not None and ran is not None:

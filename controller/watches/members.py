@@ -97,7 +97,7 @@ class Members:
                 one=members.MOST_OF_A_MEMBER,
                 namespace=members.MOST_OF_A_NAMESPACE,
                 total=members.MOST_OF_A_WATCH,
-                told=count_bare,
+                on_bare_count=count_bare,
             )
 
         self._slots = asyncio.Semaphore(parallel)
@@ -122,7 +122,7 @@ class Members:
         self._vanished: asyncio.Queue[PodUid] = asyncio.Queue()
         self._vanished_by_name: dict[tuple[str, str], PodUid] = {}  # by namespace and name
         for watch in self._watches:
-            watch.subscribe(self._take)
+            watch.subscribe(self._apply)
 
     @contextlib.asynccontextmanager
     async def following(self, pod: GangKey) -> AsyncIterator[Callable[[], GangKey | None]]:
@@ -219,7 +219,7 @@ class Members:
                 uid = await self._vanished.get()
                 group.create_task(self._resolve_vanished(uid), name=f"resolve {uid}")
 
-    def _take(self, change: informer.Change[Member]) -> None:
+    def _apply(self, change: informer.Change[Member]) -> None:
         member = change.value
         if change.kind is not ChangeKind.GONE:
             self._resolve_by(member)

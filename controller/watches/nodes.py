@@ -4,7 +4,6 @@ import contextlib
 import ipaddress
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kubemend.common import aio, contained
@@ -12,7 +11,7 @@ from kubemend.common.components import ComponentStatus
 from kubemend.common.kube import client, informer, paths
 from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.jobset.placement import device_taints
-from kubemend.controller.model.members import NodeName, NodeView
+from kubemend.controller.model.members import NodeChange, NodeName, NodeView
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """The taint by which operators mark a node as shut down, so that none of its pods runs (KEP-2268)."""
@@ -32,14 +31,6 @@ _TUNNELS: Final = (
 _READY: Final[Mapping[str, bool | None]] = {"True": True, "False": False}
 
 
-@dataclass(frozen=True, slots=True)
-class NodeChange:
-    """A node has changed. ``view`` None: the node no longer exists."""
-
-    name: NodeName
-    view: NodeView | None
-
-
 class Nodes:
     """Keep the view of nodes. ``run`` does the work; all other calls are valid at any time."""
 
@@ -55,7 +46,7 @@ class Nodes:
         )
         self._by_name: dict[NodeName, tuple[str, NodeView]] = {}  # with the object's UID
         self._listeners: list[Callable[[NodeChange], None]] = []
-        self._informer.subscribe(self._take)
+        self._informer.subscribe(self._apply)
 
     @property
     def synced(self) -> bool:
@@ -88,7 +79,7 @@ class Nodes:
         """Keep the view current indefinitely."""
         await self._informer.run()
 
-    def _take(self, change: informer.Change[NodeView]) -> None:
+    def _apply(self, change: informer.Change[NodeView]) -> None:
         name = change.value.name
         if change.kind is not ChangeKind.GONE:
             self._by_name[name] = (change.uid, change.value)

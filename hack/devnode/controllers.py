@@ -14,27 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from hack.devnode import images, loopback, manifests, processes
-from hack.devnode import kubeconfig as kubeconfigs
+from hack.devnode import accounts, images, loopback, manifests, processes
+from hack.devnode.accounts import AGENT, CONTROLLER, NAMESPACE
 from hack.devnode.node import Agent, DevNode
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
 
-NAMESPACE = "kubemend"
-AGENT, CONTROLLER = "kubemend-agent", "kubemend-controller"
 AUDIENCE = "kubemend-hub"
 HUB_NAME = "kubemend-hub.kubemend.svc"
 LEASE = "kubemend-controller"
 _LEASE_PATH = f"{paths.collection('leases', namespace=NAMESPACE, group='coordination.k8s.io')}/{LEASE}"
 _CA_CONFIG_MAP, _CA_KEY = "kubemend-hub-ca", "ca.crt"
-_ACCOUNTS = paths.collection("serviceaccounts", namespace=NAMESPACE)
 _HOST = "127.0.0.1"
 _STOP_SECONDS = 30.0
 _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
-_TOKEN_SECONDS = 24 * 3600
 
 Json = dict[str, Any]
 
@@ -173,33 +167,14 @@ class Controllers:
         pod = await self._agent_pod(node.name)
         file = self._token_file(node)
         file.touch(mode=0o600)
-        file.write_text(await self._token(AGENT, pod=pod, audiences=[AUDIENCE]))
+        file.write_text(await accounts.request_token(self._api, AGENT, bound_to=pod, audiences=[AUDIENCE]))
         await self._write_kubeconfig(node.name, account=AGENT, pod=pod)
 
     async def _write_kubeconfig(self, name: str, *, account: str, pod: Json | None = None) -> None:
-        (cluster,) = yaml.safe_load(self._nodes[0].layout.kubeconfig.read_text())["clusters"]
-        kubeconfigs.write(
-            self.kubeconfig(name),
-            server=cluster["cluster"]["server"],
-            token=await self._token(account, pod=pod),
-            certificate_authority=Path(cluster["cluster"]["certificate-authority"]),
+        administrator = self._nodes[0].layout.kubeconfig
+        await accounts.write_kubeconfig(
+            self.kubeconfig(name), api=self._api, administrator=administrator, account=account, bound_to=pod
         )
-
-    async def _token(self, account: str, *, pod: Json | None, audiences: Sequence[str] = ()) -> str:
-        """Request a token as kubelet does for a projected volume (TokenRequest; KEP-4193: it names the pod's node).
-
-        Without audiences it is for the API server.
-        """
-        spec: Json = {"audiences": list(audiences), "expirationSeconds": _TOKEN_SECONDS}
-        if pod is not None:
-            metadata = pod["metadata"]
-            spec["boundObjectRef"] = {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "name": metadata["name"],
-                "uid": metadata["uid"],
-            }
-        return str((await self._api.create(f"{_ACCOUNTS}/{account}/token", {"spec": spec}))["status"]["token"])
 
     def _token_file(self, node: DevNode) -> Path:
         return self._directory / f"{node.name}.token"

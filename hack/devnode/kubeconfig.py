@@ -22,3 +22,10 @@ def write(path: Path, *, server: str, token: str, certificate_authority: Path | 
     path.touch(mode=0o600)
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     return path
+
+
+def write_for_same_cluster(path: Path, *, other: Path, token: str) -> Path:
+    """Write a kubeconfig for the cluster of an ``other`` one, with another user's token, and return its path."""
+    (cluster,) = yaml.safe_load(other.read_text())["clusters"]
+    authority = Path(cluster["cluster"]["certificate-authority"])
+    return write(path, server=cluster["cluster"]["server"], token=token, certificate_authority=authority)

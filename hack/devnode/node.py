@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Self
 
 from hack import kmsg
 from hack.devnode import (
+    accounts,
     apiserver,
     crio,
     kubelet,
@@ -177,9 +178,14 @@ class DevNode(Part):
 
     @contextlib.asynccontextmanager
     async def agent(self, *extra: str) -> AsyncIterator["Agent"]:
-        """Run ``kubemend agent`` as a process of its own; ``extra`` are further arguments. SIGTERM ends it."""
+        """Run ``kubemend agent`` as a process of its own; ``extra`` are further arguments. SIGTERM ends it.
+
+        It is its own account in the API, unless ``extra`` names another kubeconfig.
+        """
         address = f"127.0.0.1:{loopback.free_port()}"
         flags = self.agent_flags(metrics_address=address)
+        if not any(each.startswith("--kubeconfig=") for each in extra):
+            flags["kubeconfig"] = str(await self._agents_kubeconfig())
         log = self.layout.log_file("agent")
         child = processes.Child.start(
             [*agent_command(), *(f"--{key}={value}" for key, value in flags.items()), *extra],
@@ -192,6 +198,12 @@ class DevNode(Part):
             yield Agent(child=child, metrics_address=address, log=log)
         finally:
             await child.stop(grace=_AGENT_STOP_SECONDS)
+
+    async def _agents_kubeconfig(self) -> Path:
+        path = self.layout.root / "agent.kubeconfig"
+        if not path.exists():
+            await accounts.agent_kubeconfig(path, node=self.name, administrator=self.kubeconfig)
+        return path
 
     def _make_directories(self) -> None:
         where = self.layout

@@ -41,7 +41,8 @@ from kubemend.agent.restart import members
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.participant import RoundParticipant
-from kubemend.agent.rounds.session import NOT_STARTED, Clocks, since_boot
+from kubemend.agent.rounds.round_records import Clocks, since_boot
+from kubemend.agent.rounds.step_reports import NOT_STARTED
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import process
@@ -97,13 +98,13 @@ class Agent:
     events: ContainerWatch
     runtime: CriClient
     tasks: list[asyncio.Task[Any]]
+    received: dict[tuple[str, PodUid], Received]
 
     def order(self, order: Order) -> Received:
         """Have an order carried out."""
-        told = Received(self.restarts.quiet)
-        self.tasks.append(
-            asyncio.create_task(self.rounds.handle_order(order, on_result=told), name=f"order {order.pod}")
-        )
+        told = self.received[order.round, order.pod] = Received(self.restarts.quiet)
+        work = self.rounds.handle_order(order, pod=PodRef("", "", order.pod))
+        self.tasks.append(asyncio.create_task(work, name=f"order {order.pod}"))
         return told
 
     async def stands(self, phase: StepPhase) -> None:
@@ -313,6 +314,7 @@ async def agent(
         restarts = RestartScheduler(
             dependencies=everything, store=store, metrics=env.metrics, now=time.time, can_hold=can_hold
         )
+        received: dict[tuple[str, PodUid], Received] = {}
         rounds = RoundParticipant(
             dependencies=everything,
             store=store,
@@ -328,11 +330,13 @@ async def agent(
             device_facts=env.facts(),
             clocks=Clocks(now=time.time, since_boot=lambda: since_boot() + later, boot="this"),
             metrics=env.metrics,
+            on_result=lambda result: received[result.round, result.pod.uid](result),
         )
         held = await rounds.load()
         works = (events.run(), rounds.run(), _kubelet(events, views))
         with process.raised_priority():
-            agent = Agent(rounds, restarts, store, events, cri, tasks=[asyncio.create_task(work) for work in works])
+            tasks = [asyncio.create_task(work) for work in works]
+            agent = Agent(rounds, restarts, store, events, cri, tasks=tasks, received=received)
             try:
                 await eventually.true(lambda: bool(events.containers()))
                 await Recovery(dependencies=everything, store=store, now=time.time, spared=held).run()

@@ -11,7 +11,7 @@ from hack.devnode.containerd import Containerd
 from kubemend.agent.actuator.hold import cgroups
 from kubemend.agent.actuator.hold.freezer import Freezer
 from kubemend.agent.model.workloads import PodView, RestartPolicy
-from kubemend.agent.rounds.session import since_boot
+from kubemend.agent.rounds.round_records import since_boot
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common.coordination import OrderKind, StepPhase
 from tests.containerd.round_node import CGROUPS, TICK, RoundNode, order

@@ -21,16 +21,17 @@ from kubemend.agent.model.workloads import (
     ContainerRef,
     ContainerState,
     ContainerSummary,
+    PodUid,
 )
 from kubemend.agent.restart import admission
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.restarts.verifier import Timeouts
-from kubemend.agent.rounds import session
+from kubemend.agent.rounds import step_reports
 from kubemend.agent.rounds.order_resolver import NodePolicy
 from kubemend.agent.rounds.participant import RoundParticipant
-from kubemend.agent.rounds.session import Clocks
+from kubemend.agent.rounds.round_records import Clocks
 from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, StepPhase
 from tests import eventually
 from tests.environments import pod_rig
@@ -59,7 +60,7 @@ class Received:
     starts: "asyncio.Queue[StepResult]" = field(default_factory=asyncio.Queue)
 
     def put(self, step_result: StepResult) -> None:
-        apart = {session.NOT_STARTED: self.deaths, "Starting": self.starts}
+        apart = {step_reports.NOT_STARTED: self.deaths, "Starting": self.starts}
         is_stopped = step_result.phase is StepPhase.STOPPED
         (apart.get(step_result.reason, self.step_results) if is_stopped else self.step_results).put_nowait(step_result)
 
@@ -114,6 +115,7 @@ class RoundEnv:
         self.prover: Prover | None = None
         self.holders = outside.Holders(Allocations(known=True))
         self.tasks: list[asyncio.Task[Any]] = []
+        self.received: dict[tuple[str, PodUid], Received] = {}
 
     async def start(self) -> None:
         """Start an agent; it resumes what a previous one left."""
@@ -149,6 +151,7 @@ class RoundEnv:
             device_facts=node.facts(),
             clocks=Clocks(now=lambda: NOW, since_boot=lambda: self.since_boot, boot=self.boot),
             metrics=metrics,
+            on_result=self._deliver,
             bounds=self.bounds,
         )
         self.held = await self.rounds.load()
@@ -159,11 +162,16 @@ class RoundEnv:
         ).run()
 
     def order(self, **changes: Any) -> Received:
-        """Carry out an order."""
-        told = Received(self._is_settled)
-        work = self.rounds.handle_order(order(**changes), on_result=told.put)
+        """Carry out an order. The newest order of a round receives the member's states."""
+        told, made = Received(self._is_settled), order(**changes)
+        self.received[made.round, made.pod] = told
+        work = self.rounds.handle_order(made, pod=replace(POD, uid=made.pod))
         self.tasks.append(asyncio.create_task(work, name="order"))
         return told
+
+    def _deliver(self, step_result: StepResult) -> None:
+        if (told := self.received.get((step_result.round, step_result.pod.uid))) is not None:
+            told.put(step_result)
 
     def _is_settled(self) -> bool:
         """Return whether no restart acts: a member is reported as stopped before its restart has ended."""
@@ -203,7 +211,7 @@ class RoundEnv:
         """Touch a container's heartbeat file, and check it; return how many next steps have been observed."""
         at, unix = time.monotonic(), time.time()
         mark = Mark(device=1, inode=1, modified=0, changed=int(unix * 1e9))
-        poll = Poll(began=at, ended=at, slept=time.clock_gettime(time.CLOCK_BOOTTIME) - at, sight=mark)
+        poll = Poll(began=at, ended=at, slept=time.clock_gettime(time.CLOCK_BOOTTIME) - at, result=mark)
         self.next_steps.polled(container, FileCheck(poll, unix=unix, started_at=unix))
         labels = {"strategy": "swap", "since": "start"}
         return self.registry.get_sample_value("kubemend_restart_next_step_seconds_count", labels)

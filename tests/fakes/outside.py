@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
 from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, Gpu, PciAddress
-from kubemend.agent.model.processes import Entrance, ProcessFacts
+from kubemend.agent.model.processes import ProcessFacts, ProcessOrigin
 from kubemend.agent.model.workloads import (
     Allocation,
     Allocations,
@@ -257,8 +257,8 @@ class Processes:
     def is_alive(self, process: ProcessFacts) -> bool:
         return self.known.get(process.pid) == process and not self.ends[process.pid].is_set()
 
-    def entrance(self, pid: int) -> Entrance | None:
-        return Entrance(pid, is_its_own=pid not in self.put_in) if pid in self.known else None
+    def origin(self, pid: int) -> ProcessOrigin | None:
+        return ProcessOrigin(pid, is_its_own=pid not in self.put_in) if pid in self.known else None
 
     def cpuset(self, pid: int) -> str | None:
         return None

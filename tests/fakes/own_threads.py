@@ -14,8 +14,8 @@ class OwnThreads:
     def __init__(self) -> None:
         self._threads: dict[str, DedicatedThread] = {}
 
-    async def call(self, work: Callable[[], T], *, who: str, timeout: float) -> T:
-        thread = self._threads.setdefault(who, DedicatedThread(who))
+    async def call(self, work: Callable[[], T], *, owner: str, timeout: float) -> T:
+        thread = self._threads.setdefault(owner, DedicatedThread(owner))
         return await thread.call(work, timeout=timeout)
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from hack.devnode import images, node, trainer
+from hack.devnode import images, manifests, node, trainer
 from hack.devnode import launched as launching
 from hack.devnode.observer import Observer, Seen
 from kubemend.common.kube import client as kube
@@ -111,14 +111,13 @@ AGENT: Final[dict[str, Any]] = {
 @contextlib.asynccontextmanager
 async def agents_image(api: kube.KubeClient) -> AsyncIterator[None]:
     """Have the DaemonSet for the length of the block."""
-    await api.create(paths.collection("namespaces"), {"metadata": {"name": "kubemend"}})
+    await manifests.apply(api)
     daemon_sets = paths.collection("daemonsets", group="apps", namespace="kubemend")
     await api.create(daemon_sets, AGENT)
     try:
         yield
     finally:
         await api.delete(f"{daemon_sets}/kubemend-agent", options={})
-        await api.delete(f"{paths.collection('namespaces')}/kubemend", options={})
 
 
 async def test_component_runs_a_named_program_by_the_launcher_in_the_agents_image(

@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.devnode, pytest.mark.timeout(600)]
 
 SWAPS = 25
 MOST_COPIES = 5
-"""Kubelet adds a copy if something wakes it in mid-swap ("What remains possible" in docs/architecture.md)."""
+"""Kubelet adds a copy if something wakes it in mid-swap ("What remains possible" in docs/architecture.md). That begins
+its back-off, so in the seconds after a copy it shows CrashLoopBackOff instead of a second one."""
 _BACK_OFF = "BackOff"
 _CRASH_LOOP = "CrashLoopBackOff"
 
@@ -58,10 +59,11 @@ async def test_swaps_in_a_row_count_once_each_without_backoff(
             timeout=training.DEADLINE,
             what="the last successor in kubelet's status",
         )
-        growth = after.restart_counts["trainer"] - before.restart_counts["trainer"]
-        assert SWAPS <= growth <= SWAPS + MOST_COPIES
+        copies = after.restart_counts["trainer"] - before.restart_counts["trainer"] - SWAPS
+        assert 0 <= copies <= MOST_COPIES
         assert seen.counts == sorted(seen.counts)
-        assert _CRASH_LOOP not in seen.waits
-        assert seen.not_running == [], "kubelet has seen a moment in which the trainer did not run"
-        assert _BACK_OFF not in await events_about(api, name)
+        if not copies:
+            assert _CRASH_LOOP not in seen.waits
+            assert seen.not_running == [], "kubelet has seen a moment in which the trainer did not run"
+            assert _BACK_OFF not in await events_about(api, name)
         assert (after.uid, after.ip, after.sandbox, after.phase) == (before.uid, before.ip, before.sandbox, "Running")

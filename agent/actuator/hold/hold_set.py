@@ -100,20 +100,27 @@ class HoldSet:
 
     ``excluded`` containers are not held, because they will end. ``foreign`` counts the held containers that kubelet
     created. ``doing`` is the current step of the restart, for gang members that wait for it, with ``detail`` for
-    people. ``must_release`` is set when the release has been ordered, but work remains to be done before.
+    people.
 
     ``on_dead`` is called once the old containers of a restart are dead.
     """
 
-    def __init__(self, freezer: Freezer, *, mark: str, names: Collection[str] = ()) -> None:
-        self.names = frozenset(names)
+    def __init__(
+        self,
+        freezer: Freezer,
+        *,
+        mark: str,
+        names: Collection[str] = (),
+        on_dead: Callable[[OldDead], None] = lambda _: None,
+    ) -> None:
         self.mark = mark
+        self.on_dead = on_dead
         self.excluded: frozenset[ContainerId] = frozenset()
         self.foreign = 0
         self.doing = "Preparing"
         self.detail = ""
-        self.must_release = False
-        self.on_dead: Callable[[OldDead], None] = _ignore
+        self._names = frozenset(names)
+        self._must_release = False
         self._freezer = freezer
         self._near: Cgroup | None = None
         self._on = True
@@ -126,6 +133,24 @@ class HoldSet:
     def on(self) -> bool:
         """Return whether it still holds."""
         return self._on
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of the containers that it holds."""
+        return self._names
+
+    def select(self, names: Iterable[str]) -> None:
+        """Hold containers of these names from now on, and of no others. What is frozen stays frozen."""
+        self._names = frozenset(names)
+
+    @property
+    def must_release(self) -> bool:
+        """Return whether the release has been ordered; work may remain to be done before it."""
+        return self._must_release
+
+    def order_release(self) -> None:
+        """Record that the release has been ordered."""
+        self._must_release = True
 
     @property
     def held(self) -> frozenset[ContainerId]:
@@ -175,7 +200,7 @@ class HoldSet:
 
     def note_started(self, container_id: ContainerId, *, name: str) -> None:
         """Record that a successor of that name was started. One that starts after the release is never held."""
-        if self.must_release and name in self.names and not self._on:
+        if self._must_release and name in self._names and not self._on:
             self._started_free.add(container_id)
 
     def runs_hook(self, container_id: ContainerId) -> bool:
@@ -184,9 +209,9 @@ class HoldSet:
         self._hooked.add(container_id)
         return is_new
 
-    def takes(self, name: str) -> bool:
+    def must_hold(self, name: str) -> bool:
         """Return whether a container of that name must be held."""
-        return self._on and name in self.names
+        return self._on and name in self._names
 
     def exclude(self, containers: Iterable[ContainerId], *, near: int | None = None) -> None:
         """Exclude containers that will end. ``near`` is a process of one of them that still runs."""
@@ -297,8 +322,4 @@ class HoldSet:
 
 
 async def _nothing() -> None:
-    return
-
-
-def _ignore(_: OldDead) -> None:
     return

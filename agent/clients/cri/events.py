@@ -48,7 +48,7 @@ class ContainerEvent:
     """One step of one of kubelet's containers.
 
     ``container`` is its state after the step. ``created_at`` is in Unix nanoseconds: the runtime's time of the event,
-    or of the listing that showed it (then ``inferred``). ``exit_code`` and ``reason`` are set for STOPPED if the stream
+    or of the listing that showed it. ``exit_code`` and ``reason`` are set for STOPPED if the stream
     contained them; call ``CriClient.container_status`` otherwise.
     """
 
@@ -57,7 +57,6 @@ class ContainerEvent:
     created_at: int
     exit_code: int | None = None
     reason: str = ""
-    inferred: bool = False
 
     @property
     def container_id(self) -> ContainerId:
@@ -128,7 +127,7 @@ def diff(
     present = {view.id: view for view in after}
     pairs = ((known.get(identity), present.get(identity)) for identity in {**known, **present})
     return tuple(
-        ContainerEvent(kind=kind, container=container, created_at=at, inferred=True)
+        ContainerEvent(kind=kind, container=container, created_at=at)
         for old, new in pairs
         for kind, container in _steps(old, new)
     )

@@ -66,7 +66,7 @@ class LauncherClient:
         passing = functools.partial(exchange.is_known, known)
         request = process.follow_request(hold=hold)
         follower = f"{container.id} followed"
-        return await self._exchange(container, request, passing=passing, timeout=FOLLOW_SECONDS, who=follower)
+        return await self._exchange(container, request, passing=passing, timeout=FOLLOW_SECONDS, owner=follower)
 
     async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | LauncherUnavailable:
         """Have the launcher restart its failed program by its own rule, or end the container; return its state."""
@@ -89,7 +89,7 @@ class LauncherClient:
         *,
         passing: exchange.Passing = _FIRST,
         timeout: float = ANSWER_SECONDS,
-        who: str = "",
+        owner: str = "",
     ) -> Launcher | LauncherUnavailable:
         address = self._address(container)
         if address is None:
@@ -104,7 +104,7 @@ class LauncherClient:
         )
         longest = max(timeout, _WATCH_SECONDS) + _SLACK
         try:
-            return await self._calls.call(work, who=who or container.id, timeout=longest)
+            return await self._calls.call(work, owner=owner or container.id, timeout=longest)
         except NoAnswerError as error:
             return LauncherUnavailable(str(error))
         except TimeoutError:

@@ -16,7 +16,7 @@ from kubemend.agent.health.catalog import fault_names, repeats
 from kubemend.agent.health.catalog.catalog import Catalog, Entry, FaultKey
 from kubemend.agent.health.catalog.subcodes import SubCode
 from kubemend.agent.health.kmsg import kmsg_record, line_reader
-from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.kmsg.line_findings import LineContext
 from kubemend.agent.model.findings import Finding, FindingKind
 
 _WIDTH = 100
@@ -56,7 +56,7 @@ def findings_from_lines(lines: Iterable[str], *, catalog: Catalog) -> Iterator[d
         if not line_reader.text_may_matter(line):
             continue
         parsed = kmsg_record.parse_printed(line)
-        seen = Seen(observed_at=0.0, boot_seconds=parsed.boot_seconds)
+        seen = LineContext(observed_at=0.0, boot_seconds=parsed.boot_seconds)
         for finding in reader.read(parsed.text, seen=seen):
             yield _as_object(finding, catalog=catalog)
 

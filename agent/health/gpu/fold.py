@@ -29,7 +29,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EmittedState:
     """The last emitted state of one kind, and since when (monotonic seconds) the rule has reported the opposite.
 
     ``held`` is None until something was emitted; ``turning`` is the rule's result when it differs from ``held``.
@@ -48,11 +48,11 @@ class GpuVitals:
 
     at: float = float("-inf")
     record: Record = field(default_factory=Record)
-    standings: Mapping[FindingKind, Standing] = field(default_factory=lambda: MappingProxyType({}))
+    emitted_states: Mapping[FindingKind, EmittedState] = field(default_factory=lambda: MappingProxyType({}))
 
     def held(self) -> frozenset[FindingKind]:
         """Return the kinds that were emitted and are not over."""
-        return frozenset(kind for kind, standing in self.standings.items() if standing.held)
+        return frozenset(kind for kind, emitted_state in self.emitted_states.items() if emitted_state.held)
 
 
 def fold(state: GpuVitals, vitals: Vitals, *, now: float, limits: Limits) -> tuple[GpuVitals, tuple[Notice, ...]]:
@@ -64,20 +64,20 @@ def fold(state: GpuVitals, vitals: Vitals, *, now: float, limits: Limits) -> tup
         return state, ()
     remembered = record.after(state.record, vitals, now=now, limits=limits)
     sample = Sample(vitals=vitals, record=remembered, now=now, limits=limits)
-    standings, notices = dict(state.standings), list[Notice]()
+    emitted_states, notices = dict(state.emitted_states), list[Notice]()
     for kind, rule in RULES.items():
-        before = standings.get(kind, Standing())
+        before = emitted_states.get(kind, EmittedState())
         judged = rule(replace(sample, held=bool(before.held)))
         if judged is not None:
-            standings[kind] = _next(before, judged, sample=sample)
-            notices += _notices(kind, before, standings[kind], judged)
-    return GpuVitals(at=now, record=remembered, standings=MappingProxyType(standings)), tuple(notices)
+            emitted_states[kind] = _next(before, judged, sample=sample)
+            notices += _notices(kind, before, emitted_states[kind], judged)
+    return GpuVitals(at=now, record=remembered, emitted_states=MappingProxyType(emitted_states)), tuple(notices)
 
 
 def begun(state: GpuVitals, kind: FindingKind, *, now: float) -> GpuVitals:
     """Return the state after an event began a fault of this kind; the caller that received the event emits it."""
-    standing = Standing(held=True, emitted_at=now)
-    return replace(state, standings=MappingProxyType({**state.standings, kind: standing}))
+    emitted_state = EmittedState(held=True, emitted_at=now)
+    return replace(state, emitted_states=MappingProxyType({**state.emitted_states, kind: emitted_state}))
 
 
 def renewed(state: GpuVitals) -> GpuVitals:
@@ -85,7 +85,7 @@ def renewed(state: GpuVitals) -> GpuVitals:
     return replace(state, record=record.without_counts(state.record))
 
 
-def _next(before: Standing, judged: Judgement, *, sample: Sample) -> Standing:
+def _next(before: EmittedState, judged: Judgement, *, sample: Sample) -> EmittedState:
     if judged.holds == before.held:
         same = judged.mark == before.mark or sample.now - before.emitted_at < sample.limits.retell
         steady = replace(before, turning=None)
@@ -96,11 +96,11 @@ def _next(before: Standing, judged: Judgement, *, sample: Sample) -> Standing:
     return _emitted(judged, now=sample.now)
 
 
-def _emitted(judged: Judgement, *, now: float) -> Standing:
-    return Standing(held=judged.holds, mark=judged.mark, emitted_at=now)
+def _emitted(judged: Judgement, *, now: float) -> EmittedState:
+    return EmittedState(held=judged.holds, mark=judged.mark, emitted_at=now)
 
 
-def _notices(kind: FindingKind, before: Standing, after: Standing, judged: Judgement) -> Iterator[Notice]:
+def _notices(kind: FindingKind, before: EmittedState, after: EmittedState, judged: Judgement) -> Iterator[Notice]:
     if after.emitted_at == before.emitted_at:
         return
     if after.held:

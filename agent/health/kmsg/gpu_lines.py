@@ -7,7 +7,7 @@ message that a log tool has split.
 from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
 from kubemend.agent.health.kmsg import line_findings
 from kubemend.agent.health.kmsg.grammar import gpu_place, gpu_uuid, nvlink5, nvrm_assert, off_bus, sxid, xid
-from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.kmsg.line_findings import LineContext
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceLocator, PciAddress
@@ -28,7 +28,7 @@ class GpuLines:
         self._joiner = off_bus.Joiner()
         self._uuids: dict[PciAddress, DeviceId] = {}
 
-    def read(self, text: str, *, seen: Seen) -> tuple[Finding, ...]:
+    def read(self, text: str, *, seen: LineContext) -> tuple[Finding, ...]:
         """Return the findings in a line: one at most."""
         if (xid_line := xid.parse(text)) is not None:
             return (self._xid(xid_line, seen=seen),)
@@ -48,7 +48,7 @@ class GpuLines:
         if pci in self._uuids or len(self._uuids) < _MOST_GPUS:
             self._uuids[pci] = uuid
 
-    def _xid(self, line: xid.XidLine, *, seen: Seen) -> Finding:
+    def _xid(self, line: xid.XidLine, *, seen: LineContext) -> Finding:
         fault = FaultKey(FindingKind.XID, line.code)
         nvlink = nvlink5.parse(line.text)
         rule = self._catalog.subcode(fault, nvlink.registers) if nvlink is not None else None
@@ -85,7 +85,7 @@ class GpuLines:
         registers = nvlink.registers if nvlink is not None else None
         return self._catalog.action(fault, severity=line.severity, registers=registers)
 
-    def _sxid(self, line: sxid.SxidLine, *, seen: Seen) -> Finding:
+    def _sxid(self, line: sxid.SxidLine, *, seen: LineContext) -> Finding:
         fault = FaultKey(FindingKind.SXID, line.code)
         return line_findings.make(
             fault.kind,
@@ -101,7 +101,7 @@ class GpuLines:
             ),
         )
 
-    def _off_bus(self, pci: PciAddress, *, text: str, seen: Seen) -> Finding:
+    def _off_bus(self, pci: PciAddress, *, text: str, seen: LineContext) -> Finding:
         return line_findings.make(
             FindingKind.OFF_BUS,
             device=DeviceLocator(pci=pci),
@@ -111,6 +111,6 @@ class GpuLines:
             facts=((evidence.GPU_UUID, self._uuids.get(pci)),),
         )
 
-    def _assertion(self, failed: str, *, seen: Seen) -> Finding:
+    def _assertion(self, failed: str, *, seen: LineContext) -> Finding:
         kind = FindingKind.NVRM_ASSERT
         return line_findings.make(kind, action=self._catalog.action(FaultKey(kind)), text=failed, seen=seen)

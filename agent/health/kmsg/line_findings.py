@@ -15,7 +15,7 @@ _UNPRINTABLE = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LineContext:
     """Time, key and evidence with which a line was read; see ``Finding`` for the units."""
 
     observed_at: float
@@ -29,7 +29,7 @@ def make(
     *,
     action: ActionClass,
     text: str,
-    seen: Seen,
+    seen: LineContext,
     code: str = "",
     device: DeviceLocator = NO_DEVICE,
     pid: int | None = None,
@@ -57,7 +57,7 @@ def make(
     )
 
 
-def over(kind: FindingKind, *, device: DeviceLocator, text: str, seen: Seen) -> Finding:
+def over(kind: FindingKind, *, device: DeviceLocator, text: str, seen: LineContext) -> Finding:
     """Return the finding that a fault of this kind no longer holds on the device."""
     return make(FindingKind.FAULT_OVER, code=kind.value, device=device, action=ActionClass.NONE, text=text, seen=seen)
 

@@ -12,7 +12,7 @@ from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
 from kubemend.agent.health.kmsg import line_findings, provenance
 from kubemend.agent.health.kmsg.gpu_lines import GpuLines
 from kubemend.agent.health.kmsg.grammar import mlx5, oom, pcie, stuck
-from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.kmsg.line_findings import LineContext
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model.devices import DeviceLocator, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind
@@ -40,7 +40,7 @@ class NicLines:
         self._catalog = catalog
         self._plugged: set[tuple[PciAddress, str | None]] = set()
 
-    def read(self, text: str, *, seen: Seen) -> tuple[Finding, ...]:
+    def read(self, text: str, *, seen: LineContext) -> tuple[Finding, ...]:
         """Return the findings in a line."""
         line = mlx5.parse(text)
         if line is None:
@@ -88,7 +88,7 @@ class PcieLines:
         self._below = below
         self._announced: tuple[pcie.Severity, frozenset[PciAddress]] | None = None
 
-    def read(self, text: str, *, seen: Seen) -> tuple[Finding, ...]:
+    def read(self, text: str, *, seen: LineContext) -> tuple[Finding, ...]:
         """Return the findings in a line: one per device concerned, or two per device for the end of an error."""
         line = pcie.parse(text)
         if line is None:
@@ -112,7 +112,7 @@ class PcieLines:
         return announced is not None and announced[0] is line.severity and announced[1].issuperset(devices)
 
     def _error(
-        self, severity: pcie.Severity, *, line: pcie.PcieLine, device: PciAddress, text: str, seen: Seen
+        self, severity: pcie.Severity, *, line: pcie.PcieLine, device: PciAddress, text: str, seen: LineContext
     ) -> Finding:
         kind = _AER_KINDS[severity]
         reporter = line.reported_by or (line.device if line.device != device else None)
@@ -136,7 +136,7 @@ class ProcessLines:
         self._catalog = catalog
         self._summarised: int | None = None
 
-    def read(self, text: str, *, seen: Seen) -> tuple[Finding, ...]:
+    def read(self, text: str, *, seen: LineContext) -> tuple[Finding, ...]:
         """Return the findings in a line: one at most."""
         if (killed := oom.parse(text)) is not None:
             return self._killed(killed, text=text, seen=seen)
@@ -155,7 +155,7 @@ class ProcessLines:
             )
         return ()
 
-    def _killed(self, line: oom.OomLine, *, text: str, seen: Seen) -> tuple[Finding, ...]:
+    def _killed(self, line: oom.OomLine, *, text: str, seen: LineContext) -> tuple[Finding, ...]:
         previous, self._summarised = self._summarised, line.pid if line.cgroup is not None else None
         if line.cgroup is None and previous == line.pid:
             return ()
@@ -219,7 +219,7 @@ class LineReader:
             ProcessLines(catalog).read,
         )
 
-    def read(self, text: str, *, seen: Seen) -> tuple[Finding, ...]:
+    def read(self, text: str, *, seen: LineContext) -> tuple[Finding, ...]:
         """Return the findings in a line, usually none. Each has a unique key."""
         if provenance.is_of_packet(text):
             return ()

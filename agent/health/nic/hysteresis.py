@@ -28,7 +28,7 @@ CLEAN = FaultCheck(holds=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FaultState:
     """The state of a fault.
 
     ``emitted``: whether it was last emitted as holding; None at first, when only a previous agent may have emitted it.
@@ -47,26 +47,26 @@ class Standing:
         return self.ends_at if self.emitted is not False else None
 
 
-def settled(standing: Standing, *, now: float) -> Standing:
+def settled(fault_state: FaultState, *, now: float) -> FaultState:
     """Return the state after time has passed."""
-    if standing.begins_at is not None and now >= standing.begins_at:
-        return replace(standing, emitted=True)
-    if standing.ends_at is not None and now >= standing.ends_at:
-        return replace(standing, emitted=False)
-    return standing
+    if fault_state.begins_at is not None and now >= fault_state.begins_at:
+        return replace(fault_state, emitted=True)
+    if fault_state.ends_at is not None and now >= fault_state.ends_at:
+        return replace(fault_state, emitted=False)
+    return fault_state
 
 
-def after(standing: Standing, sight: FaultCheck, *, now: float, clean_for: float) -> Standing:
+def after(fault_state: FaultState, check: FaultCheck, *, now: float, clean_for: float) -> FaultState:
     """Return the state after a check; the fault must have been absent for ``clean_for`` seconds to end."""
-    before = settled(standing, now=now)
-    if sight.holds is None:
+    before = settled(fault_state, now=now)
+    if check.holds is None:
         return replace(before, begins_at=None, ends_at=None)
-    if sight.holds:
-        begins = sight.since if sight.since is not None else now
+    if check.holds:
+        begins = check.since if check.since is not None else now
         begins = min(begins, before.begins_at) if before.begins_at is not None else begins
-        return settled(replace(before, text=sight.text, begins_at=begins, ends_at=None), now=now)
-    if sight.since is not None:
-        ends = sight.since + clean_for
+        return settled(replace(before, text=check.text, begins_at=begins, ends_at=None), now=now)
+    if check.since is not None:
+        ends = check.since + clean_for
     else:
         ends = before.ends_at if before.ends_at is not None else now + clean_for
     return settled(replace(before, begins_at=None, ends_at=ends), now=now)

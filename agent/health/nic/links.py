@@ -134,7 +134,7 @@ def _quiet_from(track: LinkTrack, *, limits: LinkLimits) -> float:
     return track.drop_times[-1] + limits.quiet if track.drop_times else 0.0
 
 
-def sights(
+def checks(
     track: LinkTrack, *, emitted: Mapping[FindingKind, bool | None], usual: int | None, now: float, limits: LinkLimits
 ) -> dict[FindingKind, FaultCheck]:
     """Return the result of the track for each kind of fault.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kubemend.agent.health.nic import hysteresis, links, rdma_errors
-from kubemend.agent.health.nic.hysteresis import FaultCheck, Standing
+from kubemend.agent.health.nic.hysteresis import FaultCheck, FaultState
 from kubemend.agent.health.nic.links import LinkLimits, LinkReading, LinkTrack, LinkType
 from kubemend.agent.health.nic.nic_inventory_state import KnownNic, NicMemory
 from kubemend.agent.health.nic.rdma_errors import CounterReading, ErrorTrack
@@ -60,7 +60,7 @@ class NicTrack:
     last: NicReading | None = None
     links: Mapping[str, LinkTrack] = field(default_factory=lambda: MappingProxyType({}))
     errors: Mapping[str, ErrorTrack] = field(default_factory=lambda: MappingProxyType({}))
-    standings: Mapping[Key, Standing] = field(default_factory=lambda: MappingProxyType({}))
+    fault_states: Mapping[Key, FaultState] = field(default_factory=lambda: MappingProxyType({}))
     emitted: Mapping[FindingKind, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -105,7 +105,9 @@ def known(state: Nics, *, boot_id: str) -> NicMemory:
 
 def due(state: Nics) -> float | None:
     """Return when a fault begins or ends without another reading, in the seconds of ``now``; None: never."""
-    return hysteresis.earliest(standing.due for track in state.values() for standing in track.standings.values())
+    return hysteresis.earliest(
+        fault_state.due for track in state.values() for fault_state in track.fault_states.values()
+    )
 
 
 def without(state: Nics, pci: PciAddress) -> Nics:
@@ -130,8 +132,8 @@ def observe(
 
 
 def _settled(track: NicTrack, *, now: float) -> NicTrack:
-    standings = {key: hysteresis.settled(standing, now=now) for key, standing in track.standings.items()}
-    return replace(track, standings=MappingProxyType(standings))
+    fault_states = {key: hysteresis.settled(fault_state, now=now) for key, fault_state in track.fault_states.items()}
+    return replace(track, fault_states=MappingProxyType(fault_states))
 
 
 def _after_reading(track: NicTrack, reading: NicReading, *, now: float, limits: LinkLimits) -> NicTrack:
@@ -175,20 +177,20 @@ def _judged(track: NicTrack, *, usual: Mapping[tuple[str, LinkType], int], now: 
     """Return the track with every fault's state updated."""
     if track.last is None:
         return track
-    seen = dict(_sights(track, track.last, usual=usual, now=now, limits=limits))
-    standings = {
+    seen = dict(_checks(track, track.last, usual=usual, now=now, limits=limits))
+    fault_states = {
         key: hysteresis.after(
-            track.standings.get(key, Standing()),
+            track.fault_states.get(key, FaultState()),
             seen.get(key, hysteresis.UNKNOWN),
             now=now,
             clean_for=_clean_for(key[0], limits),
         )
-        for key in track.standings.keys() | seen.keys()
+        for key in track.fault_states.keys() | seen.keys()
     }
-    return _without_former(replace(track, standings=MappingProxyType(standings)), track.last)
+    return _without_former(replace(track, fault_states=MappingProxyType(fault_states)), track.last)
 
 
-def _sights(
+def _checks(
     track: NicTrack,
     reading: NicReading,
     *,
@@ -198,10 +200,12 @@ def _sights(
 ) -> Iterator[tuple[Key, FaultCheck]]:
     yield (FindingKind.NIC_LOST, ""), _presence(track, reading)
     for link in _seen(track):
-        emitted = {kind: standing.emitted for (kind, name), standing in track.standings.items() if name == link.name}
+        emitted = {
+            kind: fault_state.emitted for (kind, name), fault_state in track.fault_states.items() if name == link.name
+        }
         peers = usual.get((reading.model, link.type))
-        sights = links.sights(track.links[link.name], emitted=emitted, usual=peers, now=now, limits=limits)
-        yield from (((kind, link.name), sight) for kind, sight in sights.items())
+        checks = links.checks(track.links[link.name], emitted=emitted, usual=peers, now=now, limits=limits)
+        yield from (((kind, link.name), check) for kind, check in checks.items())
     for name in reading.counters:
         beyond = rdma_errors.beyond_limits(track.errors[name])
         text = f"{name}: {', '.join(beyond)}"
@@ -238,9 +242,9 @@ def _without_former(track: NicTrack, reading: NicReading) -> NicTrack:
         return track
     well = {
         "/" in name
-        for (kind, name), standing in track.standings.items()
+        for (kind, name), fault_state in track.fault_states.items()
         if name in reading.names and kind in (FindingKind.LINK_DOWN, FindingKind.RDMA_PORT_DOWN)
-        if standing.emitted is False
+        if fault_state.emitted is False
     }
     former = {name for name in track.links if name not in reading.names and ("/" in name) in well}
     if not former:
@@ -249,7 +253,7 @@ def _without_former(track: NicTrack, reading: NicReading) -> NicTrack:
         track,
         links=MappingProxyType({name: link for name, link in track.links.items() if name not in former}),
         errors=MappingProxyType({name: errors for name, errors in track.errors.items() if name not in former}),
-        standings=MappingProxyType({key: held for key, held in track.standings.items() if key[1] not in former}),
+        fault_states=MappingProxyType({key: held for key, held in track.fault_states.items() if key[1] not in former}),
     )
 
 
@@ -266,10 +270,10 @@ def _emit(track: NicTrack, *, pci: PciAddress, changes: list[NicChange]) -> NicT
 
 def _text(track: NicTrack, kind: FindingKind) -> str | None:
     """Return the text of a kind that holds, "" where none does, and None where that is still unknown."""
-    mine = {name: standing for (of, name), standing in track.standings.items() if of is kind}
-    if held := sorted(standing.text for standing in mine.values() if standing.emitted):
+    mine = {name: fault_state for (of, name), fault_state in track.fault_states.items() if of is kind}
+    if held := sorted(fault_state.text for fault_state in mine.values() if fault_state.emitted):
         return "; ".join(held)
-    proven = [standing.emitted is False for name, standing in mine.items() if not _never_up(track, name)]
+    proven = [fault_state.emitted is False for name, fault_state in mine.items() if not _never_up(track, name)]
     return "" if proven and all(proven) else None
 
 

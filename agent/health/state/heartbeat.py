@@ -53,7 +53,7 @@ class Poll:
     began: float
     ended: float
     slept: float
-    sight: Mark | Blank
+    result: Mark | Blank
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ def after(state: HeartbeatState, poll: Poll, *, timeout: float) -> HeartbeatStat
     The first result proves nothing, because the file may be older than the container. A removed file withdraws the
     heartbeat until the file is touched again.
     """
-    if poll.sight is Blank.ABSENT:
-        return HeartbeatState(status=HeartbeatStatus.NOT_STARTED, last=poll.sight)
-    if isinstance(poll.sight, Blank):
+    if poll.result is Blank.ABSENT:
+        return HeartbeatState(status=HeartbeatStatus.NOT_STARTED, last=poll.result)
+    if isinstance(poll.result, Blank):
         return replace(state, status=HeartbeatStatus.UNKNOWN, silent=0.0, counted_to=None)
-    known = replace(state, last=poll.sight, silent=0.0, counted_to=poll)
-    if state.last not in (None, poll.sight):
+    known = replace(state, last=poll.result, silent=0.0, counted_to=poll)
+    if state.last not in (None, poll.result):
         return replace(known, status=HeartbeatStatus.BEATING, started=True)
     if not state.started:
         return replace(known, status=HeartbeatStatus.NOT_STARTED)

@@ -81,14 +81,14 @@ def first_touch(restarted: Restarted, before: FileCheck | None, check: FileCheck
         return Unknown(f"not touched for {LONGEST_WAIT:g} s")
     if abs(check.monotonic(restarted.unix) - restarted.at) > _SET:
         return Unknown("the node's clock was set")
-    if not isinstance(poll.sight, Mark) or (before is not None and before.poll.sight == poll.sight):
+    if not isinstance(poll.result, Mark) or (before is not None and before.poll.result == poll.result):
         return None
     start = _start(restarted, check)
     if start is None:
         return Unknown("the runtime does not return when the container was started")
     if start > poll.ended:
         return None
-    touched = check.monotonic(poll.sight.changed / 1e9)
+    touched = check.monotonic(poll.result.changed / 1e9)
     if touched > poll.ended + _TICK or (before is not None and touched < before.poll.began - _TICK):
         return Unknown("the file's time contradicts the checks")
     if before is None or before.poll.began < start:
@@ -106,4 +106,4 @@ def _start(restarted: Restarted, check: FileCheck) -> float | None:
 
 def seen(before: FileCheck | None, check: FileCheck) -> FileCheck | None:
     """Return the last check that found the file, or found that there is none, after one more check."""
-    return before if check.poll.sight in (Blank.PAUSED, Blank.UNKNOWN) else check
+    return before if check.poll.result in (Blank.PAUSED, Blank.UNKNOWN) else check

@@ -1,13 +1,16 @@
 """Agents and controllers of a dev cluster have their own accounts there, with the rights of the manifests."""
 
+from pathlib import Path
+
 import pytest
 
-from hack.devnode import controllers as dev_controllers
+from hack.devnode import accounts
 from hack.devnode.controllers import Controllers
 from kubemend.common.kube import client, errors, paths
 from tests import eventually
 from tests.contract.api import objects
 from tests.contract.api.test_jobset_controller import controllers
+from tests.control_plane import ControlPlane
 
 __all__ = ["controllers"]
 
@@ -18,14 +21,26 @@ _NODE_NAME = "authentication.kubernetes.io/node-name"
 
 @pytest.mark.parametrize(
     ("name", "account", "nodes"),
-    [(_PLACE, dev_controllers.AGENT, [_PLACE]), (dev_controllers.CONTROLLER, dev_controllers.CONTROLLER, None)],
+    [(_PLACE, accounts.AGENT, [_PLACE]), (accounts.CONTROLLER, accounts.CONTROLLER, None)],
 )
 async def test_account_is_the_manifests_and_not_the_administrator(
     controllers: Controllers, name: str, account: str, nodes: list[str] | None
 ) -> None:
-    async with client.connect(kubeconfig=controllers.kubeconfig(name)) as api:
+    await assert_has_account(controllers.kubeconfig(name), account=account, nodes=nodes)
+
+
+async def test_agent_without_a_hub_is_the_manifests_account_on_its_node(
+    control_plane: ControlPlane, api: client.KubeClient, node: str, tmp_path: Path
+) -> None:
+    await api.create(paths.NODES, {"metadata": {"name": node}})
+    path = await accounts.agent_kubeconfig(tmp_path / "agent", node=node, administrator=control_plane.kubeconfig)
+    await assert_has_account(path, account=accounts.AGENT, nodes=[node])
+
+
+async def assert_has_account(kubeconfig: Path, *, account: str, nodes: list[str] | None) -> None:
+    async with client.connect(kubeconfig=kubeconfig) as api:
         me = (await api.create(_REVIEWS, {}))["status"]["userInfo"]
-        assert me["username"] == f"system:serviceaccount:{dev_controllers.NAMESPACE}:{account}"
+        assert me["username"] == f"system:serviceaccount:{accounts.NAMESPACE}:{account}"
         assert me["extra"].get(_NODE_NAME) == nodes
         await api.list(paths.PODS)
         with pytest.raises(errors.ForbiddenError):

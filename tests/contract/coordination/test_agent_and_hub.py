@@ -71,12 +71,12 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
             assert await taking is FaultAnswer.ROUND
 
             session.send(pb.HubMessage(stop=builders.stop(0)))
-            order, told = await rig.rounds.ordered()
+            order, _ = await rig.rounds.ordered()
             assert order.pod == "uid-0"
-            told(builders.step_result(0, phase=StepPhase.STOPPED))
+            rig.rounds.report(builders.step_result(0, phase=StepPhase.STOPPED))
             session.send(pb.HubMessage(release=pb.Release(round="team/r1", pod_uids=["uid-0"])))
             assert (await rig.rounds.word())[0] == "release"
-            told(builders.step_result(0, phase=StepPhase.RUNNING))
+            rig.rounds.report(builders.step_result(0, phase=StepPhase.RUNNING))
             await hub.engine.until(
                 lambda: any(told.result.phase == pb.StepResult.RUNNING for told in hub.engine.of("told"))
             )

@@ -61,7 +61,7 @@ def test_hub_accepts_recorded_agents(each: Recording, more: bytes) -> None:
 def test_hub_ignores_recorded_message_that_was_removed(each: Recording) -> None:
     with pytest.raises(RefusedError) as refused:
         messages.parse(each.data, limits=Limits())
-    assert refused.value.reason is Reason.UNKNOWN_WORD
+    assert refused.value.reason is Reason.UNKNOWN_MESSAGE
     assert not refused.value.ends_stream
 
 
@@ -77,10 +77,10 @@ async def test_agent_obeys_recorded_hubs(rig: Rig, release: str, more: bytes) ->
         await rig.reports.until(ComponentState.READY, saying="leader hub-0")
         await stream.raw(UNKNOWN_BODY)
         await stream.raw(said["stop"])
-        order, told = await rig.rounds.ordered()
+        order, _ = await rig.rounds.ordered()
         assert (order.round, order.pod, order.kind, order.attempt) == ("team/r1", "uid-0", OrderKind.HOLD, 2)
         assert (order.strategy, order.hold_seconds, order.grace_seconds) == ("rerun", 30.0, 1.5)
-        told(builders.step_result(0, phase=StepPhase.STOPPED))
+        rig.rounds.report(builders.step_result(0, phase=StepPhase.STOPPED))
         assert (await stream.next("result")).phase == pb.StepResult.STOPPED
         await stream.raw(said["release"])
         assert await rig.rounds.word() == ("release", "team/r1", frozenset({"uid-0"}), "")

@@ -165,7 +165,7 @@ class Cell:
         if self.may_end and not self.something_else_runs:
             return SwapOrder.START_FIRST
         order = SwapOrder.CREATE_FIRST if self.may_end or self.on_crio else SwapOrder.STOP_FIRST
-        return order if self.end.with_grace or self.end.by_itself else order.beside
+        return order if self.end.with_grace or self.end.by_itself else order.with_start_first
 
 
 @dataclass(frozen=True, slots=True)

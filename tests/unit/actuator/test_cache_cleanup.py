@@ -346,7 +346,7 @@ async def test_internal_error_is_contained(node: Node) -> None:
 
 async def test_hanging_file_system_is_abandoned(node: Node, tmp_path: Path) -> None:
     async with SideProcess("under test", cgroup_root=tmp_path) as calls:
-        await calls.call(os.getpid, who="nobody", timeout=60.0)  # the worker process runs
+        await calls.call(os.getpid, owner="nobody", timeout=60.0)  # the worker process runs
         (tmp_path / "mnt").mkdir()
         with hanging_fs.mounted(tmp_path / "mnt"):
             hangs = replace(node.place, volume=replace(node.place.volume, pods=str(tmp_path / "mnt" / "pods")))
@@ -363,9 +363,9 @@ class Scripted:
     answers: dict[str, list[Any]]
     asked: list[str] = field(default_factory=list)
 
-    async def call(self, work: Callable[[], Any], *, who: str, timeout: float) -> Any:
-        self.asked.append(who)
-        answer = self.answers[who].pop(0)
+    async def call(self, work: Callable[[], Any], *, owner: str, timeout: float) -> Any:
+        self.asked.append(owner)
+        answer = self.answers[owner].pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer

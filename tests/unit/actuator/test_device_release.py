@@ -18,6 +18,7 @@ from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState
+from tests import eventually
 from tests.environments.runtime import Rig
 from tests.fakes.freezer import Freezer
 from tests.fakes.gpu_host import GpuHost
@@ -190,7 +191,7 @@ async def test_late_list_counts_while_the_old_process_is_dying(host: GpuHost) ->
         host.busy.set()
         async with asyncio.timeout(30):
             await host.questions_reach(2)  # the gate queries again once it knows the old processes
-        assert visit.was_occupied
+        await eventually.true(lambda: visit.was_occupied)
         host.die(PID)
         assert not await gates.opens("r1", timeout=0.05)
         host.leave(PID)
@@ -383,9 +384,8 @@ ALL_ORDERS = pytest.mark.parametrize(
 
 def for_round(rig: Rig) -> tuple[HoldSet, list[OldDead]]:
     """Return the hold of a round's member, and the deaths that are reported to it."""
-    holding, dead = HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"}), list[OldDead]()
-    holding.on_dead = dead.append
-    return holding, dead
+    dead: list[OldDead] = []
+    return HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"}, on_dead=dead.append), dead
 
 
 @ALL_ORDERS

@@ -75,7 +75,7 @@ async def test_release_leaves_nothing_armed_or_held(rig: Rig, freezer: Freezer, 
     await holding.expect(rig.old)
     await holding.hold(rig.old)
     assert (freezer.waiting, freezer.ever) == (set(), [])
-    assert not holding.takes(TARGET.name)
+    assert not holding.must_hold(TARGET.name)
 
 
 async def test_release_during_freeze_lets_container_run(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
@@ -119,7 +119,7 @@ async def test_borrowed_hold_is_released_by_its_owner(rig: Rig, freezer: Freezer
 
 
 async def test_other_names_are_not_held(holding: HoldSet) -> None:
-    assert not holding.takes("another")
+    assert not holding.must_hold("another")
     assert holding.held == frozenset[ContainerId]()
 
 

@@ -77,7 +77,7 @@ class Waiting:
         self.waits = asyncio.Event()
 
     def notify(self, event: progress.Event) -> None:
-        if isinstance(event, progress.StepTaken) and event.step.why is steps.StepReason.NOT_SHOWN:
+        if isinstance(event, progress.StepTaken) and event.step.reason is steps.StepReason.NOT_SHOWN:
             self.waits.set()
 
 

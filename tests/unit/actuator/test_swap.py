@@ -404,7 +404,6 @@ async def test_old_container_of_a_round_is_killed_before_the_runtime_stops_it(
 ) -> None:
     standbys(rig).slow_to_die = slow
     intent = rig.intent(order=order)
-    holding = HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"})
     dead: list[OldDead] = []
     calls: list[str] = []
 
@@ -412,7 +411,7 @@ async def test_old_container_of_a_round_is_killed_before_the_runtime_stops_it(
         dead.append(death)
         calls.extend(rig.server.called())
 
-    holding.on_dead = note
+    holding = HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"}, on_dead=note)
     outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent), holding=holding)
     assert outcome.result is Result.SWAPPED
     assert "StopContainer" in rig.server.called()

@@ -1,7 +1,5 @@
 """What an agent leaves to the next one: it outlives the agent, and is written only when it changes."""
 
-from pathlib import Path
-
 import pytest
 
 from kubemend.agent.app.persisted_state import BEATING, EXITS_HANDLED, SourceState, StoredIds
@@ -65,9 +63,7 @@ async def test_unreadable_ids_load_as_none(store: Store, text: str) -> None:
     assert await StoredIds(store, BEATING).load() == frozenset()
 
 
-async def test_failing_disk_is_logged(tmp_path: Path) -> None:
-    store = await Store.open(tmp_path / "other.db")
+async def test_failing_disk_is_logged(store: Store) -> None:
     store._connection.execute("DROP TABLE documents")
     await StoredIds(store, BEATING).save(frozenset({ContainerId("a")}))
     assert await StoredIds(store, BEATING).load() == frozenset()
-    await store.close()

@@ -198,6 +198,17 @@ def test_restart_counts_grow_and_not_without_bounds(counts: dict[str, int], kill
     assert wrongs(now(restart_counts={"prepare": 0, "shipper": 0} | counts), kills=kills) == expected
 
 
+def test_restart_counts_grow_with_the_copies_that_kubelet_made_of_hit_containers() -> None:
+    counts = {"prepare": 0, "trainer": 3, "shipper": 0}
+    mine, copy = Life("trainer", created=AT, ours=True), Life("trainer", created=AT + 1)
+    assert wrongs(now(restart_counts=counts, lives=[mine, mine, copy])) == []
+    for lives in ([mine, mine, mine], [replace(copy, created=AT - 9)], [replace(copy, name="shipper")]):
+        assert wrongs(now(restart_counts=counts, lives=lives)) == [Wrong.RESTART_COUNT]
+    assert wrongs(now(restart_counts=counts | {"shipper": 1}, lives=[copy, replace(copy, name="shipper")])) == [
+        Wrong.RESTART_COUNT
+    ]
+
+
 def test_rerun_restarts_everything_and_spares_other_pods() -> None:
     rerun = Subject("pod", strategy=Strategy.RERUN)
     once = now(restart_counts={"prepare": 1, "trainer": 1, "shipper": 1})

@@ -62,7 +62,6 @@ def test_diff_returns_steps_in_order_to_the_current_state(
         assert kinds == sorted(set(kinds), key=KINDS.index)
         assert (kinds[-1] is EventKind.DELETED) == (name not in present)
     assert {step.created_at for step in steps} <= {7}
-    assert all(step.inferred for step in steps)
 
 
 @given(history=histories)
@@ -178,7 +177,6 @@ def test_stop_event_has_its_exit_code() -> None:
     [step] = ledger.observe(seen)
 
     assert (step.kind, step.exit_code, step.reason) == (EventKind.STOPPED, 137, "OOMKilled")
-    assert not step.inferred
 
 
 def test_sandbox_events_are_not_container_events() -> None:

@@ -1,11 +1,8 @@
 """Store one verdict per device, for all names by which it is reported."""
 
 import dataclasses
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
@@ -14,6 +11,7 @@ from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, Gpu, PciAddress
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health
+from tests.environments.node import NodeEnv
 
 PCI = PciAddress.parse("0000:41:00.0")
 UUID = DeviceId("GPU-1")
@@ -31,15 +29,18 @@ OFF_THE_BUS = Finding(
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics(CollectorRegistry())
+def node(store: Store) -> NodeEnv:
+    return NodeEnv(store=store, ledger_now=lambda: 1000.0)
 
 
 @pytest.fixture
-async def verdict_store(tmp_path: Path, metrics: Metrics) -> AsyncIterator[VerdictStore]:
-    store = await Store.open(tmp_path / "state.db")
-    yield VerdictStore(store=store, metrics=metrics, boot_id="boot-1", now=lambda: 1000.0)
-    await store.close()
+def metrics(node: NodeEnv) -> Metrics:
+    return node.metrics
+
+
+@pytest.fixture
+def verdict_store(node: NodeEnv) -> VerdictStore:
+    return node.verdict_store
 
 
 def shown(metrics: Metrics) -> set[str]:

@@ -173,7 +173,7 @@ async def test_restart_error_midway_closes_reports_and_frees_names(
     assert contained.count([Part.RESTART]) == before + 1
     assert await env.store.unfinished() == ()
     assert env.restarts.quiet.is_set()
-    assert not env.restarts._locks.is_taken(POD.uid)
+    assert not env.restarts._locks.is_locked(POD.uid)
     assert not env.restarts._slots._held
 
 

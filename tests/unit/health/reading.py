@@ -2,11 +2,11 @@
 
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.kmsg import line_reader
-from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.kmsg.line_findings import LineContext
 from kubemend.agent.health.kmsg.line_reader import Below
 from kubemend.agent.model.findings import Finding
 
-SEEN = Seen(observed_at=1_700_000_000.0, boot_seconds=12.5, key="kmsg:1:12500000")
+SEEN = LineContext(observed_at=1_700_000_000.0, boot_seconds=12.5, key="kmsg:1:12500000")
 
 
 def read(*lines: str, below: Below = line_reader.itself) -> list[Finding]:

@@ -17,8 +17,8 @@ def mark(version: int, *, wall: float = 1000.0) -> Mark:
     return Mark(device=1, inode=7, modified=int(wall * 1e9), changed=version)
 
 
-def poll(at: float, sight: Mark | Blank, *, slept: float = 0.0, lasts: float = 0.0) -> Poll:
-    return Poll(began=at, ended=at + lasts, slept=slept, sight=sight)
+def poll(at: float, result: Mark | Blank, *, slept: float = 0.0, lasts: float = 0.0) -> Poll:
+    return Poll(began=at, ended=at + lasts, slept=slept, result=result)
 
 
 def after(polls: Iterable[Poll], *, state: HeartbeatState | None = None, timeout: float = TIMEOUT) -> HeartbeatState:
@@ -28,8 +28,8 @@ def after(polls: Iterable[Poll], *, state: HeartbeatState | None = None, timeout
     return state
 
 
-def every_period(*sights: Mark | Blank, since: float = 0.0) -> list[Poll]:
-    return [poll(since + PERIOD * number, sight) for number, sight in enumerate(sights)]
+def every_period(*results: Mark | Blank, since: float = 0.0) -> list[Poll]:
+    return [poll(since + PERIOD * number, result) for number, result in enumerate(results)]
 
 
 BEATS = every_period(mark(1), mark(2))
@@ -46,9 +46,9 @@ def test_each_touch_restarts_the_count() -> None:
     assert {after(polls[:count]).status for count in range(6, 40)} == {HeartbeatStatus.BEATING}
 
 
-@pytest.mark.parametrize("sight", [mark(1), Blank.ABSENT])
-def test_container_that_never_touched_the_file_never_hangs(sight: Mark | Blank) -> None:
-    assert after(every_period(*[sight] * 1000)).status is HeartbeatStatus.NOT_STARTED
+@pytest.mark.parametrize("result", [mark(1), Blank.ABSENT])
+def test_container_that_never_touched_the_file_never_hangs(result: Mark | Blank) -> None:
+    assert after(every_period(*[result] * 1000)).status is HeartbeatStatus.NOT_STARTED
 
 
 def test_new_file_is_the_first_beat() -> None:
@@ -130,9 +130,9 @@ STEPS = st.lists(
 
 def timeline(steps: Sequence[tuple[float, float, float, Mark | Blank]]) -> list[Poll]:
     polls, at, slept = [], 0.0, 0.0
-    for wait, lasts, sleeps, sight in steps:
+    for wait, lasts, sleeps, result in steps:
         at, slept = at + wait, slept + sleeps
-        polls.append(poll(at, sight, slept=slept, lasts=lasts))
+        polls.append(poll(at, result, slept=slept, lasts=lasts))
         at += lasts
     return polls
 
@@ -146,15 +146,15 @@ def test_hang_requires_a_beat_and_gapless_silence_of_the_timeout(
         state = after(polls[:count])
         if state.status is not HeartbeatStatus.HUNG:
             continue
-        last = polls[count - 1].sight
+        last = polls[count - 1].result
         silence = [each for each in polls[:count] if each is polls[count - 1]]
         for each in reversed(polls[: count - 1]):
-            if each.sight != last or each.slept != silence[0].slept:
+            if each.result != last or each.slept != silence[0].slept:
                 break
             silence.insert(0, each)
         assert silence[-1].began - silence[0].ended >= TIMEOUT - 1e-6
         assert len(silence) > TIMEOUT / (2 * PERIOD), "no single poll proves much"
-        earlier = [each.sight for each in polls[: count - len(silence)]]
+        earlier = [each.result for each in polls[: count - len(silence)]]
         since_gone = earlier[len(earlier) - earlier[::-1].index(Blank.ABSENT) :] if Blank.ABSENT in earlier else earlier
         told = {each for each in [*since_gone, last] if isinstance(each, Mark)}
         assert len(told) > 1 or Blank.ABSENT in earlier, "it has beaten"

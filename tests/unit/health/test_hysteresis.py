@@ -4,22 +4,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.health.nic import hysteresis
-from kubemend.agent.health.nic.hysteresis import CLEAN, UNKNOWN, FaultCheck, Standing
+from kubemend.agent.health.nic.hysteresis import CLEAN, UNKNOWN, FaultCheck, FaultState
 
 BAD = FaultCheck(holds=True, text="bad")
 CLEAN_FOR = 10.0
 
 
-def after(*looks: tuple[float, FaultCheck], standing: Standing | None = None) -> Standing:
-    standing = standing if standing is not None else Standing()
-    for now, sight in looks:
-        standing = hysteresis.after(standing, sight, now=now, clean_for=CLEAN_FOR)
-    return standing
+def after(*checks: tuple[float, FaultCheck], fault_state: FaultState | None = None) -> FaultState:
+    fault_state = fault_state if fault_state is not None else FaultState()
+    for now, check in checks:
+        fault_state = hysteresis.after(fault_state, check, now=now, clean_for=CLEAN_FOR)
+    return fault_state
 
 
 def test_fault_begins_immediately() -> None:
-    standing = after((5.0, BAD))
-    assert (standing.emitted, standing.text) == (True, "bad")
+    fault_state = after((5.0, BAD))
+    assert (fault_state.emitted, fault_state.text) == (True, "bad")
 
 
 def test_delayed_fault_begins_only_after_the_delay() -> None:
@@ -30,10 +30,10 @@ def test_delayed_fault_begins_only_after_the_delay() -> None:
 
 
 def test_fault_ends_only_after_lasting_good_checks() -> None:
-    standing = after((0.0, BAD), (1.0, CLEAN))
-    assert (standing.emitted, standing.due) == (True, 11.0)
-    assert after((10.9, CLEAN), standing=standing).emitted is True
-    assert after((11.0, CLEAN), standing=standing).emitted is False
+    fault_state = after((0.0, BAD), (1.0, CLEAN))
+    assert (fault_state.emitted, fault_state.due) == (True, 11.0)
+    assert after((10.9, CLEAN), fault_state=fault_state).emitted is True
+    assert after((11.0, CLEAN), fault_state=fault_state).emitted is False
 
 
 def test_bad_check_restarts_the_wait() -> None:
@@ -65,25 +65,25 @@ LOOKS = st.lists(st.tuples(st.floats(0.1, 15.0), SIGHTS), max_size=12)
 
 @given(LOOKS, st.lists(st.floats(0.0, 150.0), max_size=10))
 def test_more_frequent_checks_change_nothing(steps: list[tuple[float, FaultCheck]], between: list[float]) -> None:
-    now, looks = 0.0, []
-    for wait, sight in steps:
+    now, checks = 0.0, []
+    for wait, check in steps:
         now += wait
-        looks.append((now, sight))
-    seldom = often = Standing()
-    for at, sight in looks:
+        checks.append((now, check))
+    seldom = often = FaultState()
+    for at, check in checks:
         for tick in sorted(tick for tick in between if tick < at):
             often = hysteresis.settled(often, now=tick)
-        seldom = hysteresis.after(seldom, sight, now=at, clean_for=CLEAN_FOR)
-        often = hysteresis.after(often, sight, now=at, clean_for=CLEAN_FOR)
-        often = hysteresis.after(often, sight, now=at, clean_for=CLEAN_FOR)
+        seldom = hysteresis.after(seldom, check, now=at, clean_for=CLEAN_FOR)
+        often = hysteresis.after(often, check, now=at, clean_for=CLEAN_FOR)
+        often = hysteresis.after(often, check, now=at, clean_for=CLEAN_FOR)
     assert seldom == often
 
 
 @given(LOOKS)
 def test_faults_need_a_bad_check_and_can_always_end(steps: list[tuple[float, FaultCheck]]) -> None:
-    now, standing = 0.0, Standing()
-    for wait, sight in steps:
+    now, fault_state = 0.0, FaultState()
+    for wait, check in steps:
         now += wait
-        standing = hysteresis.after(standing, sight, now=now, clean_for=CLEAN_FOR)
-    assert standing.emitted is not True or any(sight is BAD for _, sight in steps)
-    assert after((now + 1.0, CLEAN), (now + 1.0 + CLEAN_FOR, CLEAN), standing=standing).emitted is False
+        fault_state = hysteresis.after(fault_state, check, now=now, clean_for=CLEAN_FOR)
+    assert fault_state.emitted is not True or any(check is BAD for _, check in steps)
+    assert after((now + 1.0, CLEAN), (now + 1.0 + CLEAN_FOR, CLEAN), fault_state=fault_state).emitted is False

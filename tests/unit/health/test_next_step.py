@@ -28,10 +28,10 @@ def touched(at: float, *, inode: int = 7) -> Mark:
 
 
 def check(
-    at: float, sight: Mark | Blank, *, slept: float = 0.0, set_by: float = 0.0, started: float | None = 0.0
+    at: float, result: Mark | Blank, *, slept: float = 0.0, set_by: float = 0.0, started: float | None = 0.0
 ) -> FileCheck:
     """A check at this moment; ``set_by`` seconds are added to the node's clock, the container ``started`` then."""
-    poll = Poll(began=at, ended=at, slept=slept, sight=sight)
+    poll = Poll(began=at, ended=at, slept=slept, result=result)
     return FileCheck(poll, unix=BOOT + at + set_by, started_at=BOOT + started if started is not None else None)
 
 
@@ -144,12 +144,12 @@ moments = st.floats(0.0, 100.0)
 def test_bounds_hold_the_true_first_touch(
     old: Sequence[float], new: Sequence[float], checks: Sequence[float], lag: float
 ) -> None:
-    def sight(at: float) -> Mark | Blank:
+    def result(at: float) -> Mark | Blank:
         before = [each for each in (*old, *new) if each <= at]
         return touched(max(before) - lag) if before else Blank.ABSENT
 
     visible = [each for each in new if any(each <= check for check in checks)]
-    answer = found(*(check(at, sight(at)) for at in sorted(checks)))
+    answer = found(*(check(at, result(at)) for at in sorted(checks)))
     if not visible:
         assert answer is None
         return
@@ -168,18 +168,18 @@ hostile_marks = st.builds(
 
 
 @given(
-    sights=st.lists(st.tuples(st.floats(0.0, 20.0), st.one_of(hostile_marks, st.sampled_from(Blank))), max_size=12),
+    results=st.lists(st.tuples(st.floats(0.0, 20.0), st.one_of(hostile_marks, st.sampled_from(Blank))), max_size=12),
     started=st.one_of(st.none(), st.floats(AT - 50, AT + 200)),
     set_by=st.floats(-2.0, 2.0),
     by_kubelet=st.booleans(),
 )
 def test_no_file_yields_a_time_before_the_start_or_after_the_check(
-    sights: Sequence[tuple[float, Mark | Blank]], started: float | None, set_by: float, by_kubelet: bool
+    results: Sequence[tuple[float, Mark | Blank]], started: float | None, set_by: float, by_kubelet: bool
 ) -> None:
     at, checks = AT - 20, list[FileCheck]()
-    for later, sight in sights:
+    for later, result in results:
         at += later
-        checks.append(check(at, sight, started=started, set_by=set_by))
+        checks.append(check(at, result, started=started, set_by=set_by))
     answer = found(*checks, restarted=replace(RESTARTED, by_kubelet=by_kubelet))
     if isinstance(answer, Step):
         assert AT <= answer.start <= answer.earliest <= answer.latest <= at

@@ -6,7 +6,7 @@ from hack import kmsg
 from kubemend.agent.health.catalog import catalog_file
 from kubemend.agent.health.catalog.catalog import FaultKey
 from kubemend.agent.health.kmsg import kmsg_record, line_reader
-from kubemend.agent.health.kmsg.line_findings import Seen
+from kubemend.agent.health.kmsg.line_findings import LineContext
 from kubemend.agent.health.state import fold, node_summary
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
@@ -57,7 +57,7 @@ def test_defect_6_malformed_record_hides_no_other_record() -> None:
     ]
 
     records = [record for raw in raws if isinstance(record := kmsg_record.parse(raw), kmsg_record.KmsgRecord)]
-    findings = [found for record in records for found in reader.read(record.text, seen=Seen(observed_at=0.0))]
+    findings = [found for record in records for found in reader.read(record.text, seen=LineContext(observed_at=0.0))]
 
     assert [finding.code for finding in findings] == ["31", "79"]
 

@@ -1,6 +1,5 @@
 """Provide a hub client for each test."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,6 @@ from tests.unit.hub.rig import Rig
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """The dependencies of the hub client, with a store of its own."""
-    store = await Store.open(tmp_path / "state.db")
-    try:
-        yield Rig(directory=tmp_path, store=store)
-    finally:
-        await store.close()
+async def rig(tmp_path: Path, store: Store) -> Rig:
+    """The dependencies of the hub client."""
+    return Rig(directory=tmp_path, store=store)

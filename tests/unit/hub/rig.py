@@ -18,15 +18,13 @@ from kubemend.agent.hub.member_devices import Verdicts
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.model.devices import DeviceId, Load
 from kubemend.agent.model.rounds import Order, StepResult
-from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodUid
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodRef, PodUid
 from kubemend.common import aio
 from kubemend.common.components import ComponentState, ComponentStatus
 from tests.environments.node import NodeEnv
 from tests.fakes.certificates import Authority
 from tests.fakes.hub import NAME, SECONDS, FakeHub, FakeStream
 from tests.unit.hub import builders
-
-Told = Callable[[StepResult], None]
 
 
 @dataclass
@@ -47,20 +45,20 @@ class Runtime:
 
 @dataclass
 class Rounds:
-    """Records orders, releases and aborts; the test sets the results. An order runs until the test releases it."""
+    """Records orders, releases and aborts; the test reports the results. An order runs until the test releases it."""
 
-    orders: "asyncio.Queue[tuple[Order, Told]]" = field(default_factory=asyncio.Queue)
+    orders: "asyncio.Queue[tuple[Order, PodRef]]" = field(default_factory=asyncio.Queue)
     words: "asyncio.Queue[tuple[str, str, frozenset[PodUid], str]]" = field(default_factory=asyncio.Queue)
     stand: tuple[StepResult, ...] = ()
     pods_busy: set[PodUid] = field(default_factory=set)
     expected: set[ContainerId] = field(default_factory=set)
-    taken_up: Told | None = None
+    report: Callable[[StepResult], None] = lambda _: None
     guards: list[ContainerSummary] = field(default_factory=list)
     guards_taken: asyncio.Event = field(default_factory=asyncio.Event)
     guards_over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def handle_order(self, order: Order, *, on_result: Told) -> None:
-        self.orders.put_nowait((order, on_result))
+    async def handle_order(self, order: Order, *, pod: PodRef) -> None:
+        self.orders.put_nowait((order, pod))
 
     def release(self, round_name: str, pods: Collection[PodUid]) -> None:
         self.words.put_nowait(("release", round_name, frozenset(pods), ""))
@@ -70,9 +68,6 @@ class Rounds:
 
     def step_results(self) -> tuple[StepResult, ...]:
         return self.stand
-
-    def report_resumed(self, on_result: Told) -> None:
-        self.taken_up = on_result
 
     def expects_end(self, container: ContainerId) -> bool:
         return container in self.expected
@@ -88,8 +83,8 @@ class Rounds:
         finally:
             self.guards_over.set()
 
-    async def ordered(self) -> tuple[Order, Told]:
-        """Return the next order."""
+    async def ordered(self) -> tuple[Order, PodRef]:
+        """Return the next order, and its pod."""
         async with asyncio.timeout(SECONDS):
             return await self.orders.get()
 
@@ -195,6 +190,7 @@ class Rig(NodeEnv):
     @contextlib.asynccontextmanager
     async def running(self, agent: Hub) -> AsyncIterator[Hub]:
         """Run the client; if it ends before the test does, fail the test at once."""
+        self.rounds.report = agent.report_result
         work = agent.run(rounds=self.rounds, containers=self.events, runtime=self.runtime)
         async with asyncio.TaskGroup() as tasks:
             running = aio.spawn_eternal(tasks, work, name="hub")
@@ -203,8 +199,7 @@ class Rig(NodeEnv):
 
     async def caught_up(self, stream: FakeStream) -> None:
         """Wait until the agent has sent a member's state, which is sent after all faults to report."""
-        assert self.rounds.taken_up is not None
-        self.rounds.taken_up(builders.step_result(9))
+        self.rounds.report(builders.step_result(9))
         while (await stream.next("result")).pod != builders.pod_of(9):
             pass
 

@@ -127,7 +127,7 @@ def test_worst_of_several_problems_is_reported_in_any_order() -> None:
             ("c:1", grpc.StatusCode.UNAVAILABLE, "… remote host: Connection refused"),
         )
     ]
-    assert max(found, key=lambda each: each.rank).what.startswith("the hub at b:1")
+    assert max(found, key=lambda each: each.severity).what.startswith("the hub at b:1")
 
 
 def test_unresolvable_name_is_reported() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.hub import wire
-from kubemend.agent.model.rounds import Order, StepResult
+from kubemend.agent.model.rounds import Order
 from kubemend.agent.model.workloads import PodRef
 from kubemend.common.components import ComponentState
 from kubemend.common.coordination import OrderKind, StepPhase
@@ -37,7 +37,7 @@ async def heard_out(stream: FakeStream) -> None:
 
 async def test_order_is_carried_out_and_results_are_reported(rig: Rig, stream: FakeStream) -> None:
     await stream.say(stop=builders.stop(0, 1, grace_seconds=0.0, strategy="rerun"))
-    order, told = await rig.rounds.ordered()
+    order, pod = await rig.rounds.ordered()
     other, _ = await rig.rounds.ordered()
     assert order == Order(
         round="team/r1",
@@ -50,33 +50,25 @@ async def test_order_is_carried_out_and_results_are_reported(rig: Rig, stream: F
         strategy="rerun",
         grace_seconds=0.0,
     )
-    assert other.pod == builders.ref(1).uid
-    told(builders.step_result(0, phase=StepPhase.STOPPED))
+    assert (other.pod, pod) == (builders.ref(1).uid, builders.ref(0))
+    rig.rounds.report(builders.step_result(0, phase=StepPhase.STOPPED))
     result = await stream.next("result")
     assert (result.round, result.pod, result.phase) == ("team/r1", builders.pod_of(0), pb.StepResult.STOPPED)
 
 
 async def test_newest_result_of_member_is_reported(rig: Rig, stream: FakeStream) -> None:
     await stream.say(stop=builders.stop(0))
-    _, told = await rig.rounds.ordered()
-    told(builders.step_result(0, phase=StepPhase.STOPPED))
-    told(builders.step_result(0, phase=StepPhase.RUNNING))
+    await rig.rounds.ordered()
+    rig.rounds.report(builders.step_result(0, phase=StepPhase.STOPPED))
+    rig.rounds.report(builders.step_result(0, phase=StepPhase.RUNNING))
     assert (await stream.next("result")).phase == pb.StepResult.RUNNING
     await heard_out(stream)
     assert rig.count("kubemend_hub_messages_total", direction="out", body="result") == 1
 
 
 async def test_result_of_previous_agent_is_reported(rig: Rig, stream: FakeStream) -> None:
-    assert rig.rounds.taken_up is not None
-    rig.rounds.taken_up(builders.step_result(0, phase=StepPhase.SELF_RELEASED))
+    rig.rounds.report(builders.step_result(0, phase=StepPhase.SELF_RELEASED))
     assert (await stream.next("result")).phase == pb.StepResult.SELF_RELEASED
-
-
-async def test_absent_pod_is_reported_by_name_from_order(rig: Rig, stream: FakeStream) -> None:
-    await stream.say(stop=builders.stop(9))
-    order, told = await rig.rounds.ordered()
-    told(StepResult(order.round, PodRef("", "", order.pod), StepPhase.GONE))
-    assert (await stream.next("result")).pod == builders.pod_of(9)
 
 
 async def test_repeated_order_is_passed_on_twice(rig: Rig, stream: FakeStream) -> None:
@@ -200,10 +192,10 @@ async def test_epoch_is_kept_for_next_agent(rig: Rig) -> None:
 async def test_order_continues_when_stream_breaks(rig: Rig) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def handle_order(order: Order, *, on_result: Any) -> None:
+    async def handle_order(order: Order, *, pod: PodRef) -> None:
         begun.set()
         await go_on.wait()
-        on_result(builders.step_result(0, phase=StepPhase.RUNNING))
+        rig.rounds.report(builders.step_result(0, phase=StepPhase.RUNNING))
 
     rig.rounds.handle_order = handle_order  # type: ignore[method-assign]
     await rig.pods.put(builders.member(0))

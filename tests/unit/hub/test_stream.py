@@ -110,10 +110,9 @@ async def test_slow_hub_gets_newest_state_of_member_once(rig: Rig) -> None:
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
         stream.stop_reading()
-        assert rig.rounds.taken_up is not None
         for time in range(times):
             for number in range(members):
-                rig.rounds.taken_up(replace(builders.step_result(number), detail=f"{time}" + "x" * 1000))
+                rig.rounds.report(replace(builders.step_result(number), detail=f"{time}" + "x" * 1000))
             await asyncio.sleep(0)  # let the agent write as much as it can
         stream.read_on()
         newest = {builders.ref(number).uid for number in range(members)}
@@ -130,10 +129,9 @@ async def test_too_many_results_become_one_hello(rig: Rig, monkeypatch: pytest.M
     monkeypatch.setattr(outbox, "MOST", 3)
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
-        assert rig.rounds.taken_up is not None
         rig.rounds.stand = tuple(builders.step_result(number) for number in range(8))
         for step_result in rig.rounds.stand:
-            rig.rounds.taken_up(step_result)
+            rig.rounds.report(step_result)
         hello = await stream.next("hello")
         assert len(hello.results) == 8
 
@@ -152,8 +150,8 @@ async def test_queued_messages_are_sent_before_stream_closes(rig: Rig) -> None:
     async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
         stream, _ = await hub.welcomed()
         await stream.say(stop=builders.stop(0))
-        _, told = await rig.rounds.ordered()
-        told(builders.step_result(0, phase=StepPhase.RUNNING))
+        await rig.rounds.ordered()
+        rig.rounds.report(builders.step_result(0, phase=StepPhase.RUNNING))
         await agent.leave(timeout=SECONDS)
         assert stream.over.is_set()
         assert (await stream.next("result")).phase == pb.StepResult.RUNNING

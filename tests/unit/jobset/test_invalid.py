@@ -66,8 +66,8 @@ def test_fixed_jobset_reports_that_and_runs() -> None:
     before = worlds.world(invalid())
     fixed = worlds.with_spec(worlds.applied(before, decide.decide(before)), success=SuccessPolicy())
     plan = decide.decide(fixed)
-    assert worlds.new_condition(plan, VALID) == (True, "Mended", "the JobSet is valid again")
-    assert worlds.events(plan) == [("Normal", "Mended", "the JobSet is valid again")]
+    assert worlds.new_condition(plan, VALID) == (True, "ValidAgain", "the JobSet is valid again")
+    assert worlds.events(plan) == [("Normal", "ValidAgain", "the JobSet is valid again")]
     assert worlds.names(plan, CreateJob) == ["js-w-0", "js-w-1"]
 
 

@@ -316,7 +316,7 @@ class Bounded:
             reduce=lambda obj: str(obj["spec"]),
             report=lambda _: None,
             backoff=aio.Backoff(first=0.01, limit=0.01),
-            bounds=shares.Bounds(bare=lambda _: "bare", one=1000, namespace=3000, total=4000, told=self._tell),
+            bounds=shares.Bounds(bare=lambda _: "bare", one=1000, namespace=3000, total=4000, on_bare_count=self._tell),
         )
 
     def _tell(self, count: int) -> None:

@@ -41,8 +41,8 @@ class Calls:
     result: Any
     made: list[tuple[Any, str, float]]
 
-    async def call(self, work: Callable[[], Any], *, who: str, timeout: float) -> Any:
-        self.made.append((work, who, timeout))
+    async def call(self, work: Callable[[], Any], *, owner: str, timeout: float) -> Any:
+        self.made.append((work, owner, timeout))
         if isinstance(self.result, Exception):
             raise self.result
         return self.result
@@ -72,9 +72,9 @@ def client(result: Any, *, error: OSError | None = None) -> tuple[LauncherClient
 async def test_the_launcher_is_asked_in_another_process_with_a_deadline() -> None:
     launchers, calls = client(HELD)
     assert await launchers.status(CONTAINER) == HELD
-    ((work, who, timeout),) = calls.made
+    ((work, owner, timeout),) = calls.made
     assert work.args[0] == LauncherAddress(4242, CONTAINER.id, "/cache", Path("/nowhere"))
-    assert who == "c1"
+    assert owner == "c1"
     assert timeout > work.keywords["timeout"]
 
 

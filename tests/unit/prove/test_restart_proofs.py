@@ -1,12 +1,11 @@
 """Proofs of restarts with real workers on the fake CUDA driver: right, wrong, slow, never, and where there is none."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from hack.fakecuda.control import Wrong
 from hack.fakenvml.control import gpu_uuid
@@ -15,7 +14,6 @@ from kubemend.agent.app.restart_proofs import RestartProofs
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.catalog import catalog_file
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, DevicePartition, Gpu, PciAddress, locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
@@ -26,6 +24,7 @@ from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, DevicesAnswer, ProcessUse
 from kubemend.agent.sources.nvml.queries import Unknown
 from kubemend.agent.sources.processes import ProcFs
+from tests.environments.node import NodeEnv
 from tests.unit.prove.conftest import GPUS, Machine
 
 POD = PodRef("default", "trainer-0", PodUid("uid-1"))
@@ -74,12 +73,15 @@ class Node:
 
     nvml: Nvml
     holders: Holders
-    verdict_store: VerdictStore
-    metrics: CollectorRegistry
+    env: NodeEnv
     proc: Path
     found: list[Finding]
     proofs: RestartProofs
     now: float = NOW
+
+    @property
+    def verdict_store(self) -> VerdictStore:
+        return self.env.verdict_store
 
     @property
     def cgroups(self) -> Path:
@@ -118,8 +120,7 @@ class Node:
 
     def counted(self, result: str, reason: str) -> float:
         """Return how many results were counted."""
-        labels = {"result": result, "reason": reason}
-        return self.metrics.get_sample_value("kubemend_restart_device_proofs_total", labels) or 0.0
+        return self.env.metric("kubemend_restart_device_proofs_total", result=result, reason=reason) or 0.0
 
 
 def restart(*devices: DeviceId, attempt: int = 2) -> Subject:
@@ -136,30 +137,26 @@ def timeout() -> float:
 
 
 @pytest.fixture
-async def node(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout: float
-) -> AsyncIterator[Node]:
+async def node(machine: Machine, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, timeout: float) -> Node:
     for name, value in machine.cuda.env().items():
         monkeypatch.setenv(name, value)
     gpus = tuple(Gpu(uuid, PciAddress(0, number, 0, 0), number) for number, uuid in enumerate(UUIDS))
     nvml, holders = Nvml(DeviceInventory(gpus, complete=True)), Holders(Allocations((held(),), known=True))
-    registry, found, catalog = CollectorRegistry(), list[Finding](), catalog_file.builtin()
-    metrics, store = Metrics(registry), await Store.open(tmp_path / "state.db")
-    verdict_store = VerdictStore(store=store, metrics=metrics, boot_id="boot", catalog=catalog, now=lambda: NOW)
+    found, catalog = list[Finding](), catalog_file.builtin()
+    env = NodeEnv(store=store, catalog=catalog, ledger_now=lambda: NOW)
     proofs = RestartProofs(
         nvml=nvml,
-        verdict_store=verdict_store,
+        verdict_store=env.verdict_store,
         holders=holders,
         processes=ProcFs(root=tmp_path / "proc", cgroup_root=tmp_path / "cgroup"),
         submit=found.append,
         classify=catalog.classify,
-        metrics=metrics,
+        metrics=env.metrics,
         timeout=timeout,
         now=lambda: made.now,
     )
-    made = Node(nvml, holders, verdict_store, registry, tmp_path / "proc", found, proofs)
-    yield made
-    await store.close()
+    made = Node(nvml, holders, env, tmp_path / "proc", found, proofs)
+    return made
 
 
 async def test_right_answers_pass(node: Node) -> None:

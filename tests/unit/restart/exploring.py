@@ -90,7 +90,9 @@ def key(world: World) -> Hashable:
         named(kubelet.created),
         frozenset(world.taken),
         shown(world.sees),
-        tuple([(step.kind._value_, step.why, named(step.container), step.name, step.attempt) for step in world.todo]),
+        tuple(
+            [(step.kind._value_, step.reason, named(step.container), step.name, step.attempt) for step in world.todo]
+        ),
         tuple(world.starts),
         world.done,
     )

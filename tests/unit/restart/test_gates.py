@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import device_release
-from kubemend.agent.restart.device_release import DeviceUse, Process, ProcessUse, ReleaseState, Seen
+from kubemend.agent.restart.device_release import DeviceListing, DeviceUse, Process, ProcessUse, ReleaseState
 from kubemend.agent.restart.verification import CheckState
 
 GPU, OTHER_GPU = DeviceId("GPU-0"), DeviceId("GPU-1")
@@ -20,7 +20,9 @@ TRAINER, MONITOR, NEW = 11, 22, 33
 Users = Mapping[int, int | None]
 
 
-def seen(users: Users, alive: Mapping[int, str | None], *, beside: int | None = 0, device: DeviceId = GPU) -> Seen:
+def seen(
+    users: Users, alive: Mapping[int, str | None], *, beside: int | None = 0, device: DeviceId = GPU
+) -> DeviceListing:
     """One listing: each process's memory, the containers of live processes, and other memory in use."""
     memory = None if beside is None else beside + sum(size or 0 for size in users.values())
     use = DeviceUse(tuple(ProcessUse(pid, size) for pid, size in users.items()), memory_used=memory)
@@ -28,13 +30,13 @@ def seen(users: Users, alive: Mapping[int, str | None], *, beside: int | None = 
         pid: Process(started=float(pid), container=ContainerId(name) if name is not None else None)
         for pid, name in alive.items()
     }
-    return Seen({device: use}, processes)
+    return DeviceListing({device: use}, processes)
 
 
 TRAINS = seen({TRAINER: 40 * GIB, MONITOR: GIB}, {TRAINER: "old", MONITOR: None}, beside=GIB)
 
 
-def judged(now: Seen | None, *, before: Seen = TRAINS) -> device_release.ReleaseCheck:
+def judged(now: DeviceListing | None, *, before: DeviceListing = TRAINS) -> device_release.ReleaseCheck:
     return device_release.judge(device_release.remember(before, old=OLD), now, old=OLD)
 
 
@@ -46,14 +48,14 @@ def test_only_processes_of_the_old_container_are_recorded() -> None:
 def test_unused_device_is_not_waited_for() -> None:
     before = seen({MONITOR: GIB}, {MONITOR: "other"})
     assert device_release.remember(before, old=OLD) == ()
-    assert judged(Seen({}, {}), before=before).verdict is ReleaseState.FREE
+    assert judged(DeviceListing({}, {}), before=before).verdict is ReleaseState.FREE
 
 
 RECORDED = {TRAINER: Process(11.0, ContainerId("old")), 44: Process(44.0, ContainerId("sibling"))}
 
 
 def late(
-    listed: Seen | None, recorded: Mapping[int, Process], *, devices: frozenset[DeviceId] = frozenset({GPU})
+    listed: DeviceListing | None, recorded: Mapping[int, Process], *, devices: frozenset[DeviceId] = frozenset({GPU})
 ) -> dict[DeviceId, Mapping[int, float | None]]:
     found = device_release.remember_late(listed, recorded, devices=devices, old=OLD)
     assert all((item.memory, item.unaccounted) == (None, None) for item in found)
@@ -83,7 +85,9 @@ def test_memory_that_was_half_freed_in_a_late_list_accuses_no_process() -> None:
 
 def test_reused_pid_of_a_recorded_process_is_not_waited_for() -> None:
     held = device_release.remember_late(None, RECORDED, devices=frozenset({GPU}), old=OLD)
-    reused = Seen({GPU: DeviceUse((ProcessUse(TRAINER, GIB),), GIB)}, {TRAINER: Process(99.0, ContainerId("new"))})
+    reused = DeviceListing(
+        {GPU: DeviceUse((ProcessUse(TRAINER, GIB),), GIB)}, {TRAINER: Process(99.0, ContainerId("new"))}
+    )
     assert device_release.judge(held, reused, old=OLD).verdict is ReleaseState.FREE
 
 
@@ -99,19 +103,19 @@ AFTER = [
     pytest.param(seen({NEW: 60 * GIB}, {NEW: "new"}, beside=GIB), ReleaseState.FREE, id="memory-of-another-process"),
     pytest.param(seen({MONITOR: None}, {MONITOR: None}, beside=41 * GIB), ReleaseState.FREE, id="usage-not-reported"),
     pytest.param(seen({}, {}, beside=None), ReleaseState.FREE, id="memory-not-reported"),
-    pytest.param(Seen({}, {}), ReleaseState.UNKNOWN, id="the-device-does-not-answer"),
+    pytest.param(DeviceListing({}, {}), ReleaseState.UNKNOWN, id="the-device-does-not-answer"),
     pytest.param(None, ReleaseState.UNKNOWN, id="the-driver-does-not-answer"),
 ]
 
 
 @pytest.mark.parametrize(("now", "verdict"), AFTER)
-def test_judge_returns_the_state_after_the_stop(now: Seen | None, verdict: ReleaseState) -> None:
+def test_judge_returns_the_state_after_the_stop(now: DeviceListing | None, verdict: ReleaseState) -> None:
     assert judged(now).verdict is verdict
 
 
 def test_reused_pid_is_not_the_old_process() -> None:
     now = seen({TRAINER: GIB}, {TRAINER: "new"})
-    reused = Seen(now.devices, {TRAINER: Process(started=500.0, container=ContainerId("new"))})
+    reused = DeviceListing(now.devices, {TRAINER: Process(started=500.0, container=ContainerId("new"))})
     assert judged(reused).verdict is ReleaseState.FREE
 
 
@@ -140,9 +144,9 @@ def test_device_silent_before_the_stop_is_not_free() -> None:
 
 
 def test_every_device_must_be_free() -> None:
-    both = Seen({GPU: TRAINS.devices[GPU], OTHER_GPU: TRAINS.devices[GPU]}, TRAINS.processes)
+    both = DeviceListing({GPU: TRAINS.devices[GPU], OTHER_GPU: TRAINS.devices[GPU]}, TRAINS.processes)
     held = device_release.remember(both, old=OLD)
-    left_one = Seen({GPU: DeviceUse((), GIB), OTHER_GPU: TRAINS.devices[GPU]}, {})
+    left_one = DeviceListing({GPU: DeviceUse((), GIB), OTHER_GPU: TRAINS.devices[GPU]}, {})
     found = device_release.judge(held, left_one, old=OLD)
     assert (found.verdict, found.pids[GPU], found.pids[OTHER_GPU]) == (
         ReleaseState.LEFTOVER,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import counts, intents, process, spares, steps
-from kubemend.agent.restart.process import Launcher, LauncherUnavailable, NoSpare, Seen, State
+from kubemend.agent.restart.process import Launcher, LauncherUnavailable, NoSpare, Program, State
 from kubemend.agent.restart.steps import Resolution
 from launcher import kubemend_run
 from tests.unit.restart import builders
@@ -40,44 +40,50 @@ VALID = {
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        pytest.param(Seen(RUNS), ("stop", "OldRuns"), id="begins-with-the-stop"),
-        pytest.param(Seen(OTHERS), ("stop", "OldRuns"), id="after-an-earlier-restart"),
-        pytest.param(Seen(replace(HELD, order="r0")), ("stop", "OldRuns"), id="takes-over-what-another-agent-held"),
-        pytest.param(Seen(replace(RUNS, state=State.FAILED)), ("stop", "OldRuns"), id="after-a-failure-that-is-held"),
-        pytest.param(Seen(STOPPING), ("wait", "OldRuns"), id="waits-for-its-end"),
-        pytest.param(Seen(HELD), ("wait", "OldOnDevice"), id="waits-for-the-devices"),
-        pytest.param(Seen(HELD, is_free=True), ("start", "SuccessorReady"), id="starts"),
-        pytest.param(Seen(HELD, held_by_round=True), ("wait", "OldOnDevice"), id="the-devices-come-first"),
-        pytest.param(Seen(HELD, is_free=True, held_by_round=True), ("done", "HeldForRound"), id="waits-for-the-round"),
-        pytest.param(Seen(HELD, remains=(9,), is_free=True), ("done", "OldLeft"), id="never-two-programs"),
-        pytest.param(Seen(AGAIN), ("done", "Relaunched"), id="done"),
-        pytest.param(Seen(replace(AGAIN, state=State.RESTARTING)), ("done", "Relaunched"), id="done-and-failed-again"),
-        pytest.param(Seen(replace(AGAIN, order="")), ("done", "LauncherWon"), id="the-launcher-was-faster"),
-        pytest.param(Seen(replace(RUNS, state=State.RESTARTING)), ("wait", "LauncherRestarts"), id="is-about-to"),
-        pytest.param(Seen(replace(RUNS, order="r1")), ("done", "OrderRefused"), id="cannot-be-killed"),
-        pytest.param(Seen(replace(HELD, state=State.ENDING)), ("done", "PodEnds"), id="the-pod-ends"),
-        pytest.param(Seen(LauncherUnavailable("no answer")), ("done", "LauncherSilent"), id="silent"),
+        pytest.param(Program(RUNS), ("stop", "OldRuns"), id="begins-with-the-stop"),
+        pytest.param(Program(OTHERS), ("stop", "OldRuns"), id="after-an-earlier-restart"),
+        pytest.param(Program(replace(HELD, order="r0")), ("stop", "OldRuns"), id="takes-over-what-another-agent-held"),
+        pytest.param(
+            Program(replace(RUNS, state=State.FAILED)), ("stop", "OldRuns"), id="after-a-failure-that-is-held"
+        ),
+        pytest.param(Program(STOPPING), ("wait", "OldRuns"), id="waits-for-its-end"),
+        pytest.param(Program(HELD), ("wait", "OldOnDevice"), id="waits-for-the-devices"),
+        pytest.param(Program(HELD, is_free=True), ("start", "SuccessorReady"), id="starts"),
+        pytest.param(Program(HELD, held_by_round=True), ("wait", "OldOnDevice"), id="the-devices-come-first"),
+        pytest.param(
+            Program(HELD, is_free=True, held_by_round=True), ("done", "HeldForRound"), id="waits-for-the-round"
+        ),
+        pytest.param(Program(HELD, remains=(9,), is_free=True), ("done", "OldLeft"), id="never-two-programs"),
+        pytest.param(Program(AGAIN), ("done", "Relaunched"), id="done"),
+        pytest.param(
+            Program(replace(AGAIN, state=State.RESTARTING)), ("done", "Relaunched"), id="done-and-failed-again"
+        ),
+        pytest.param(Program(replace(AGAIN, order="")), ("done", "LauncherWon"), id="the-launcher-was-faster"),
+        pytest.param(Program(replace(RUNS, state=State.RESTARTING)), ("wait", "LauncherRestarts"), id="is-about-to"),
+        pytest.param(Program(replace(RUNS, order="r1")), ("done", "OrderRefused"), id="cannot-be-killed"),
+        pytest.param(Program(replace(HELD, state=State.ENDING)), ("done", "PodEnds"), id="the-pod-ends"),
+        pytest.param(Program(LauncherUnavailable("no answer")), ("done", "LauncherSilent"), id="silent"),
     ],
 )
-def test_finishes(seen: Seen, expected: tuple[str, str]) -> None:
+def test_finishes(seen: Program, expected: tuple[str, str]) -> None:
     step = process.next_step(INTENT, seen)
-    assert (step.kind.value, step.why.value) == expected
+    assert (step.kind.value, step.reason.value) == expected
     assert step.container == "c1"
 
 
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        pytest.param(Seen(RUNS), ("done", "Undone"), id="nothing-done-yet"),
-        pytest.param(Seen(STOPPING), ("wait", "OldRuns"), id="too-late"),
-        pytest.param(Seen(HELD), ("start", "SuccessorReady"), id="what-is-dead-is-started"),
-        pytest.param(Seen(HELD, held_by_round=True), ("start", "SuccessorReady"), id="also-in-a-round"),
-        pytest.param(Seen(AGAIN), ("done", "Relaunched"), id="done"),
+        pytest.param(Program(RUNS), ("done", "Undone"), id="nothing-done-yet"),
+        pytest.param(Program(STOPPING), ("wait", "OldRuns"), id="too-late"),
+        pytest.param(Program(HELD), ("start", "SuccessorReady"), id="what-is-dead-is-started"),
+        pytest.param(Program(HELD, held_by_round=True), ("start", "SuccessorReady"), id="also-in-a-round"),
+        pytest.param(Program(AGAIN), ("done", "Relaunched"), id="done"),
     ],
 )
-def test_undoes(seen: Seen, expected: tuple[str, str]) -> None:
+def test_undoes(seen: Program, expected: tuple[str, str]) -> None:
     step = process.next_step(INTENT, seen, resolution=Resolution.UNDO)
-    assert (step.kind.value, step.why.value) == expected
+    assert (step.kind.value, step.reason.value) == expected
 
 
 @dataclass
@@ -134,7 +140,7 @@ def test_any_order_of_events_ends_with_one_program_and_at_most_one_kill(events: 
         if event == "agent-dies" and undo:
             resolution = Resolution.UNDO
         elif event == "step":
-            step = process.next_step(INTENT, Seen(world.launcher, is_free=world.is_free), resolution=resolution)
+            step = process.next_step(INTENT, Program(world.launcher, is_free=world.is_free), resolution=resolution)
             if step.kind is not steps.StepKind.DONE:
                 world.take(step)
         else:

@@ -74,8 +74,10 @@ def test_undisturbed_rerun_starts_each_container_once_in_order() -> None:
 @pytest.mark.parametrize(
     ("world", "moves"),
     [
-        pytest.param(rerun_of(*pods.PLAN), AT_ONCE, id="two-mains"),
-        pytest.param(rerun_of(*pods.PLAN, grace=5.0), AT_ONCE, id="with-grace", marks=pytest.mark.long),
+        pytest.param(rerun_of(*pods.PLAN), AT_ONCE, id="init-and-two-mains", marks=pytest.mark.long),
+        pytest.param(
+            rerun_of(*pods.PLAN, grace=5.0), AT_ONCE, id="with-grace-init-and-two-mains", marks=pytest.mark.long
+        ),
         pytest.param(rerun_of(*SMALL, grace=5.0), AT_ONCE, id="with-grace-one-main"),
         pytest.param(rerun_of(*NO_INIT, grace=5.0), AT_ONCE, id="with-grace-no-init"),
         pytest.param(rerun_of(*TWO_INITS), AT_ONCE, id="two-inits"),

@@ -20,7 +20,7 @@ SHIPS = new("shipper", RUNNING)
 def steps_for(seen: list[ContainerSummary], *, exits: dict[ContainerId, reset.Exit] | None = None) -> list[Short]:
     known = reset.Known(exits=DONE_INIT if exits is None else exits)
     found = rerun.next_steps(pods.intent(), seen, known=known)
-    return [(step.kind.value, step.why.value, step.container or step.name) for step in found]
+    return [(step.kind.value, step.reason.value, step.container or step.name) for step in found]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_reservation_is_not_a_waiting_successor() -> None:
 def test_name_held_by_another_container_counts_as_reserved() -> None:
     known = reset.Known(taken=frozenset({("logger", 2)}))
     found = rerun.next_steps(pods.intent(), [*HELD[:-1], old("trainer")], known=known)
-    assert [step.why for step in found] == [steps.StepReason.OLD_LEFT]  # and nothing is reserved
+    assert [step.reason for step in found] == [steps.StepReason.OLD_LEFT]  # and nothing is reserved
 
 
 def test_copy_name_in_which_paths_are_kept_is_reserved_before_removals() -> None:
@@ -157,7 +157,7 @@ LASTING = frozenset(view.id for view in RUN[1:])
 def afterwards(seen: list[ContainerSummary], **known: Any) -> list[Short]:
     facts = reset.Known(exits=DONE_INIT, afterwards=True, **known)
     found = rerun.next_steps(pods.intent(), [*COPIES, *seen], known=facts)
-    return [(step.kind.value, step.why.value, step.container or step.name) for step in found]
+    return [(step.kind.value, step.reason.value, step.container or step.name) for step in found]
 
 
 def test_names_are_released_once_kubelet_shows_all_running() -> None:
@@ -170,7 +170,7 @@ def test_names_are_released_once_kubelet_shows_all_running() -> None:
 
 def test_nothing_is_awaited_without_reservations() -> None:
     known = reset.Known(exits=DONE_INIT, afterwards=True)
-    assert [step.why for step in rerun.next_steps(pods.intent(), RUN, known=known)] == [steps.StepReason.RERUN]
+    assert [step.reason for step in rerun.next_steps(pods.intent(), RUN, known=known)] == [steps.StepReason.RERUN]
 
 
 def test_ended_container_is_left_to_kubelet_at_once() -> None:
@@ -196,7 +196,7 @@ def test_sidecar_startup_probe_is_awaited() -> None:
     intent = pods.intent(plan=plan)
     (waits,) = rerun.next_steps(intent, [SHIPS])
     (goes_on,) = rerun.next_steps(intent, [SHIPS], known=reset.Known(started=frozenset({SHIPS.id})))
-    assert (waits.why, goes_on.name) == (steps.StepReason.NOT_STARTED, "trainer")
+    assert (waits.reason, goes_on.name) == (steps.StepReason.NOT_STARTED, "trainer")
 
 
 def test_grace_period_stops_everything_before_removal() -> None:
@@ -212,7 +212,7 @@ def test_missing_configs_leave_starts_to_kubelet_and_nothing_waiting() -> None:
     (removal,) = rerun.next_steps(intent, [PREPARED, new("shipper", CREATED)], can_clone=False)
     (end,) = rerun.next_steps(intent, [PREPARED], can_clone=False)
     assert (removal.kind, removal.container) == (steps.StepKind.REMOVE, "ours-shipper")
-    assert (end.kind, end.why) == (steps.StepKind.DONE, steps.StepReason.LEFT_TO_KUBELET)
+    assert (end.kind, end.reason) == (steps.StepKind.DONE, steps.StepReason.LEFT_TO_KUBELET)
 
 
 ALL_OLD = [old(item.name) for item in pods.PLAN]
@@ -220,10 +220,10 @@ ALL_OLD = [old(item.name) for item in pods.PLAN]
 
 def test_undo_leaves_untouched_pod_and_clears_half_cleared_one() -> None:
     intent, undo = pods.intent(), steps.Resolution.UNDO
-    assert {step.why for step in rerun.next_steps(intent, [*HELD, *ALL_OLD], resolution=undo)} == {
+    assert {step.reason for step in rerun.next_steps(intent, [*HELD, *ALL_OLD], resolution=undo)} == {
         steps.StepReason.GIVEN_BACK
     }
-    assert rerun.next_steps(intent, ALL_OLD, resolution=undo)[0].why is steps.StepReason.UNDONE
+    assert rerun.next_steps(intent, ALL_OLD, resolution=undo)[0].reason is steps.StepReason.UNDONE
     known = reset.Known(noticed=intent.old_ids)
     cleared = rerun.next_steps(intent, ALL_OLD[1:], known=known, resolution=undo)
-    assert {step.why for step in cleared} == {steps.StepReason.OLD_LEFT}
+    assert {step.reason for step in cleared} == {steps.StepReason.OLD_LEFT}

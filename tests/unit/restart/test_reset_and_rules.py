@@ -27,7 +27,7 @@ def test_kubelets_rerun_is_left_alone() -> None:
 
 def test_main_started_next_to_a_late_init_is_removed() -> None:
     seen = [new("prepare", RUNNING, ours=False), new("trainer", RUNNING, ours=False)]
-    assert [(step.why, step.name) for step in reset.next_steps(RESET, seen)] == [
+    assert [(step.reason, step.name) for step in reset.next_steps(RESET, seen)] == [
         (steps.StepReason.OUT_OF_TURN, "trainer")
     ]
 
@@ -60,7 +60,7 @@ def test_container_unseen_by_kubelet_is_waited_for() -> None:
     early = pods.view("trainer", "k-trainer", attempt=1, created_at=20)
     known = reset.Known(noticed=frozenset({exited[0].id, exited[1].id}))
     (wait,) = reset.next_steps(RESET, [*exited, early], known=known)
-    assert (wait.kind, wait.why, wait.container) == (steps.StepKind.WAIT, steps.StepReason.NOT_SHOWN, early.id)
+    assert (wait.kind, wait.reason, wait.container) == (steps.StepKind.WAIT, steps.StepReason.NOT_SHOWN, early.id)
     seen_by_now = reset.Known(noticed=known.noticed | {early.id})
     gone = {step.container for step in reset.next_steps(RESET, [*exited, early], known=seen_by_now)}
     assert gone == {exited[0].id, exited[1].id, early.id}
@@ -86,11 +86,13 @@ def test_rules_kill_the_trigger_once() -> None:
     (kill,) = rules.next_steps(RULES, [old("trainer"), old("shipper")])
     (end,) = rules.next_steps(RULES, [old("trainer", EXITED), old("shipper")])
     assert (kill.kind, kill.container) == (steps.StepKind.STOP, "old-trainer")
-    assert (end.kind, end.why) == (steps.StepKind.DONE, steps.StepReason.TRIGGERED)
+    assert (end.kind, end.reason) == (steps.StepKind.DONE, steps.StepReason.TRIGGERED)
 
 
 def test_expired_rules_intent_triggers_nothing() -> None:
-    assert rules.next_steps(RULES, [old("trainer")], resolution=steps.Resolution.UNDO)[0].why is steps.StepReason.UNDONE
+    assert (
+        rules.next_steps(RULES, [old("trainer")], resolution=steps.Resolution.UNDO)[0].reason is steps.StepReason.UNDONE
+    )
 
 
 def spec(name: str, *restart_rules: RestartRule, running: bool = True) -> ContainerSpec:

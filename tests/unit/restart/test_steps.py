@@ -22,9 +22,9 @@ def test_waiting_container_is_removed_and_running_one_is_left() -> None:
     waits = builders.view("new", state=ContainerState.CREATED, attempt=1, restart_id=OURS)
     old = builders.view("old")
     (step,) = abandon(OURS, [old, waits])
-    assert (step.kind, step.why, step.container) == (StepKind.REMOVE, StepReason.POD_ENDS, waits.id)
+    assert (step.kind, step.reason, step.container) == (StepKind.REMOVE, StepReason.POD_ENDS, waits.id)
     (step,) = abandon(OURS, [old])
-    assert (step.kind, step.why) == (StepKind.DONE, StepReason.POD_ENDS)
+    assert (step.kind, step.reason) == (StepKind.DONE, StepReason.POD_ENDS)
 
 
 def test_started_but_held_container_is_removed() -> None:

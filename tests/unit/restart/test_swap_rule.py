@@ -36,7 +36,7 @@ def kubelets(state: ContainerState, attempt: int = 1) -> ContainerSummary:
         pytest.param(CREATE_FIRST, [OLD_RUNS, ours(CREATED)], ("stop", "OldRuns", "old"), id="then-stops"),
         pytest.param(START_FIRST, [OLD_RUNS], ("create", "NoSuccessor", None), id="start-first-begins-with-create"),
         pytest.param(
-            START_FIRST, [OLD_RUNS, ours(CREATED)], ("start", "HeldBesideOld", "ours"), id="then-starts-and-holds"
+            START_FIRST, [OLD_RUNS, ours(CREATED)], ("start", "OnStandby", "ours"), id="then-starts-and-holds"
         ),
         pytest.param(START_FIRST, [OLD_RUNS, ours(RUNNING)], ("stop", "OldRuns", "old"), id="then-stops-the-old-one"),
         pytest.param(START_FIRST, [OLD_DEAD, ours(RUNNING)], ("done", "Swapped", "ours"), id="then-is-done"),
@@ -84,7 +84,7 @@ def kubelets(state: ContainerState, attempt: int = 1) -> ContainerSummary:
 )
 def test_next_step(intent: intents.Intent, seen: list[ContainerSummary], expected: tuple[str, str, str | None]) -> None:
     step = swap.next_step(intent, seen)
-    assert (step.kind.value, step.why.value, step.container) == expected
+    assert (step.kind.value, step.reason.value, step.container) == expected
 
 
 @pytest.mark.parametrize("order", intents.SwapOrder)
@@ -101,7 +101,7 @@ def test_successor_of_an_ended_container_is_left_to_a_kubelet_that_creates_it(
     order: intents.SwapOrder, seen: list[ContainerSummary], expected: tuple[str, str, str]
 ) -> None:
     step = swap.next_step(builders.intent(order=order), seen, kubelet_first=True)
-    assert (step.kind.value, step.why.value, step.container) == expected
+    assert (step.kind.value, step.reason.value, step.container) == expected
 
 
 @pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each.starts_first])
@@ -140,7 +140,7 @@ def test_replay_completes_by_the_journalled_order(
 )
 def test_order_names_the_fallback_without_holds(order: intents.SwapOrder, otherwise: intents.SwapOrder | None) -> None:
     assert order.otherwise is otherwise
-    assert otherwise is None or otherwise.beside is order
+    assert otherwise is None or otherwise.with_start_first is order
 
 
 @pytest.mark.parametrize("order", list(intents.SwapOrder))
@@ -160,13 +160,13 @@ def test_a_successor_that_differs_is_taken_back_and_nothing_is_stopped_for_it(
     order: intents.SwapOrder, seen: list[ContainerSummary], expected: tuple[str, str, str | None]
 ) -> None:
     step = swap.next_step(builders.intent(order=order), seen, is_unlike=True)
-    assert (step.kind.value, step.why.value, step.container) == expected
+    assert (step.kind.value, step.reason.value, step.container) == expected
 
 
 @pytest.mark.parametrize("order", list(intents.SwapOrder))
 def test_the_order_for_a_comparison_creates_first(order: intents.SwapOrder) -> None:
-    assert order.creating not in (intents.SwapOrder.STOP_FIRST, intents.SwapOrder.START_ELSE_STOP_FIRST)
-    assert order.creating.starts_first is order.starts_first
+    assert order.with_create_first not in (intents.SwapOrder.STOP_FIRST, intents.SwapOrder.START_ELSE_STOP_FIRST)
+    assert order.with_create_first.starts_first is order.starts_first
 
 
 def test_undo_removes_a_waiting_successor_while_old_runs() -> None:
@@ -178,9 +178,9 @@ def test_undo_removes_a_waiting_successor_while_old_runs() -> None:
 def test_kubelets_copy_of_a_released_successor_is_removed(state: ContainerState) -> None:
     copy = builders.view("theirs", attempt=2, state=state)
     step = swap.next_step(STOP_FIRST, [ours(RUNNING), copy], stays={ours(RUNNING).id})
-    assert (step.kind, step.why, step.container) == (steps.StepKind.REMOVE, steps.StepReason.OUT_OF_TURN, "theirs")
+    assert (step.kind, step.reason, step.container) == (steps.StepKind.REMOVE, steps.StepReason.OUT_OF_TURN, "theirs")
     step = swap.next_step(STOP_FIRST, [ours(RUNNING), copy])
-    assert (step.kind, step.why, step.container) == (steps.StepKind.REMOVE, steps.StepReason.KUBELET_WON, "ours")
+    assert (step.kind, step.reason, step.container) == (steps.StepKind.REMOVE, steps.StepReason.KUBELET_WON, "ours")
 
 
 def test_successor_of_another_restart_is_not_kubelets_copy() -> None:
@@ -205,7 +205,7 @@ def test_undo_continues_if_the_old_container_is_dead() -> None:
 
 
 def test_missing_config_creates_nothing() -> None:
-    assert swap.next_step(STOP_FIRST, [], can_clone=False).why is steps.StepReason.NOTHING_TO_CLONE
+    assert swap.next_step(STOP_FIRST, [], can_clone=False).reason is steps.StepReason.NOTHING_TO_CLONE
 
 
 def test_created_orphan_is_found() -> None:
@@ -306,7 +306,7 @@ class World:
                 self._add("ours", attempt=self.intent.old_attempt + 1, restart_id=self.intent.id)
             case steps.StepKind.START:
                 old_runs = any(view.id == self.intent.old and view.state is RUNNING for view in self.containers)
-                held = step.why is steps.StepReason.HELD_BESIDE_OLD and self.intent.order.starts_first
+                held = step.reason is steps.StepReason.ON_STANDBY and self.intent.order.starts_first
                 assert held or not old_runs, "a successor was started next to the running old container"
                 if any(view.id == step.container and view.state is CREATED for view in self.containers):
                     self._set(step.container, RUNNING)

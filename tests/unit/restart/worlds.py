@@ -211,7 +211,7 @@ class World:
                 assert step.container is not None
                 self._start(step.container)
             case steps.StepKind.DONE:
-                self.done = step.why
+                self.done = step.reason
 
     def _check_start(self, step: steps.Step) -> None:
         started = next((view for view in self.containers if view.id == step.container), None)

@@ -1,9 +1,7 @@
 """Count restarts for budgets: exact under concurrency, known to the next agent, shown in conditions and metrics."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from prometheus_client import CollectorRegistry
 
 from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
-from kubemend.agent.metrics import Metrics
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.findings import Finding, FindingKind
@@ -23,6 +20,7 @@ from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.common.budgets import Window
+from tests.environments.node import NodeEnv
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET
 from tests.fakes import outside
@@ -30,13 +28,6 @@ from tests.unit.restart import builders
 
 STORM = Window(limit=2, seconds=300.0)
 GPU = outside.GPU.uuid
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "budgets.db")
-    yield opened
-    await opened.close()
 
 
 def facts(**changes: Any) -> admission.Facts:
@@ -137,7 +128,7 @@ async def guarded(env: RestartEnv) -> Guarded:
     """The pod has opted in; a restart of another pod started a minute ago."""
     await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations={"kubemend.io/restart": "InPlace"}))
     suspicions: list[Finding] = []
-    registry = CollectorRegistry()
+    node = NodeEnv(store=env.store)
     suspects = SuspicionTracker(
         verdict_store=None,  # type: ignore[arg-type]  # nothing checks suspicions here
         driver=None,  # type: ignore[arg-type]
@@ -149,12 +140,12 @@ async def guarded(env: RestartEnv) -> Guarded:
     env.restarts = RestartScheduler(
         dependencies=env.dependencies,
         store=env.store,
-        metrics=Metrics(registry),
+        metrics=node.metrics,
         now=lambda: NOW,
         storm=STORM,
         suspects=suspects,
     )
-    return Guarded(env, suspicions, registry)
+    return Guarded(env, suspicions, node.registry)
 
 
 async def begin(store: Store, *begun: Begun) -> None:

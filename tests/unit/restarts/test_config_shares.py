@@ -20,13 +20,13 @@ from tests.environments.runtime import POD, TARGET
 
 def test_one_heavy_config_always_has_room_beside_those_of_another_namespace() -> None:
     room = Slots(config_shares.MOST)
-    assert room.take_now("a", room.of_one)
-    assert room.take_now("b", convert.HEAVIEST)
+    assert room.try_acquire("a", room.of_one)
+    assert room.try_acquire("b", convert.HEAVIEST)
 
 
 def test_share_counts_all_configs_of_a_restart_and_gives_them_back() -> None:
     room = Slots(100)
-    room.take_now("a", 6)
+    room.try_acquire("a", 6)
     with ConfigShare(room, "a", waits=True) as share:
         assert [share.admit(40), share.admit(40)] == ["", ""]
         with pytest.raises(NoRoomError) as refused:
@@ -39,21 +39,21 @@ def test_share_counts_all_configs_of_a_restart_and_gives_them_back() -> None:
 @pytest.mark.parametrize(("waits", "weight"), [(False, 20), (True, 89)], ids=["of a round", "more than there is"])
 def test_share_refuses_what_would_never_fit_or_may_not_wait(*, waits: bool, weight: int) -> None:
     room = Slots(100)
-    room.take_now("a", 70)
+    room.try_acquire("a", 70)
     assert ConfigShare(room, "a", waits=waits).admit(weight).startswith("ConfigTooLarge: ")
     assert not room.is_full("a", 18)
 
 
 async def test_wait_holds_what_the_next_reading_needs() -> None:
     room = Slots(100)
-    room.take_now("a", 80)
+    room.try_acquire("a", 80)
     share = ConfigShare(room, "a", waits=True)
     waiting = asyncio.create_task(share.wait(30))
     await asyncio.sleep(0)
     assert not waiting.done()
-    room.give("a", 80)
+    room.release("a", 80)
     await waiting
-    room.take_now("a", 58)
+    room.try_acquire("a", 58)
     with share:
         assert share.admit(30) == ""
 
@@ -62,15 +62,15 @@ async def test_slots_given_back_serve_all_that_fit_in_turn() -> None:
     room, served = Slots(100), []
 
     async def take(name: str, namespace: str, count: int) -> None:
-        await room.take(namespace, goes_on=False, count=count)
+        await room.acquire(namespace, goes_on=False, count=count)
         served.append(name)
 
-    room.take_now("a", 60)
-    room.take_now("b", 40)
+    room.try_acquire("a", 60)
+    room.try_acquire("b", 40)
     wanted = [("a heavy", "a", 80), ("a light", "a", 5), ("b light", "b", 10), ("c light", "c", 10)]
     tasks = [asyncio.create_task(take(*each)) for each in wanted]
     await asyncio.sleep(0)
-    room.give("b", 40)
+    room.release("b", 40)
     await asyncio.sleep(0)
     assert served == ["b light", "c light"]
     tasks[0].cancel()
@@ -80,13 +80,13 @@ async def test_slots_given_back_serve_all_that_fit_in_turn() -> None:
 
 async def test_restart_without_room_waits_and_holds_neither_pod_nor_slot(env: RestartEnv) -> None:
     room = env.restarts._configs
-    room.take_now(POD.namespace, room.of_one)
+    room.try_acquire(POD.namespace, room.of_one)
     restart = asyncio.create_task(env.ask())
     await eventually.true(lambda: bool(room._queues))
-    assert not env.restarts._locks.is_taken(POD.uid)
+    assert not env.restarts._locks.is_locked(POD.uid)
     assert not env.restarts._slots._held
     assert "StopContainer" not in env.pod.rig.server.called()
-    room.give(POD.namespace, room.of_one)
+    room.release(POD.namespace, room.of_one)
     condition = await restart
     assert condition.message.endswith("; verified")
     assert not room._held

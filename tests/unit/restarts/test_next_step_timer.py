@@ -33,10 +33,10 @@ class Env:
     now: float = 500.0
     clocks: dict[int, float] = field(default_factory=dict)
 
-    def check(self, sight: Mark | Blank, *, after: float) -> FileCheck:
+    def check(self, result: Mark | Blank, *, after: float) -> FileCheck:
         """A check so many seconds after now."""
         at = self.now + after
-        poll = Poll(began=at, ended=at, slept=0.0, sight=sight)
+        poll = Poll(began=at, ended=at, slept=0.0, result=result)
         return FileCheck(poll, unix=unix(at), started_at=unix(self.now + 1.0))
 
     def touched(self, *, after: float, inode: int = 7) -> Mark:

@@ -9,7 +9,7 @@ import pytest
 
 from kubemend.agent.clients.cri.errors import NotFound
 from kubemend.agent.model.workloads import ExecHook
-from kubemend.agent.rounds.session import NOT_STARTED
+from kubemend.agent.rounds.step_reports import NOT_STARTED
 from kubemend.common.coordination import StepPhase
 from tests import eventually
 from tests.environments.rounds import MAINS, RoundEnv

@@ -96,8 +96,8 @@ async def test_release_of_other_round_or_pod_is_ignored(env: RoundEnv) -> None:
 @pytest.mark.parametrize("strategy", ["swap", "rerun"])
 async def test_member_whose_config_has_no_room_is_refused_at_once(env: RoundEnv, strategy: str) -> None:
     room = env.restarts._configs
-    room.take_now("elsewhere", room.of_one)
-    room.take_now(POD.namespace, room.of_one // 7)
+    room.try_acquire("elsewhere", room.of_one)
+    room.try_acquire(POD.namespace, room.of_one // 7)
     standing = await env.order(strategy=strategy).next()
     assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "RuntimeHidesConfig")
     assert "ConfigTooLarge" in standing.detail
@@ -105,7 +105,8 @@ async def test_member_whose_config_has_no_room_is_refused_at_once(env: RoundEnv,
 
 
 async def test_order_for_absent_pod_reports_gone(env: RoundEnv) -> None:
-    assert (await env.order(pod=PodUid("another")).next()).phase is StepPhase.GONE
+    gone = await env.order(pod=PodUid("another")).next()
+    assert (gone.phase, gone.pod) == (StepPhase.GONE, replace(POD, uid=PodUid("another"))), "named as the hub names it"
     assert env.rounds.step_results() == ()
 
 

@@ -498,9 +498,9 @@ class Gated(OwnThreads):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def call(self, work: Callable[[], Any], *, who: str, timeout: float) -> Any:
+    async def call(self, work: Callable[[], Any], *, owner: str, timeout: float) -> Any:
         await self.gate.wait()
-        return await super().call(work, who=who, timeout=timeout)
+        return await super().call(work, owner=owner, timeout=timeout)
 
 
 async def test_check_that_ends_after_its_container_is_not_passed_on(tmp_path: Path, short_timeouts: None) -> None:
@@ -527,9 +527,9 @@ async def test_every_check_is_passed_on_with_the_containers_start(world: World) 
     touch(file)
     await world.polled(2)
     first, *_, last = world.recorded.checks[ME]
-    assert first.poll.sight is Blank.ABSENT
-    assert isinstance(last.poll.sight, Mark)
-    assert last.poll.sight.modified == file.stat().st_mtime_ns
+    assert first.poll.result is Blank.ABSENT
+    assert isinstance(last.poll.result, Mark)
+    assert last.poll.result.modified == file.stat().st_mtime_ns
     assert last.started_at == 1_790_000_000.5
     world.events.stop(ME)
     async with asyncio.timeout(PATIENCE):

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubemend.agent.actuator.hold.cgroups import Cgroup
-from kubemend.agent.model.processes import Entrance
+from kubemend.agent.model.processes import ProcessOrigin
 from kubemend.agent.sources import processes, thread_states
 from kubemend.agent.sources.processes import ProcFs
 from kubemend.common import kernel_files
@@ -150,8 +150,8 @@ def test_worker_descends_from_its_containers_first_process(proc: ProcFs) -> None
     add_process(proc, 100, parent=SHIM, ids="100 1")
     add_process(proc, 101, parent=100, ids="101 7")
     add_process(proc, 102, parent=101, ids="102 8")
-    assert proc.entrance(102) == Entrance(100, is_its_own=True)
-    assert proc.entrance(100) == Entrance(100, is_its_own=True)
+    assert proc.origin(102) == ProcessOrigin(100, is_its_own=True)
+    assert proc.origin(100) == ProcessOrigin(100, is_its_own=True)
 
 
 def test_worker_on_crio_descends_from_the_first_process_not_from_its_conmon(proc: ProcFs) -> None:
@@ -159,8 +159,8 @@ def test_worker_on_crio_descends_from_the_first_process_not_from_its_conmon(proc
     add_process(proc, 90, parent=1, ids="90", group="/kubepods/pod1a/crio-conmon-" + "a" * 64)
     add_process(proc, 100, parent=90, ids="100 1", group="/kubepods/pod1a/crio-" + "a" * 64)
     add_process(proc, 200, parent=90, ids="200 30", group="/kubepods/pod1a/crio-" + "a" * 64)  # kubectl exec
-    assert proc.entrance(100) == Entrance(100, is_its_own=True)
-    assert proc.entrance(200) == Entrance(200, is_its_own=False)
+    assert proc.origin(100) == ProcessOrigin(100, is_its_own=True)
+    assert proc.origin(200) == ProcessOrigin(200, is_its_own=False)
 
 
 def test_added_process_does_not_descend_from_first(proc: ProcFs) -> None:
@@ -168,14 +168,14 @@ def test_added_process_does_not_descend_from_first(proc: ProcFs) -> None:
     add_process(proc, 100, parent=SHIM, ids="100 1")
     add_process(proc, 200, parent=SHIM, ids="200 30")  # kubectl exec
     add_process(proc, 201, parent=200, ids="201 31")
-    assert proc.entrance(201) == Entrance(200, is_its_own=False)
+    assert proc.origin(201) == ProcessOrigin(200, is_its_own=False)
 
 
 def test_namespace_of_an_exec_shell_has_no_first_process(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 200, parent=SHIM, ids="200 30")
     add_process(proc, 201, parent=200, ids="201 31 1")  # unshare --pid --fork
-    assert proc.entrance(201) == Entrance(200, is_its_own=False)
+    assert proc.origin(201) == ProcessOrigin(200, is_its_own=False)
 
 
 def test_shared_pid_namespace_orphans_belong_to_pause_container(proc: ProcFs) -> None:
@@ -183,26 +183,26 @@ def test_shared_pid_namespace_orphans_belong_to_pause_container(proc: ProcFs) ->
     add_process(proc, 90, parent=SHIM, ids="90 1", group=PAUSE_GROUP)
     add_process(proc, 100, parent=SHIM, ids="100 7")
     add_process(proc, 101, parent=90, ids="101 8")
-    assert proc.entrance(101) == Entrance(101, is_its_own=True)
-    assert proc.entrance(100) == Entrance(100, is_its_own=False), "the runtime knows that it is the first"
+    assert proc.origin(101) == ProcessOrigin(101, is_its_own=True)
+    assert proc.origin(100) == ProcessOrigin(100, is_its_own=False), "the runtime knows that it is the first"
 
 
 def test_host_pid_namespace_leaves_entrance_to_runtime(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 100, parent=SHIM, ids="100")
     add_process(proc, 101, parent=100, ids="101")
-    assert proc.entrance(101) == Entrance(100, is_its_own=False)
+    assert proc.origin(101) == ProcessOrigin(100, is_its_own=False)
 
 
 def test_entrance_of_ended_or_deep_process_is_unknown(proc: ProcFs) -> None:
     add_shim(proc)
     add_process(proc, 100, parent=99, ids="100 1")
-    assert proc.entrance(100) is None, "its parent has ended"
-    assert proc.entrance(4711) is None
+    assert proc.origin(100) is None, "its parent has ended"
+    assert proc.origin(4711) is None
     add_process(proc, 1000, parent=SHIM, ids="1000 1")
     for pid in range(1001, 1400):
         add_process(proc, pid, parent=pid - 1, ids=f"{pid} {pid - 999}")
-    assert proc.entrance(1399) is None
+    assert proc.origin(1399) is None
 
 
 def test_process_is_alive_until_zombie_or_pid_reuse(proc: ProcFs) -> None:

@@ -15,14 +15,14 @@ from typing import Final
 from kubemend.controller.jobset import conditions
 from kubemend.controller.jobset.plan import EventType
 from kubemend.controller.jobset.spec.model import JobSet
-from kubemend.controller.jobset.spec.validation import claims, coordination, jobs, policies
+from kubemend.controller.jobset.spec.validation import claims, jobs, policies
 from kubemend.controller.jobset.spec.validation.problem import Problem
 from kubemend.controller.jobset.status_builder import StatusBuilder
 
 __all__ = ["accept", "problems", "refuse"]
 
 _INVALID: Final = "Invalid"
-_VALID_AGAIN: Final = "Mended"
+_VALID_AGAIN: Final = "ValidAgain"
 _VALID_AGAIN_MESSAGE: Final = "the JobSet is valid again"
 _LONGEST: Final = 900  # an Event's note holds 1024 bytes
 
@@ -37,7 +37,7 @@ def problems(jobset: JobSet) -> tuple[Problem, ...]:
         return too_much
     return (
         *jobs.problems(jobset),
-        *coordination.problems(jobset),
+        *jobs.network_problems(jobset),
         *policies.problems(spec),
         *claims.problems(jobset),
     )

@@ -16,13 +16,12 @@ from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.dependencies import Dependencies, Policy, steady_clock
 from kubemend.controller.leader.election import Term
 from kubemend.controller.metrics import Metrics
-from kubemend.controller.model.members import Member, NodeName, NodeView, PodUid
+from kubemend.controller.model.members import Member, NodeChange, NodeName, NodeView, PodUid
 from kubemend.controller.model.rounds import Recreate, RoundRef
 from kubemend.controller.restarts.events import ObjectRef
 from kubemend.controller.restarts.objects import NewRound, Restart, RestartSpec
 from kubemend.controller.restarts.store import Begun, RestartChange
 from kubemend.controller.watches.members import MemberChange, MemberChangeKind
-from kubemend.controller.watches.nodes import NodeChange
 from tests.unit.controller import builders
 
 WAIT = 60.0
@@ -98,6 +97,9 @@ class NodesHere(Synced):
 
     def view(self, name: NodeName) -> NodeView | None:
         return self.all.get(name)
+
+    def views(self) -> Collection[NodeView]:
+        return self.all.values()
 
     def subscribe(self, listener: Callable[[NodeChange], None]) -> Callable[[], None]:
         return lambda: None

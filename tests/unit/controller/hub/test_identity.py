@@ -161,7 +161,7 @@ async def test_failed_review_is_not_cached() -> None:
     good, reviewer.answer = reviewer.answer, errors.ApiUnavailableError("cannot create tokenreviews")
     with pytest.raises(RefusedError) as refused:
         await identities.identify("t")
-    assert refused.value.reason is Reason.NOT_TOLD
+    assert refused.value.reason is Reason.REVIEW_FAILED
     assert refused.value.code is grpc.StatusCode.UNAVAILABLE
     reviewer.answer = good
     assert (await identities.identify("t")).node == "node-1"

@@ -118,7 +118,7 @@ def test_impossible_value_is_malformed(name: str, path: str, value: object) -> N
 def test_newer_agents_message_is_ignored_and_stream_continues(name: str, path: str) -> None:
     with pytest.raises(RefusedError) as refused:
         _parse(_spoil(_set(path, 77), name))
-    assert refused.value.reason is Reason.UNKNOWN_WORD
+    assert refused.value.reason is Reason.UNKNOWN_MESSAGE
     assert not refused.value.ends_stream
 
 
@@ -126,11 +126,11 @@ def test_newer_agents_message_is_ignored_and_stream_continues(name: str, path: s
 def test_message_without_known_body_is_ignored(data: bytes) -> None:
     with pytest.raises(RefusedError) as refused:
         messages.parse(data, limits=_LIMITS)
-    assert refused.value.reason is Reason.UNKNOWN_WORD
+    assert refused.value.reason is Reason.UNKNOWN_MESSAGE
 
 
 def test_result_without_phase_is_ignored() -> None:
-    assert _refusal(_spoil(_set("result.phase", pb.StepResult.NONE), "result")) is Reason.UNKNOWN_WORD
+    assert _refusal(_spoil(_set("result.phase", pb.StepResult.NONE), "result")) is Reason.UNKNOWN_MESSAGE
 
 
 def test_too_old_protocol_is_refused_with_hint() -> None:

@@ -140,7 +140,7 @@ async def test_newer_agents_messages_are_ignored(rig: Rig) -> None:
     await agent.say(b"\xfa\x01\x00")
     await agent.say(words.result())
     await rig.engine.until(lambda: bool(rig.engine.of("told")))
-    assert rig.counted() == {"UnknownWord": 1}
+    assert rig.counted() == {"UnknownMessage": 1}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubemend.agent.restart import runtimes
+from kubemend.agent.restart import oci_programs
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from kubemend.agent.restart import runtimes
     ],
 )
 def test_runtime_with_node_processes_is_supported(runtime_type: str | None, handler: str) -> None:
-    assert runtimes.unsupported(runtime_type=runtime_type, handler=handler) is None
+    assert oci_programs.unsupported(runtime_type=runtime_type, handler=handler) is None
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,6 @@ def test_runtime_with_node_processes_is_supported(runtime_type: str | None, hand
     ],
 )
 def test_sandboxed_runtime_is_refused_by_name(runtime_type: str | None, handler: str, word: str) -> None:
-    why = runtimes.unsupported(runtime_type=runtime_type, handler=handler)
+    why = oci_programs.unsupported(runtime_type=runtime_type, handler=handler)
     assert why is not None
     assert word in why
