@@ -43,8 +43,8 @@ _TEXT: Final = Path(__file__).with_suffix(".md")
 _PREPARED = """
 ## A spare that prepares
 
-Measured in a run of its own, {every} steps between faults, on {cores} cores (Linux {kernel}), the loop in the same run.
-Other programs used a part of the CPUs (a load of {load_before:g} before the run): only the ratio counts.
+Measured in a run of its own, {every} steps between faults, with the loop in the same run, on {cores} cores
+(Linux {kernel}; load {load_before:g} before the run). Each fault waits until a spare is ready: `all of it` counts that.
 
 """
 

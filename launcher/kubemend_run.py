@@ -884,7 +884,7 @@ def scheduled(pid: int, threads: Iterable[str] = ()) -> Scheduled | None:
 
 
 def scheduled_together(pid: int) -> Scheduled | None:
-    """Return the same of all its threads, which compile together; None if one ended meanwhile, or it has too many."""
+    """Return the same of all its threads, which compile together; None if one has just ended, or it has too many."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
