@@ -40,6 +40,14 @@ _WIDEST: Final = 4.0
 _TEXT: Final = Path(__file__).with_suffix(".md")
 """The page, without tables and the part on gangs."""
 
+_PREPARED = """
+## A spare that prepares
+
+Measured in a run of its own, {every} steps between faults, with the loop in the same run, on {cores} cores
+(Linux {kernel}; load {load_before:g} before the run). Each fault waits until a spare is ready: `all of it` counts that.
+
+"""
+
 _GANG = """
 ## Gangs
 
@@ -68,10 +76,18 @@ def render(report: Json) -> str:
         every=report["steps_between_faults"],
         ways=_lines(_table(ways, base="the loop's")),
         stages=_lines(_stages(ways)),
+        prepared=_of_prepared(report["prepared"]) if "prepared" in report else "",
         gang=_of_gangs(report["gang"], cores=machine["cores"]) if "gang" in report else "",
         kubernetes=report["versions"]["Kubernetes"],
         imports=ways["process"]["stages_s"]["imports"],
     )
+
+
+def _of_prepared(run: Json) -> str:
+    """Return the part on the ways of a later run than that of all others, which has its own loop."""
+    ways = run["ways"]
+    table, stages = _lines(_table(ways, base="the loop's")), _lines(_stages(ways))
+    return _PREPARED.format(**run["machine"], every=run["steps_between_faults"]) + table + "\n" + stages
 
 
 def _of_gangs(gang: Json, *, cores: int) -> str:
@@ -95,6 +111,9 @@ def block(report: Json) -> str:
     """Return the part of the README between its two marks, with them."""
     lines = [BEGIN, "", "![Stages from the fault to the first step](docs/steps.svg)", ""]
     lines += _table(report["ways"], base="the loop's")
+    if prepared := report.get("prepared"):
+        lines += ["", "In a run of its own, with a [prepare function](docs/launcher.md#prepare-before-the-fault):", ""]
+        lines += _table(prepared["ways"], base="the loop's")
     if gang := report.get("gang"):
         lines += ["", f"A gang of {gang['members']}, one of which fails:", "", *_table(gang["ways"], base="kubemend's")]
     return "\n".join([*lines, "", END])

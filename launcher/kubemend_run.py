@@ -28,7 +28,10 @@ import sys
 _PREFIX = "_KUBEMEND_RUN_"
 """Prefix of the variables that the launcher passes to its bootstrap, which removes them."""
 _STARTUP = "sitecustomize"
+_PREPARED = "kubemend_prepared"
+"""The module in which a program whose spare has prepared finds the function's result, as ``value``."""
 _COUNT_GPUS = "_cuda_getDeviceCount"
+_LONGEST_ERROR = 150  # of a prepare function
 _MOST_RECORDED = 20_000  # modules of one trainer: some programs import generated ones without end
 
 
@@ -157,7 +160,7 @@ class GpuCount:
 
 
 class Warm:
-    """The code in the spare: import, wait for the release, start. Without a release it ends this process.
+    """The code in the spare: import, prepare, wait for the release, start. Without a release it ends this process.
 
     The launcher's orders are lines: ``more`` when it has added records to the list of modules, and ``go`` with the
     variables of the restart.
@@ -169,6 +172,7 @@ class Warm:
         self._status, self._release = int(given["STATUS"]), int(given["RELEASE"])
         self._devices = tuple(each for each in given["DEVICES"].split(":") if each)
         self._main = given.get("MAIN", "")
+        self._prepare_by = given.get("PREPARE", "")
         self._changes = Changes()
         self._files: dict[str, tuple[int, int]] = {}
         self._stamped = 0
@@ -182,6 +186,8 @@ class Warm:
             counter = GpuCount(self._devices)
             sys.meta_path.insert(0, counter)
             order = self._import_all(_read(self._given["NAMES"]).decode("utf-8", "surrogateescape").split("\n"))
+            if self._prepare_by and not order:
+                order = self._order() or self._prepare()
             sys.meta_path.remove(counter)
             counter.end()
             self._changes.undo()
@@ -220,6 +226,30 @@ class Warm:
                 self._changes.make(wanted, path)
                 wanted, path = {}, None
                 self._load(name)
+        self._changes.make(wanted, path)
+        return ""
+
+    def _prepare(self) -> str:
+        """Call the program's function for spares, once. A failure ends this spare: half a state is worse than none."""
+        where, _, function = self._prepare_by.rpartition(":")
+        folder, _, name = where.rpartition("/")
+        self._say("prepare")
+        self._prepare_by = ""
+        if folder not in sys.path:
+            sys.path.insert(0, folder or "/")
+        try:
+            __import__(name)
+            value = getattr(sys.modules[name], function)()
+        except BaseException as error:  # noqa: BLE001 - sys.exit, too
+            self._refuse("unprepared " + (type(error).__name__ + ": " + str(error)).replace("\n", " ")[:_LONGEST_ERROR])
+        if hasattr(sys.modules.get(self._main), "__loader__") and not hasattr(sys.modules[self._main], "__path__"):
+            self._refuse("unprepared it imports the program itself")
+        device = _device(self._devices)
+        if device:
+            self._refuse("device " + device)
+        prepared = type(sys)(_PREPARED)
+        prepared.value = value  # type: ignore[attr-defined]
+        sys.modules[_PREPARED] = prepared
         return ""
 
     def _load(self, name: str) -> None:
@@ -370,6 +400,7 @@ STOPS: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT
 _FREE, _LONGEST_WAIT = 3, 300.0  # the agent's backoff: agent/restart/budget.py
 _PERIOD = 0.1  # of the spare's duty cycle
 _COUNT_CHILDREN_EVERY = 10  # periods
+_MOST_THREADS = 256  # of a spare, each of which is read in each period
 _CONTENDED = 0.1  # of the time that a spare was running or waiting for a CPU
 _RESCAN = 0.05
 _LONGEST_POLL = 3600.0
@@ -581,7 +612,7 @@ class Scheduled(NamedTuple):
 
 
 def takes_from_others(before: Scheduled | None, now: Scheduled | None) -> bool:
-    """Return whether a thread competed for its CPUs between two moments; True if that is unknown.
+    """Return whether threads competed for their CPUs between two moments; True if that is unknown.
 
     A thread that never waits for a CPU uses only those that are idle. That a cgroup's quota is used up counts as
     waiting, too.
@@ -594,6 +625,7 @@ def takes_from_others(before: Scheduled | None, now: Scheduled | None) -> bool:
 
 # Pure: values of options.
 
+_FUNCTION = re.compile(r"[^\W\d]\w*")
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _UNITS = {None: 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)?")
@@ -645,6 +677,18 @@ def stop_signals(text: str) -> frozenset[int]:
 
 def _code(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else 0
+
+
+def prepare_function(text: str) -> str:
+    """Return the ``module:function`` or ``file.py:function`` that it must be. Raises ValueError."""
+    where, _, function = text.rpartition(":")
+    is_file = where.endswith(".py")
+    parts = [os.path.basename(where)[:-3]] if is_file else where.split(".")
+    if not all(_FUNCTION.fullmatch(each) for each in (*parts, function)) or "\0" in text:
+        raise ValueError(
+            f"{text!r} is not a function; write module:function or file.py:function, such as model:prepare"
+        )
+    return text
 
 
 def memory_limit(asked: int, cgroup_limit: int | None) -> int | None:
@@ -829,13 +873,23 @@ def _is_same(process: Process) -> bool:
     return now is not None and now.started == process.started
 
 
-def scheduled(pid: int) -> Scheduled | None:
-    """Return what the kernel has recorded of a process's first thread; None if it does not."""
+def scheduled(pid: int, threads: Iterable[str] = ()) -> Scheduled | None:
+    """Return what the kernel has recorded of a process's first thread, or of these together; None if it does not."""
     try:
-        ran, waited = _read(f"/proc/{pid}/schedstat").split()[:2]
-        return Scheduled(int(ran) * 1e-9, int(waited) * 1e-9)
-    except (OSError, ValueError):
+        folders = [f"/proc/{pid}/task/{each}" for each in threads] or [f"/proc/{pid}"]
+        read = [_read(folder + "/schedstat").split() for folder in folders]
+        return Scheduled(sum(int(each[0]) for each in read) * 1e-9, sum(int(each[1]) for each in read) * 1e-9)
+    except (OSError, ValueError, IndexError):
         return None
+
+
+def scheduled_together(pid: int) -> Scheduled | None:
+    """Return the same of all its threads, which compile together; None if one has just ended, or it has too many."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return None
+    return scheduled(pid, threads) if len(threads) <= _MOST_THREADS else None
 
 
 def resident(pid: int) -> int:
@@ -1014,6 +1068,20 @@ def _program_key(program: Program) -> tuple[str, ...]:
     """Return the key of a program in the cache: its command, its folder, and its script's time and size."""
     stamp = () if program.main else _stamp(program.key[-1])
     return (*program.key, os.getcwd(), *(str(each) for each in stamp))
+
+
+def _found_in(prepare: str, program: Program) -> str:
+    """Return a prepare function as the folder that its module is in, ``/``, the module, ``:`` and the function.
+
+    A file's module has the file's name. Other modules are in the program's folder, or where it finds them.
+    """
+    where, _, function = prepare.rpartition(":")
+    if where.endswith(".py"):
+        folder, name = os.path.split(os.path.realpath(where))
+        return f"{folder}/{name[:-3]}:{function}"
+    script = os.path.realpath(program.key[-1])
+    folder = os.path.dirname(script) if not program.main and os.path.isfile(script) else os.getcwd()
+    return f"{folder}/{where}:{function}"
 
 
 class Store:
@@ -1197,16 +1265,21 @@ class Spare:
     ``why`` is the reason to drop it, empty if there is none, and ``reason`` the same for programs. ``guilty``: it is
     the import of ``module``. ``memory`` are the resident bytes at the last check, children included where it counted
     them.
-    ``hopeless``: the next spare would fail in the same way. ``was_ready``: it has been ready before. ``todo`` are the
+    ``hopeless``: the next spare would fail in the same way. ``prepares`` is the function that it calls after its
+    imports, empty for none, ``preparing``: it runs now. ``unprepared``: this function is why it is dropped.
+    ``was_ready``: it has been ready before. ``todo`` are the
     records of what it imports. ``below`` are the processes that it had started at the last check.
     """
 
-    def __init__(self, pid: int, status: int, release: int, log: int, names: int, todo: Sequence[str]) -> None:
+    def __init__(
+        self, pid: int, status: int, release: int, log: int, names: int, todo: Sequence[str], prepares: str = ""
+    ) -> None:
         """Follow the process ``pid``, which writes to ``status`` and reads from ``release``, ``log`` and ``names``."""
         self.pid, self.status, self.release, self.log, self._names = pid, status, release, log, names
         self.todo, self.learn_at = list(todo), 0.0
         self.module, self.why, self.reason, self.memory = "", "", "", 0
         self.guilty = self.hopeless = False
+        self.prepares, self.preparing, self.prepared, self.unprepared = prepares, False, False, False
         self.ready = self.was_ready = self.released = self.examined = self.closed = False
         self.ended: int | None = None
         self.paused, self.free = False, False
@@ -1214,6 +1287,7 @@ class Spare:
         self.ran, self.periods = 0.0, 0
         self.below: Sequence[Process] = ()
         self._scheduled: Scheduled | None = None
+        self._together: Scheduled | None = None
         self._text = b""
 
     def read(self) -> None:
@@ -1234,10 +1308,18 @@ class Spare:
     def _heard(self, word: str, value: str) -> None:
         if word == "import":
             self.module, self.ran = value, 0.0
+        elif word == "prepare":
+            self.module, self.ran, self.preparing = "", 0.0, True
         elif word == "ready":
+            self.prepared, self.preparing = self.prepared or self.preparing, False
             if not self.was_ready:
-                say(f"the spare is ready: it has imported {sum(each[:2] == 'm ' for each in self.todo)} modules")
+                called = f", and has called {self.prepares}" if self.prepared else ""
+                say(
+                    f"the spare is ready: it has imported {sum(each[:2] == 'm ' for each in self.todo)} modules{called}"
+                )
             self.ready = self.was_ready = True
+        elif word == "unprepared":
+            self.fail(ENDED, value)
         elif word == "go":
             self.released = True
         elif word == "changed":
@@ -1265,6 +1347,9 @@ class Spare:
         if not self.why:
             self.reason, self.why = reason, why
             self.guilty, self.hopeless = guilty and not self.ready and self.module != "", hopeless
+            blames_prepared = self.prepared and not self.guilty
+            self.unprepared = (self.preparing or blames_prepared) and reason not in (KILLED, MODULE_CHANGED)
+            self.hopeless = hopeless and not self.unprepared
 
     def send(self, number: int) -> None:
         """Send a signal to it and the processes in its group."""
@@ -1291,7 +1376,9 @@ class Spare:
         before, self._scheduled = self._scheduled, scheduled(self.pid)
         if before and self._scheduled:
             self.ran = max(0.0, self.ran - (self._scheduled.waited - before.waited))
-        runs = self.paused or self.free or share >= 1.0 or not takes_from_others(before, self._scheduled)
+        together, self._together = self._together, scheduled_together(self.pid)
+        takes = takes_from_others(together, self._together)
+        runs = self.paused or self.free or share >= 1.0 or not takes
         self.pause(paused=not runs)
         self.toggle_at = now + _PERIOD * (share if runs else 1.0 - share)
         self.periods += 1
@@ -1321,6 +1408,7 @@ class Launcher:
     def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
         """Prepare to run ``command``."""
         self._options, self._command = options, command
+        self._prepare: str = options.prepare or ""
         self._policy = Policy(
             options.max_restarts, options.restart_window, options.fatal_exit_codes, options.young, options.first_wait
         )
@@ -1567,6 +1655,8 @@ class Launcher:
         if program.cold:
             self._give_up(program.cold)
             return None
+        if program.main and self._prepare.rpartition(":")[0] == program.main:
+            raise LauncherError(f"--prepare {self._prepare} is in the program itself; move it to another module")
         try:
             self._folder = memory_file("kubemend", bootstrap())
             self._oom = _read("/proc/self/oom_score_adj")
@@ -1688,10 +1778,14 @@ class Launcher:
             _give_terminal(spare.pid)
         spare.order("go " + "\0".join("=".join(each) for each in variables.items()))
         until = time.monotonic() + limit
-        while self._spare is spare and not spare.released and not self._stopping and time.monotonic() < until:
+        while self._awaits(spare) and time.monotonic() < until:
             self._turn(until)
         if not spare.released:
-            if self._spare is spare:
+            if self._spare is spare and spare.preparing:  # a cold start may be faster than the rest of it
+                spare.fail(TOO_SLOW, f"the restart does not wait for {spare.prepares}")
+                spare.unprepared = False
+                self._drop()
+            elif self._spare is spare:
                 spare.fail(TOO_SLOW, f"it did not start the program within {limit:g} s", guilty=not self._stopping)
                 self._drop()
             self._clear()
@@ -1705,6 +1799,10 @@ class Launcher:
         if self._stopping and self._status is None:  # the stop came in the same moment
             self._signalled(self._stopping)
         return True
+
+    def _awaits(self, spare: Spare) -> bool:
+        """Return whether a spare that has the order to start may still do so at once."""
+        return self._spare is spare and not (spare.released or spare.preparing or self._stopping)
 
     def _clear(self) -> None:
         """Kill all remaining processes of the trainer; return when they are dead, or at a stop. Raises PermissionError.
@@ -1762,6 +1860,8 @@ class Launcher:
                 self._examine(spare)
                 spare.learn_at = now + self._learn_every
             elif spare.ready and spare.learn_at <= now and self._status is None:
+                if spare.prepared:  # what it has started may work on
+                    self._examine(spare)
                 self._extend(spare, now)
             elif not spare.ready and spare.toggle_at <= now:
                 spare.toggle(now, self._options.spare_cpu / 100.0)
@@ -1784,15 +1884,19 @@ class Launcher:
 
     def _watch(self, spare: Spare) -> None:
         """Check the time and the memory of a spare that is importing."""
-        if spare.ran > self._options.spare_timeout:
-            why = f"the import has not ended within {self._options.spare_timeout:g} s"
-            spare.fail(TOO_SLOW, why, guilty=True)
+        limit = self._options.prepare_timeout if spare.preparing else self._options.spare_timeout
+        if spare.ran > limit:
+            what = "the function" if spare.preparing else "the import"
+            spare.fail(TOO_SLOW, f"{what} has not ended within {limit:g} s", guilty=True)
         counts_children = spare.periods % _COUNT_CHILDREN_EVERY == 0
-        self._check_memory(spare, descendants(processes(), spare.pid) if counts_children else ())
+        if counts_children and spare.preparing:
+            self._examine(spare)
+        else:
+            self._check_memory(spare, descendants(processes(), spare.pid) if counts_children else ())
 
     def _examine(self, spare: Spare) -> None:
         """Check devices and memory of a spare whose imports are done, and of its child processes."""
-        spare.examined = True
+        spare.examined = spare.ready
         below = descendants(processes(), spare.pid)
         prefixes = tuple(each for each in self._options.spare_devices.split(":") if each)
         for pid in (spare.pid, *(each.pid for each in below)):
@@ -1857,6 +1961,8 @@ class Launcher:
         os.set_blocking(status, False)
         given = {"STATUS": str(tell), "RELEASE": str(order), "NAMES": _file_path(names), "MAIN": main}
         given["DEVICES"] = self._options.spare_devices
+        if self._prepare and self._program:
+            given["PREPARE"] = _found_in(self._prepare, self._program)
         environ = self._bootstrapped(self._environ, log)
         environ.update({_PREFIX + key: value for key, value in given.items()})
         try:
@@ -1869,7 +1975,7 @@ class Launcher:
             os.close(tell)
             os.close(order)
         _set_oom(pid, b"1000")
-        return Spare(pid, status, release, log, names, todo)
+        return Spare(pid, status, release, log, names, todo, self._prepare)
 
     def _give_up(self, why: str) -> None:
         """Log why, and start no further spare for this trainer."""
@@ -1892,10 +1998,13 @@ class Launcher:
         os.close(spare.log)
         if spare.hopeless:
             self._tries = _TRIES
+        if spare.unprepared:
+            self._prepare = ""
         if spare.guilty:
             known = self._store.known
             self._store.keep(known._replace(left_out=(*known.left_out, spare.module)))
         after = f", after the import of {spare.module}" if spare.module and not spare.ready else ""
+        after = f", in {spare.prepares}; the next spare only imports" if spare.unprepared else after
         self._no_spare = Missing(spare.reason, spare.why + after)
         say(f"the spare is dropped: {self._no_spare.why}")
 
@@ -1921,7 +2030,9 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_restarts(result.add_argument_group("restarts"))
-    _add_spares(result.add_argument_group("the spare"))
+    spare = result.add_argument_group("the spare")
+    _add_spares(spare)
+    _add_prepare(spare)
     return result
 
 
@@ -2014,6 +2125,23 @@ def _add_spares(group: argparse._ArgumentGroup) -> None:
         default=DEVICES,
         metavar="PATHS",
         help="drop a spare that opens a path with one of these prefixes (default %(default)s)",
+    )
+
+
+def _add_prepare(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add(
+        "--prepare",
+        type=_of(prepare_function),
+        metavar="MODULE:FUNCTION",
+        help="have the spare call this function after its imports; also FILE.py:FUNCTION",
+    )
+    add(
+        "--prepare-timeout",
+        type=_of(seconds),
+        default=600.0,
+        metavar="TIME",
+        help="drop a spare if the function takes longer (default 10m)",
     )
 
 

@@ -4,7 +4,7 @@ One pod after another runs the same trainer with JAX on the CPU, which compiles 
 steps, and fails several times. The ways: a Job, kubelet's restart, a loop in the container, kubemend's swap without and
 with the component ``caches``, kubemend's launcher with a warm spare, and the same launcher by order of the agent, for
 an Xid that this program writes into the stand-in of the kernel log. A launcher's trainer fails when its spare is ready;
-``had_spare`` tells where none was after a minute. Then one gang after another trains the same model,
+``had_spare`` tells where none was after five minutes. Then one gang after another trains the same model,
 of fewer layers, a part of the batch in each pod. One member fails, and all must be restarted: by upstream's JobSet
 controller, in two ways, by loops in the containers, and by kubemend's round.
 

@@ -29,6 +29,7 @@ _POLICIES: Final = {
 _VOLUME: Final = "kubemend-cache"
 _GROUPS: Final = {"jobs": "batch"}
 _SECONDS: Final = 60.0
+_SPARE_SECONDS: Final = 300.0
 _ANSWER_SECONDS: Final = 1.0
 _LOOK_AGAIN: Final = 0.2
 _LOOK_FOR_FAULTS: Final = 0.005
@@ -119,12 +120,14 @@ class Run:
                 written += 1
 
     async def _allow_faults(self, observer: Observer) -> None:
-        """Allow each fault once a spare is ready, or has not become ready in a minute."""
+        """Allow each fault once a spare is ready, or has not become ready in five minutes: it compiles beside a trainer
+        that uses all CPUs.
+        """
         for number in range(self.plan.faults):
             await records.until_recovered(self.records, count=number)
             address = await self._main(observer)
             try:
-                async with asyncio.timeout(_SECONDS):
+                async with asyncio.timeout(_SPARE_SECONDS):
                     while not await asyncio.to_thread(_has_spare, address):  # noqa: ASYNC110 - it is asked
                         await asyncio.sleep(_LOOK_AGAIN)
                 self.spares.append(True)

@@ -33,6 +33,7 @@ class Arm:
     """Define one way. ``command`` is what runs the trainer; ``{python}`` and ``{train}`` stand for their paths.
 
     ``own_cache``: the trainer sets its cache directory itself. ``survives``: its faults are Xids that do not end it.
+    ``prepares``: the trainer takes from its prepare function what a spare has built and compiled.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Arm:
     own_cache: bool = True
     by_job: bool = False
     survives: bool = False
+    prepares: bool = False
 
     @property
     def has_spare(self) -> bool:
@@ -68,6 +70,12 @@ ARMS: Final = (
         "spare",
         "kubemend's launcher with a warm spare",
         f"{_LAUNCHED} {{spare}} -- {{python}} {{train}}",
+    ),
+    Arm(
+        "spare-prepared",
+        "kubemend's launcher with a warm spare that has called the trainer's prepare function",
+        f"{_LAUNCHED} {{spare}} --prepare prepared:prepare -- {{python}} {{train}}",
+        prepares=True,
     ),
     Arm(
         "agent-process",
@@ -146,6 +154,8 @@ def pod_spec(arm: Arm, plan: Plan, *, node: str, records: Path) -> Json:
         environment["STEPS_SURVIVES"] = "1"
     if arm.has_spare:
         environment["STEPS_TRIGGER"] = "1"
+    if arm.prepares:
+        environment["STEPS_PREPARED"] = "1"
     spec = _spec(arm.command, plan, environment=environment, records=records)
     return {**spec, "nodeName": node, "restartPolicy": arm.restart_policy}
 

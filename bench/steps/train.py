@@ -7,6 +7,9 @@ checkpoint is beside that file. Every ``$STEPS_FAULT_EVERY`` steps it ends as if
 the fault with the number N, from 0, waits for the file ``fail-N``, and comes as many steps after a checkpoint as
 without it. The model has ``$STEPS_LAYERS`` layers: the compiler needs longer for more.
 
+With ``$STEPS_PREPARED`` one process alone takes the compiled step from ``prepared``, whose function kubemend's launcher
+has had the spare call before the fault.
+
 ``$STEPS_WORLD`` processes train together, each on a part of the batch, and add up their gradients in each step. The
 first one writes its address into a file beside the records. The last one has the faults.
 """
@@ -38,41 +41,12 @@ record("interpreter")
 import flax.linen  # noqa: E402, F401
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
+import model  # noqa: E402
 import numpy as np  # noqa: E402
-import optax  # noqa: E402
 import orbax.checkpoint  # noqa: E402, F401
-from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
+from model import Compiled, Weights  # noqa: E402
 
 record("imports")
-
-LAYERS, WIDTH, BATCH, LENGTH = int(os.environ["STEPS_LAYERS"]), 128, 4, 32
-Weights = list[dict[str, jax.Array]]
-
-
-def made() -> Weights:
-    """Return new weights."""
-    random = np.random.default_rng(0)
-    shapes = {
-        "query": (WIDTH, WIDTH),
-        "key": (WIDTH, WIDTH),
-        "value": (WIDTH, WIDTH),
-        "up": (WIDTH, 4 * WIDTH),
-        "down": (4 * WIDTH, WIDTH),
-    }
-    return [
-        {name: jnp.asarray(random.normal(0, 0.02, shape), jnp.float32) for name, shape in shapes.items()}
-        for _ in range(LAYERS)
-    ]
-
-
-def loss(weights: Weights, given: jax.Array, wanted: jax.Array) -> jax.Array:
-    """Return the mean square error of the model's answer."""
-    for layer in weights:
-        scores = (given @ layer["query"]) @ jnp.swapaxes(given @ layer["key"], -1, -2)
-        given = given + jax.nn.softmax(scores / WIDTH**0.5) @ (given @ layer["value"])
-        given = (given - given.mean(-1, keepdims=True)) / (given.std(-1, keepdims=True) + 1e-5)
-        given = given + jax.nn.gelu(given @ layer["up"]) @ layer["down"]
-    return jnp.mean((given - wanted) ** 2)
 
 
 def loaded(weights: Weights) -> tuple[Weights, int]:
@@ -132,34 +106,23 @@ def may_fail(count: int) -> bool:
     return not os.environ.get("STEPS_TRIGGER") or os.path.exists(path)  # noqa: PTH110
 
 
+def built() -> Compiled:
+    """Return the model with its compiled step."""
+    if os.environ.get("STEPS_PREPARED"):
+        import prepared
+
+        found = prepared.prepare()
+        for stage in ("device", "build", "compile"):
+            record(stage)
+        return found
+    return model.compiled(WORLD, RANK, over=record)
+
+
 def main() -> None:
     """Train until the process is killed."""
     if WORLD > 1:
         meet()
-    mesh = Mesh(jax.devices(), ("batch",))
-    whole, parts = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("batch"))
-    record("device")
-    optimizer = optax.sgd(1e-3)
-    weights = jax.device_put(made(), whole)
-    random = np.random.default_rng(1 + RANK)
-    given, wanted = (
-        jax.make_array_from_process_local_data(
-            parts, random.normal(size=(BATCH // WORLD, LENGTH, WIDTH)).astype(np.float32)
-        )
-        for _ in range(2)
-    )
-    record("build")
-
-    def update(
-        weights: Weights, state: optax.OptState, given: jax.Array, wanted: jax.Array
-    ) -> tuple[Weights, optax.OptState, jax.Array]:
-        value, slopes = jax.value_and_grad(loss)(weights, given, wanted)
-        changes, state = optimizer.update(slopes, state)
-        return optax.apply_updates(weights, changes), state, value
-
-    state = optimizer.init(weights)
-    compiled = jax.jit(update, out_shardings=whole).lower(weights, state, given, wanted).compile()
-    record("compile")
+    weights, state, compiled, (given, wanted), whole = built()
     weights, step = loaded(weights)
     weights = jax.device_put(weights, whole)
     record("load", step)

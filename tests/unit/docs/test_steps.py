@@ -48,6 +48,15 @@ def test_page_and_readme_have_every_way_with_its_ratio(report: Json) -> None:
     assert "| `spare` | 1 | 1 |" in steps_doc.render(report)
 
 
+def test_page_and_readme_have_the_ways_of_a_later_run_with_its_own_loop(report: Json) -> None:
+    ways = {"process": way("a loop", 4.0, 1.0), "spare-prepared": way("kubemend's launcher, prepared", 1.5, 0.375)}
+    report["prepared"] = {"machine": report["machine"], "steps_between_faults": 45, "ways": ways}
+    for text in (steps_doc.render(report), steps_doc.block(report)):
+        assert "| a loop | 4 s (4, 4) | 4.5 s | 1.00 | 30 s |" in text
+        assert "| **kubemend's launcher, prepared** | 1.5 s (1.5, 1.5) | 2 s | 0.38 | 30 s |" in text
+    assert "| `spare-prepared` | 0.5 | 1 |" in steps_doc.render(report)
+
+
 def test_page_and_readme_have_the_ways_of_gangs_where_they_were_measured(report: Json) -> None:
     assert "rendezvous" not in steps_doc.render(report)
     recreate = way("upstream's controller", 60.0, 20.0)
