@@ -48,6 +48,10 @@ Measured in a run of its own, {every} steps between faults, with the loop in the
 
 """
 
+_PREPARED_IN_README = """\
+With a [prepare function](docs/launcher.md#prepare-before-the-fault), in a run of its own, on a slower day of the same
+machine, with its own loop to compare with:"""
+
 _GANG = """
 ## Gangs
 
@@ -112,7 +116,7 @@ def block(report: Json) -> str:
     lines = [BEGIN, "", "![Stages from the fault to the first step](docs/steps.svg)", ""]
     lines += _table(report["ways"], base="the loop's")
     if prepared := report.get("prepared"):
-        lines += ["", "In a run of its own, with a [prepare function](docs/launcher.md#prepare-before-the-fault):", ""]
+        lines += ["", _PREPARED_IN_README, ""]
         lines += _table(prepared["ways"], base="the loop's")
     if gang := report.get("gang"):
         lines += ["", f"A gang of {gang['members']}, one of which fails:", "", *_table(gang["ways"], base="kubemend's")]
