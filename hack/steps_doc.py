@@ -49,8 +49,8 @@ Measured in a run of its own, {every} steps between faults, with the loop in the
 """
 
 _PREPARED_IN_README = """\
-With a [prepare function](docs/launcher.md#prepare-before-the-fault), in a run of its own, with a loop of its own to compare
-with, because the machine was slower then:"""
+With a [prepare function](docs/launcher.md#prepare-before-the-fault), in a run of its own. It has a loop of its own to
+compare with, because the machine was slower then:"""
 
 _GANG = """
 ## Gangs
