@@ -346,7 +346,7 @@ async def test_internal_error_is_contained(node: Node) -> None:
 
 async def test_hanging_file_system_is_abandoned(node: Node, tmp_path: Path) -> None:
     async with SideProcess("under test", cgroup_root=tmp_path) as calls:
-        await calls.call(os.getpid, owner="nobody", timeout=60.0)  # the worker process runs
+        await calls.call(os.getpid, owner="other", timeout=60.0)  # the worker process runs
         (tmp_path / "mnt").mkdir()
         with hanging_fs.mounted(tmp_path / "mnt"):
             hangs = replace(node.place, volume=replace(node.place.volume, pods=str(tmp_path / "mnt" / "pods")))

@@ -219,7 +219,7 @@ async def test_hanging_cleanup_is_abandoned(socket_path: str, tmp_path: Path) ->
         shm_cleaner = ShmCleaner(
             socket_path, calls=calls, proc=tree.proc, cgroup_root=tree.cgroups, timeouts=Timeouts(work=3.0)
         )
-        await calls.call(os.getpid, owner="nobody", timeout=60.0)  # the worker process runs
+        await calls.call(os.getpid, owner="other", timeout=60.0)  # the worker process runs
         with hanging_fs.mounted(tmp_path / "mnt"):
             tree.opens(7, tmp_path / "mnt" / "file")
             assert await shm_cleaner.empty(place) == "not emptied within 3 s"
