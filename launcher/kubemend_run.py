@@ -240,7 +240,7 @@ class Warm:
         try:
             __import__(name)
             value = getattr(sys.modules[name], function)()
-        except BaseException as error:  # noqa: BLE001 - sys.exit, too
+        except BaseException as error:  # noqa: BLE001 - also sys.exit; the launcher logs it, and this process ends
             self._refuse("unprepared " + (type(error).__name__ + ": " + str(error)).replace("\n", " ")[:_LONGEST_ERROR])
         if hasattr(sys.modules.get(self._main), "__loader__") and not hasattr(sys.modules[self._main], "__path__"):
             self._refuse("unprepared it imports the program itself")
@@ -1267,7 +1267,7 @@ class Spare:
     them.
     ``hopeless``: the next spare would fail in the same way. ``prepares`` is the function that it calls after its
     imports, empty for none, ``preparing``: it runs now. ``unprepared``: this function is why it is dropped.
-    ``was_ready``: it has been ready before. ``todo`` are the
+    ``was_ready``: that has been logged. ``todo`` are the
     records of what it imports. ``below`` are the processes that it had started at the last check.
     """
 
@@ -1312,12 +1312,7 @@ class Spare:
             self.module, self.ran, self.preparing = "", 0.0, True
         elif word == "ready":
             self.prepared, self.preparing = self.prepared or self.preparing, False
-            if not self.was_ready:
-                called = f", and has called {self.prepares}" if self.prepared else ""
-                say(
-                    f"the spare is ready: it has imported {sum(each[:2] == 'm ' for each in self.todo)} modules{called}"
-                )
-            self.ready = self.was_ready = True
+            self.ready = True
         elif word == "unprepared":
             self.fail(ENDED, value)
         elif word == "go":
@@ -1330,6 +1325,13 @@ class Spare:
             self.fail(NOT_IMPORTABLE, "the module changes sys.path other than at its end", guilty=True)
         elif word == "main":
             self.fail(NOT_IMPORTABLE, "the module imports the program itself", guilty=True)
+
+    def announce(self) -> None:
+        """Log that it is ready, once: its processes have been counted, and none gives a reason to drop it."""
+        if not (self.was_ready or self.why):
+            self.was_ready = True
+            called = f", and has called {self.prepares}" if self.prepared else ""
+            say(f"the spare is ready: it has imported {sum(each[:2] == 'm ' for each in self.todo)} modules{called}")
 
     def end(self, status: int) -> None:
         """Record its end with this status of wait."""
@@ -1858,6 +1860,7 @@ class Launcher:
             if spare.ready and not spare.examined:
                 spare.run_freely()
                 self._examine(spare)
+                spare.announce()
                 spare.learn_at = now + self._learn_every
             elif spare.ready and spare.learn_at <= now and self._status is None:
                 if spare.prepared:  # what it has started may work on
