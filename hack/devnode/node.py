@@ -38,6 +38,7 @@ from hack.fakenvml import control as nvml_control
 REAL: Final = "real"
 
 _AGENT_STOP_SECONDS = 30.0
+_LOG_LINES = 40  # of the agent's log in an error
 _HOST_PACKAGES = ("gcc", "libc6-dev", "iproute2", "libseccomp2", "openssl", "util-linux")
 
 
@@ -196,6 +197,9 @@ class DevNode(Part):
         )
         try:
             yield Agent(child=child, metrics_address=address, log=log)
+        except Exception as error:
+            error.add_note(f"The agent's last log lines:\n{_end_of(log)}")
+            raise
         finally:
             await child.stop(grace=_AGENT_STOP_SECONDS)
 
@@ -231,6 +235,12 @@ def setup() -> None:
     """Fetch the programs that a dev node needs and this machine lacks. Raises packages.PackagesError."""
     packages.ensure_host_packages(_HOST_PACKAGES)
     packages.ensure_packages()
+
+
+def _end_of(log: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+    return ""
 
 
 def agent_command() -> Sequence[str]:

@@ -5,6 +5,7 @@ A file of the host is mounted as ``libcuda.so``, as the NVIDIA container toolkit
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -80,6 +81,7 @@ class Rig:
         self.runtime = PROC / str(unix_sockets.listener(socket))
         self._node = node
         self._swaps = swaps
+        self._held: list[DriverHold] = []
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -88,7 +90,12 @@ class Rig:
         library = directory / "libcuda.so.550.1"
         library.write_text("driver")
         async with Swaps.on(str(node.containerd_socket)) as swaps:
-            yield cls(node, swaps, library=library)
+            made = cls(node, swaps, library=library)
+            try:
+                yield made
+            finally:
+                for each in made._held:
+                    each.release()
 
     def pod(self, *, mounts: dict[str, Path] | None = None) -> dict[str, Any]:
         """Return a pod's containers and volumes; ``mounts`` are places and files or directories of the host."""
@@ -131,7 +138,17 @@ class Rig:
 
     async def held(self, running: RunningPod) -> DriverHold:
         holds = driver_hold.DriverHolds(at_most=60.0, threads=ThreadPoolExecutor(1))
-        return await holds.arm(PROC / str(await self.pid(running)), runtime=self.runtime)
+        held = await holds.arm(PROC / str(await self.pid(running)), runtime=self.runtime)
+        self._held.append(held)
+        return held
+
+    def openings(self) -> int:
+        """Return how many openings of the library this process has a descriptor of: those that wait."""
+        found, library = 0, self.library.stat()
+        for each in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # of this listing itself
+                found += os.path.samestat(each.stat(), library)
+        return found
 
     async def sh(self, running: RunningPod, command: str) -> str:
         done = await self.cri.exec_sync(ContainerId(running.containers["main"]), ("sh", "-c", command), timeout=20.0)

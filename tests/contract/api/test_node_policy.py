@@ -44,11 +44,13 @@ class Keeping:
                 pass
 
     async def admitted(self) -> set[str]:
-        """Return the addresses that the policy admits to the hub's port."""
-        spec = (await self._api.get(self._path))["spec"]
-        (rule,) = spec["ingress"]
-        assert rule["ports"] == [{"port": "hub", "protocol": "TCP"}]
-        return {each["ipBlock"]["cidr"] for each in rule["from"]}
+        """Return the addresses that the policy admits to the hub's port.
+
+        It has no rule while the informer has not listed a node yet.
+        """
+        rules = (await self._api.get(self._path))["spec"].get("ingress", [])
+        assert all(rule["ports"] == [{"port": "hub", "protocol": "TCP"}] for rule in rules)
+        return {each["ipBlock"]["cidr"] for rule in rules for each in rule["from"]}
 
     def _reported(self, status: ComponentStatus) -> None:
         self._states.put_nowait(status.state)
