@@ -51,12 +51,12 @@ def run(program: str, arguments: Sequence[str]) -> dict[str, Any] | str:
             check=False,
             timeout=_LIMIT_SECONDS,
         )
-        told: dict[str, Any] = json.loads(done.stdout)
+        reported: dict[str, Any] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         return f"not finished after {_LIMIT_SECONDS:.0f} s"
     except json.JSONDecodeError:
         return f"ended with {done.returncode} and no figures; its last output is on stderr"
-    return {**told, "seconds": round(time.monotonic() - began)}
+    return {**reported, "seconds": round(time.monotonic() - began)}
 
 
 def machine() -> dict[str, Any]:
@@ -79,16 +79,16 @@ def main(only: tuple[str, ...], write: Path | None, *, long: bool) -> None:
     """Measure and print."""
     arguments = {} if long else _SHORT
     made_on = machine()
-    told: dict[str, dict[str, Any] | str] = {}
+    reported: dict[str, dict[str, Any] | str] = {}
     for program in only or _PROGRAMS:
         click.echo(f"bench.{program} …", err=True)
-        told[program] = run(program, arguments.get(program, ()))
-    numbers = [each for each in goals.standings(told) if not only or each.goal.program in only]
+        reported[program] = run(program, arguments.get(program, ()))
+    numbers = [each for each in goals.standings(reported) if not only or each.goal.program in only]
     report = {
         "machine": made_on,
         "numbers": [each.figures() for each in numbers],
         "reached": all(each.reached for each in numbers),
-        "programs": told,
+        "programs": reported,
     }
     text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
     if write is not None:

@@ -52,7 +52,7 @@ class Sample:
     lives: Sequence[int]
     unheld: Sequence[int]
     adopted: int
-    told: dict[str, Any]
+    reported: dict[str, Any]
 
     @property
     def twice(self) -> list[int]:
@@ -64,7 +64,7 @@ class Sample:
     @property
     def held_together(self) -> dict[str, str]:
         """Return the round's condition of that type."""
-        found = next(each for each in self.told["conditions"] if each["type"] == "HeldTogether")
+        found = next(each for each in self.reported["conditions"] if each["type"] == "HeldTogether")
         return {key: found[key] for key in ("status", "reason", "message")}
 
 
@@ -110,7 +110,7 @@ async def _samples(
 async def _round(gang: Gang, restarts: Rounds, *, number: int) -> Sample:
     before, failed = await _counts(gang), number % gang.size
     fault = await gang.end(failed, exit_code=1)
-    told = await restarts.finished(number + 1, timeout=2 * SECONDS)
+    reported = await restarts.finished(number + 1, timeout=2 * SECONDS)
     await gang.shown_running(timeout=SECONDS)
     new = await gang.all_running(since=fault, timeout=SECONDS)
     lives = [life for life in gang.lives() if life.began >= fault]
@@ -126,7 +126,7 @@ async def _round(gang: Gang, restarts: Rounds, *, number: int) -> Sample:
         lives=[count[name] for name in names],
         unheld=[index for index, name in enumerate(names) if name in early],
         adopted=await gang.started_by_kubelet(),
-        told=told["status"],
+        reported=reported["status"],
     )
 
 
@@ -149,9 +149,9 @@ def _figures(samples: Sequence[Sample], *, kinds: dict[str, str], loops: int) ->
         "unheld": [(number, index) for number, each in enumerate(samples) for index in each.unheld],
         "adopted": [each.adopted for each in samples],
         "held_together": [each.held_together for each in samples],
-        "phases": Counter(each.told["phase"] for each in samples),
+        "phases": Counter(each.reported["phase"] for each in samples),
         "round_ms": figures.milliseconds([each.seconds for each in samples]),
-        "stop_ms": [each.told["timings"].get("stopMilliseconds") for each in samples],
+        "stop_ms": [each.reported["timings"].get("stopMilliseconds") for each in samples],
     }
 
 

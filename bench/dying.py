@@ -334,7 +334,7 @@ class Deaths:
         await asyncio.sleep(at - asyncio.get_running_loop().time())
         with contextlib.suppress(ProcessLookupError):  # killed before
             signal.pidfd_send_signal(pidfd, subjects.DIES_OF)
-        self._scene.witness.note(subject, "the trainer is told to exit")
+        self._scene.witness.note(subject, "the trainer must exit now")
 
     async def _settled(self, fault: Injected) -> Sequence[Violation]:
         """Wait until a successor runs and the node is quiet, or the pod has failed; return what is left."""

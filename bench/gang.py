@@ -47,7 +47,7 @@ _LOOK_AGAIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Hold one round. ``told`` is its Restart object's status, ``kept``: every pod still has its UID, IP and node.
+    """Hold one round. ``status`` is its Restart object's status, ``kept``: every pod still has its UID, IP and node.
 
     ``agent_seconds`` is the CPU time that it has cost the agent.
     """
@@ -56,7 +56,7 @@ class Sample:
     barrier: Barrier
     adopted: int
     kept: bool
-    told: dict[str, Any]
+    status: dict[str, Any]
     agent_seconds: float
 
 
@@ -96,8 +96,8 @@ async def _round(gang: Gang, restarts: Rounds, agent: node.Agent, *, number: int
     before = await gang.identities()
     spent = footprint.of(agent.child.pid).cpu_seconds
     fault = await gang.end(number % gang.size, exit_code=1)
-    told = await restarts.finished(number + 1, timeout=SECONDS)
-    assert told["status"]["phase"] == "Done", told["status"]
+    reported = await restarts.finished(number + 1, timeout=SECONDS)
+    assert reported["status"]["phase"] == "Done", reported["status"]
     await gang.shown_running(timeout=SECONDS)
     spent = footprint.of(agent.child.pid).cpu_seconds - spent
     new = await gang.all_running(since=fault, timeout=SECONDS)
@@ -106,7 +106,7 @@ async def _round(gang: Gang, restarts: Rounds, agent: node.Agent, *, number: int
         barrier=gang.barrier(since=fault),
         adopted=await gang.started_by_kubelet(),
         kept=await gang.identities() == before,
-        told=told["status"],
+        status=reported["status"],
         agent_seconds=spent,
     )
 
@@ -129,10 +129,10 @@ def _figures(samples: list[Sample], bare: dict[int, list[float]], *, kinds: dict
         },
         "adopted": sum(each.adopted for each in samples),
         "uids_and_ips_kept": all(each.kept for each in samples),
-        "stop_ms": [each.told["timings"].get("stopMilliseconds") for each in samples],
-        "release_ms": [each.told["timings"].get("releaseMilliseconds") for each in samples],
+        "stop_ms": [each.status["timings"].get("stopMilliseconds") for each in samples],
+        "release_ms": [each.status["timings"].get("releaseMilliseconds") for each in samples],
         "agent_cpu_ms": round(statistics.median(each.agent_seconds / each.barrier.old for each in samples) * 1000, 1),
-        "phases_ms": _phases([member for each in samples for member in each.told["slowest"]]),
+        "phases_ms": _phases([member for each in samples for member in each.status["slowest"]]),
     }
 
 

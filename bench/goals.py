@@ -48,7 +48,7 @@ class Standing:
 
     def figures(self) -> dict[str, Any]:
         """Return the printed figures."""
-        told = {
+        reported = {
             "area": self.goal.area,
             "what": self.goal.what,
             "program": self.goal.program,
@@ -58,7 +58,7 @@ class Standing:
             "reached": self.reached,
             "elsewhere": self.elsewhere,
         }
-        return {**told, "why": self.why} if self.why else told
+        return {**reported, "why": self.why} if self.why else reported
 
 
 _SWAP: Final = "Restart of a container in place (swap)"
@@ -88,23 +88,33 @@ def _detector(peers: Json) -> str:
 
 
 GOALS: Final = (
-    Goal(_SWAP, "ratio to the bare stop, create and start", "restart", lambda told: told["ratio"], 1.1, "", _kubelet),
+    Goal(
+        _SWAP,
+        "ratio to the bare stop, create and start",
+        "restart",
+        lambda reported: reported["ratio"],
+        1.1,
+        "",
+        _kubelet,
+    ),
     Goal(
         _SWAP,
         "slowest of some failures in a row over the first",
         "restart",
-        lambda told: told["failures_in_a_row"]["swap"]["max_over_first"],
+        lambda reported: reported["failures_in_a_row"]["swap"]["max_over_first"],
         2.0,
     ),
-    Goal(_RERUN, "ratio to the bare calls", "reruns", lambda told: told["ratio"], 1.5, "", _rule),
-    Goal(_RERUN, "median", "reruns", lambda told: told["rerun_ms"]["p50"], 300.0, "ms", _rule),
-    Goal(_GANG, "ratio to the bare calls for 20", "gang", lambda told: told["ratio"], 1.25, "", _upstream),
-    Goal(_GANG, "slowest round over the first", "gang", lambda told: told["max_over_first"], 2.0, "", _upstream),
+    Goal(_RERUN, "ratio to the bare calls", "reruns", lambda reported: reported["ratio"], 1.5, "", _rule),
+    Goal(_RERUN, "median", "reruns", lambda reported: reported["rerun_ms"]["p50"], 300.0, "ms", _rule),
+    Goal(_GANG, "ratio to the bare calls for 20", "gang", lambda reported: reported["ratio"], 1.25, "", _upstream),
+    Goal(
+        _GANG, "slowest round over the first", "gang", lambda reported: reported["max_over_first"], 2.0, "", _upstream
+    ),
     Goal(
         _HUB,
         "failure reported to last release answered, p99",
         "hub",
-        lambda told: told["alone"]["fault_to_last_release_answered_ms"]["p99"],
+        lambda reported: reported["alone"]["fault_to_last_release_answered_ms"]["p99"],
         1000.0,
         "ms",
     ),
@@ -112,27 +122,34 @@ GOALS: Final = (
         _HUB,
         "API writes from fault to release",
         "hub",
-        lambda told: told["alone"]["api_writes_fault_to_release"],
+        lambda reported: reported["alone"]["api_writes_fault_to_release"],
         5,
     ),
-    Goal(_HUB, "all connected", "hub", lambda told: told["connect_seconds"], 60.0, "s"),
+    Goal(_HUB, "all connected", "hub", lambda reported: reported["connect_seconds"], 60.0, "s"),
     Goal(
         _HEALTH,
         "kernel log line to pod condition, p99",
         "health",
-        lambda told: told["log_line_to_condition_ms"]["p99"],
+        lambda reported: reported["log_line_to_condition_ms"]["p99"],
         250.0,
         "ms",
         _detector,
     ),
-    Goal(_HEALTH, "records of a flood lost", "health", lambda told: told["kernel_log"]["lost"], 0),
-    Goal(_REST, "CPU", "health", lambda told: told["at_rest"]["cpu_percent_of_a_core"], 0.5, "% of a core"),
-    Goal(_REST, "memory (RSS of the agent)", "health", lambda told: _agent(told["at_rest"]["rss_mib"]), 90.0, "MiB"),
+    Goal(_HEALTH, "records of a flood lost", "health", lambda reported: reported["kernel_log"]["lost"], 0),
+    Goal(_REST, "CPU", "health", lambda reported: reported["at_rest"]["cpu_percent_of_a_core"], 0.5, "% of a core"),
+    Goal(
+        _REST,
+        "memory (RSS of the agent)",
+        "health",
+        lambda reported: _agent(reported["at_rest"]["rss_mib"]),
+        90.0,
+        "MiB",
+    ),
     Goal(
         _JOBSET,
         "a reconcile of 1000 child Jobs, the slowest",
         "jobset",
-        lambda told: told["by_jobs"]["1000"]["look_ms"]["max"],
+        lambda reported: reported["by_jobs"]["1000"]["look_ms"]["max"],
         1000.0,
         "ms",
     ),
@@ -140,14 +157,14 @@ GOALS: Final = (
         _JOBSET,
         "API calls of a restart in place: 1000 child Jobs over 10",
         "jobset",
-        lambda told: told["growth"]["api_calls_per_restart"],
+        lambda reported: reported["growth"]["api_calls_per_restart"],
         1.5,
     ),
     Goal(
         _JOBSET,
         "20 workers: slowest of some failures in a row over the first",
         "jobset",
-        lambda told: told["failures_in_a_row"]["max_over_first"],
+        lambda reported: reported["failures_in_a_row"]["max_over_first"],
         2.0,
         "",
         _upstream,
@@ -156,17 +173,17 @@ GOALS: Final = (
         _CRASH,
         "pods failed, duplicates, restarts lost",
         "crash",
-        lambda told: len(told["cases"]),
+        lambda reported: len(reported["cases"]),
         0,
     ),
 )
 
 
-def standings(told: Mapping[str, Json | str]) -> Iterator[Standing]:
-    """Yield the standing of each goal. ``told`` has the output of each program, or in a line why there is none."""
+def standings(reported: Mapping[str, Json | str]) -> Iterator[Standing]:
+    """Yield the standing of each goal. ``reported`` has the output of each program, or in a line why there is none."""
     for goal in GOALS:
-        elsewhere = _elsewhere(goal, told.get(PEERS))
-        answer = told.get(goal.program, "not run")
+        elsewhere = _elsewhere(goal, reported.get(PEERS))
+        answer = reported.get(goal.program, "not run")
         if isinstance(answer, str):
             yield Standing(goal, None, why=answer, elsewhere=elsewhere)
             continue

@@ -14,8 +14,9 @@ from kubemend.agent.model.workloads import ContainerId
 class Samples:
     """Hold durations in seconds, and numbers of rounds.
 
-    ``side_by_side`` counts, by container, where two ran at the same time, ``told`` where the product itself reported
-    that an init container had run again, ``bare_lost`` the bare calls that kubelet has spoiled by being faster.
+    ``side_by_side`` counts, by container, where two ran at the same time, ``reported`` where the product itself
+    reported that an init container had run again, ``bare_lost`` the bare calls that kubelet has spoiled by being
+    faster.
     """
 
     prepare: list[float] = field(default_factory=list)
@@ -28,7 +29,7 @@ class Samples:
     started_again: Counter[str] = field(default_factory=Counter)
     side_by_side: Counter[str] = field(default_factory=Counter)
     adopted: Counter[str] = field(default_factory=Counter)
-    told: int = 0
+    reported: int = 0
     names_kept: int = 0
     order_kept: int = 0
     counted_once: int = 0
@@ -41,7 +42,7 @@ class Samples:
             "rounds": len(self.rerun),
             "init_runs_per_round": {str(runs): count for runs, count in sorted(self.init_runs.items())},
             "init_exactly_once": self.init_runs[1],
-            "init_again_and_told": self.told,
+            "init_again_and_reported": self.reported,
             "started_again": dict(self.started_again),
             "duplicates": self.side_by_side.total(),
             "duplicates_by_container": dict(self.side_by_side),

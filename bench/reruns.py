@@ -150,7 +150,7 @@ async def _judge(made: Rig, done: _Round, happened: list[ContainerEvent], sample
     ours = [view for view in await made.cri.list_containers() if view.restart_id == done.intent.id]
     made_by_us = {view.ref.name for view in ours}
     samples.names_kept += any(reservations.reserves(view) for view in ours)
-    samples.told += done.outcome is not None and bool(done.outcome.notes)
+    samples.reported += done.outcome is not None and bool(done.outcome.notes)
     samples.adopted.update(name for name in (_INIT, *_LASTING) if name not in made_by_us)
     times = {name: await made.observer.times(ContainerId(container)) for name, container in seen.container_ids.items()}
     samples.order_kept += 0 < times[_INIT][1] <= times["shipper"][0] <= times["trainer"][0]

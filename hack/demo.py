@@ -74,8 +74,8 @@ async def _product(cluster: Cluster, report: Report, stack: contextlib.AsyncExit
     agents = {each.name: await stack.enter_async_context(hub.agent(each)) for each in cluster.nodes}
     for name, agent in agents.items():
         parts = await until_ready(agent)
-        told = ", ".join(f"{part} {parts[part]['state']}" for part in parts)
-        report.check(f"the agent of {name} is ready", True, told)
+        reported = ", ".join(f"{part} {parts[part]['state']}" for part in parts)
+        report.check(f"the agent of {name} is ready", True, reported)
     report.check("a controller leads", True, await hub.leader())
     return agents
 

@@ -143,8 +143,10 @@ async def _restarted(scene: Scene, *, before: Seen, cause: str) -> Seen:
         "resumed from step 0," not in first_line and resumed.step > before.step,
         first_line.split(" ", 3)[-1],
     )
-    told = after.condition("InPlaceRestart")
-    report.check("InPlaceRestart in the API", told["status"] == "True" and cause in told["message"], told["message"])
+    reported = after.condition("InPlaceRestart")
+    report.check(
+        "InPlaceRestart in the API", reported["status"] == "True" and cause in reported["message"], reported["message"]
+    )
     report.check("DevicesHealthy again", True, after.condition("DevicesHealthy")["message"])
     if count > wanted:  # kubelet keeps one dead container of a name, so the old one may be removed already
         report.say("kubelet's copy of the successor was adopted")

@@ -51,8 +51,8 @@ def block(report: Json) -> str:
 
 def _peers(report: Json) -> Json:
     """Return the output of ``bench.peers``; empty if it was not run."""
-    told = report["programs"].get("peers")
-    return told if isinstance(told, dict) else {}
+    reported = report["programs"].get("peers")
+    return reported if isinstance(reported, dict) else {}
 
 
 def _beside_others(report: Json) -> Iterator[str]:
@@ -98,8 +98,8 @@ def _spread(milliseconds: Json) -> str:
 
 def _kills(report: Json) -> int:
     """Return how often the agent was killed; 0 if that was not run."""
-    told = report["programs"].get("crash")
-    return int(told["kills"]) if isinstance(told, dict) else 0
+    reported = report["programs"].get("crash")
+    return int(reported["kills"]) if isinstance(reported, dict) else 0
 
 
 def _rows(report: Json) -> Iterator[str]:

@@ -27,8 +27,8 @@ _ORDINALS: Final = ("first failure", "second", "third", "fourth", "fifth", "sixt
 
 def series(report: Mapping[str, Any]) -> dict[str, list[float]]:
     """Return the seconds of each side, failure after failure; empty if ``bench.peers`` was not run."""
-    told = report["programs"].get("peers")
-    gang = told.get("gang") if isinstance(told, dict) else None
+    reported = report["programs"].get("peers")
+    gang = reported.get("gang") if isinstance(reported, dict) else None
     if gang is None:
         return {}
     most = len(_ORDINALS)

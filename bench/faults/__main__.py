@@ -56,9 +56,9 @@ def main(names: tuple[str, ...], *, short: bool, away: float | None) -> None:
     if away is not None:
         scale = dataclasses.replace(scale, away=away)
     node.setup()
-    told = asyncio.run(_withstand(suite.chosen(names, short=short), scale=scale))
-    click.echo(json.dumps(told, indent=2))
-    sys.exit(1 if told["lost"] else 0)
+    reported = asyncio.run(_withstand(suite.chosen(names, short=short), scale=scale))
+    click.echo(json.dumps(reported, indent=2))
+    sys.exit(1 if reported["lost"] else 0)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from hack.devnode import images
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid
 from kubemend.common.kube import errors, paths
 
-VOLUME: Final = "/told"
+VOLUME: Final = "/reports"
 """Mount point of the pod's volume, whose files control and report its behaviour."""
 
 _NAME: Final = "worker"
@@ -41,7 +41,7 @@ class Beating:
         self._namespace = namespace
         self._stage = stage
         pod = stage.nodes[0].layout.kubelet_root / "pods" / uid
-        self._volume = pod / "volumes" / "kubernetes.io~empty-dir" / "told"
+        self._volume = pod / "volumes" / "kubernetes.io~empty-dir" / "reports"
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -131,7 +131,7 @@ def _manifest(name: str, *, namespace: str, node: str, annotations: Mapping[str,
         "image": images.BUSYBOX,
         "imagePullPolicy": "Never",
         "command": ["/bin/sh", "-c", _SCRIPT],
-        "volumeMounts": [{"name": "told", "mountPath": VOLUME}],
+        "volumeMounts": [{"name": "reports", "mountPath": VOLUME}],
     }
     asked = {
         "kubemend.io/restart": "InPlace",
@@ -149,6 +149,6 @@ def _manifest(name: str, *, namespace: str, node: str, annotations: Mapping[str,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "containers": [container],
-            "volumes": [{"name": "told", "emptyDir": {}}],
+            "volumes": [{"name": "reports", "emptyDir": {}}],
         },
     }

@@ -38,8 +38,8 @@ class Wanted:
     @classmethod
     def of(cls, line: str) -> Self:
         """Parse the result of ``line``."""
-        told = json.loads(line)
-        return cls(told["host"], told["port"], told["connections"], tuple(told["addresses"]))
+        reported = json.loads(line)
+        return cls(reported["host"], reported["port"], reported["connections"], tuple(reported["addresses"]))
 
     def line(self) -> str:
         """Format it as a line."""

@@ -53,8 +53,8 @@ def made(*, addresses: int) -> Iterator[Elsewhere]:
 
 def _free_network() -> str:
     """Return the first three bytes of a network in which this machine has no address."""
-    told = json.loads(_ip("-json", "-4", "address") or "[]")
-    taken = {info["local"].rpartition(".")[0] for link in told for info in link.get("addr_info", ())}
+    reported = json.loads(_ip("-json", "-4", "address") or "[]")
+    taken = {info["local"].rpartition(".")[0] for link in reported for info in link.get("addr_info", ())}
     start = os.getpid() % len(_NETWORKS)
     return next(each for each in (*_NETWORKS[start:], *_NETWORKS[:start]) if each not in taken)
 

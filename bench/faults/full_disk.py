@@ -9,7 +9,7 @@ from typing import Final
 from bench.faults import disks, looking
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from hack.devnode.observer import Seen
 
 PROMISE: Final = (
@@ -20,7 +20,7 @@ PROMISE: Final = (
 _OFF_THE_BUS: Final = 79
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Fill the disk, inject faults, free space, and replace the agent by another one."""
     del scale  # cannot be shortened
     with disks.small(stage.directory / "disk") as disk:
@@ -32,29 +32,29 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         ):
             agent = await product.start_agent(0, state, alone=True)
             filler = disks.fill(disk)
-            told.tries("the disk is filled to the last byte, then two GPUs fail")
+            reported.tries("the disk is filled to the last byte, then two GPUs fail")
             old = await trainer.fails()
             await trainer.until(_is_held, what="the condition that the restart is held")
-            told.keeps(Kind.UNASKED, "it was restarted without a journal", holds=await trainer.is_untouched())
+            reported.keeps(Kind.UNASKED, "it was restarted without a journal", holds=await trainer.is_untouched())
             await observed.fails(_OFF_THE_BUS)
             await observed.until(lambda seen: seen.condition("DeviceFailure").get("status") == "True", what="Xid 79")
-            told.keeps(Kind.PROCESS, "the agent ended", holds=agent.child.returncode is None)
-            told.tries("room is made")
+            reported.keeps(Kind.PROCESS, "the agent ended", holds=agent.child.returncode is None)
+            reported.tries("room is made")
             filler.unlink()
             await trainer.verified(old)
-            told.keeps(Kind.RESTART, "it was not restarted in place", holds=await trainer.is_in_place())
+            reported.keeps(Kind.RESTART, "it was not restarted in place", holds=await trainer.is_in_place())
             await looking.until(lambda: looking.works(agent.metrics_address, hub=False), what="the agent")
-            told.tries("the agent is followed by another one")
+            reported.tries("the agent is followed by another one")
             await product.end_agent(0, signal.SIGTERM)
-            told.keeps(Kind.DATA, "the journal is corrupt", holds=_is_sound(disk / "state.db"))
+            reported.keeps(Kind.DATA, "the journal is corrupt", holds=_is_sound(disk / "state.db"))
             agent = await product.start_agent(0, state, alone=True)
             after = await looking.metrics(agent.metrics_address)
-            told.keeps(
+            reported.keeps(
                 Kind.VERDICT,
                 "the verdict of a full disk's time is forgotten",
                 holds=after.get(f"kubemend_device_verdict{{{observed.uuid},Unhealthy}}") == 1.0,
             )
-            told.keeps(Kind.UNASKED, "a pod that did not opt in was restarted", holds=await observed.is_untouched())
+            reported.keeps(Kind.UNASKED, "a pod that did not opt in was restarted", holds=await observed.is_untouched())
 
 
 def _is_held(seen: Seen) -> bool:

@@ -16,7 +16,7 @@ from bench.faults.hostile import Booty
 from bench.faults.product import Product
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from hack.devnode import controllers, processes
 from hack.devnode.gangs import Gang
 
@@ -42,7 +42,7 @@ _COUNTED: Final = (
 )  # fmt: skip
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Have the second node's token stolen; its agent does not run. The gangs are on the first node."""
     async with stage.product() as product:
         await product.start(*_reached(product), nodes=1)
@@ -54,42 +54,42 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         ):
             unharmed = await theirs.identities(), len(theirs.lives())
             count = _ROUNDS if scale.whole else 1
-            before = await _rounds(stage, told, usual, count=count, what="a round without a flood")
+            before = await _rounds(stage, reported, usual, count=count, what="a round without a flood")
             booty = await _booty(stage, product, own=unharmed[0][0][0], gang=flooded, scale=scale)
-            told.tries(f"a flood, with {scale.connections} connections at a time among it")
-            async with _flooding(booty, told):
+            reported.tries(f"a flood, with {scale.connections} connections at a time among it")
+            async with _flooding(booty, reported):
                 await _all_refused(controller.metrics_address)
-                during = await _rounds(stage, told, flooded, count=count, what="a round in the flood")
-                told.tries("an agent is killed and started again in the flood")
+                during = await _rounds(stage, reported, flooded, count=count, what="a round in the flood")
+                reported.tries("an agent is killed and started again in the flood")
                 await product.end_agent(0, signal.SIGKILL)
                 await product.start_agent(0)
-            told.measures("round_ms", {"as_ever": before, "in_the_flood": during})
+            reported.measures("round_ms", {"as_ever": before, "in_the_flood": during})
             slower = statistics.median(during) / statistics.median(before)
-            told.measures("times_as_long", round(slower, 2))
+            reported.measures("times_as_long", round(slower, 2))
             if scale.judges_time:
-                told.keeps(Kind.OTHERS, f"rounds took {slower:.1f} times as long", holds=slower <= _AT_MOST)
+                reported.keeps(Kind.OTHERS, f"rounds took {slower:.1f} times as long", holds=slower <= _AT_MOST)
             counted = await looking.metrics(controller.metrics_address)
-            told.measures("refused", _refused(counted))
+            reported.measures("refused", _refused(counted))
             not_let_in = _by_reason(counted, "kubemend_hub_connections_refused_total")
-            told.measures("connections_not_let_in", not_let_in)
+            reported.measures("connections_not_let_in", not_let_in)
             if scale.connections > _STRANGERS:
-                told.keeps(Kind.OTHERS, "one address had all the connections it wanted", holds=bool(not_let_in))
-            told.keeps(Kind.PROCESS, "the controller ended", holds=controller.child.returncode is None)
+                reported.keeps(Kind.OTHERS, "one address had all the connections it wanted", holds=bool(not_let_in))
+            reported.keeps(Kind.PROCESS, "the controller ended", holds=controller.child.returncode is None)
             defects = sum(n for name, n in counted.items() if name.startswith("kubemend_contained_failures_total"))
-            told.keeps(Kind.PROCESS, "an internal error", holds=defects == 0)
-            told.keeps(Kind.PROCESS, "the hub failed at a message", holds=not _refused(counted).get("Internal"))
+            reported.keeps(Kind.PROCESS, "an internal error", holds=defects == 0)
+            reported.keeps(Kind.PROCESS, "the hub failed at a message", holds=not _refused(counted).get("Internal"))
             now = await theirs.identities(), len(theirs.lives())
-            told.keeps(Kind.UNASKED, "pods of the stolen node were restarted", holds=now == unharmed)
+            reported.keeps(Kind.UNASKED, "pods of the stolen node were restarted", holds=now == unharmed)
 
 
-async def _rounds(stage: Stage, told: Told, gang: Gang, *, count: int, what: str) -> list[int]:
+async def _rounds(stage: Stage, reported: Reported, gang: Gang, *, count: int, what: str) -> list[int]:
     """Run ``count`` rounds; return how long each took, in milliseconds. Raises TimeoutError."""
     took = []
     for number in range(1, count + 1):
         fault = await gang.end(number % gang.size, exit_code=1)
         new = await gang.all_running(since=fault, timeout=looking.SECONDS)
         took.append(round((max(life.runs_since for life in new) - fault) / 1e6))
-        await stage.keeps_round(gang, told, number=number, since=fault, what=what)
+        await stage.keeps_round(gang, reported, number=number, since=fault, what=what)
     return took
 
 
@@ -110,7 +110,7 @@ async def _booty(stage: Stage, product: Product, *, own: str, gang: Gang, scale:
 
 
 @contextlib.asynccontextmanager
-async def _flooding(booty: Booty, told: Told) -> AsyncIterator[None]:
+async def _flooding(booty: Booty, reported: Reported) -> AsyncIterator[None]:
     """Run the hostile client for the length of the block."""
     child = await asyncio.create_subprocess_exec(
         *_ELSEWHERE, sys.executable, "-m", "bench.faults.hostile", env=processes.source_environment(),
@@ -122,7 +122,7 @@ async def _flooding(booty: Booty, told: Told) -> AsyncIterator[None]:
         await child.stdin.drain()
         yield
         out, _ = await asyncio.wait_for(child.communicate(b""), looking.SECONDS)
-        told.measures("attacks", json.loads(out))
+        reported.measures("attacks", json.loads(out))
     finally:
         if child.returncode is None:
             child.kill()

@@ -10,7 +10,7 @@ from typing import Any, Final
 from bench.faults import looking
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from bench.faults.trainers import Trainer
 from hack.devnode import trainer
 
@@ -124,44 +124,44 @@ _AT_ONCE: Final = 2
 """Two GPUs of the node are for the other pods."""
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Have each of them fail, and a normal pod, too; another one has no fault."""
     del scale  # cannot be shortened
     async with stage.product() as product:
         agent, log = await product.start_agent(0, alone=True), product.log(0)
         async with stage.trainer("well-behaved") as good, stage.trainer("beside") as bystander:
             for first in range(0, len(_ATTACKS), _AT_ONCE):
-                await _attacked(stage, told, attacks=_ATTACKS[first : first + _AT_ONCE], good=good)
+                await _attacked(stage, reported, attacks=_ATTACKS[first : first + _AT_ONCE], good=good)
             acted, faults = log.events("restart.acted"), len(_ATTACKS) + len(_ATTACKS) // _AT_ONCE
-            told.keeps(Kind.UNASKED, f"{len(acted)} restarts for {faults} faults", holds=len(acted) == faults)
-            told.keeps(Kind.UNASKED, "the pod without a fault was restarted", holds=await bystander.is_untouched())
+            reported.keeps(Kind.UNASKED, f"{len(acted)} restarts for {faults} faults", holds=len(acted) == faults)
+            reported.keeps(Kind.UNASKED, "the pod without a fault was restarted", holds=await bystander.is_untouched())
         hooks = log.events("hook.pre_stop_failed")
-        told.keeps(Kind.DECISION, f"{len(hooks)} of 2 hooks were reported as failed", holds=len(hooks) == 2)
+        reported.keeps(Kind.DECISION, f"{len(hooks)} of 2 hooks were reported as failed", holds=len(hooks) == 2)
         after = await looking.metrics(agent.metrics_address)
         defects = after.get("kubemend_contained_failures_total", 0.0)
-        told.keeps(Kind.PROCESS, f"{defects:g} internal errors", holds=defects == 0)
-        told.keeps(Kind.PROCESS, "the agent ended", holds=agent.child.returncode is None)
+        reported.keeps(Kind.PROCESS, f"{defects:g} internal errors", holds=defects == 0)
+        reported.keeps(Kind.PROCESS, "the agent ended", holds=agent.child.returncode is None)
 
 
-async def _attacked(stage: Stage, told: Told, *, attacks: Sequence[Attack], good: Trainer) -> None:
+async def _attacked(stage: Stage, reported: Reported, *, attacks: Sequence[Attack], good: Trainer) -> None:
     """Have these pods fail, and then the well-behaved one."""
     async with contextlib.AsyncExitStack() as stack:
         hostile = [await stack.enter_async_context(stage.trainer(each.name, **each.fields)) for each in attacks]
         for attack, pod in zip(attacks, hostile, strict=True):
-            told.tries(attack.what)
+            reported.tries(attack.what)
             proc = Path("/proc", str(await pod.pid(attack.container)))
-            told.keeps(Kind.UNTOLD, f"{pod.name} is not as intended", holds=attack.is_meant(proc))
+            reported.keeps(Kind.UNREPORTED, f"{pod.name} is not as intended", holds=attack.is_meant(proc))
         olds = [await pod.fails() for pod in hostile]
         before = await good.fails()
         await good.verified(before)
-        told.keeps(Kind.RESTART, "the normal pod was not restarted in place", holds=await good.is_in_place())
+        reported.keeps(Kind.RESTART, "the normal pod was not restarted in place", holds=await good.is_in_place())
         for pod, old in zip(hostile, olds, strict=True):
             message = (await pod.verified(old)).condition("InPlaceRestart")["message"]
-            told.keeps(Kind.RESTART, f"{pod.name} was not restarted in place", holds=await pod.is_in_place())
+            reported.keeps(Kind.RESTART, f"{pod.name} was not restarted in place", holds=await pod.is_in_place())
             same = (await pod.see()).running["shipper"] == pod.first.running["shipper"]
-            told.keeps(Kind.UNASKED, f"the sidecar of {pod.name} was restarted", holds=same)
+            reported.keeps(Kind.UNASKED, f"the sidecar of {pod.name} was restarted", holds=same)
             emptied = not _found_by_ours(pod.volume) or any(reason in message for reason in _NO_TIME_TO_EMPTY)
-            told.keeps(Kind.RESTART, f"/dev/shm of {pod.name} was not emptied: {message}", holds=emptied)
+            reported.keeps(Kind.RESTART, f"/dev/shm of {pod.name} was not emptied: {message}", holds=emptied)
 
 
 def _found_by_ours(volume: Path) -> bool:

@@ -10,7 +10,7 @@ from bench.faults.memory_cgroup import MemoryCgroup
 from bench.faults.product import Product
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from bench.memory import __main__ as memory
 from bench.memory import pods
 from hack.devnode import images
@@ -49,7 +49,7 @@ _AT_ONCE: Final = 4
 _ROLES: Final = ("agent", "controller")
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Create them on the second node, whose kubelet is stopped: it would run them all.
 
     Two that run there are large, too.
@@ -66,12 +66,12 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         )
         gang = await stack.enter_async_context(stage.gang("beside", nodes=(0,)))
         count = _MANY if scale.whole else _FEW
-        told.tries(f"{count} pods with 1 MB of environment each")
+        reported.tries(f"{count} pods with 1 MB of environment each")
         await _started(product, cgroups)
         await dev.kubelet.stop()
         try:
             async with _crowded(stage.api, node=dev.name, count=count):
-                told.tries(
+                reported.tries(
                     "a pod with 800 KB of environment fails, one with 250 KB of annotations, "
                     f"one with {_MAPS * _IN_A_MAP} variables, and a gang"
                 )
@@ -81,20 +81,20 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 fault = await gang.end(1, exit_code=1)
                 await trainer.replaced(old)
                 seen = await refused.until(_is_refused, what="the condition that the restart is refused")
-                told.measures("refused_with", seen.condition("InPlaceRestart")["message"])
+                reported.measures("refused_with", seen.condition("InPlaceRestart")["message"])
                 seen = await importing.until(_is_not_copied, what="the condition that the config is not copied")
-                told.measures("not_copied_with", seen.condition("InPlaceRestart")["message"])
-                await stage.keeps_round(gang, told, number=1, since=fault, what="the round among them")
+                reported.measures("not_copied_with", seen.condition("InPlaceRestart")["message"])
+                await stage.keeps_round(gang, reported, number=1, since=fault, what="the round among them")
         finally:
             await dev.kubelet.start()
-        told.keeps(Kind.UNASKED, "the refused pod was restarted", holds=await refused.is_untouched())
-        told.keeps(Kind.UNASKED, "the one with most variables was restarted", holds=await importing.is_untouched())
-        told.keeps(Kind.RESTART, "it was not restarted in place", holds=await trainer.comes_back_in_place())
+        reported.keeps(Kind.UNASKED, "the refused pod was restarted", holds=await refused.is_untouched())
+        reported.keeps(Kind.UNASKED, "the one with most variables was restarted", holds=await importing.is_untouched())
+        reported.keeps(Kind.RESTART, "it was not restarted in place", holds=await trainer.comes_back_in_place())
         children = {"agent": product.agents[1].child, "controller": product.controllers[1].child}
         for role, cgroup in cgroups.items():
-            told.measures(f"{role}_most_used_mib", cgroup.most() >> 20)
-            told.keeps(Kind.PROCESS, f"the {role} was killed for memory", holds=cgroup.kills() == 0)
-            told.keeps(Kind.PROCESS, f"the {role} ended", holds=children[role].returncode is None)
+            reported.measures(f"{role}_most_used_mib", cgroup.most() >> 20)
+            reported.keeps(Kind.PROCESS, f"the {role} was killed for memory", holds=cgroup.kills() == 0)
+            reported.keeps(Kind.PROCESS, f"the {role} ended", holds=children[role].returncode is None)
 
 
 async def _started(product: Product, cgroups: dict[str, MemoryCgroup]) -> None:

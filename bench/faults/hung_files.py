@@ -8,7 +8,7 @@ from bench.faults import hanging_fs, looking
 from bench.faults.beating import Beating
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 
 PROMISE: Final = (
     "A heartbeat file on a hanging file system restarts nothing, does not hide another pod's missing "
@@ -20,7 +20,7 @@ _HUNG: Final = {"kubemend.io/heartbeat-file": f"{_INSIDE}/hangs/beat", "kubemend
 _MANY: Final = 4
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Have the agent read such files; then another pod stops beating, and the agent is asked to end."""
     served = stage.directory / "served"
     names = [f"hung-{number}" for number in range(_MANY if scale.whole else 1)]
@@ -35,17 +35,17 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             Beating.on(stage, *names, annotations=_HUNG, change=on_it) as hung,
             Beating.on(stage, "well-behaved") as (good,),
         ):
-            told.tries("heartbeat files are on a file system that never answers")
+            reported.tries("heartbeat files are on a file system that never answers")
             agent, log = await product.start_agent(0, alone=True), product.log(0)
             asked = await asyncio.to_thread(file_system.asked.wait, looking.SECONDS)
-            told.keeps(Kind.UNTOLD, "the agent has read no such file", holds=asked)
+            reported.keeps(Kind.UNREPORTED, "the agent has read no such file", holds=asked)
             await looking.until(lambda: looking.watches(agent.metrics_address, count=1), what="the other heartbeat")
             good.falls_silent()
             await good.replaced()
             untouched = [await pod.is_untouched() for pod in hung]
-            told.keeps(Kind.UNASKED, "a pod whose heartbeat cannot be read was restarted", holds=all(untouched))
+            reported.keeps(Kind.UNASKED, "a pod whose heartbeat cannot be read was restarted", holds=all(untouched))
             acted = log.events("restart.decided", verb="act")
-            told.keeps(Kind.UNASKED, f"{len(acted)} restarts for one silence", holds=len(acted) == 1)
-            told.tries("the agent is asked to end while its reads hang")
+            reported.keeps(Kind.UNASKED, f"{len(acted)} restarts for one silence", holds=len(acted) == 1)
+            reported.tries("the agent is asked to end while its reads hang")
             status = await product.end_agent(0, signal.SIGTERM)
-            told.keeps(Kind.PROCESS, f"the agent ended with {status}", holds=status == 0)
+            reported.keeps(Kind.PROCESS, f"the agent ended with {status}", holds=status == 0)

@@ -10,7 +10,7 @@ from bench.faults import looking
 from bench.faults.product import PATIENT, Product
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from hack.devnode.criproxy import CriProxy, Gate
 from hack.devnode.gangs import Gang
 from kubemend.agent.model.workloads import ContainerState
@@ -28,7 +28,7 @@ _VERBOSE: Final = "--log-level=debug"  # it logs a member that is stopped
 _OFF_THE_BUS: Final = 79
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Kill, and start again."""
     restarts = [*itertools.product(_CALLS, _HOWS)] if scale.whole else [("CreateContainer", signal.SIGKILL)]
     every = [*itertools.product(_STATES, _VICTIMS, _HOWS)]
@@ -48,31 +48,33 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         await observed.fails(_OFF_THE_BUS)
         await observed.until(lambda seen: seen.condition("DeviceFailure").get("status") == "True", what="Xid 79")
         for number, (call, how) in enumerate(restarts):
-            told.tries(f"the agent gets {how.name} at {call} of a restart")
-            await _in_restart(stage, told, product=product, proxy=proxy, name=f"cut-off-{number}", call=call, how=how)
+            reported.tries(f"the agent gets {how.name} at {call} of a restart")
+            await _in_restart(
+                stage, reported, product=product, proxy=proxy, name=f"cut-off-{number}", call=call, how=how
+            )
         for number, (state, victim, how) in enumerate(rounds):
-            told.tries(f"the {victim} gets {how.name} while a round is {state}")
+            reported.tries(f"the {victim} gets {how.name} while a round is {state}")
             async with stage.gang(f"cut-off-{number}") as gang:
                 since = await _brought_to(state, product, gang)
                 await _struck(product, victim, how, proxy=proxy)
                 for index in product.agents:
                     product.resume_agent(index)
-                await stage.keeps_round(gang, told, number=1, since=since, what=f"{state}, {victim}, {how.name}")
+                await stage.keeps_round(gang, reported, number=1, since=since, what=f"{state}, {victim}, {how.name}")
         if scale.whole:
-            told.tries("a member fails while its agent is away, and kubelet restarts it alone")
-            await _missed(stage, told, product=product, proxy=proxy)
+            reported.tries("a member fails while its agent is away, and kubelet restarts it alone")
+            await _missed(stage, reported, product=product, proxy=proxy)
         after = await looking.metrics(product.agents[0].metrics_address)
-        told.keeps(
+        reported.keeps(
             Kind.VERDICT,
             "the GPU that is off the bus is not Unhealthy any more",
             holds=after.get(f"kubemend_device_verdict{{{observed.uuid},Unhealthy}}") == 1.0,
         )
-        told.keeps(Kind.UNASKED, "a pod without a fault was restarted", holds=await bystander.is_untouched())
-        told.keeps(Kind.UNASKED, "a pod that did not opt in was restarted", holds=await observed.is_untouched())
+        reported.keeps(Kind.UNASKED, "a pod without a fault was restarted", holds=await bystander.is_untouched())
+        reported.keeps(Kind.UNASKED, "a pod that did not opt in was restarted", holds=await observed.is_untouched())
 
 
 async def _in_restart(
-    stage: Stage, told: Told, *, product: Product, proxy: CriProxy, name: str, call: str, how: signal.Signals
+    stage: Stage, reported: Reported, *, product: Product, proxy: CriProxy, name: str, call: str, how: signal.Signals
 ) -> None:
     """Signal the agent while a call of a restart is held."""
     async with stage.trainer(name) as trainer:
@@ -86,10 +88,10 @@ async def _in_restart(
         await ending
         await product.start_agent(0, f"--cri-endpoint={proxy.socket}", _VERBOSE)
         await trainer.replaced(old)
-        told.keeps(Kind.RESTART, f"{call}, {how.name}: not in place", holds=await trainer.is_in_place())
+        reported.keeps(Kind.RESTART, f"{call}, {how.name}: not in place", holds=await trainer.is_in_place())
 
 
-async def _missed(stage: Stage, told: Told, *, product: Product, proxy: CriProxy) -> None:
+async def _missed(stage: Stage, reported: Reported, *, product: Product, proxy: CriProxy) -> None:
     """Have a member fail while its agent is away."""
     async with stage.gang("missed") as gang:
         await product.end_agent(0, signal.SIGKILL)
@@ -97,7 +99,7 @@ async def _missed(stage: Stage, told: Told, *, product: Product, proxy: CriProxy
         await gang.all_running(since=fault, count=1, timeout=looking.SECONDS)
         back = time.monotonic_ns()
         await product.start_agent(0, f"--cri-endpoint={proxy.socket}", _VERBOSE)
-        await stage.keeps_round(gang, told, number=1, since=back, what="missed")
+        await stage.keeps_round(gang, reported, number=1, since=back, what="missed")
 
 
 async def _brought_to(state: str, product: Product, gang: Gang) -> int:

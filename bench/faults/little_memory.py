@@ -9,7 +9,7 @@ from typing import Final
 from bench.faults import looking, memory_cgroup, pod_storm
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from bench.faults.trainers import Trainer
 from hack.devnode.node import DevNode
 from kubemend.agent.model.workloads import ContainerId
@@ -26,7 +26,7 @@ _CHATTER: Final = "nvidia-fs: nothing of note, but there is much of it"
 _LINES_READ: Final = "kubemend_kernel_log_records_read_total"
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Flood it, then kill it in a restart as the kernel would. The pods are on the second node (``pod_storm``)."""
     dev = stage.nodes[1]
     async with contextlib.AsyncExitStack() as stack:
@@ -40,27 +40,29 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         await looking.until(lambda: looking.works(agent.metrics_address, hub=False), what="the agent")
         log, at_rest = product.log(1), cgroup.used()
         cgroup.limit(at_rest + _FREE)
-        told.measures("at_rest_mb", round(at_rest / 1e6, 1))
-        told.tries(f"{scale.log_lines} log lines, {scale.changes} changes of pods and {_TRAINERS} restarts at once")
+        reported.measures("at_rest_mb", round(at_rest / 1e6, 1))
+        reported.tries(f"{scale.log_lines} log lines, {scale.changes} changes of pods and {_TRAINERS} restarts at once")
         olds = await _flooded(stage, scale, dev=dev, trainers=trainers)
         for trainer in trainers:
             await trainer.replaced(olds[trainer.name])
-            told.keeps(Kind.RESTART, f"{trainer.name} was not restarted in place", holds=await trainer.is_in_place())
+            reported.keeps(
+                Kind.RESTART, f"{trainer.name} was not restarted in place", holds=await trainer.is_in_place()
+            )
         after = await _all_read(agent.metrics_address, lines=scale.log_lines)
-        told.measures("lines_read", int(after[_LINES_READ]))
-        told.measures("most_used_mb", round(cgroup.most() / 1e6, 1))
-        told.keeps(Kind.PROCESS, "it was killed for memory", holds=cgroup.kills() == 0)
-        told.keeps(Kind.PROCESS, "it ended", holds=agent.child.returncode is None)
-        told.keeps(Kind.DECISION, "a finding was dropped", holds=after["kubemend_findings_lost_total"] == 0)
+        reported.measures("lines_read", int(after[_LINES_READ]))
+        reported.measures("most_used_mb", round(cgroup.most() / 1e6, 1))
+        reported.keeps(Kind.PROCESS, "it was killed for memory", holds=cgroup.kills() == 0)
+        reported.keeps(Kind.PROCESS, "it ended", holds=agent.child.returncode is None)
+        reported.keeps(Kind.DECISION, "a finding was dropped", holds=after["kubemend_findings_lost_total"] == 0)
         acted = log.events("restart.acted")
-        told.keeps(Kind.UNASKED, f"{len(acted)} restarts for {_TRAINERS} faults", holds=len(acted) == _TRAINERS)
-        told.tries("it is killed as soon as three pods have failed, and another one is started")
+        reported.keeps(Kind.UNASKED, f"{len(acted)} restarts for {_TRAINERS} faults", holds=len(acted) == _TRAINERS)
+        reported.tries("it is killed as soon as three pods have failed, and another one is started")
         olds = {trainer.name: await trainer.fails() for trainer in trainers}
         await product.end_agent(1, signal.SIGKILL)
         await product.start_agent(1, alone=True)
         for trainer in trainers:
             await trainer.replaced(olds[trainer.name])
-            told.keeps(Kind.RESTART, f"{trainer.name} was lost by the kill", holds=await trainer.is_in_place())
+            reported.keeps(Kind.RESTART, f"{trainer.name} was lost by the kill", holds=await trainer.is_in_place())
 
 
 async def _flooded(stage: Stage, scale: Scale, *, dev: DevNode, trainers: Sequence[Trainer]) -> dict[str, ContainerId]:

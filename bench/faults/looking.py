@@ -36,10 +36,10 @@ async def parts(address: str) -> dict[str, str]:
             aiohttp.ClientSession(trust_env=False, timeout=_TIMEOUT) as session,
             session.get(f"http://{address}/readyz") as answer,
         ):
-            told = await answer.json()
+            reported = await answer.json()
     except (aiohttp.ClientError, TimeoutError):
         return {}
-    return {name: str(each["state"]) for name, each in told["parts"].items()}
+    return {name: str(each["state"]) for name, each in reported["parts"].items()}
 
 
 async def works(address: str, *, hub: bool = True) -> bool | None:

@@ -12,7 +12,7 @@ from bench import footprint
 from bench.faults import looking
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from hack.devnode import images
 from hack.devnode.gang_objects import NAMESPACE
 from kubemend.common import gangs
@@ -33,7 +33,7 @@ _MAY_GROW_BY: Final = 48 * 2**20
 """Bytes. 10,000 such pods kept whole would be more than 100 MiB."""
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Create and delete them on the second node, whose kubelet is stopped: it would run them all."""
     second = stage.nodes[1]
     pods = scale.changes // CHANGES_OF_A_POD
@@ -47,7 +47,7 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             stage.gang("amid-gang", nodes=(0,)) as gang,
         ):
             before = {name: _resident(pid) for name, pid in watched.items()}
-            told.tries(f"{pods} pods come, change and go, {_AT_ONCE} at a time, and faults come among them")
+            reported.tries(f"{pods} pods come, change and go, {_AT_ONCE} at a time, and faults come among them")
             await second.kubelet.stop()
             try:
                 began = time.monotonic()
@@ -55,25 +55,25 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                     await storm
                 async with storming(stage.api, node=second.name, pods=pods - pods // 2) as storm:
                     old = await trainer.fails()
-                    told.measures("restart_seen_after_ms", round(await trainer.replaced(old) * 1000))
+                    reported.measures("restart_seen_after_ms", round(await trainer.replaced(old) * 1000))
                     fault = await gang.end(1, exit_code=1)
-                    await stage.keeps_round(gang, told, number=1, since=fault, what="the round among them")
+                    await stage.keeps_round(gang, reported, number=1, since=fault, what="the round among them")
                     await storm
-                told.measures("changes_per_second", round(pods * CHANGES_OF_A_POD / (time.monotonic() - began)))
+                reported.measures("changes_per_second", round(pods * CHANGES_OF_A_POD / (time.monotonic() - began)))
             finally:
                 await second.kubelet.start()
-            told.keeps(Kind.RESTART, "it was not restarted in place", holds=await trainer.is_in_place())
-            told.keeps(Kind.UNASKED, "a pod without a fault was restarted", holds=await bystander.is_untouched())
+            reported.keeps(Kind.RESTART, "it was not restarted in place", holds=await trainer.is_in_place())
+            reported.keeps(Kind.UNASKED, "a pod without a fault was restarted", holds=await bystander.is_untouched())
             acted = log.events("restart.acted")
-            told.keeps(Kind.UNASKED, f"{len(acted)} restarts for one fault", holds=len(acted) == 1)
+            reported.keeps(Kind.UNASKED, f"{len(acted)} restarts for one fault", holds=len(acted) == 1)
             for name, pid in watched.items():
                 grown = _resident(pid) - before[name]
-                told.measures(f"{name}_grew_by_mib", round(grown / 2**20, 1))
-                told.keeps(Kind.PROCESS, f"the {name} has grown by {grown} bytes", holds=grown < _MAY_GROW_BY)
+                reported.measures(f"{name}_grew_by_mib", round(grown / 2**20, 1))
+                reported.keeps(Kind.PROCESS, f"the {name} has grown by {grown} bytes", holds=grown < _MAY_GROW_BY)
             after = await looking.metrics(agent.metrics_address)
-            told.keeps(Kind.DECISION, "a finding was dropped", holds=after["kubemend_findings_lost_total"] == 0)
+            reported.keeps(Kind.DECISION, "a finding was dropped", holds=after["kubemend_findings_lost_total"] == 0)
             status = await product.end_agent(1, signal.SIGTERM)
-            told.keeps(Kind.PROCESS, f"the agent ended with {status}", holds=status == 0)
+            reported.keeps(Kind.PROCESS, f"the agent ended with {status}", holds=status == 0)
 
 
 @contextlib.asynccontextmanager

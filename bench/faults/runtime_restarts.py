@@ -6,7 +6,7 @@ from typing import Final
 from bench.faults import looking
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from hack.devnode.criproxy import CriProxy, Gate
 
 PROMISE: Final = (
@@ -17,7 +17,7 @@ PROMISE: Final = (
 _CALLS: Final = ("StopContainer", "CreateContainer", "StartContainer")
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Restart it under an agent that reaches it through a proxy, which holds single calls."""
     first = stage.nodes[0]
     proxy = CriProxy(upstream=first.layout.containerd_socket, socket=stage.directory / "cri.sock")
@@ -25,13 +25,13 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
         agent = await product.start_agent(0, f"--cri-endpoint={proxy.socket}", alone=True)
         log = product.log(0)
         async with stage.trainer("at-rest") as bystander, stage.trainer("interrupted") as trainer:
-            told.tries("containerd is restarted while nothing happens")
+            reported.tries("containerd is restarted while nothing happens")
             await first.containerd.restart()
             await looking.until(lambda: looking.works(agent.metrics_address, hub=False), what="the agent")
-            told.keeps(Kind.UNASKED, "something was restarted", holds=await trainer.is_untouched())
+            reported.keeps(Kind.UNASKED, "something was restarted", holds=await trainer.is_untouched())
             calls = _CALLS if scale.whole else _CALLS[1:2]
             for call in calls:
-                told.tries(f"containerd is restarted at {call} of a restart")
+                reported.tries(f"containerd is restarted at {call} of a restart")
                 gate = Gate(lambda seen, call=call: seen.method == call)  # type: ignore[misc]
                 proxy.hooks[:] = [gate]
                 old = await trainer.fails()
@@ -39,9 +39,11 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
                 await first.containerd.restart()
                 gate.open()
                 await trainer.verified(old)
-                told.keeps(Kind.RESTART, f"at {call}: not in place", holds=await trainer.is_in_place())
+                reported.keeps(Kind.RESTART, f"at {call}: not in place", holds=await trainer.is_in_place())
             begun = log.events("restart.acted")
-            told.measures("restarts", len(begun))
-            told.keeps(Kind.UNASKED, f"{len(begun)} restarts for {len(calls)} faults", holds=len(begun) == len(calls))
-            told.keeps(Kind.UNASKED, "another pod was restarted", holds=await bystander.is_untouched())
+            reported.measures("restarts", len(begun))
+            reported.keeps(
+                Kind.UNASKED, f"{len(begun)} restarts for {len(calls)} faults", holds=len(begun) == len(calls)
+            )
+            reported.keeps(Kind.UNASKED, "another pod was restarted", holds=await bystander.is_untouched())
             await looking.until(lambda: looking.works(agent.metrics_address, hub=False), what="the agent")

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from bench.faults import looking
 from bench.faults.product import Product
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from bench.faults.trainers import Trainer
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import Shape
@@ -93,7 +93,7 @@ class Stage:
         """Return the gang's rounds."""
         return Rounds(self.api, gang.template.key)
 
-    async def keeps_round(self, gang: Gang, told: Told, *, number: int, since: int, what: str) -> None:
+    async def keeps_round(self, gang: Gang, reported: Reported, *, number: int, since: int, what: str) -> None:
         """Wait for the end of the gang's round, and check that it is done, together, in place, and only once.
 
         Raises TimeoutError.
@@ -103,9 +103,9 @@ class Stage:
         phase, members = restart["status"]["phase"], restart["status"]["members"]
         await gang.all_running(since=since, timeout=looking.SECONDS)
         await gang.shown_running(timeout=looking.SECONDS)
-        told.keeps(Kind.ROUND, f"{what}: {phase}, {members}", holds=phase == "Done")
-        told.keeps(Kind.ROUND, f"{what}: a second round came", holds=len(await restarts.all()) == number)
+        reported.keeps(Kind.ROUND, f"{what}: {phase}, {members}", holds=phase == "Done")
+        reported.keeps(Kind.ROUND, f"{what}: a second round came", holds=len(await restarts.all()) == number)
         held = [each for each in restart["status"]["conditions"] if each["type"] == "HeldTogether"]
-        told.keeps(
+        reported.keeps(
             Kind.ROUND, f"{what}: {held}", holds=[each["reason"] in ("AllHeld", HELD_AFTER) for each in held] == [True]
         )

@@ -26,7 +26,7 @@ from bench.faults import (
 )
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Loss, NotTriedError, Told
+from bench.faults.telling import Kind, Loss, NotTriedError, Reported
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class Fault:
 
     name: str
     promise: str
-    tried: Callable[[Stage, Scale, Told], Awaitable[None]]
+    tried: Callable[[Stage, Scale, Reported], Awaitable[None]]
     slow: bool = False
 
 
@@ -75,30 +75,30 @@ async def run(
     done: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Try the faults one after another; return the printed figures. ``done`` gets the figures of each as it ends."""
-    told = []
+    reported = []
     for fault in faults:
         stage.directory = directory / fault.name
         stage.directory.mkdir(parents=True)
-        told.append((await _told(stage, fault, scale)).figures(fault=fault.name, promised=fault.promise))
-        done(told[-1])
+        reported.append((await _reported(stage, fault, scale)).figures(fault=fault.name, promised=fault.promise))
+        done(reported[-1])
     return {
         "node": stage.nodes[0].kinds,
-        "faults": told,
-        "faults_tried": sum("not_tried" not in each for each in told),
-        "lost": sum(len(each["lost"]) for each in told),
+        "faults": reported,
+        "faults_tried": sum("not_tried" not in each for each in reported),
+        "lost": sum(len(each["lost"]) for each in reported),
     }
 
 
-async def _told(stage: Stage, fault: Fault, scale: Scale) -> Told:
-    told, began = Told(), time.monotonic()
+async def _reported(stage: Stage, fault: Fault, scale: Scale) -> Reported:
+    reported, began = Reported(), time.monotonic()
     try:
-        await fault.tried(stage, scale, told)
+        await fault.tried(stage, scale, reported)
     except NotTriedError as error:
-        told.not_tried = str(error)
+        reported.not_tried = str(error)
     except Exception as error:  # an error of a trial is a loss; the other faults are tried nevertheless
         log.exception("fault.not_withstood", fault=fault.name)
-        told.lost.append(Loss(Kind.UNTOLD, f"{type(error).__name__}: {error}"))
-    told.seconds = time.monotonic() - began
-    if not told.checks and not told.not_tried:
-        told.lost.append(Loss(Kind.UNTOLD, "nothing was checked"))
-    return told
+        reported.lost.append(Loss(Kind.UNREPORTED, f"{type(error).__name__}: {error}"))
+    reported.seconds = time.monotonic() - began
+    if not reported.checks and not reported.not_tried:
+        reported.lost.append(Loss(Kind.UNREPORTED, "nothing was checked"))
+    return reported

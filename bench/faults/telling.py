@@ -19,7 +19,7 @@ class Kind(enum.Enum):
     DATA = "data"
     OTHERS = "others"
     """A promise to other clients while one misbehaves."""
-    UNTOLD = "untold"
+    UNREPORTED = "unreported"
     """The trial itself did not finish: an expected event did not come."""
 
 
@@ -39,7 +39,7 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Told:
+class Reported:
     """Record a fault while it is tried. ``checks`` counts the checks.
 
     ``not_tried`` has the reason if it was not tried.

@@ -27,7 +27,7 @@ class Trainer:
         self._observer = observer
         self._cri = cri
         self._name = ""
-        self._told = 0
+        self._reported = 0
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -114,12 +114,12 @@ class Trainer:
         await looking.until(look, what=f"a successor in {self._name}")
         return time.monotonic() - began
 
-    async def told(self, old: ContainerId, *, number: int = 1, verified: bool = False) -> Seen:
+    async def reported(self, old: ContainerId, *, number: int = 1, verified: bool = False) -> Seen:
         """Wait until the API shows the restart after ``old``, with this number or a higher one, not seen before.
 
         ``verified``: and until the API shows it as verified. Raises TimeoutError.
         """
-        wanted = max(number, self._told + 1)
+        wanted = max(number, self._reported + 1)
 
         def tells(seen: Seen) -> bool:
             condition = seen.condition("InPlaceRestart")
@@ -132,12 +132,12 @@ class Trainer:
             return shown != old and seen.running.get(_TRAINER) == (shown,)
 
         seen = await self.until(tells, what=f"the report that {self._name} was restarted")
-        self._told = _number(seen.condition("InPlaceRestart")["message"])
+        self._reported = _number(seen.condition("InPlaceRestart")["message"])
         return seen
 
     async def verified(self, old: ContainerId) -> Seen:
         """Wait until the API shows that the restart after ``old`` is verified. Raises TimeoutError."""
-        return await self.told(old, verified=True)
+        return await self.reported(old, verified=True)
 
     async def is_in_place(self) -> bool:
         """Return whether it is the original pod: UID, IP, sandbox, and one trainer that runs."""

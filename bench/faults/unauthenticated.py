@@ -12,7 +12,7 @@ import aiohttp
 from bench.faults import crowd, elsewhere, looking, memory_cgroup
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from bench.memory import __main__ as memory
 from hack.devnode import loopback, processes
 from hack.devnode.controllers import Controller
@@ -39,7 +39,7 @@ _REFUSED: Final = "kubemend_hub_connections_refused_total{"
 _CONNECTIONS: Final = "kubemend_hub_connections"
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Flood the controller; the agent and its gang are on the first node, at an address of their own."""
     probes = f"{_HOST}:{loopback.free_port()}"
     with (
@@ -56,32 +56,32 @@ async def tried(stage: Stage, scale: Scale, told: Told) -> None:
             log = product.log(0)
             wanted = crowd.Wanted(there.host, port, scale.strangers, there.addresses)
             async with stage.gang("amid-strangers", nodes=(0,)) as gang:
-                told.tries(f"{scale.strangers} connections without a token, and {_HALF_REQUESTS} half requests")
-                async with _half_requests(controller), _crowding(there, wanted, told):
-                    await _keeps_bounds(controller, scale, told)
+                reported.tries(f"{scale.strangers} connections without a token, and {_HALF_REQUESTS} half requests")
+                async with _half_requests(controller), _crowding(there, wanted, reported):
+                    await _keeps_bounds(controller, scale, reported)
                     fault = await gang.end(1, exit_code=1)
-                    await stage.keeps_round(gang, told, number=1, since=fault, what="the round among them")
+                    await stage.keeps_round(gang, reported, number=1, since=fault, what="the round among them")
                     answered = [bool(await looking.parts(probes)) for _ in range(_PROBES)]
-                    told.keeps(Kind.OTHERS, f"{sum(answered)} of {_PROBES} probes answered", holds=all(answered))
-                    await _keeps_bounds(controller, scale, told, silent=scale.whole)
+                    reported.keeps(Kind.OTHERS, f"{sum(answered)} of {_PROBES} probes answered", holds=all(answered))
+                    await _keeps_bounds(controller, scale, reported, silent=scale.whole)
             lost = [each for each in log.events("component", part="hub") if each["state"] != "ready"]
-            told.keeps(Kind.OTHERS, f"the agent lost its hub: {lost}", holds=not lost)
-            told.keeps(Kind.PROCESS, "the controller ended", holds=controller.child.returncode is None)
-            told.measures("most_used_mib", cgroup.most() >> 20)
-            told.keeps(Kind.PROCESS, "it was killed for memory", holds=cgroup.kills() == 0)
+            reported.keeps(Kind.OTHERS, f"the agent lost its hub: {lost}", holds=not lost)
+            reported.keeps(Kind.PROCESS, "the controller ended", holds=controller.child.returncode is None)
+            reported.measures("most_used_mib", cgroup.most() >> 20)
+            reported.keeps(Kind.PROCESS, "it was killed for memory", holds=cgroup.kills() == 0)
 
 
-async def _keeps_bounds(controller: Controller, scale: Scale, told: Told, *, silent: bool = False) -> None:
+async def _keeps_bounds(controller: Controller, scale: Scale, reported: Reported, *, silent: bool = False) -> None:
     """Check the hub's connection metrics: connections of one address were cut, and the total is bounded."""
     caps = Caps()
     awaited = {"Crowded"} if scale.strangers > 2 * caps.unauthenticated_of_address else set()
     if silent:
         awaited.add("Silent")  # none has been silent for 10 s before
     found = await _counted(controller, awaited=awaited)
-    told.measures("sent_away", {name[len(_REFUSED) : -1]: int(n) for name, n in found.items() if _REFUSED in name})
-    told.measures("connections", int(found[_CONNECTIONS]))
+    reported.measures("sent_away", {name[len(_REFUSED) : -1]: int(n) for name, n in found.items() if _REFUSED in name})
+    reported.measures("connections", int(found[_CONNECTIONS]))
     most = caps.unauthenticated + 2  # and the agent's, which may have a second one for a moment
-    told.keeps(Kind.OTHERS, f"{found[_CONNECTIONS]:.0f} connections at a time", holds=found[_CONNECTIONS] <= most)
+    reported.keeps(Kind.OTHERS, f"{found[_CONNECTIONS]:.0f} connections at a time", holds=found[_CONNECTIONS] <= most)
 
 
 async def _counted(controller: Controller, *, awaited: set[str]) -> Mapping[str, float]:
@@ -98,7 +98,7 @@ async def _counted(controller: Controller, *, awaited: set[str]) -> Mapping[str,
 
 
 @contextlib.asynccontextmanager
-async def _crowding(there: elsewhere.Elsewhere, wanted: crowd.Wanted, told: Told) -> AsyncIterator[None]:
+async def _crowding(there: elsewhere.Elsewhere, wanted: crowd.Wanted, reported: Reported) -> AsyncIterator[None]:
     """Have all clients connect, and reconnect when they are closed, for the length of the block."""
     child = await asyncio.create_subprocess_exec(
         *there.command(*_NICE, sys.executable, "-m", "bench.faults.crowd"), env=processes.source_environment(),
@@ -113,7 +113,7 @@ async def _crowding(there: elsewhere.Elsewhere, wanted: crowd.Wanted, told: Told
             raise RuntimeError(f"no strangers: {(await child.communicate())[1].decode()[-1000:]}")
         yield
         out, _ = await asyncio.wait_for(child.communicate(b""), looking.SECONDS)
-        told.measures("strangers", json.loads(out))
+        reported.measures("strangers", json.loads(out))
     finally:
         if child.returncode is None:
             child.kill()

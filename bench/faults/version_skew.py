@@ -9,7 +9,7 @@ from bench.faults.product import Product
 from bench.faults.relay import Accent, Relay
 from bench.faults.scale import Scale
 from bench.faults.stage import Stage
-from bench.faults.telling import Kind, Told
+from bench.faults.telling import Kind, Reported
 from hack.devnode.node import Agent
 
 PROMISE: Final = (
@@ -28,28 +28,28 @@ _PAIRS: Final = (
 )
 
 
-async def tried(stage: Stage, scale: Scale, told: Told) -> None:
+async def tried(stage: Stage, scale: Scale, reported: Reported) -> None:
     """Put a relay between agent and hub that presents each to the other with another release (``relay``)."""
     pairs = _PAIRS if scale.whole else _PAIRS[-1:]
     async with stage.product() as product:
         await product.start_controller()
         await product.hub.agent_flags(stage.nodes[0])  # waits for the certificates
         for number, (what, agents, hubs) in enumerate(pairs):
-            told.tries(what)
+            reported.tries(what)
             async with Relay.on(stage.api, hub=product.hub.hub_addresses[0], agents=agents, hubs=hubs) as relay:
                 agent = await _launched(stage, product, relay)
                 await looking.until(functools.partial(looking.works, agent.metrics_address), what=f"{what}, welcomed")
                 async with stage.gang(f"skewed-{number}", nodes=(0,)) as gang:
                     fault = await gang.end(0, exit_code=1)
-                    await stage.keeps_round(gang, told, number=1, since=fault, what=what)
-                told.measures("messages_passed", relay.passed)
+                    await stage.keeps_round(gang, reported, number=1, since=fault, what=what)
+                reported.measures("messages_passed", relay.passed)
                 await product.end_agent(0, signal.SIGTERM)
-        await _too_far_apart(stage, told, product)
+        await _too_far_apart(stage, reported, product)
 
 
-async def _too_far_apart(stage: Stage, told: Told, product: Product) -> None:
+async def _too_far_apart(stage: Stage, reported: Reported, product: Product) -> None:
     """Have an agent announce a version older than any that the hub supports."""
-    told.tries("an agent that is too old for the hub")
+    reported.tries("an agent that is too old for the hub")
     hub = product.hub.hub_addresses[0]
     async with (
         Relay.on(stage.api, hub=hub, agents=_SILENT, hubs=_PREVIOUS) as relay,
@@ -67,13 +67,13 @@ async def _too_far_apart(stage: Stage, told: Told, product: Product) -> None:
         await looking.until(look, what="the agent's report that it is too old")
         counted = await looking.metrics(product.controllers[1].metrics_address)
         refused = counted["kubemend_hub_refused_total{OtherVersion}"]
-        told.keeps(Kind.DECISION, "the hub has not counted it", holds=refused > 0)
+        reported.keeps(Kind.DECISION, "the hub has not counted it", holds=refused > 0)
         old = await trainer.fails()
         await trainer.verified(old)
-        told.keeps(Kind.RESTART, "a single pod was not restarted in place", holds=await trainer.is_in_place())
+        reported.keeps(Kind.RESTART, "a single pod was not restarted in place", holds=await trainer.is_in_place())
         fault = await gang.end(1, exit_code=1)
         await gang.all_running(since=fault, count=1, timeout=looking.SECONDS)
-        told.keeps(Kind.ROUND, "a round without the agent", holds=not await stage.rounds(gang).all())
+        reported.keeps(Kind.ROUND, "a round without the agent", holds=not await stage.rounds(gang).all())
 
 
 async def _launched(stage: Stage, product: Product, relay: Relay) -> Agent:

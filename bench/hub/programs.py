@@ -77,13 +77,13 @@ class Fleet:
     async def connect(self, *, port: int, bundle: str) -> float:
         """Connect all; return the seconds until the last one is welcomed."""
         common = {"do": "connect", "address": [HOST, port], "bundle": bundle}
-        told = await asyncio.gather(
+        reported = await asyncio.gather(
             *(
                 _ask(child, {**common, "places": [dataclasses.asdict(place) for place in share]})
                 for child, share in zip(self._children, self._shares, strict=True)
             )
         )
-        return float(max(each["ended"] for each in told) - min(each["began"] for each in told))
+        return float(max(each["ended"] for each in reported) - min(each["began"] for each in reported))
 
     async def round(self, failing: int) -> list[dict[str, Any]]:
         """Have one agent's member fail; return each process's times when all its members are released."""

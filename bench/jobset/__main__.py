@@ -17,13 +17,13 @@ async def measure(*, jobs: tuple[int, ...], looks: int, members: int, failures: 
     """Run everything and return the figures."""
     load = round(os.getloadavg()[0], 2)  # the figures include the other load on these cores
     measured = [await sizes.measure(each, looks=looks) for each in sorted(jobs)]
-    told = await workers.measure(members=members, failures=failures) if failures else None
+    reported = await workers.measure(members=members, failures=failures) if failures else None
     return {
         "cores": os.cpu_count(),
         "load_before": load,
         "by_jobs": {str(each["jobs"]): each for each in measured},
         "growth": sizes.growth(measured[0], measured[-1]),
-        "failures_in_a_row": told,
+        "failures_in_a_row": reported,
     }
 
 
@@ -35,8 +35,8 @@ async def measure(*, jobs: tuple[int, ...], looks: int, members: int, failures: 
 def main(jobs: tuple[int, ...], looks: int, members: int, failures: int) -> None:
     """Measure and print."""
     logs.configure(level="error", log_format="console")
-    told = asyncio.run(measure(jobs=jobs, looks=looks, members=members, failures=failures))
-    click.echo(json.dumps(told, indent=2))
+    reported = asyncio.run(measure(jobs=jobs, looks=looks, members=members, failures=failures))
+    click.echo(json.dumps(reported, indent=2))
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ async def _restart(api: Cluster, controller: Controller, fleet: Fleet, number: i
     """Have a member fail, and wait until all run again and the JobSet's status shows it."""
     await _quiet(api, controller)
     before = api.calls
-    told = await fleet.round(number % api.size)
+    reported = await fleet.round(number % api.size)
 
     async def is_counted() -> bool:
         counted = (await api.status()).get("currentInPlaceRestartAttempt") or 0
@@ -130,9 +130,9 @@ async def _restart(api: Cluster, controller: Controller, fleet: Fleet, number: i
 
     await api.until(is_counted)
     await _quiet(api, controller)
-    began = next(each["fault"] for each in told if each["fault"] is not None)
+    began = next(each["fault"] for each in reported if each["fault"] is not None)
     return {
-        "milliseconds": round((max(each["answered"] for each in told) - began) * 1000, 1),
+        "milliseconds": round((max(each["answered"] for each in reported) - began) * 1000, 1),
         "calls": api.calls - before,
     }
 

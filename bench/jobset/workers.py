@@ -43,7 +43,7 @@ async def measure(*, members: int, failures: int) -> Json:
                 await asyncio.sleep(_YOUNG_SECONDS)
             seconds.append(await _failure(gang, number=number))
         kept = await gang.identities() == before
-        status = (await gang.told())["status"]
+        status = (await gang.reported())["status"]
         kinds = dev.kinds
     return {
         "node": kinds,
@@ -61,11 +61,11 @@ async def _failure(gang: JobSetGang, *, number: int) -> float:
     """Have a worker exit; return the seconds until all run again."""
     restarts = Rounds(gang.api, gang.template.key)
     fault = await gang.end(number % gang.size, exit_code=1)
-    told = await restarts.finished(number + 1, timeout=SECONDS)
-    assert told["status"]["phase"] == "Done", told["status"]
+    reported = await restarts.finished(number + 1, timeout=SECONDS)
+    assert reported["status"]["phase"] == "Done", reported["status"]
     await gang.shown_running(timeout=SECONDS)
     new = await gang.all_running(since=fault, timeout=SECONDS)
     async with asyncio.timeout(SECONDS):
-        while (await gang.told())["status"].get("currentInPlaceRestartAttempt") != number + 1:  # noqa: ASYNC110
+        while (await gang.reported())["status"].get("currentInPlaceRestartAttempt") != number + 1:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_AGAIN)
     return (max(life.runs_since for life in new) - fault) / 1e9

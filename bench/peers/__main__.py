@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 async def measure(*, only: tuple[str, ...], members: int, failures: int, exits: int, log_lines: int) -> Json:
     """Run everything and return the figures."""
-    told: Json = {"versions": _versions()}
+    reported: Json = {"versions": _versions()}
     where = layout.NodeLayout.named("bench-peers")
     async with contextlib.AsyncExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="kubemend-bench-"))
@@ -37,16 +37,16 @@ async def measure(*, only: tuple[str, ...], members: int, failures: int, exits: 
         api = apiserver.KubeApiServer(Path(directory), options=["--bind-address=0.0.0.0"])
         await stack.enter_async_context(api)
         dev = await stack.enter_async_context(node.DevNode(where, api=api))
-        told["node"] = dev.kinds
+        reported["node"] = dev.kinds
         if "log-line" in only:
-            told["log_line"] = await lines.measure(dev, lines=log_lines)
+            reported["log_line"] = await lines.measure(dev, lines=log_lines)
         if "container" in only:
-            told["container"] = await containers.measure(dev, exits=exits)
+            reported["container"] = await containers.measure(dev, exits=exits)
         if "gang" in only:
             await upstream.define_jobsets(dev)
             await stack.enter_async_context(jobsets.run_on(dev))
-            told["gang"] = await gangs.measure(dev, members=members, failures=failures)
-    return told
+            reported["gang"] = await gangs.measure(dev, members=members, failures=failures)
+    return reported
 
 
 def _versions() -> dict[str, str]:
@@ -63,8 +63,8 @@ def main(only: tuple[str, ...], members: int, failures: int, exits: int, log_lin
     """Measure and print."""
     logs.configure(level="error", log_format="console")
     parts = only or _PARTS
-    told = asyncio.run(measure(only=parts, members=members, failures=failures, exits=exits, log_lines=log_lines))
-    click.echo(json.dumps(told, indent=2))
+    reported = asyncio.run(measure(only=parts, members=members, failures=failures, exits=exits, log_lines=log_lines))
+    click.echo(json.dumps(reported, indent=2))
 
 
 if __name__ == "__main__":

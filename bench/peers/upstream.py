@@ -83,7 +83,7 @@ class UpstreamGang(JobSetGang):
 
     async def attempt(self) -> int:
         """Return the attempt that all members have reached: 0 at first, one more after each restart in place."""
-        return int(((await self.told()).get("status") or {}).get("currentInPlaceRestartAttempt", -1))
+        return int(((await self.reported()).get("status") or {}).get("currentInPlaceRestartAttempt", -1))
 
     async def _create(self) -> None:
         self.template.lives.mkdir(parents=True)

@@ -104,7 +104,7 @@ class JobSetGang(Gang):
         """Return the API server, as administrator."""
         return self._api
 
-    async def told(self) -> Json:
+    async def reported(self) -> Json:
         """Return the JobSet."""
         return await self._api.get(f"{JOBSETS}/{self.template.name}")
 

@@ -102,10 +102,10 @@ class Agent:
 
     def order(self, order: Order) -> Received:
         """Have an order carried out."""
-        told = self.received[order.round, order.pod] = Received(self.restarts.quiet)
+        reported = self.received[order.round, order.pod] = Received(self.restarts.quiet)
         work = self.rounds.handle_order(order, pod=PodRef("", "", order.pod))
         self.tasks.append(asyncio.create_task(work, name=f"order {order.pod}"))
-        return told
+        return reported
 
     async def stands(self, phase: StepPhase) -> None:
         """Wait until the only member reports that phase."""

@@ -40,15 +40,15 @@ async def none_has_run(node: RoundNode, *pods: PodView, times: int = 1) -> None:
 async def test_a_successor_executes_nothing_before_its_release(node: RoundNode, policy: RestartPolicy) -> None:
     pod = await node.pod("member", policy=policy)
     async with node.agent() as agent:
-        told = agent.order(order(pod))
-        stopped = await told.until(StepPhase.STOPPED)
+        reported = agent.order(order(pod))
+        stopped = await reported.until(StepPhase.STOPPED)
         assert stopped.unheld_seconds == 0.0
         (running,) = await node.running_in(pod)
         assert agent.rounds.held() == {running.id}
         await none_has_run(node, pod)
         released = since_boot()
         agent.rounds.release("default/gang-1", [pod.ref.uid])
-        await told.until(StepPhase.RUNNING)
+        await reported.until(StepPhase.RUNNING)
         _, second = await node.has_run(pod, times=2)
         assert second >= released - TICK
         assert agent.rounds.held() == frozenset()
@@ -57,14 +57,14 @@ async def test_a_successor_executes_nothing_before_its_release(node: RoundNode, 
 async def test_without_exec_hold_the_freezer_stops_the_successor_soon(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent(can_hold=False) as agent:
-        told = agent.order(order(pod))
-        await told.until(StepPhase.STOPPED)
+        reported = agent.order(order(pod))
+        await reported.until(StepPhase.STOPPED)
         lines = len(node.runs(pod))
         await none_has_run(node, pod, times=lines)
         (running,) = await node.running_in(pod)
         await node.comes_to_stand(running.id)
         agent.rounds.release("default/gang-1", [])
-        await told.until(StepPhase.RUNNING)
+        await reported.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
 
 
@@ -72,14 +72,14 @@ async def test_all_main_containers_of_a_member_are_restarted_and_held(node: Roun
     pod = await node.pod("member", mains=("main", "second"))
     before = {view.id for view in await node.running_in(pod)}
     async with node.agent() as agent:
-        told = agent.order(order(pod))
-        await told.until(StepPhase.STOPPED)
+        reported = agent.order(order(pod))
+        await reported.until(StepPhase.STOPPED)
         after = {view.id for view in await node.running_in(pod)}
         assert len(after) == 2
         assert not after & before
         await none_has_run(node, pod, times=2)
         agent.rounds.release("default/gang-1", [pod.ref.uid])
-        await told.until(StepPhase.RUNNING)
+        await reported.until(StepPhase.RUNNING)
         await node.has_run(pod, times=4)
 
 
@@ -87,13 +87,13 @@ async def test_twenty_members_of_one_node_are_held_together(node: RoundNode) -> 
     pods = [await node.pod(f"member-{number}") for number in range(MEMBERS)]
     async with node.agent() as agent:
         for number in (1, 2):
-            told = [agent.order(order(pod, number=number)) for pod in pods]
-            stopped = [await each.until(StepPhase.STOPPED) for each in told]
+            reported = [agent.order(order(pod, number=number)) for pod in pods]
+            stopped = [await each.until(StepPhase.STOPPED) for each in reported]
             await none_has_run(node, *pods, times=number)
             assert [step_result.unheld_seconds for step_result in stopped] == [0.0] * MEMBERS
             released = since_boot()
             agent.rounds.release(f"default/gang-{number}", [])
-            for each in told:
+            for each in reported:
                 await each.until(StepPhase.RUNNING)
             for pod in pods:
                 assert (await node.has_run(pod, times=number + 1))[-1] >= released - TICK
@@ -104,8 +104,8 @@ async def test_kubelets_container_is_frozen_and_survives(
 ) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        told = agent.order(order(pod))
-        await told.until(StepPhase.STOPPED)
+        reported = agent.order(order(pod))
+        await reported.until(StepPhase.STOPPED)
         theirs = await node.kubelet_starts(pod, attempt=2)
         await node.only_runs(pod, theirs)
         assert agent.rounds.held() >= {theirs}
@@ -113,7 +113,7 @@ async def test_kubelets_container_is_frozen_and_survives(
         lines = node.runs(pod)
         assert len(lines) <= 2, "kubelet's may have run for some milliseconds, kubemend's not at all"
         agent.rounds.release("default/gang-1", [pod.ref.uid])
-        await told.until(StepPhase.RUNNING)
+        await reported.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
         assert [view.id for view in await node.running_in(pod)] == [theirs]
 
@@ -122,11 +122,11 @@ async def test_replacement_is_held_as_it_appears_and_not_ended(node: RoundNode) 
     pod = await node.pod("member")
     (running,) = await node.running_in(pod)
     async with node.agent() as agent:
-        told = agent.order(order(pod, kind=OrderKind.HOLD))
-        await told.until(StepPhase.STOPPED)
+        reported = agent.order(order(pod, kind=OrderKind.HOLD))
+        await reported.until(StepPhase.STOPPED)
         await node.comes_to_stand(running.id)
         agent.rounds.release("default/gang-1", [])
-        await told.until(StepPhase.RUNNING)
+        await reported.until(StepPhase.RUNNING)
         assert node.can_run(running.id)
     assert [view.id for view in await node.running_in(pod)] == [running.id]
 
@@ -141,10 +141,10 @@ async def test_hold_of_a_dead_agent_lasts_until_the_next_gets_the_release(
     async with node.agent() as agent:
         assert [step_result.phase for step_result in agent.rounds.step_results()] == [StepPhase.STOPPED]
         await none_has_run(node, pod)
-        told = agent.order(order(pod))  # the hub repeats it
-        await told.until(StepPhase.STOPPED)
+        reported = agent.order(order(pod))  # the hub repeats it
+        await reported.until(StepPhase.STOPPED)
         agent.rounds.release("default/gang-1", [pod.ref.uid])
-        await told.until(StepPhase.RUNNING)
+        await reported.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
         await agent.nothing_is_open()
 
@@ -170,14 +170,14 @@ async def test_agent_that_returns_too_late_releases_at_once(node: RoundNode) -> 
 
 
 @pytest.mark.parametrize("policy", [RestartPolicy.ALWAYS, RestartPolicy.NEVER])
-@pytest.mark.parametrize("moment", ["old stopped", "created", "started", "told"])
+@pytest.mark.parametrize("moment", ["old stopped", "created", "started", "reported"])
 async def test_next_agent_finishes_the_order_of_a_killed_one_held(
     node: RoundNode, moment: str, policy: RestartPolicy
 ) -> None:
     pod = await node.pod("member", policy=policy)
     (old,) = await node.running_in(pod)
     async with node.watching(pod) as events, node.mortal_agent(pod, starts=moment != "created") as process:
-        if moment == "told":
+        if moment == "reported":
             assert process.stdout is not None
             while await process.stdout.readline() != b"Stopped\n":
                 assert process.returncode is None
@@ -187,8 +187,8 @@ async def test_next_agent_finishes_the_order_of_a_killed_one_held(
         await process.wait()
     assert len([view for view in await node.running_in(pod) if node.can_run(view.id)]) <= 1, "two run"
     async with node.agent() as agent:
-        told = agent.order(order(pod))
-        stopped = await told.until(StepPhase.STOPPED)
+        reported = agent.order(order(pod))
+        stopped = await reported.until(StepPhase.STOPPED)
         (successor,) = await node.running_in(pod)
         assert successor.id != old.id
         await node.comes_to_stand(successor.id)
@@ -196,7 +196,7 @@ async def test_next_agent_finishes_the_order_of_a_killed_one_held(
         lines = len(node.runs(pod))
         await none_has_run(node, pod, times=lines)
         agent.rounds.release("default/gang-1", [])
-        await told.until(StepPhase.RUNNING)
+        await reported.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
         assert [view.id for view in await node.running_in(pod)] == [successor.id]
         await agent.nothing_is_open()
@@ -215,8 +215,8 @@ async def test_frozen_container_without_a_record_is_released_at_the_start(node: 
 async def test_frozen_container_of_another_nodes_agent_is_left_alone(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        told = agent.order(order(pod))
-        await told.until(StepPhase.STOPPED)
+        reported = agent.order(order(pod))
+        await reported.until(StepPhase.STOPPED)
         another = Freezer(
             runtime=agent.runtime,
             holds=None,
@@ -228,15 +228,15 @@ async def test_frozen_container_of_another_nodes_agent_is_left_alone(node: Round
         assert pod.ref.uid not in await another.take_over(keep={})
         await none_has_run(node, pod)
         agent.rounds.release("default/gang-1", [])
-        await told.until(StepPhase.RUNNING)
+        await reported.until(StepPhase.RUNNING)
 
 
 async def test_silent_round_is_released_and_reported(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        told = agent.order(order(pod, hold_seconds=1.5))
-        await told.until(StepPhase.STOPPED)
-        await told.until(StepPhase.SELF_RELEASED)
+        reported = agent.order(order(pod, hold_seconds=1.5))
+        await reported.until(StepPhase.STOPPED)
+        await reported.until(StepPhase.SELF_RELEASED)
         await node.has_run(pod, times=2)
 
 
@@ -261,13 +261,13 @@ async def test_next_round_takes_over_held_containers_which_never_run(node: Round
 async def test_a_held_member_that_is_deleted_ends_at_once(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        told = agent.order(order(pod))
-        await told.until(StepPhase.STOPPED)
+        reported = agent.order(order(pod))
+        await reported.until(StepPhase.STOPPED)
         await node.views.put(replace(node.views.pods()[pod.ref.uid], deleting=True))
         await node.only_runs(pod, None)
         assert len(node.runs(pod)) == 1
         await node.views.gone(pod.ref.uid)
-        await told.until(StepPhase.GONE)
+        await reported.until(StepPhase.GONE)
 
 
 async def test_kubelets_successor_is_held_until_the_gang_is_decided_on(
@@ -294,11 +294,11 @@ async def test_kubelets_successor_is_replaced_by_the_round_and_never_runs(
         async with agent.rounds.guarding(old):
             theirs = await node.kubelet_starts(pod, attempt=1)
             await node.comes_to_stand(theirs)
-            told = agent.order(order(pod))
-            assert (await told.until(StepPhase.STOPPED)).unheld_seconds == 0.0
+            reported = agent.order(order(pod))
+            assert (await reported.until(StepPhase.STOPPED)).unheld_seconds == 0.0
         (successor,) = await node.running_in(pod)
         assert successor.id != theirs
         await none_has_run(node, pod)
         agent.rounds.release("default/gang-1", [])
-        await told.until(StepPhase.RUNNING)
+        await reported.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)

@@ -157,8 +157,8 @@ class Workload(abc.ABC):
                     await asyncio.sleep(pause)
                     pause = min(pause * 1.1, _LONGEST_LOOK_SECONDS)
         except TimeoutError as error:
-            told = await self.status()
-            raise TimeoutError(f"{what} did not come within {timeout:g} s; {self.steps()}; {told}") from error
+            reported = await self.status()
+            raise TimeoutError(f"{what} did not come within {timeout:g} s; {self.steps()}; {reported}") from error
 
     # --- actions on it
 

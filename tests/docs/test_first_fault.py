@@ -68,9 +68,13 @@ async def test_one_worker_fails_and_all_start_over_where_they_are(
             after = await until_ready(api, names, restarts=1)
         finally:
             await deleted(api, names)
-    told = restart["status"]
-    assert (told["phase"], told["trigger"]["code"], told["decision"]["kind"]) == ("Done", "Exit1", "InPlace")
-    assert told["members"]["total"] == told["members"]["running"] == len(names) == 4
+    reported = restart["status"]
+    assert (reported["phase"], reported["trigger"]["code"], reported["decision"]["kind"]) == (
+        "Done",
+        "Exit1",
+        "InPlace",
+    )
+    assert reported["members"]["total"] == reported["members"]["running"] == len(names) == 4
     assert [place(pod) for pod in after] == [place(pod) for pod in before]
     await asyncio.to_thread(is_drawn, restart["metadata"]["name"], cluster.first.kubeconfig)
 

@@ -46,7 +46,7 @@ EXAMPLES: Final = sorted((pages.ROOT / "examples").glob("*.yaml"))
 OF_PROMETHEUS: Final = "podmonitors,prometheusrules"
 
 
-def told() -> Mapping[str, Command]:
+def documented() -> Mapping[str, Command]:
     """Return the commands that are complete, and that an API server alone can carry out."""
     typed = pages.of("kubectl")
     kept = {}
@@ -101,17 +101,17 @@ async def fill(made: Cluster) -> None:
 
 async def restarted(api: client.KubeClient) -> None:
     """Create a round that has ended."""
-    told = builders.restart(ROUND, gang=JOBSET, attempt=2)
-    metadata = {key: value for key, value in told["metadata"].items() if key in ("name", "labels", "annotations")}
-    await api.create(names.collection("default"), {**told, "metadata": metadata})
+    reported = builders.restart(ROUND, gang=JOBSET, attempt=2)
+    metadata = {key: value for key, value in reported["metadata"].items() if key in ("name", "labels", "annotations")}
+    await api.create(names.collection("default"), {**reported, "metadata": metadata})
     status = rounds.completed(builders.DONE, generation=1, now=0.0)
     await api.patch_status(names.path("default", ROUND), {"status": status}, content_type=client.Patch.MERGE)
 
 
-TOLD: Final = told()
+DOCUMENTED: Final = documented()
 
 
-@pytest.mark.parametrize("command", TOLD.values(), ids=TOLD)
+@pytest.mark.parametrize("command", DOCUMENTED.values(), ids=DOCUMENTED)
 def test_command_succeeds(command: Command, cluster: Cluster, tmp_path: Path) -> None:
     given = tmp_path / "given.yaml"
     given.write_text(command.given)

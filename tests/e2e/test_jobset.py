@@ -57,16 +57,16 @@ class Story:
         after = await self.training.uids()
         assert {member for member in before if after[member] != before[member]} == recreated
         await self.training.until(self._is_counted, what=f"a status with {self.count} restarts")
-        told = await self.training.condition("kubemend.io/InPlaceRestart")
-        assert (told["status"], told["reason"]) == ("False", "Restarted"), told
-        assert f"attempt {self.count}:" in told["message"]
+        reported = await self.training.condition("kubemend.io/InPlaceRestart")
+        assert (reported["status"], reported["reason"]) == ("False", "Restarted"), reported
+        assert f"attempt {self.count}:" in reported["message"]
         return dict(restart)
 
     async def _is_counted(self) -> bool:
         status = (await self.training.jobset())["status"]
-        told = (status.get("currentInPlaceRestartAttempt"), status.get("restartsCountTowardsMax"))
+        reported = (status.get("currentInPlaceRestartAttempt"), status.get("restartsCountTowardsMax"))
         condition = await self.training.condition("kubemend.io/InPlaceRestart")
-        return told == (self.count, self.count) and condition.get("status") == "False"
+        return reported == (self.count, self.count) and condition.get("status") == "False"
 
 
 async def test_a_jobset_trains_through_a_killed_worker_a_faulted_gpu_and_a_lost_node_to_its_end(
@@ -100,8 +100,8 @@ async def begins(story: Story) -> None:
         assert annotations["jobset.sigs.k8s.io/coordinator"] == "llm-driver-0-0.llm"
 
     async def all_ready() -> bool:
-        told = {each["name"]: each for each in (await training.jobset()).get("status", {})["replicatedJobsStatus"]}
-        return [told["driver"]["ready"], told["workers"]["ready"]] == [1, 1]
+        reported = {each["name"]: each for each in (await training.jobset()).get("status", {})["replicatedJobsStatus"]}
+        return [reported["driver"]["ready"], reported["workers"]["ready"]] == [1, 1]
 
     await training.until(all_ready, what="replicatedJobsStatus with all Jobs ready")
 

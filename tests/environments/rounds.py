@@ -163,15 +163,15 @@ class RoundEnv:
 
     def order(self, **changes: Any) -> Received:
         """Carry out an order. The newest order of a round receives the member's states."""
-        told, made = Received(self._is_settled), order(**changes)
-        self.received[made.round, made.pod] = told
+        reported, made = Received(self._is_settled), order(**changes)
+        self.received[made.round, made.pod] = reported
         work = self.rounds.handle_order(made, pod=replace(POD, uid=made.pod))
         self.tasks.append(asyncio.create_task(work, name="order"))
-        return told
+        return reported
 
     def _deliver(self, step_result: StepResult) -> None:
-        if (told := self.received.get((step_result.round, step_result.pod.uid))) is not None:
-            told.put(step_result)
+        if (reported := self.received.get((step_result.round, step_result.pod.uid))) is not None:
+            reported.put(step_result)
 
     def _is_settled(self) -> bool:
         """Return whether no restart acts: a member is reported as stopped before its restart has ended."""

@@ -1,4 +1,4 @@
-"""Compute on the GPU, and fault when told to: the program of pods and survey: ``python -m tests.gpu.faulty``.
+"""Compute on the GPU, and fault on request: the program of pods and survey: ``python -m tests.gpu.faulty``.
 
 It uses the CUDA driver alone, with kernels in PTX: a container needs no toolkit. It works in a directory:
 
@@ -188,7 +188,7 @@ def pinned(context: Context, gib: int) -> Iterator[None]:
 
 
 def fault(life: Life, cuda: Cuda, *, gib: int) -> int:
-    """Compute until told to fault; return CUDA's error, or 0 if none came."""
+    """Compute until asked to fault; return CUDA's error, or 0 if none came."""
     cuda.call("cuInit", 0)
     context = Context(cuda, cuda.device(0), ptx=KERNELS["trap"])
     memory = context.alloc(_MEMORY)

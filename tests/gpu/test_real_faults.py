@@ -368,19 +368,19 @@ async def test_gpu_is_proved_between_kill_and_start(gpu_node: GpuNode) -> None:
 async def test_kill_takes_as_long_as_the_driver_needs_for_pinned_memory(gpu_node: GpuNode) -> None:
     case = Case("null", stays=True, policy="Always", pinned=PINNED_GIB)
     async with faulted(gpu_node, case, "--proof-timeout=0s") as seen:
-        told: list[Mapping[str, Any]] = []
+        reported: list[Mapping[str, Any]] = []
         request = messages.RestartRequest(
             namespace="default",
             pod=case.name,
             asked=overrides.RestartOverrides(strategy=intents.Strategy.SWAP, containers=frozenset({"trainer"})),
             reason="to see its memory freed",
         )
-        code = await client.follow(request, socket=gpu_node.state / messages.SOCKET, wait=True, show=told.append)
-        RECORDS.restarts.append({**seen.record(), "then_by_request": told})
+        code = await client.follow(request, socket=gpu_node.state / messages.SOCKET, wait=True, show=reported.append)
+        RECORDS.restarts.append({**seen.record(), "then_by_request": reported})
         one_restart(seen, busy=gpu_node.simulated)
-        assert code == 0, told
+        assert code == 0, reported
         if not gpu_node.simulated:
-            assert any(each["event"] == "freeing" for each in told), told
+            assert any(each["event"] == "freeing" for each in reported), reported
 
 
 async def test_program_that_is_killed_while_a_kernel_runs_has_only_ended(gpu_node: GpuNode) -> None:

@@ -123,16 +123,16 @@ def test_the_image_has_no_tools_and_no_caches_of_the_build(files: set[str]) -> N
 
 
 def test_the_images_programs_start(root: Path) -> None:
-    told = run(root, "--version")
-    assert (told.returncode, told.stderr) == (0, ""), told.stderr
-    assert build.version() in told.stdout
+    reported = run(root, "--version")
+    assert (reported.returncode, reported.stderr) == (0, ""), reported.stderr
+    assert build.version() in reported.stdout
     for command in ("agent", "controller", "doctor", "scan"):
-        told = run(root, command, "--help")
-        assert told.returncode == 0, told.stderr
+        reported = run(root, command, "--help")
+        assert reported.returncode == 0, reported.stderr
 
 
 def test_doctor_in_the_image_reports_what_is_missing(root: Path) -> None:
-    told = run(root, "doctor")
-    assert told.returncode == 1
-    assert "Traceback" not in told.stderr + told.stdout
-    assert "container-runtime" in told.stdout, told.stderr
+    reported = run(root, "doctor")
+    assert reported.returncode == 1
+    assert "Traceback" not in reported.stderr + reported.stdout
+    assert "container-runtime" in reported.stdout, reported.stderr

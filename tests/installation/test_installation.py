@@ -130,10 +130,10 @@ def restart_counts(pods: list[Json]) -> list[int]:
 
 
 def test_installation_is_ready_and_doctor_reports_no_problem(kubemend: installed.Cluster) -> None:
-    told = until_doctor_is_content(kubemend)
-    lines = [line for line in told.splitlines() if line[:1].strip()]
+    reported = until_doctor_is_content(kubemend)
+    lines = [line for line in reported.splitlines() if line[:1].strip()]
     assert lines
-    assert all(line.startswith(("ok ", "node ")) for line in lines), told
+    assert all(line.startswith(("ok ", "node ")) for line in lines), reported
     pods = kubemend.get("pods", "--namespace", NAMESPACE)["items"]
     accounts = sorted(pod["spec"]["serviceAccountName"] for pod in pods)
     assert accounts == ["kubemend-agent", "kubemend-controller", "kubemend-controller"]
@@ -165,9 +165,11 @@ def test_a_person_restarts_a_container_from_the_agents_pod(kubemend: installed.C
     kubemend.kubectl("apply", "--filename=-", given=json.dumps(worker("trainer-0")))
     kubemend.kubectl("wait", "--for=condition=Ready", "pod/trainer-0", TIMED)
     words = [agents_pod(kubemend) if word == "POD" else word for word in typed("restart").words[1:]]
-    told = kubemend.kubectl(*words)
-    result = told.splitlines()[-1].split()[2:]
-    assert result in (["done", "Swapped"], ["done", "Adopted"]), told  # adopted: on a busy node kubelet may be first
+    reported = kubemend.kubectl(*words)
+    result = reported.splitlines()[-1].split()[2:]
+    assert result in (["done", "Swapped"], ["done", "Adopted"]), (
+        reported
+    )  # adopted: on a busy node kubelet may be first
     (count,) = restart_counts([kubemend.get("pod/trainer-0")])
     assert count >= 1
     kubemend.kubectl("delete", "pod/trainer-0", "--grace-period=1")

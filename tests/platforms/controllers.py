@@ -66,11 +66,11 @@ class Platform:
     - ``pods`` is the label of the pods that its webhooks for pods see, "" if it has none
     - ``environment`` is added to its environment
     - ``certificates`` is the fixed place from which it reads certificates, such as ``/tmp/x/certs``; there is nothing
-      else below the first directory of that place for it. "" if it can be told another
+      else below the first directory of that place for it. "" if a flag sets another
     - ``makes_certificates``: it makes those of its webhooks itself, for names that the API server cannot use here; so
       its webhooks are not called
     - ``groups`` are the API groups whose webhooks are called; empty: all
-    - ``health`` is the fixed port and the path of its health check; None for one that can be told its port
+    - ``health`` is the fixed port and the path of its health check; None for one whose port a flag sets
     """
 
     module: GoModule

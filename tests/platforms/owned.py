@@ -117,8 +117,8 @@ class Owned(Workload):
     async def status(self) -> Any:
         """Return the owner's status, and the pods'."""
         pods = (await self._api.list(jobsets.PODS)).items
-        told = {each["metadata"]["name"]: each.get("status") for each in pods}
-        return (await self.owner()).get("status"), told
+        reported = {each["metadata"]["name"]: each.get("status") for each in pods}
+        return (await self.owner()).get("status"), reported
 
     async def pods(self) -> Mapping[str, Json]:
         """Return the members' pods that are not being deleted and have not failed."""

@@ -87,9 +87,9 @@ async def test_lost_gpu_is_reported_until_it_is_back(
                 timeout=training.DEADLINE,
                 what="DeviceFailure",
             )
-            told = await node_condition(api, dev, lambda c: c["status"] == "False", what="a faulty node")
-            assert told["reason"] == "DeviceLost"
-            assert dev.gpu_uuids[gpu] in told["message"]
+            reported = await node_condition(api, dev, lambda c: c["status"] == "False", what="a faulty node")
+            assert reported["reason"] == "DeviceLost"
+            assert dev.gpu_uuids[gpu] in reported["message"]
             on_pod = await event(api, "DeviceUnhealthy", about="loses-one")
             assert (on_pod["type"], dev.gpu_uuids[gpu] in on_pod["message"]) == ("Warning", True)
             await event(api, "DeviceUnhealthy", about=dev.name)
@@ -116,13 +116,13 @@ async def test_degradation_is_reported_and_ends_only_by_evidence(
         dev.nvml.remapped_rows(gpu=gpu, pending=True)
         dev.nvml.event(control.EVENT_RECOVERY_ACTION, gpu=gpu)  # any event brings the poll forward
         try:
-            told = await observer.until(
+            reported = await observer.until(
                 "remaps",
                 lambda s: s.condition("DevicesHealthy").get("reason") == "RowRemapPending",
                 timeout=training.DEADLINE,
                 what="the degradation",
             )
-            assert told.condition("DeviceFailure")["status"] == "False"
+            assert reported.condition("DeviceFailure")["status"] == "False"
             await training.xid(dev, observer, "remaps", 31)
             await training.restarted(observer, "remaps", before)
             done = await command("clear", dev.gpu_uuids[gpu], state=state)
@@ -223,6 +223,6 @@ async def test_oom_kill_is_reported_on_its_pod(
             f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset={scope},mems_allowed=0,"
             f"oom_memcg={cgroup}/{scope},task_memcg={cgroup}/{scope},task=python3,pid=4242,uid=0"
         )
-        told = await event(api, "OOMKilled", about="hungry")
-        assert "python3 (pid 4242)" in told["message"]
-        assert told["involvedObject"].get("fieldPath") == "spec.containers{trainer}"
+        reported = await event(api, "OOMKilled", about="hungry")
+        assert "python3 (pid 4242)" in reported["message"]
+        assert reported["involvedObject"].get("fieldPath") == "spec.containers{trainer}"

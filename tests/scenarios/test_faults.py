@@ -57,13 +57,13 @@ async def test_pod_without_opt_in_gets_a_condition_but_no_restart(
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "observed", annotations={}) as before:
         await training.until_ready(agent)
         await training.xid(dev, observer, "observed", 31)
-        told = await observer.until(
+        reported = await observer.until(
             "observed",
             lambda s: s.condition("DevicesHealthy").get("reason") == "Xid31",
             timeout=training.DEADLINE,
             what="the condition",
         )
-        later = await training.trains_on(observer, "observed", told)
+        later = await training.trains_on(observer, "observed", reported)
         assert later.running == before.running
         assert later.condition("InPlaceRestart") == {}
 
@@ -74,14 +74,14 @@ async def test_gpu_off_the_bus_moves_the_pod_without_a_restart(
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "off-bus") as before:
         await training.until_ready(agent)
         await training.xid(dev, observer, "off-bus", 79)
-        told = await observer.until(
+        reported = await observer.until(
             "off-bus",
             lambda s: s.condition("DeviceFailure").get("status") == "True",
             timeout=training.DEADLINE,
             what="DeviceFailure",
         )
-        assert told.condition("DevicesHealthy")["reason"] == "Xid79"
-        await training.trains_on(observer, "off-bus", told)
+        assert reported.condition("DevicesHealthy")["reason"] == "Xid79"
+        await training.trains_on(observer, "off-bus", reported)
         await training.xid(dev, observer, "off-bus", 31)  # a later, milder fault does not change that
         refused = await observer.until(
             "off-bus",

@@ -186,10 +186,10 @@ async def test_invalid_heartbeat_is_reported_on_the_pod(dev: node.DevNode, obser
     annotations = {"kubemend.io/restart": "InPlace", "kubemend.io/heartbeat-file": "/beat"}
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "half-asked", annotations=annotations):
         await training.until_ready(agent)
-        told = await observer.until(
+        reported = await observer.until(
             "half-asked",
             lambda s: s.condition("InPlaceRestart").get("reason") == "BadAnnotation",
             timeout=training.DEADLINE,
             what="the refusal",
         )
-        assert "kubemend.io/heartbeat-timeout is missing" in told.condition("InPlaceRestart")["message"]
+        assert "kubemend.io/heartbeat-timeout is missing" in reported.condition("InPlaceRestart")["message"]

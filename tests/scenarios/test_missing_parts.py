@@ -130,7 +130,7 @@ async def test_fault_without_a_runtime_is_handled_once_it_appears(
             "late-runtime",
             lambda s: s.condition("DevicesHealthy").get("reason") == "Xid31",
             timeout=training.DEADLINE,
-            what="told",
+            what="reported",
         )
         link.symlink_to(dev.layout.containerd_socket)
         await training.restarted(observer, "late-runtime", before)

@@ -119,10 +119,10 @@ async def test_in_json_the_events_come_as_objects(dev: node.DevNode, observer: O
     async with agent_of(dev, commands), training.pod(dev, observer, "in-json"):
         done = await commands.restart("default/in-json", "--container", "shipper", "--json")
     assert done.returncode == 0, done
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [event["event"] for event in told[:3]] == ["accepted", "decided", "begun"]
-    assert [event["ms"] for event in told] == sorted(event["ms"] for event in told)
-    settled, end = told[-2:]
+    reported = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["event"] for event in reported[:3]] == ["accepted", "decided", "begun"]
+    assert [event["ms"] for event in reported] == sorted(event["ms"] for event in reported)
+    settled, end = reported[-2:]
     assert (settled["event"], settled["verified"]) == ("settled", True)
     assert settled["phases_ms"]["stop"] > 0
     assert (end["event"], end["ok"], end["reason"]) == ("done", True, settled["result"])

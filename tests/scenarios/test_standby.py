@@ -40,11 +40,11 @@ async def test_a_lone_never_trainer_with_a_grace_period_is_refused_beforehand(
     ):
         await training.until_ready(agent)
         await training.xid(dev, observer, name, 31)
-        told = await observer.until(
+        reported = await observer.until(
             name,
             lambda s: s.condition("InPlaceRestart").get("reason") == "NothingElseRuns",
             timeout=training.DEADLINE,
             what="the refusal",
         )
-        assert "grace" in told.condition("InPlaceRestart")["message"]
+        assert "grace" in reported.condition("InPlaceRestart")["message"]
         await training.trains_on(observer, name, before)

@@ -217,13 +217,13 @@ async def test_restart_that_would_fail_a_never_pod_is_refused(
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "refused", **fields) as before:
         await training.until_ready(agent)
         await training.xid(dev, observer, "refused", 31)
-        told = await observer.until(
+        reported = await observer.until(
             "refused",
             lambda s: s.condition("InPlaceRestart").get("reason") == "RestartPolicyNever",
             timeout=training.DEADLINE,
             what="the refusal",
         )
-        later = await training.trains_on(observer, "refused", told)
+        later = await training.trains_on(observer, "refused", reported)
         assert later.running == before.running
 
 

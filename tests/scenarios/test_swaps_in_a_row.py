@@ -32,11 +32,11 @@ async def events_about(api: kube.KubeClient, name: str) -> list[str]:
 
 async def swapped(name: str, *, state: Path) -> None:
     """Have the trainer swapped, as ``kubemend restart`` would, and wait until that is verified."""
-    told: list[Mapping[str, Any]] = []
+    reported: list[Mapping[str, Any]] = []
     asked = overrides.RestartOverrides(strategy=intents.Strategy.SWAP, containers=frozenset({"trainer"}))
     request = messages.RestartRequest(namespace="default", pod=name, asked=asked, reason="in a row")
-    code = await client.follow(request, socket=state / messages.SOCKET, wait=True, show=told.append)
-    assert code == 0, told
+    code = await client.follow(request, socket=state / messages.SOCKET, wait=True, show=reported.append)
+    assert code == 0, reported
 
 
 @pytest.mark.parametrize("policy", ["Always", pytest.param("OnFailure", marks=pytest.mark.long)])

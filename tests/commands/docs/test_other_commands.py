@@ -54,11 +54,11 @@ def python(command: Command) -> None:
         pytest_runs(given)
         return
     subcommand = itertools.takewhile(str.islower, itertools.takewhile(lambda word: not word.startswith("-"), given))
-    told = help_of(*program, *subcommand)
-    assert told.returncode == 0, told.stderr
+    reported = help_of(*program, *subcommand)
+    assert reported.returncode == 0, reported.stderr
     for word in given:
         is_placeholder = word.isdecimal() or word.isupper()
-        assert is_placeholder or re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", told.stdout), (
+        assert is_placeholder or re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", reported.stdout), (
             "a placeholder is in capitals"
         )
 
@@ -74,8 +74,8 @@ def pytest_runs(given: Sequence[str]) -> None:
     assert all((ROOT / word).exists() for word in given if not word.startswith("-"))
     if not any(word.startswith("-") for word in given):
         return
-    told = run(sys.executable, "-m", "pytest", *given, "--help")
-    assert told.returncode == 0, told.stderr
+    reported = run(sys.executable, "-m", "pytest", *given, "--help")
+    assert reported.returncode == 0, reported.stderr
 
 
 def pip(command: Command) -> None:

@@ -39,7 +39,7 @@ class Attempts:
     def took(self, outcome: object, _occurrences: int = 1) -> None:
         self.outcomes.put_nowait(outcome)
 
-    def told(self, status: ComponentStatus) -> None:
+    def reported(self, status: ComponentStatus) -> None:
         self.outcomes.put_nowait(status.state)
 
     async def until(self, outcome: object) -> None:
@@ -163,7 +163,7 @@ async def test_device_is_tainted_and_freed(tenant: Tenant, api: client.KubeClien
     created = await api.create(paths.NODES, {"metadata": {"name": node}})
     await api.create(paths.collection("resourceslices", group="resource.k8s.io"), _slice(node))
     attempts = Attempts()
-    reporter = DeviceTaintReporter(api=api, node_name=node, report=attempts.told)
+    reporter = DeviceTaintReporter(api=api, node_name=node, report=attempts.reported)
     async with background.running(reporter.run()):
         lost = Verdict("GPU-a", Health.UNHEALTHY, ActionClass.REBOOT_NODE, "Xid79", "")
         reporter.set([lost])

@@ -160,7 +160,7 @@ def _within(field: FieldDescriptor) -> Descriptor | None:
 @click.argument("release")
 def _record(release: str) -> None:
     """Record what this release writes, for the tests of later ones."""
-    told = {
+    reported = {
         name: {
             "from": "hub" if isinstance(message, pb.HubMessage) else "agent",
             "bytes": message.SerializeToString(deterministic=True).hex(),
@@ -171,7 +171,7 @@ def _record(release: str) -> None:
     path = _DIRECTORY / f"{release}.json"
     if path.exists():
         raise click.ClickException(f"{path} exists: the messages of a release are never changed")
-    path.write_text(json.dumps(told, indent=1) + "\n")
+    path.write_text(json.dumps(reported, indent=1) + "\n")
 
 
 if __name__ == "__main__":

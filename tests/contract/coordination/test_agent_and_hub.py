@@ -65,8 +65,8 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
             taking = asyncio.create_task(
                 agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE)
             )
-            await hub.engine.until(lambda: any(told.HasField("fault") for told in hub.engine.of("told")))
-            (fault,) = [told.fault for told in hub.engine.of("told") if told.HasField("fault")]
+            await hub.engine.until(lambda: any(reported.HasField("fault") for reported in hub.engine.of("message")))
+            (fault,) = [reported.fault for reported in hub.engine.of("message") if reported.HasField("fault")]
             session.send(pb.HubMessage(answer=pb.FaultAnswer(fault_id=fault.id, answer=pb.FaultAnswer.ROUND)))
             assert await taking is FaultAnswer.ROUND
 
@@ -78,7 +78,7 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
             assert (await rig.rounds.word())[0] == "release"
             rig.rounds.report(builders.step_result(0, phase=StepPhase.RUNNING))
             await hub.engine.until(
-                lambda: any(told.result.phase == pb.StepResult.RUNNING for told in hub.engine.of("told"))
+                lambda: any(reported.result.phase == pb.StepResult.RUNNING for reported in hub.engine.of("message"))
             )
         assert await rig.store.obeyed_epoch() == 7
     assert hub.counted() == {}
@@ -102,8 +102,8 @@ async def test_hub_accepts_any_texts_of_the_node(rig: Rig) -> None:
             rig.events.exit(ContainerId("c"), code=139, reason=odd)
             await hub.engine.until(
                 lambda: (
-                    sum(told.HasField("fault") for told in hub.engine.of("told")) == 2
-                    and any(told.HasField("samples") for told in hub.engine.of("told"))
+                    sum(reported.HasField("fault") for reported in hub.engine.of("message")) == 2
+                    and any(reported.HasField("samples") for reported in hub.engine.of("message"))
                 )
             )
             taking.cancel()
@@ -148,8 +148,8 @@ async def test_fault_of_an_unknown_pod_is_reported_once_known(rig: Rig) -> None:
         await hub.engine.until(lambda: bool(hub.engine.of("hello")))
         for number in (7, 0):
             rig.events.exit(ContainerId(f"c{number}"), code=1)
-        await hub.engine.until(lambda: bool(hub.engine.of("told")))
+        await hub.engine.until(lambda: bool(hub.engine.of("message")))
         hub.pods[ControllersPodUid("uid-7")] = NODE
         hub.hub.pod_bound(ControllersPodUid("uid-7"), NODE)
-        await hub.engine.until(lambda: len(hub.engine.of("told")) == 2)
-        assert [told.fault.pod.uid for told in hub.engine.of("told")] == ["uid-0", "uid-7"]
+        await hub.engine.until(lambda: len(hub.engine.of("message")) == 2)
+        assert [reported.fault.pod.uid for reported in hub.engine.of("message")] == ["uid-0", "uid-7"]

@@ -10,11 +10,11 @@ from tests.contract.cri.node import Node
 
 
 async def _until(queue: "asyncio.Queue[ContainerEvent]", kind: EventKind) -> list[ContainerEvent]:
-    told: list[ContainerEvent] = []
+    reported: list[ContainerEvent] = []
     async with asyncio.timeout(60):
-        while not told or told[-1].kind is not kind:
-            told.append(await queue.get())
-    return told
+        while not reported or reported[-1].kind is not kind:
+            reported.append(await queue.get())
+    return reported
 
 
 async def test_container_events_come_once_and_in_order(node: Node) -> None:
@@ -32,16 +32,16 @@ async def test_container_events_come_once_and_in_order(node: Node) -> None:
         async with watch.subscribe(pod.uid) as queue:
             await other.run()
             container_id: ContainerId = await pod.run()
-            told = await _until(queue, EventKind.STARTED)
+            reported = await _until(queue, EventKind.STARTED)
             await node.cri.stop_container(container_id, grace=0)
-            told += await _until(queue, EventKind.STOPPED)
+            reported += await _until(queue, EventKind.STOPPED)
             await node.cri.remove_container(container_id)
-            told += await _until(queue, EventKind.DELETED)
+            reported += await _until(queue, EventKind.DELETED)
     finally:
         task.cancel()
         await asyncio.wait({task})
 
-    assert [step.kind for step in told] == list(EventKind)
-    assert {step.container_id for step in told} == {container_id}
-    assert {step.sandbox_id for step in told} == {pod.sandbox_id}
-    assert {step.pod.uid for step in told} == {pod.uid}
+    assert [step.kind for step in reported] == list(EventKind)
+    assert {step.container_id for step in reported} == {container_id}
+    assert {step.sandbox_id for step in reported} == {pod.sandbox_id}
+    assert {step.pod.uid for step in reported} == {pod.uid}

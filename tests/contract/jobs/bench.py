@@ -102,8 +102,8 @@ class Bench:
 
     async def disrupt(self, pod: Json) -> None:
         """Mark a pod as disrupted."""
-        told = {"type": "DisruptionTarget", "status": "True", "reason": "Test", "lastTransitionTime": _MOMENT}
-        await self.patch_status(pod, {"conditions": [told]})
+        reported = {"type": "DisruptionTarget", "status": "True", "reason": "Test", "lastTransitionTime": _MOMENT}
+        await self.patch_status(pod, {"conditions": [reported]})
 
     async def patch_status(self, pod: Json, status: Mapping[str, Any]) -> None:
         await self.api.patch_status(f"{self._pods}/{pod['metadata']['name']}", {"status": dict(status)})

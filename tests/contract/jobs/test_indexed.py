@@ -34,7 +34,7 @@ async def test_each_index_gets_a_labelled_pod(bench: Bench) -> None:
         (variable,) = spec["containers"][0]["env"]
         assert variable["name"] == "JOB_COMPLETION_INDEX"
         assert variable["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{benches.INDEX}']"
-    status = await bench.until(lambda told: told.get("active") == 3)
+    status = await bench.until(lambda reported: reported.get("active") == 3)
     assert (status["ready"], status["terminating"]) == (0, 0)
     assert "startTime" in status
 
@@ -43,14 +43,14 @@ async def test_a_job_is_complete_when_all_indexes_have_succeeded(bench: Bench) -
     await bench.create(count=4)
     live = await bench.until_live(0, 1, 2, 3)
     await bench.say(live[3], "Running")
-    await bench.until(lambda told: told.get("ready") == 1)
+    await bench.until(lambda reported: reported.get("ready") == 1)
     for at in (2, 0, 1):
         await bench.say(live[at], "Succeeded", exit_code=0)
-    status = await bench.until(lambda told: told.get("succeeded") == 3 and told["active"] == 1)
+    status = await bench.until(lambda reported: reported.get("succeeded") == 3 and reported["active"] == 1)
     assert status["completedIndexes"] == "0-2"
     assert "completionTime" not in status
     await bench.say(live[3], "Succeeded", exit_code=0)
-    status = await bench.until(lambda told: "Complete" in benches.conditions(told))
+    status = await bench.until(lambda reported: "Complete" in benches.conditions(reported))
     reason = ("True", "CompletionsReached")
     assert benches.conditions(status) == {"SuccessCriteriaMet": reason, "Complete": reason}
     assert (status["succeeded"], status["completedIndexes"]) == (4, "0-3")
@@ -64,14 +64,14 @@ async def test_a_job_fails_beyond_its_backoff_limit_and_its_pods_go(bench: Bench
     await bench.create(backoffLimit=0)
     live = await bench.until_live(0, 1, 2)
     await bench.say(live[0], "Failed", exit_code=1)
-    status = await bench.until(lambda told: "FailureTarget" in benches.conditions(told))
+    status = await bench.until(lambda reported: "FailureTarget" in benches.conditions(reported))
     assert benches.message(status, "FailureTarget") == "Job has reached the specified backoff limit"
     await bench.until_live()
     status = await bench.status()
     assert "Failed" not in benches.conditions(status), "not before its pods have ended"
     for at in (1, 2):
         await bench.end(live[at])
-    status = await bench.until(lambda told: "Failed" in benches.conditions(told))
+    status = await bench.until(lambda reported: "Failed" in benches.conditions(reported))
     assert benches.conditions(status)["Failed"] == ("True", "BackoffLimitExceeded")
     assert status.get("active", 0) == 0
 
@@ -82,10 +82,10 @@ async def test_restarts_of_containers_use_the_backoff_limit_up(bench: Bench, lim
     live = await bench.until_live(0, 1, 2)
     await bench.say(live[0], "Running", restarts=1)
     if limit:
-        await bench.until(lambda told: told.get("ready") == 1)
+        await bench.until(lambda reported: reported.get("ready") == 1)
         assert "FailureTarget" not in benches.conditions(await bench.status())
         await bench.say(live[2], "Running", restarts=2)
-    status = await bench.until(lambda told: "FailureTarget" in benches.conditions(told))
+    status = await bench.until(lambda reported: "FailureTarget" in benches.conditions(reported))
     assert benches.conditions(status)["FailureTarget"] == ("True", "BackoffLimitExceeded")
 
 
@@ -103,7 +103,7 @@ async def test_with_the_policy_failed_no_index_has_two_pods(bench: Bench) -> Non
     live = await bench.until_live(0, 1, 2)
     await bench.say(live[1], "Running")
     await bench.remove(live[1], grace=None)
-    await bench.until(lambda told: told.get("terminating") == 1 and told.get("active") == 2)
+    await bench.until(lambda reported: reported.get("terminating") == 1 and reported.get("active") == 2)
     assert sorted(await bench.live()) == [0, 2]
     assert sorted(await bench.live()) == [0, 2]
 
@@ -116,7 +116,7 @@ async def test_policy_failed_does_not_replace_a_force_deleted_unfailed_pod(
     live = await bench.until_live(0, 1, 2)
     await bench.say(live[1], "Running")
     await bench.remove(live[1], grace=0)
-    await bench.until(lambda told: told.get("terminating") == 1)
+    await bench.until(lambda reported: reported.get("terminating") == 1)
     assert benches.is_tracked(await bench.pod(live[1]))
     assert sorted(await bench.live()) == [0, 2]
 
@@ -126,7 +126,7 @@ async def test_failure_policy_fails_the_job_by_an_exit_code(bench: Bench) -> Non
     await bench.create(podFailurePolicy={"rules": [{"action": "FailJob", "onExitCodes": codes}]})
     live = await bench.until_live(0, 1, 2)
     await bench.say(live[2], "Failed", exit_code=42)
-    status = await bench.until(lambda told: "FailureTarget" in benches.conditions(told))
+    status = await bench.until(lambda reported: "FailureTarget" in benches.conditions(reported))
     assert benches.conditions(status)["FailureTarget"] == ("True", "PodFailurePolicy")
     name = f"{bench.namespace}/{live[2]['metadata']['name']}"
     said = f"Container main for pod {name} failed with exit code 42 matching FailJob rule at index 0"
@@ -149,12 +149,12 @@ async def test_index_that_failed_too_often_fails_alone(bench: Bench) -> None:
     live = await bench.until_live(0, 1, 2)
     assert live[0]["metadata"]["annotations"][benches.FAILURES] == "0"
     await bench.say(live[1], "Failed", exit_code=1)
-    status = await bench.until(lambda told: told.get("failedIndexes") == "1")
+    status = await bench.until(lambda reported: reported.get("failedIndexes") == "1")
     assert sorted(await bench.live()) == [0, 2]
     assert "FailureTarget" not in benches.conditions(status)
     for at in (0, 2):
         await bench.say(live[at], "Succeeded", exit_code=0)
-    status = await bench.until(lambda told: "Failed" in benches.conditions(told))
+    status = await bench.until(lambda reported: "Failed" in benches.conditions(reported))
     assert benches.conditions(status)["Failed"] == ("True", "FailedIndexes")
     assert (status["completedIndexes"], status["failedIndexes"], status["succeeded"]) == ("0,2", "1", 2)
 
@@ -163,27 +163,31 @@ async def test_suspended_job_has_no_pods_and_restarts_when_resumed(bench: Bench)
     await bench.create()
     live = await bench.until_live(0, 1, 2)
     await bench.say(live[0], "Running")
-    await bench.until(lambda told: told.get("ready") == 1)
+    await bench.until(lambda reported: reported.get("ready") == 1)
     await bench.change(suspend=True)
     await bench.until_live()
     for pod in live.values():
         await bench.end(pod)
-    status = await bench.until(lambda told: benches.conditions(told).get("Suspended") == ("True", "JobSuspended"))
+    status = await bench.until(
+        lambda reported: benches.conditions(reported).get("Suspended") == ("True", "JobSuspended")
+    )
     assert "startTime" not in status
-    status = await bench.until(lambda told: not told.get("active") and not told.get("terminating"))
+    status = await bench.until(lambda reported: not reported.get("active") and not reported.get("terminating"))
     assert status.get("failed", 0) == 0
     await bench.change(suspend=False)
     again = await bench.until_live(0, 1, 2)
     assert not {each["metadata"]["uid"] for each in again.values()} & {
         each["metadata"]["uid"] for each in live.values()
     }
-    status = await bench.until(lambda told: benches.conditions(told).get("Suspended") == ("False", "JobResumed"))
+    status = await bench.until(
+        lambda reported: benches.conditions(reported).get("Suspended") == ("False", "JobResumed")
+    )
     assert "startTime" in status
 
 
 async def test_a_job_that_is_created_suspended_has_no_pods(bench: Bench) -> None:
     await bench.create(suspend=True)
-    status = await bench.until(lambda told: "Suspended" in benches.conditions(told))
+    status = await bench.until(lambda reported: "Suspended" in benches.conditions(reported))
     assert "startTime" not in status
     assert await bench.pods() == []
 

@@ -37,12 +37,12 @@ def build(parsed: Any, name: str, *, where: str = "") -> Scenario:
     """Build a scenario from parsed YAML. Raises ScenarioError."""
     where = where or name
     given = checked.mapping(parsed, where, known=_KEYS, required=("about", "jobset", "steps"))
-    told_steps = tuple(_step(each, index, where) for index, each in enumerate(checked.items(given["steps"], where)))
+    reported_steps = tuple(_step(each, index, where) for index, each in enumerate(checked.items(given["steps"], where)))
     scenario = Scenario(
         name=name,
         about=checked.text(given["about"], f"{where}: about"),
-        jobset=_manifest(given, where, policy=any(_is_by_policy(step) for step in told_steps)),
-        steps=told_steps,
+        jobset=_manifest(given, where, policy=any(_is_by_policy(step) for step in reported_steps)),
+        steps=reported_steps,
     )
     _check(scenario, where)
     return scenario

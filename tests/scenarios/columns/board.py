@@ -207,9 +207,9 @@ class Board:
     async def restarted(self, name: str, strategy: Strategy, before: Seen, *, grace: float | None = None) -> Seen:
         """Restart a pod, check what must hold after every restart, and return its state."""
         early = set(self.early)
-        told = await self.asked(name, strategy, grace=grace)
-        assert told[-1].get("ok"), told
-        assert [each["verified"] for each in told if each["event"] == "settled"] == [True], told
+        reported = await self.asked(name, strategy, grace=grace)
+        assert reported[-1].get("ok"), reported
+        assert [each["verified"] for each in reported if each["event"] == "settled"] == [True], reported
         after = await self.until(
             name,
             lambda seen: seen.is_ready and seen.running != before.running,
@@ -218,11 +218,11 @@ class Board:
         assert after.uid == before.uid
         assert after.status["podIP"] == before.status["podIP"]
         assert (after.sandboxes, after.status["phase"]) == (before.sandboxes, "Running")
-        by_kubelet = told[-1]["reason"] not in ("Swapped", "Rerun")
+        by_kubelet = reported[-1]["reason"] not in ("Swapped", "Rerun")
         again = len(self.early - early)
-        assert before.restarts < after.restarts <= before.restarts + 1 + by_kubelet + again, told
+        assert before.restarts < after.restarts <= before.restarts + 1 + by_kubelet + again, reported
         self.played.append(strategy.value)
-        if told[-1]["reason"] == "Adopted":
+        if reported[-1]["reason"] == "Adopted":
             self.copied[after.uid] = after.running[0]
         return after
 

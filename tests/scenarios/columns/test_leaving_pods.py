@@ -62,8 +62,8 @@ async def test_pod_evicted_in_mid_restart_goes_and_nothing_restarts(board: Board
     assert len(ups.read_text().splitlines()) == 1
     await evict(board, name)
     await until_gone(board, name)
-    told = await restart
-    assert not told[-1].get("ok"), told
+    reported = await restart
+    assert not reported[-1].get("ok"), reported
     assert await alive(board.cri, seen.uid) == []
     async with board.pod(f"after-{name}") as other:
         await board.restarted(f"after-{name}", strategy, other)

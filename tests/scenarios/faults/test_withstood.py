@@ -12,12 +12,12 @@ pytestmark = [pytest.mark.long, pytest.mark.devnode, pytest.mark.timeout(960)]
 
 @pytest.mark.parametrize("name", [fault.name for fault in suite.chosen((), short=True)])
 def test_fault_loses_nothing(printed: Mapping[str, Any], name: str) -> None:
-    (told,) = [each for each in printed["faults"] if each["fault"] == name]
-    assert told["lost"] == [], printed["stderr"]
-    if "not_tried" in told:
-        pytest.skip(told["not_tried"])
-    assert told["tried"]
-    assert told["checks"] > 0
+    (reported,) = [each for each in printed["faults"] if each["fault"] == name]
+    assert reported["lost"] == [], printed["stderr"]
+    if "not_tried" in reported:
+        pytest.skip(reported["not_tried"])
+    assert reported["tried"]
+    assert reported["checks"] > 0
 
 
 def test_exit_status_agrees_with_the_results(printed: Mapping[str, Any]) -> None:

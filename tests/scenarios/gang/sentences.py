@@ -30,10 +30,10 @@ def slipped(restart: Json) -> int:
 
     Fails when it reports that the members were not held together.
     """
-    (told,) = [each for each in restart["status"]["conditions"] if each["type"] == "HeldTogether"]
-    assert told["reason"] in ("AllHeld", "HeldAfterMilliseconds"), told
-    longest = re.search(r"ran for (\d+) ms at most", told["message"])
-    assert (longest is None) == (told["reason"] == "AllHeld"), told
+    (reported,) = [each for each in restart["status"]["conditions"] if each["type"] == "HeldTogether"]
+    assert reported["reason"] in ("AllHeld", "HeldAfterMilliseconds"), reported
+    longest = re.search(r"ran for (\d+) ms at most", reported["message"])
+    assert (longest is None) == (reported["reason"] == "AllHeld"), reported
     return (int(longest[1]) + 1) * _MILLISECOND if longest is not None else 0
 
 

@@ -23,16 +23,16 @@ from tests.scenarios.gang.product import Product
 
 pytestmark = pytest.mark.devnode
 
-Told = asyncio.Queue[ExportTraceServiceRequest]
+Reported = asyncio.Queue[ExportTraceServiceRequest]
 
 
 @pytest.fixture
-async def collector(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Told]:
+async def collector(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Reported]:
     """A collector of traces; controllers that are started from now on use it."""
-    told: Told = asyncio.Queue()
+    reported: Reported = asyncio.Queue()
 
     async def take(request: web.Request) -> web.Response:
-        told.put_nowait(ExportTraceServiceRequest.FromString(await request.read()))
+        reported.put_nowait(ExportTraceServiceRequest.FromString(await request.read()))
         return web.Response(content_type="application/x-protobuf")
 
     application = web.Application()
@@ -41,7 +41,7 @@ async def collector(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Told]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{runner.addresses[0][1]}")
-    yield told
+    yield reported
     await runner.cleanup()
 
 
@@ -63,7 +63,7 @@ def lines(log: Path) -> list[dict[str, Any]]:
 
 
 async def test_round_leaves_metrics_log_and_trace(
-    cluster: Cluster, product: Product, api: kube.KubeClient, collector: Told
+    cluster: Cluster, product: Product, api: kube.KubeClient, collector: Reported
 ) -> None:
     await product.start(nodes=2)
     async with Gang.on(cluster.nodes, "watched") as gang:
@@ -74,8 +74,8 @@ async def test_round_leaves_metrics_log_and_trace(
         round_id = f"{restart['metadata']['namespace']}/{restart['metadata']['name']}"
 
         async with asyncio.timeout(training.DEADLINE):
-            told = await collector.get()
-        spans = [span for one in told.resource_spans for scope in one.scope_spans for span in scope.spans]
+            reported = await collector.get()
+        spans = [span for one in reported.resource_spans for scope in one.scope_spans for span in scope.spans]
         assert sum(span.name == "member" for span in spans) == gang.size
         (root,) = [span for span in spans if not span.parent_span_id]
         assert round_id in {attribute.value.string_value for attribute in root.attributes}

@@ -92,14 +92,14 @@ async def test_memory_that_is_never_freed_delays_and_is_reported(
             await training.xid(dev, observer, "leaks", 31)
             await stopped(observer, "leaks", old)
             dev.nvml.processes({}, gpu=gpu, used=40 * GIB)
-            told = await observer.until(
+            reported = await observer.until(
                 "leaks",
                 lambda s: s.condition("InPlaceRestart").get("reason") == "DeviceMemoryHeld",
                 timeout=training.DEADLINE,
                 what="DeviceMemoryHeld",
             )
-            assert "40.0 GiB" in told.condition("InPlaceRestart")["message"]
-            await training.trains_on(observer, "leaks", told)
+            assert "40.0 GiB" in reported.condition("InPlaceRestart")["message"]
+            await training.trains_on(observer, "leaks", reported)
         finally:
             dev.nvml.processes({}, gpu=gpu)
 
@@ -113,7 +113,7 @@ async def test_hanging_driver_does_not_block_a_restart(dev: node.DevNode, observ
         dev.nvml.hang()
         try:
             await training.xid(dev, observer, "hung-driver", 31)
-            told = await observer.until(
+            reported = await observer.until(
                 "hung-driver",
                 lambda s: (
                     s.condition("InPlaceRestart")
@@ -123,7 +123,7 @@ async def test_hanging_driver_does_not_block_a_restart(dev: node.DevNode, observ
                 timeout=training.DEADLINE,
                 what="the restart, unverified",
             )
-            await training.trains_on(observer, "hung-driver", told)
+            await training.trains_on(observer, "hung-driver", reported)
         finally:
             dev.nvml.resume()
             dev.nvml.processes({}, gpu=gpu)

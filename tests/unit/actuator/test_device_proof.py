@@ -69,7 +69,7 @@ class Swap:
         self.intent = rig.intent(order=order)
         self.proof = Proof(results)
         self.gates = ReleaseGates(driver=self.host, processes=self.host, timeouts=PATIENT)
-        self.told: Sequence[DeviceProof] = ()
+        self.reported: Sequence[DeviceProof] = ()
 
     async def run(self) -> Outcome:
         successor_spec = await self.rig.successor_spec(self.intent)
@@ -77,7 +77,7 @@ class Swap:
         async with self.gates.around([self.intent], devices=frozenset({GPU}), proof=self.proof) as visit:
             await visit.remembered()
             outcome = await actuator.carry_out(self.intent, successor_spec=successor_spec)
-            self.told = visit.proving.results
+            self.reported = visit.proving.results
             return outcome
 
     async def begun(self) -> None:
@@ -104,7 +104,7 @@ async def test_successor_runs_after_the_proof(rig: Rig, order: intents.SwapOrder
     outcome = await work
     assert (outcome.result, len(await rig.running())) == (Result.SWAPPED, 1)
     assert outcome.phases["proof"] > 0
-    assert (swap.told, swap.proof.runs, swap.proof.closed) == ((PASSED,), 1, True)
+    assert (swap.reported, swap.proof.runs, swap.proof.closed) == ((PASSED,), 1, True)
 
 
 @ORDERS
@@ -129,7 +129,7 @@ async def test_inconclusive_proof_blocks_nothing(rig: Rig, order: intents.SwapOr
     swap.host.end(PID)
     swap.proof.may_end.set()
     assert (await swap.run()).result is Result.SWAPPED
-    assert swap.told == (UNKNOWN,)
+    assert swap.reported == (UNKNOWN,)
 
 
 @ORDERS
@@ -154,14 +154,14 @@ async def test_kubelets_container_ends_the_proof(rig: Rig) -> None:
     outcome = await work
     assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert (swap.proof.cancelled, swap.proof.closed) == (True, True)
-    assert [each.reason for each in swap.told] == [device_proof.INTERRUPTED]
+    assert [each.reason for each in swap.reported] == [device_proof.INTERRUPTED]
 
 
 async def test_unknown_driver_state_skips_the_proof(rig: Rig) -> None:
     swap = Swap(rig, PASSED, order=intents.SwapOrder.STOP_FIRST)
     swap.host.answers = False
     assert (await swap.run()).result is Result.SWAPPED
-    assert (swap.proof.runs, [each.reason for each in swap.told]) == (0, [device_proof.NOT_FREE])
+    assert (swap.proof.runs, [each.reason for each in swap.reported]) == (0, [device_proof.NOT_FREE])
 
 
 @ORDERS
@@ -183,7 +183,7 @@ async def test_driver_that_lists_late_is_still_proved(rig: Rig, order: intents.S
             await swap.host.questions_reach(2)
         swap.host.end(PID)
     assert (await work).result is Result.SWAPPED
-    assert (swap.told, swap.proof.runs) == ((PASSED,), 1)
+    assert (swap.reported, swap.proof.runs) == ((PASSED,), 1)
 
 
 async def test_containers_of_one_restart_share_one_proof() -> None:

@@ -108,7 +108,7 @@ class Declines(GpuHost):
         return await super().uses(uuids, timeout=timeout)
 
 
-class Told:
+class Reported:
     """What the restart reports of the memory."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Told:
 async def freed(
     rig: Rig,
     host: GpuHost,
-    told: Told,
+    reported: Reported,
     *,
     takes: float,
     order: intents.SwapOrder = intents.SwapOrder.STOP_FIRST,
@@ -144,15 +144,15 @@ async def freed(
         await visit.remembered()
         if at_once:
             host.end(PID)
-        return await SwapActuator(tools).carry_out(intent, successor_spec=successor_spec, followed=told)
+        return await SwapActuator(tools).carry_out(intent, successor_spec=successor_spec, followed=reported)
 
 
 async def test_memory_that_is_left_is_reported_while_the_driver_frees_it(rig: Rig) -> None:
-    told = Told()
-    outcome = await freed(rig, Declines(), told, takes=0.3)
+    reported = Reported()
+    outcome = await freed(rig, Declines(), reported, takes=0.3)
     assert outcome.result is Result.SWAPPED
-    assert told.left[:3] == [37 * GIB, 33 * GIB, 29 * GIB]
-    assert min(told.left) == GIB
+    assert reported.left[:3] == [37 * GIB, 33 * GIB, 29 * GIB]
+    assert min(reported.left) == GIB
     assert outcome.phases["free"] > 0
     assert outcome.phases["stop"] >= 0
 
@@ -162,24 +162,24 @@ async def test_memory_that_is_left_after_the_kill_is_reported(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, order: intents.SwapOrder
 ) -> None:
     monkeypatch.setattr(listings, "RELIST_SECONDS", 0.02)
-    told, host = Told(), GpuHost()
-    work = asyncio.create_task(freed(rig, host, told, takes=0.0, order=order, leave=60.0))
+    reported, host = Reported(), GpuHost()
+    work = asyncio.create_task(freed(rig, host, reported, takes=0.0, order=order, leave=60.0))
     async with asyncio.timeout(30):
         await host.questions_reach(1)
         host.die(PID)
-        await told.reported.wait()
+        await reported.reported.wait()
     host.leave(PID)
     assert (await work).result is Result.SWAPPED
-    assert set(told.left) == {41 * GIB}
+    assert set(reported.left) == {41 * GIB}
 
 
 async def test_memory_of_a_quick_kill_is_not_queried(rig: Rig) -> None:
-    told, host = Told(), GpuHost()
-    outcome = await freed(rig, host, told, takes=0.0, at_once=True)
-    assert (outcome.result, told.left, "free" in outcome.phases) == (Result.SWAPPED, [], False)
+    reported, host = Reported(), GpuHost()
+    outcome = await freed(rig, host, reported, takes=0.0, at_once=True)
+    assert (outcome.result, reported.left, "free" in outcome.phases) == (Result.SWAPPED, [], False)
 
 
 async def test_driver_that_does_not_answer_reports_nothing(rig: Rig) -> None:
-    told, host = Told(), GpuHost(answers=False)
-    outcome = await freed(rig, host, told, takes=0.1)
-    assert (outcome.result, told.left, "free" in outcome.phases) == (Result.SWAPPED, [], False)
+    reported, host = Reported(), GpuHost(answers=False)
+    outcome = await freed(rig, host, reported, takes=0.1)
+    assert (outcome.result, reported.left, "free" in outcome.phases) == (Result.SWAPPED, [], False)

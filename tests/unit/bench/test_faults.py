@@ -10,7 +10,7 @@ from bench.faults import suite
 from bench.faults.scale import SHORT, Scale
 from bench.faults.stage import Stage
 from bench.faults.suite import Fault
-from bench.faults.telling import Kind, NotTriedError, Told
+from bench.faults.telling import Kind, NotTriedError, Reported
 
 TEXT = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
 SECTION = TEXT.split("\n## What it withstands\n")[1].split("\n## ")[0]
@@ -46,61 +46,61 @@ class OneNode:
         self.directory = Path()
 
 
-async def told(tmp_path: Path, tried: Any) -> dict[str, Any]:
+async def reported(tmp_path: Path, tried: Any) -> dict[str, Any]:
     faults = [Fault("one", "It holds.", tried), Fault("two", "It holds.", fine)]
     stage = cast("Stage", OneNode())
     return await suite.run(stage, faults, scale=SHORT, directory=tmp_path)
 
 
-async def fine(stage: Stage, scale: Scale, told: Told) -> None:
-    told.keeps(Kind.ROUND, "a round", holds=True)
+async def fine(stage: Stage, scale: Scale, reported: Reported) -> None:
+    reported.keeps(Kind.ROUND, "a round", holds=True)
 
 
-async def nothing(stage: Stage, scale: Scale, told: Told) -> None:
-    told.tries("nothing")
+async def nothing(stage: Stage, scale: Scale, reported: Reported) -> None:
+    reported.tries("nothing")
 
 
-async def breaks(stage: Stage, scale: Scale, told: Told) -> None:
-    told.keeps(Kind.ROUND, "a round", holds=True)
+async def breaks(stage: Stage, scale: Scale, reported: Reported) -> None:
+    reported.keeps(Kind.ROUND, "a round", holds=True)
     raise TimeoutError("it did not come")
 
 
-async def loses(stage: Stage, scale: Scale, told: Told) -> None:
-    told.keeps(Kind.VERDICT, "the verdict of GPU-0", holds=False)
+async def loses(stage: Stage, scale: Scale, reported: Reported) -> None:
+    reported.keeps(Kind.VERDICT, "the verdict of GPU-0", holds=False)
 
 
-async def cannot(stage: Stage, scale: Scale, told: Told) -> None:
+async def cannot(stage: Stage, scale: Scale, reported: Reported) -> None:
     raise NotTriedError("no memory cgroup can be made")
 
 
 async def test_untried_fault_is_reported_and_not_counted(tmp_path: Path) -> None:
-    printed = await told(tmp_path, cannot)
+    printed = await reported(tmp_path, cannot)
     assert (printed["faults_tried"], printed["lost"]) == (1, 0)
     assert printed["faults"][0]["not_tried"] == "no memory cgroup can be made"
 
 
 async def test_nothing_is_lost_where_everything_holds(tmp_path: Path) -> None:
-    printed = await told(tmp_path, fine)
+    printed = await reported(tmp_path, fine)
     assert (printed["faults_tried"], printed["lost"]) == (2, 0)
 
 
 @pytest.mark.parametrize(
     ("tried", "loss"),
     [
-        (nothing, "untold: nothing was checked"),
-        (breaks, "untold: TimeoutError: it did not come"),
+        (nothing, "unreported: nothing was checked"),
+        (breaks, "unreported: TimeoutError: it did not come"),
         (loses, "verdict: the verdict of GPU-0"),
     ],
 )
 async def test_failed_check_is_a_loss_and_the_next_fault_is_tried(tmp_path: Path, tried: Any, loss: str) -> None:
-    printed = await told(tmp_path, tried)
+    printed = await reported(tmp_path, tried)
     assert (printed["faults_tried"], printed["lost"]) == (2, 1)
     assert printed["faults"][0]["lost"] == [loss]
     assert printed["faults"][0]["promised"] == "It holds."
 
 
 def test_repeated_figure_becomes_a_list() -> None:
-    made = Told()
+    made = Reported()
     for value in (1, 2, 3):
         made.measures("ms", value)
     assert made.measured == {"ms": [1, 2, 3]}

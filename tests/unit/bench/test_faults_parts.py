@@ -36,10 +36,10 @@ def test_only_the_own_clock_of_a_process_jumps(tmp_path: Path) -> None:
             before = time.time(), time.monotonic()
             child.stdin.write("\n")
             child.stdin.flush()
-            told = [float(each) for each in child.stdout.readline().split()]
+            reported = [float(each) for each in child.stdout.readline().split()]
             after = time.time(), time.monotonic()
-            assert before[0] + HOUR <= told[0] <= after[0] + HOUR
-            assert before[1] <= told[1] <= after[1]
+            assert before[0] + HOUR <= reported[0] <= after[0] + HOUR
+            assert before[1] <= reported[1] <= after[1]
             clock.set(ahead=-HOUR)
             child.stdin.write("\n")
             child.stdin.flush()

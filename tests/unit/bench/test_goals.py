@@ -6,7 +6,7 @@ import pytest
 
 from bench import goals
 
-_GOAL = goals.Goal("Area", "what", "program", lambda told: told["ratio"], 1.5)
+_GOAL = goals.Goal("Area", "what", "program", lambda reported: reported["ratio"], 1.5)
 
 
 def _only(monkeypatch: pytest.MonkeyPatch, *made: goals.Goal) -> None:
@@ -22,14 +22,14 @@ def test_a_number_is_reached_up_to_its_limit(monkeypatch: pytest.MonkeyPatch, ra
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("reported", "why"),
     [({}, "not run"), ({"program": "it fell over"}, "it fell over"), ({"program": {"other": 1}}, "KeyError('ratio')")],
 )
 def test_unmeasured_goal_is_not_reached(
-    monkeypatch: pytest.MonkeyPatch, told: dict[str, goals.Json | str], why: str
+    monkeypatch: pytest.MonkeyPatch, reported: dict[str, goals.Json | str], why: str
 ) -> None:
     _only(monkeypatch, _GOAL)
-    (standing,) = goals.standings(told)
+    (standing,) = goals.standings(reported)
     assert not standing.reached
     assert why in standing.figures()["why"]
 
@@ -45,8 +45,8 @@ def test_no_goal_is_named_twice() -> None:
 
 
 def test_figures_of_others_come_from_the_same_run() -> None:
-    told = {"gang": {"upstream_jobset": {"failure_to_all_running_ms": [5536.0, 26000.0]}}}
-    shown = {standing.elsewhere for standing in goals.standings({goals.PEERS: told})}
+    reported = {"gang": {"upstream_jobset": {"failure_to_all_running_ms": [5536.0, 26000.0]}}}
+    shown = {standing.elsewhere for standing in goals.standings({goals.PEERS: reported})}
     assert shown == {"", "upstream JobSet: 5.5 s, 26 s"}
 
 

@@ -121,4 +121,4 @@ def pod(
 
 HEALTHY = {"DevicesHealthy": ("True", "Healthy", "8 devices healthy")}
 FAULTY = {"DevicesHealthy": ("False", "Xid79", "GPU-5ac9: Xid 79; action RebootNode")}
-UNTOLD = {"DevicesHealthy": ("Unknown", "Hangs", "GPU-5ac9: NVML does not answer")}
+UNKNOWN_DEVICES = {"DevicesHealthy": ("Unknown", "Hangs", "GPU-5ac9: NVML does not answer")}

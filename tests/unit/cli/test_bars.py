@@ -198,12 +198,12 @@ members = st.fixed_dictionaries(
 )
 
 
-@given(told=st.lists(members, min_size=1, max_size=8), stop=st.none() | lengths, total=st.none() | lengths)
+@given(reported=st.lists(members, min_size=1, max_size=8), stop=st.none() | lengths, total=st.none() | lengths)
 def test_segments_follow_each_other_within_the_chart(
-    told: list[dict[str, Any]], stop: int | None, total: int | None
+    reported: list[dict[str, Any]], stop: int | None, total: int | None
 ) -> None:
     timings = {"stopMilliseconds": stop, "releaseMilliseconds": 5, "totalMilliseconds": total}
-    slowest = [{"member": f"train-{number}", **each} for number, each in enumerate(told)]
+    slowest = [{"member": f"train-{number}", **each} for number, each in enumerate(reported)]
     drawn = chart(changed(slowest=slowest, timings={name: at for name, at in timings.items() if at is not None}))
     for each in drawn.bars:
         at = 0.0
@@ -217,14 +217,14 @@ EVIL = "\x1b[2J\x1b]0;title\x07\nline\u202e\u2028"
 
 
 def test_untrusted_texts_do_not_move_the_cursor() -> None:
-    told = {
+    reported = {
         "trigger": dict.fromkeys(("kind", "member", "node", "code", "message"), EVIL),
         "decision": dict.fromkeys(("kind", "reason", "detail"), EVIL),
         "slowest": [{**each, "node": EVIL, "phases": {EVIL: 5}} for each in builders.DONE["slowest"]],
         "failures": [{"member": "train-2", "node": EVIL, "reason": EVIL, "message": EVIL}],
         "conditions": [{"type": "HeldTogether", "status": "False", "reason": EVIL, "message": EVIL}],
     }
-    found = chart(changed(**told))
+    found = chart(changed(**reported))
     drawn = bars_text.draw(found, width=80, colour=False)
     assert all(line.isprintable() for line in drawn.splitlines())
     assert "[2J" in drawn

@@ -11,7 +11,7 @@ from kubemend.cli import gangs_view, status_text
 from kubemend.cli.gangs_view import GangView, Report, State
 from kubemend.common.kube import timestamps
 from tests.unit.cli import builders
-from tests.unit.cli.builders import FAULTY, HEALTHY, UNTOLD, pod, restart
+from tests.unit.cli.builders import FAULTY, HEALTHY, UNKNOWN_DEVICES, pod, restart
 
 NOW = timestamps.unix("2026-01-31T08:05:00Z") + 0.0
 PLAIN = status_text.Style(now=NOW)
@@ -60,7 +60,7 @@ def test_gang_has_members_rounds_and_remaining_budget() -> None:
         pytest.param(pod("x", phase="Failed", ready=False), State.ILL, id="failed"),
         pytest.param(pod("x", phase="Pending", ready=False, node=""), State.ILL, id="not-scheduled"),
         pytest.param(pod("x", conditions=FAULTY), State.ILL, id="ready-on-a-bad-device"),
-        pytest.param(pod("x", conditions=UNTOLD), State.UNKNOWN, id="devices-not-told"),
+        pytest.param(pod("x", conditions=UNKNOWN_DEVICES), State.UNKNOWN, id="devices-unknown"),
         pytest.param(pod("x", phase="Strange", ready=False), State.ILL, id="a-phase-that-nobody-knows"),
     ],
 )
@@ -99,8 +99,10 @@ def test_kubelets_own_view_of_devices_is_shown_next_to_ours(resources: list[dict
     assert " healthy " in first
     assert first.endswith(f"  {shown}")
     assert second.endswith("-")
-    (told, *_), none = (member["allocatedResources"] for member in status_text.as_json(report)["gangs"][0]["members"])
-    assert told["resource"] == "nvidia.com/gpu"
+    (reported, *_), none = (
+        member["allocatedResources"] for member in status_text.as_json(report)["gangs"][0]["members"]
+    )
+    assert reported["resource"] == "nvidia.com/gpu"
     assert none == []
 
 
@@ -133,8 +135,8 @@ def test_spares_are_shown_and_are_no_fault(status: str, reason: str, message: st
     assert head.endswith("WARM SPARE")
     assert first.endswith(f"  {shown}")
     assert second.endswith("-")
-    told, none = (member["warmSpare"] for member in status_text.as_json(report)["gangs"][0]["members"])
-    assert (told["status"], told["reason"]) == (status, reason)
+    reported, none = (member["warmSpare"] for member in status_text.as_json(report)["gangs"][0]["members"])
+    assert (reported["status"], reported["reason"]) == (status, reason)
     assert none is None
     assert report.state is State.WELL
 
@@ -239,7 +241,7 @@ its members: kubemend timeline train-3-1f2e -n team"""
 MIXED = (
     pod("train-0", conditions=HEALTHY),
     pod("train-1", conditions=FAULTY),
-    pod("train-2", node="node-b", ready=False, conditions=UNTOLD),
+    pod("train-2", node="node-b", ready=False, conditions=UNKNOWN_DEVICES),
 )
 
 
@@ -284,9 +286,9 @@ def test_colours_change_nothing_but_the_colours() -> None:
 
 def test_an_object_has_all_that_the_tables_have() -> None:
     report = gangs_view.report(MIXED, [restart()], now=NOW)
-    told = json.loads(json.dumps(status_text.as_json(report)))
-    assert (told["state"], told["notes"]) == ("Ill", [])
-    (gang,) = told["gangs"]
+    reported = json.loads(json.dumps(status_text.as_json(report)))
+    assert (reported["state"], reported["notes"]) == ("Ill", [])
+    (gang,) = reported["gangs"]
     assert (gang["namespace"], gang["kind"], gang["name"]) == ("team", "JobSet", "train")
     assert gang["budget"] == {"left": 9, "limit": 10, "window": 3600.0}
     assert [(each["pod"], each["state"]) for each in gang["members"]] == [
@@ -312,7 +314,7 @@ def test_an_object_has_all_that_the_tables_have() -> None:
 
 def test_untrusted_texts_do_not_move_the_cursor() -> None:
     evil = "\x1b[2J\x1b]0;title\x07\nline"
-    told = {
+    reported = {
         "phase": "Failed",
         "trigger": dict.fromkeys(("code", "member", "node", "message"), evil),
         "decision": dict.fromkeys(("kind", "reason", "detail"), evil),
@@ -321,8 +323,8 @@ def test_untrusted_texts_do_not_move_the_cursor() -> None:
     member = pod("a")
     member["status"]["conditions"] = [condition]
     begun = restart("b", status=None, attempt=4)
-    begun["metadata"]["annotations"]["kubemend.io/round"] = json.dumps({**told, "phase": evil})
-    report = gangs_view.report([member], [restart(status=told), begun], now=NOW)
+    begun["metadata"]["annotations"]["kubemend.io/round"] = json.dumps({**reported, "phase": evil})
+    report = gangs_view.report([member], [restart(status=reported), begun], now=NOW)
     style = status_text.Style(now=NOW)
     texts = (status_text.overview(report, style=style), status_text.details(only(report), report, style=style))
     assert all(line.isprintable() for text in texts for line in text.splitlines())

@@ -13,8 +13,8 @@ class Terminal(io.StringIO):
         return True
 
 
-async def _after(told: asyncio.Event) -> str:
-    await told.wait()
+async def _after(reported: asyncio.Event) -> str:
+    await reported.wait()
     return "done"
 
 
@@ -23,15 +23,15 @@ class Watched(Terminal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told = asyncio.Event()
+        self.reported = asyncio.Event()
 
     def flush(self) -> None:
-        self.told.set()
+        self.reported.set()
 
 
 def test_long_work_is_announced_and_the_line_is_cleared() -> None:
     to = Watched()
-    assert progress.run(_after(to.told), what="asking", to=to) == "done"
+    assert progress.run(_after(to.reported), what="asking", to=to) == "done"
     assert "asking: " in to.getvalue()
     assert to.getvalue().endswith("\r\x1b[K")
 

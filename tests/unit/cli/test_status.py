@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from kubemend.cli import main, reaching
 from tests.unit.cli import builders
-from tests.unit.cli.builders import FAULTY, HEALTHY, UNTOLD, pod, restart
+from tests.unit.cli.builders import FAULTY, HEALTHY, UNKNOWN_DEVICES, pod, restart
 from tests.unit.cli.conftest import Cluster
 
 WELL, ILL, USAGE, UNKNOWN = 0, 1, 2, 3
@@ -48,7 +48,7 @@ async def test_kubelets_health_of_devices_is_shown_as_the_api_server_keeps_it(cl
     assert "Unhealthy GPU-7: ECC errors" in result.stdout
 
 
-@pytest.mark.parametrize(("conditions", "code"), [(HEALTHY, WELL), (FAULTY, ILL), (UNTOLD, UNKNOWN)])
+@pytest.mark.parametrize(("conditions", "code"), [(HEALTHY, WELL), (FAULTY, ILL), (UNKNOWN_DEVICES, UNKNOWN)])
 async def test_exit_code_follows_the_worst_member(
     cluster: Cluster, conditions: dict[str, tuple[str, str, str]], code: int
 ) -> None:

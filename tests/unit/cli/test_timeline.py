@@ -32,10 +32,10 @@ async def test_a_restart_may_be_named_as_in_kubectl(cluster: Cluster, name: str)
 
 async def test_a_round_is_an_object_for_programs(cluster: Cluster) -> None:
     await cluster.put(restart())
-    told = json.loads((await cluster.run("timeline", NAME, "-o", "json")).stdout)
-    assert (told["decided"], told["all_dead"], told["total"], told["left_out"]) == (40, 240, 340, 0)
-    assert told["bars"][1]["member"] == "train-2"
-    assert told["bars"][1]["segments"][-1] == {"step": "release", "begin": 240, "end": 290}
+    reported = json.loads((await cluster.run("timeline", NAME, "-o", "json")).stdout)
+    assert (reported["decided"], reported["all_dead"], reported["total"], reported["left_out"]) == (40, 240, 340, 0)
+    assert reported["bars"][1]["member"] == "train-2"
+    assert reported["bars"][1]["segments"][-1] == {"step": "release", "begin": 240, "end": 290}
 
 
 async def test_a_picture_goes_to_a_file(cluster: Cluster, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from kubemend.common.contained import Part
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[Any]]:
+def reported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[Any]]:
     """The log, starting with an unused minute."""
     monkeypatch.setattr(contained, "_minute", contained._Minute())
     with structlog.testing.capture_logs() as lines:
@@ -24,7 +24,7 @@ def broken() -> None:
 
 
 def test_error_is_counted_and_logged_and_work_continues(
-    told: Sequence[Any],
+    reported: Sequence[Any],
 ) -> None:
     before = contained.count([Part.RESTART])
     done = []
@@ -36,7 +36,7 @@ def test_error_is_counted_and_logged_and_work_continues(
         assert work.failed is (name == "bad")
     assert done == ["good"]
     assert contained.count([Part.RESTART]) == before + 1
-    (line,) = told
+    (line,) = reported
     assert (line["event"], line["log_level"], line["part"]) == ("work.failed", "error", "restart")
     assert line["about"] == "default/bad"
     assert "common/test_contained.py:" in line["where"]
@@ -75,14 +75,14 @@ def test_several_errors_of_one_thing_are_one() -> None:
     assert contained.count([Part.FAULT]) == before + 1
 
 
-def test_many_failures_do_not_flood_the_log(told: Sequence[Any]) -> None:
+def test_many_failures_do_not_flood_the_log(reported: Sequence[Any]) -> None:
     before = contained.count([Part.CONDITION])
     for _ in range(1000):
         with contained.within(Part.CONDITION, "a" * 1_000_000):
             raise ValueError("b" * 10_000)
     assert contained.count([Part.CONDITION]) == before + 1000
-    assert len(told) == 60
-    assert all(len(line["about"]) <= 256 and len(line["exception"]) <= 8192 for line in told)
+    assert len(reported) == 60
+    assert all(len(line["about"]) <= 256 and len(line["exception"]) <= 8192 for line in reported)
 
 
 async def test_concurrent_works_have_ended_when_an_error_is_raised() -> None:

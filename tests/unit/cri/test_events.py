@@ -67,12 +67,12 @@ def test_diff_returns_steps_in_order_to_the_current_state(
 @given(history=histories)
 def test_listing_history_never_repeats_a_step(history: list[tuple[ContainerSummary, ...]]) -> None:
     ledger = events.Ledger()
-    told: dict[str, list[EventKind]] = {}
+    reported: dict[str, list[EventKind]] = {}
     for at, listing in enumerate(history):
         for step in ledger.reconcile(listing, at=at):
-            told.setdefault(step.container_id, []).append(step.kind)
+            reported.setdefault(step.container_id, []).append(step.kind)
 
-    for kinds in told.values():
+    for kinds in reported.values():
         for life in _lives(kinds):
             assert life == sorted(set(life), key=KINDS.index)
 
@@ -91,13 +91,13 @@ def _lives(kinds: list[EventKind]) -> list[list[EventKind]]:
 def test_stream_and_listing_return_each_step_once(kinds: list[EventKind], listing_state: ContainerState) -> None:
     ledger = events.Ledger()
     ledger.reconcile((), at=0)
-    told: list[EventKind] = []
+    reported: list[EventKind] = []
     for number, kind in enumerate(kinds):
         seen = events.Observation(kind, ContainerId("a"), 10 + number, view("a", ContainerState.UNKNOWN))
-        told += of(ledger.observe(seen), "a")
-    told += of(ledger.reconcile((view("a", listing_state),), at=100), "a")
+        reported += of(ledger.observe(seen), "a")
+    reported += of(ledger.reconcile((view("a", listing_state),), at=100), "a")
 
-    for life in _lives(told):
+    for life in _lives(reported):
         assert life == sorted(set(life), key=KINDS.index)
 
 
@@ -156,7 +156,7 @@ def test_late_stream_events_cover_a_life_between_listings() -> None:
     assert [step.kind for item in seen for step in ledger.observe(item)] == KINDS
 
 
-def test_untold_changes_nothing() -> None:
+def test_new_events_of_a_listing_change_nothing() -> None:
     ledger = events.Ledger()
     ledger.reconcile([], at=1)
     listing = [view("a", ContainerState.CREATED)]

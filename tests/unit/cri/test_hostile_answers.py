@@ -70,8 +70,8 @@ hostile = st.builds(changed, st.just(VERBOSE), st.sampled_from(paths(VERBOSE)), 
 
 
 def status(verbose: str, **changes: Any) -> api_pb2.ContainerStatusResponse:
-    told = api_pb2.ContainerStatus(id="c", state=api_pb2.CONTAINER_RUNNING, labels=LABELS, **changes)
-    return api_pb2.ContainerStatusResponse(status=told, info={"info": verbose})
+    reported = api_pb2.ContainerStatus(id="c", state=api_pb2.CONTAINER_RUNNING, labels=LABELS, **changes)
+    return api_pb2.ContainerStatusResponse(status=reported, info={"info": verbose})
 
 
 @given(st.text(max_size=50) | JSON.map(json.dumps) | hostile.map(json.dumps))
@@ -136,12 +136,12 @@ def test_any_stream_and_listing_return_each_step_once(
 ) -> None:
     ledger = events.Ledger()
     views = [view for each in listed if (view := convert.container_view(each, sandbox_id="s")) is not None]
-    told = [*ledger.reconcile(views, at=0)]
+    reported = [*ledger.reconcile(views, at=0)]
     for message in stream:
         if (seen := events.read(message)) is not None:
-            told += ledger.observe(seen)
-    told += ledger.reconcile(views, at=1)
-    assert all(event.container.ref.pod.uid for event in told)
+            reported += ledger.observe(seen)
+    reported += ledger.reconcile(views, at=1)
+    assert all(event.container.ref.pod.uid for event in reported)
 
 
 @pytest.mark.parametrize("pid", [0, -1, "1", None, 1.5])

@@ -32,23 +32,23 @@ def said(found: list[EventMessage]) -> list[tuple[PodRef | None, str]]:
 
 
 def tell(
-    told: event_messages.DeviceEventMessages, *verdicts: Verdict, holders: tuple[PodRef, ...] | None = ()
+    reported: event_messages.DeviceEventMessages, *verdicts: Verdict, holders: tuple[PodRef, ...] | None = ()
 ) -> list[EventMessage]:
     """Return the messages for the last of the verdicts."""
     found: list[EventMessage] = []
     for verdict in verdicts:
-        found = told.of(verdict, holders=holders, now=100.0)
+        found = reported.of(verdict, holders=holders, now=100.0)
     return found
 
 
 def test_fault_is_recorded_once_on_node_and_every_holder() -> None:
-    told = event_messages.DeviceEventMessages()
-    assert said(tell(told, HEALTHY, LOST, holders=(OTHER, POD))) == [
+    reported = event_messages.DeviceEventMessages()
+    assert said(tell(reported, HEALTHY, LOST, holders=(OTHER, POD))) == [
         (None, "DeviceUnhealthy"),
         (POD, "DeviceUnhealthy"),
         (OTHER, "DeviceUnhealthy"),
     ]
-    assert tell(told, LOST, holders=(OTHER, POD)) == []
+    assert tell(reported, LOST, holders=(OTHER, POD)) == []
 
 
 def test_message_of_fault() -> None:
@@ -64,58 +64,60 @@ def test_message_of_fault() -> None:
 
 
 def test_changed_reason_or_milder_verdict_is_recorded() -> None:
-    told = event_messages.DeviceEventMessages()
-    assert said(tell(told, HOT)) == [(None, "DeviceDegraded")]
-    assert said(tell(told, ECC)) == [(None, "DeviceUnhealthy")]
-    assert said(tell(told, LOST)) == [(None, "DeviceUnhealthy")]
-    assert said(tell(told, HOT)) == [(None, "DeviceDegraded")]
+    reported = event_messages.DeviceEventMessages()
+    assert said(tell(reported, HOT)) == [(None, "DeviceDegraded")]
+    assert said(tell(reported, ECC)) == [(None, "DeviceUnhealthy")]
+    assert said(tell(reported, LOST)) == [(None, "DeviceUnhealthy")]
+    assert said(tell(reported, HOT)) == [(None, "DeviceDegraded")]
 
 
 def test_recovery_is_recorded_only_where_fault_was() -> None:
-    told = event_messages.DeviceEventMessages()
-    assert tell(told, UNKNOWN, HEALTHY, holders=(POD,)) == []
-    tell(told, LOST, holders=(POD,))
-    (of_node, of_pod) = tell(told, HEALTHY, holders=(POD, OTHER))
+    reported = event_messages.DeviceEventMessages()
+    assert tell(reported, UNKNOWN, HEALTHY, holders=(POD,)) == []
+    tell(reported, LOST, holders=(POD,))
+    (of_node, of_pod) = tell(reported, HEALTHY, holders=(POD, OTHER))
     assert (of_node.about, of_pod.about) == (None, POD)
     assert (of_pod.reason, of_pod.level, of_pod.at) == ("DeviceHealthy", Level.NORMAL, 100.0)
-    assert tell(told, HEALTHY, holders=(POD, OTHER)) == []
+    assert tell(reported, HEALTHY, holders=(POD, OTHER)) == []
 
 
 def test_unknown_verdict_records_and_ends_nothing() -> None:
-    told = event_messages.DeviceEventMessages()
-    tell(told, LOST, holders=(POD,))
-    assert tell(told, UNKNOWN, holders=(POD,)) == []
-    assert tell(told, LOST, holders=(POD,)) == []
-    assert len(tell(told, HEALTHY, holders=(POD,))) == 2
+    reported = event_messages.DeviceEventMessages()
+    tell(reported, LOST, holders=(POD,))
+    assert tell(reported, UNKNOWN, holders=(POD,)) == []
+    assert tell(reported, LOST, holders=(POD,)) == []
+    assert len(tell(reported, HEALTHY, holders=(POD,))) == 2
 
 
 def test_pod_that_gets_faulty_device_later_is_informed() -> None:
-    told = event_messages.DeviceEventMessages()
-    tell(told, LOST)
-    assert said(tell(told, LOST, holders=(POD,))) == [(POD, "DeviceUnhealthy")]
+    reported = event_messages.DeviceEventMessages()
+    tell(reported, LOST)
+    assert said(tell(reported, LOST, holders=(POD,))) == [(POD, "DeviceUnhealthy")]
 
 
 def test_pod_that_released_device_gets_no_event() -> None:
-    told = event_messages.DeviceEventMessages()
-    tell(told, LOST, holders=(POD,))
-    tell(told, LOST)
-    assert said(tell(told, HEALTHY)) == [(None, "DeviceHealthy")]
+    reported = event_messages.DeviceEventMessages()
+    tell(reported, LOST, holders=(POD,))
+    tell(reported, LOST)
+    assert said(tell(reported, HEALTHY)) == [(None, "DeviceHealthy")]
 
 
 def test_silent_kubelet_still_records_on_node_and_keeps_pods() -> None:
-    told = event_messages.DeviceEventMessages()
-    tell(told, HOT, holders=(POD,))
-    assert said(tell(told, LOST, holders=None)) == [(None, "DeviceUnhealthy")]
-    assert said(tell(told, HEALTHY, holders=None)) == [(None, "DeviceHealthy"), (POD, "DeviceHealthy")]
+    reported = event_messages.DeviceEventMessages()
+    tell(reported, HOT, holders=(POD,))
+    assert said(tell(reported, LOST, holders=None)) == [(None, "DeviceUnhealthy")]
+    assert said(tell(reported, HEALTHY, holders=None)) == [(None, "DeviceHealthy"), (POD, "DeviceHealthy")]
 
 
 @given(verdicts=st.lists(st.sampled_from([HEALTHY, UNKNOWN, LOST, ECC, HOT]), max_size=20))
 def test_last_recorded_event_matches_last_known_verdict(verdicts: list[Verdict]) -> None:
-    told = event_messages.DeviceEventMessages()
-    all_told = [event_message for verdict in verdicts for event_message in told.of(verdict, holders=(), now=100.0)]
+    reported = event_messages.DeviceEventMessages()
+    all_reported = [
+        event_message for verdict in verdicts for event_message in reported.of(verdict, holders=(), now=100.0)
+    ]
     known = [verdict for verdict in verdicts if verdict.health is not Health.UNKNOWN]
-    if all_told:
-        assert all_told[-1].reason == f"Device{known[-1].health.value}"
+    if all_reported:
+        assert all_reported[-1].reason == f"Device{known[-1].health.value}"
     else:
         assert all(verdict.health is Health.HEALTHY for verdict in known)
 
@@ -135,16 +137,16 @@ def test_restart_done_is_normal_and_failed_is_warning() -> None:
 def test_refusal_and_hold_are_recorded_with_reason_admission_not() -> None:
     condition = restart(ConditionStatus.FALSE, "DeviceNotUsable")
 
-    def told(verb: admission.Verb) -> EventMessage | None:
+    def reported(verb: admission.Verb) -> EventMessage | None:
         decision = admission.Decision(verb, Reason.DEVICE_NOT_USABLE, "needs a reset")
         return event_messages.of_decision(TRAINER, decision, condition, now=5.0)
 
-    refused, held = told(admission.Verb.REFUSE), told(admission.Verb.POSTPONE)
+    refused, held = reported(admission.Verb.REFUSE), reported(admission.Verb.POSTPONE)
     assert refused is not None
     assert held is not None
     assert (refused.reason, held.reason) == ("InPlaceRestartRefused", "InPlaceRestartPostponed")
     assert refused.message.startswith("DeviceNotUsable: ")
-    assert told(admission.Verb.ACT) is None
+    assert reported(admission.Verb.ACT) is None
 
 
 def oom(**facts: str) -> Finding:

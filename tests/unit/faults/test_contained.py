@@ -278,9 +278,9 @@ async def test_replay_that_fails_twice_is_quarantined_and_reported(
     await replay(env).run()
     assert await env.store.unfinished() == ()
     assert await env.store.quarantined() == {"bad"}
-    told = env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART]
-    assert (told.status, told.reason) == (ConditionStatus.FALSE, INTERNAL)
-    assert "quarantined in the journal" in told.message
+    reported = env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART]
+    assert (reported.status, reported.reason) == (ConditionStatus.FALSE, INTERNAL)
+    assert "quarantined in the journal" in reported.message
     (running,) = await env.pod.rig.running()
     assert running.restart_id == "r1", "the other one was replayed"
     before = contained.count([Part.REPLAY])
@@ -397,9 +397,9 @@ async def test_unreadable_intent_is_quarantined_and_reported_alone(env: RestartE
     assert contained.count([Part.REPLAY]) == before + 1
     assert await env.store.unfinished() == ()
     assert await env.store.quarantined() == {"bad"}
-    told = env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART]
-    assert (told.status, told.reason) == (ConditionStatus.FALSE, INTERNAL)
-    assert "the intent has version 9" in told.message
+    reported = env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART]
+    assert (reported.status, reported.reason) == (ConditionStatus.FALSE, INTERNAL)
+    assert "the intent has version 9" in reported.message
 
 
 async def test_agent_death_before_replay_costs_no_try(
@@ -446,8 +446,8 @@ async def test_round_member_that_cannot_restart_is_reported_and_released(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(round_env.rounds._orders, "selection", broken)
-        told = round_env.order()
-        failed = await told.next()
+        reported = round_env.order()
+        failed = await reported.next()
     assert (failed.phase, failed.reason) == (StepPhase.FAILED, INTERNAL)
     round_env.rounds.abort("default/gang-1", [POD.uid], reason="it has failed")
     await eventually.true(lambda: not round_env.rounds.busy(POD.uid))
@@ -462,8 +462,8 @@ async def test_round_member_error_midway_is_reported_and_thawed(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(SwapCalls, "make", broken)
-        told = round_env.order()
-        failed = await told.next()
+        reported = round_env.order()
+        failed = await reported.next()
     assert failed.phase is StepPhase.FAILED
     round_env.rounds.abort("default/gang-1", [POD.uid], reason="it has failed")
     await eventually.true(lambda: not round_env.rounds.busy(POD.uid))
@@ -478,8 +478,8 @@ async def test_round_member_error_midway_is_reported_and_thawed(
 async def test_order_that_cannot_be_accepted_is_answered(round_env: RoundEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(round_env.rounds, "_pod", broken)
-        told = round_env.order()
-        failed = await told.next()
+        reported = round_env.order()
+        failed = await reported.next()
     assert (failed.phase, failed.reason) == (StepPhase.FAILED, INTERNAL)
     assert "IndexError" in failed.detail
 
@@ -487,8 +487,8 @@ async def test_order_that_cannot_be_accepted_is_answered(round_env: RoundEnv, mo
 async def test_thaw_error_of_one_container_releases_the_others(
     round_env: RoundEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = round_env.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = round_env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     newest, thaw = await round_env.newest(), round_env.freezer.thaw
     with monkeypatch.context() as patched:
         patched.setattr(round_env.freezer, "thaw", lambda each: broken() if each == newest["trainer"] else thaw(each))
@@ -498,8 +498,8 @@ async def test_thaw_error_of_one_container_releases_the_others(
 
 
 async def test_unreadable_record_does_not_stop_next_agent(round_env: RoundEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = round_env.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = round_env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     await round_env.die()
     monkeypatch.setattr(type(round_env.rounds), "_resume_member", broken)
     await round_env.start()
@@ -507,8 +507,8 @@ async def test_unreadable_record_does_not_stop_next_agent(round_env: RoundEnv, m
 
 
 async def test_unparsable_record_is_counted_and_frees_its_pod_alone(round_env: RoundEnv) -> None:
-    told = round_env.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = round_env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     assert round_env.freezer.still()
     await round_env.die()
     (record,) = await round_env.store.records()

@@ -50,7 +50,7 @@ BY_NVML = found(FindingKind.DEVICE_LOST, "", source=Source.NVML, device=DeviceLo
 class Gangs:
     """Records the reports; ``answers`` unset: no answer."""
 
-    told: list[tuple[ContainerRef, admission.Cause]] = field(default_factory=list)
+    reported: list[tuple[ContainerRef, admission.Cause]] = field(default_factory=list)
     answer: FaultAnswer = FaultAnswer.ROUND
     answers: asyncio.Event = field(default_factory=asyncio.Event)
     withdrawn: asyncio.Event = field(default_factory=asyncio.Event)
@@ -58,7 +58,7 @@ class Gangs:
 
     async def device_lost(self, target: ContainerRef, cause: admission.Cause) -> FaultAnswer:
         async with self.heard:
-            self.told.append((target, cause))
+            self.reported.append((target, cause))
             self.heard.notify_all()
         try:
             await self.answers.wait()
@@ -70,8 +70,8 @@ class Gangs:
     async def hears(self, number: int) -> list[tuple[ContainerRef, admission.Cause]]:
         """Return all reports once there are that many."""
         async with asyncio.timeout(60), self.heard:
-            await self.heard.wait_for(lambda: len(self.told) >= number)
-        return self.told
+            await self.heard.wait_for(lambda: len(self.reported) >= number)
+        return self.reported
 
 
 @dataclass
@@ -138,9 +138,9 @@ class Env(FindingEnv):
 
     async def tells_of_nobody(self) -> None:
         """Wait until all earlier findings are handled; no container may have been reported."""
-        seen = self.gangs.told.copy()
+        seen = self.gangs.reported.copy()
         await eventually.true(lambda: self.queue.idle() and not _of_lost_devices())
-        assert self.gangs.told == seen
+        assert self.gangs.reported == seen
         assert self.restarts.requests == []
 
 
@@ -231,7 +231,7 @@ async def test_lost_gpu_with_unknown_holders_reports_none(env: Env, unknown: str
         env.holders.allocations = Allocations(known=False)
     env.queue.submit(found())
     await env.asked_again()
-    assert env.gangs.told == []
+    assert env.gangs.reported == []
     env.devices.inventory = known
     env.holders.hold(TRAINER)
     await env.gangs.hears(1)

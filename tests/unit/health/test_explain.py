@@ -159,11 +159,11 @@ def test_invalid_code_is_refused_in_one_line(catalog: Catalog, query: str) -> No
 def test_json_and_text_have_the_same_content(catalog: Catalog) -> None:
     explanation = explain.explain_code("79", catalog=catalog)
 
-    told = explanation.as_json()
+    reported = explanation.as_json()
 
-    assert told["title"] == explanation.text.splitlines()[0]
-    assert told["known"] is True
-    rows = told["rows"]
+    assert reported["title"] == explanation.text.splitlines()[0]
+    assert reported["known"] is True
+    rows = reported["rows"]
     assert isinstance(rows, list)
     assert [row["name"] for row in rows] == [name for name, _ in explanation.rows]
-    assert json.loads(json.dumps(told)) == told
+    assert json.loads(json.dumps(reported)) == reported

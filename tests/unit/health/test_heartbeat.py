@@ -156,8 +156,8 @@ def test_hang_requires_a_beat_and_gapless_silence_of_the_timeout(
         assert len(silence) > TIMEOUT / (2 * PERIOD), "no single poll proves much"
         earlier = [each.result for each in polls[: count - len(silence)]]
         since_gone = earlier[len(earlier) - earlier[::-1].index(Blank.ABSENT) :] if Blank.ABSENT in earlier else earlier
-        told = {each for each in [*since_gone, last] if isinstance(each, Mark)}
-        assert len(told) > 1 or Blank.ABSENT in earlier, "it has beaten"
+        reported = {each for each in [*since_gone, last] if isinstance(each, Mark)}
+        assert len(reported) > 1 or Blank.ABSENT in earlier, "it has beaten"
 
 
 @given(st.lists(st.booleans(), max_size=60), st.floats(1.0, 4000.0))

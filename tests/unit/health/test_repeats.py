@@ -85,11 +85,11 @@ def test_operator_changes_the_repeat_count(catalog: Catalog) -> None:
 
 def test_fault_from_a_line_is_over_after_absence(catalog: Catalog) -> None:
     """Every fault that degrades a device and comes from a line in a log must be able to end."""
-    told_by_lines = {FindingKind.AER_NON_FATAL, FindingKind.NIC_TIMEOUT, FindingKind.NIC_HOT}
+    reported_by_lines = {FindingKind.AER_NON_FATAL, FindingKind.NIC_TIMEOUT, FindingKind.NIC_HOT}
 
     over = {key.kind: catalog.over_after(key) for key in catalog.entries if catalog.over_after(key) is not None}
 
-    assert over.keys() == told_by_lines
+    assert over.keys() == reported_by_lines
     assert all(catalog.action(FaultKey(kind)) is ActionClass.OBSERVE for kind in over)
     assert catalog.over_after(FaultKey(FindingKind.NIC_HOT)) == 600.0
     assert catalog.over_after(xid(999)) is None

@@ -36,10 +36,10 @@ async def test_member_that_dies_is_fault(rig: Rig) -> None:
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
         rig.events.exit(C, code=137, reason="OOMKilled")
-        told = await stream.next("fault")
-    assert (told.id, told.kind, told.code, told.exit_code) == ("exit:c", pb.Fault.EXIT, "Exit137", 137)
-    assert told.message == "container trainer ended with exit code 137 (OOMKilled)"
-    assert (told.pod, told.container, told.action_class) == (builders.pod_of(0), "trainer", "None")
+        reported = await stream.next("fault")
+    assert (reported.id, reported.kind, reported.code, reported.exit_code) == ("exit:c", pb.Fault.EXIT, "Exit137", 137)
+    assert reported.message == "container trainer ended with exit code 137 (OOMKilled)"
+    assert (reported.pod, reported.container, reported.action_class) == (builders.pod_of(0), "trainer", "None")
 
 
 async def test_member_that_completes_is_not_reported(rig: Rig) -> None:
@@ -112,8 +112,8 @@ async def test_member_that_kubelet_restarted_without_running_agent_is_reported(
     missed(rig, exit_code=exit_code, reason=reason)
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
-        told = await stream.next("fault")
-    assert (told.id, told.exit_code) == ("exit:c", exit_code)
+        reported = await stream.next("fault")
+    assert (reported.id, reported.exit_code) == ("exit:c", exit_code)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ async def test_answered_exit_is_not_reported_by_next_agent(rig: Rig, said: "pb.F
     async with rig.replica() as hub:
         async with rig.running(rig.agent(hub)):
             stream, _ = await hub.welcomed()
-            told = await stream.next("fault")
-            await stream.say(answer=pb.FaultAnswer(fault_id=told.id, answer=said))
+            reported = await stream.next("fault")
+            await stream.say(answer=pb.FaultAnswer(fault_id=reported.id, answer=said))
             assert await rig.handled.next() == {C}
         async with rig.running(rig.agent(hub)):
             stream, _ = await hub.welcomed()
@@ -168,8 +168,8 @@ async def test_exits_of_removed_containers_are_forgotten(rig: Rig) -> None:
     missed(rig)
     async with rig.replica() as hub, rig.running(rig.agent(hub)):
         stream, _ = await hub.welcomed()
-        told = await stream.next("fault")
-        await stream.say(answer=pb.FaultAnswer(fault_id=told.id, answer=pb.FaultAnswer.NOTHING))
+        reported = await stream.next("fault")
+        await stream.say(answer=pb.FaultAnswer(fault_id=reported.id, answer=pb.FaultAnswer.NOTHING))
         assert await rig.handled.next() == {C}
 
 
@@ -219,10 +219,10 @@ async def test_kubelets_container_is_held_until_hub_answers(rig: Rig, said: "pb.
         stream, _ = await hub.welcomed()
         await rig.reports.until(ComponentState.READY)
         rig.events.exit(C, code=1)
-        told = await stream.next("fault")
+        reported = await stream.next("fault")
         assert [each.id for each in rig.rounds.guards] == [C]
         assert not rig.rounds.guards_over.is_set()
-        await stream.say(answer=pb.FaultAnswer(fault_id=told.id, answer=said))
+        await stream.say(answer=pb.FaultAnswer(fault_id=reported.id, answer=said))
         async with asyncio.timeout(SECONDS):
             await rig.rounds.guards_over.wait()
 
@@ -234,8 +234,8 @@ async def test_kubelets_container_is_held_until_order_of_round(rig: Rig) -> None
         stream, _ = await hub.welcomed()
         await rig.reports.until(ComponentState.READY)
         rig.events.exit(C, code=1)
-        told = await stream.next("fault")
-        await stream.say(answer=pb.FaultAnswer(fault_id=told.id, answer=pb.FaultAnswer.ROUND, round="team/r1"))
+        reported = await stream.next("fault")
+        await stream.say(answer=pb.FaultAnswer(fault_id=reported.id, answer=pb.FaultAnswer.ROUND, round="team/r1"))
         await stream.say(sync=pb.Sync())
         await stream.next("hello")  # the answer has been received
         assert not rig.rounds.guards_over.is_set()
@@ -251,10 +251,10 @@ async def test_kubelets_container_is_held_until_timeout(rig: Rig) -> None:
         stream, _ = await hub.welcomed()
         await rig.reports.until(ComponentState.READY)
         rig.events.exit(C, code=1)
-        told = await stream.next("fault")
+        reported = await stream.next("fault")
         async with asyncio.timeout(SECONDS):
             await rig.rounds.guards_over.wait()
-        await stream.say(answer=pb.FaultAnswer(fault_id=told.id, answer=pb.FaultAnswer.ROUND, round="team/r1"))
+        await stream.say(answer=pb.FaultAnswer(fault_id=reported.id, answer=pb.FaultAnswer.ROUND, round="team/r1"))
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
         assert rig.count("kubemend_hub_fault_answers_total", kind="Exit", answer="Round") == 1, (
@@ -310,5 +310,5 @@ async def test_internal_error_of_one_member_does_not_affect_others(rig: Rig, mon
         stream, _ = await hub.welcomed()
         for number in range(3):
             rig.events.exit(ContainerId(f"c{number}"), code=1)
-        told = [await stream.next("fault") for _ in range(2)]
-    assert {each.id for each in told} == {"exit:c1", "exit:c2"}
+        reported = [await stream.next("fault") for _ in range(2)]
+    assert {each.id for each in reported} == {"exit:c1", "exit:c2"}

@@ -41,15 +41,15 @@ async def test_answer_of_hub_decides_about_fault(
     async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
         stream, _ = await hub.welcomed()
         taking = asyncio.create_task(agent.report_fault(builders.trainer(0), cause, kind=FaultKind.DEVICE))
-        told = await stream.next("fault")
-        await stream.say(answer=answer(told.id, said))
+        reported = await stream.next("fault")
+        await stream.say(answer=answer(reported.id, said))
         assert await taking is taken
-    assert (told.pod, told.gang, told.container) == (builders.pod_of(0), "team/JobSet/train", "trainer")
-    assert (told.kind, told.code, told.device) == (pb.Fault.DEVICE, "Xid31", "GPU-0")
-    assert told.action_class == "ResetDevice"
-    assert told.message.startswith("Xid 48 ?x")
-    assert len(told.message) <= 1024
-    assert told.age_seconds > 0
+    assert (reported.pod, reported.gang, reported.container) == (builders.pod_of(0), "team/JobSet/train", "trainer")
+    assert (reported.kind, reported.code, reported.device) == (pb.Fault.DEVICE, "Xid31", "GPU-0")
+    assert reported.action_class == "ResetDevice"
+    assert reported.message.startswith("Xid 48 ?x")
+    assert len(reported.message) <= 1024
+    assert reported.age_seconds > 0
     assert rig.count("kubemend_hub_fault_answers_total", kind="Device", answer=taken.value) == 1
 
 
@@ -98,8 +98,8 @@ async def test_fault_waits_for_hub_to_start(rig: Rig) -> None:
         taking = asyncio.create_task(agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
         async with hub:
             stream, _ = await hub.welcomed()
-            told = await stream.next("fault")
-            await stream.say(answer=answer(told.id))
+            reported = await stream.next("fault")
+            await stream.say(answer=answer(reported.id))
             assert await taking is FaultAnswer.ROUND
 
 
@@ -122,13 +122,13 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -
     async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
         stream, _ = await hub.welcomed()
         taking = asyncio.create_task(agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
-        told = await stream.next("fault")
-        await stream.say(answer=answer(told.id))
+        reported = await stream.next("fault")
+        await stream.say(answer=answer(reported.id))
         assert await taking is FaultAnswer.ROUND
         stream.end()
         stream, _ = await hub.welcomed()
-        assert (await stream.next("fault")).id == told.id
-        await stream.say(answer=answer(told.id))
+        assert (await stream.next("fault")).id == reported.id
+        await stream.say(answer=answer(reported.id))
         await stream.say(stop=builders.stop(0))
         await rig.rounds.ordered()
         await stream.say(sync=pb.Sync())
@@ -180,10 +180,15 @@ async def test_lost_device_is_reported_and_awaited_until_hub_starts(rig: Rig) ->
         telling = asyncio.create_task(agent.device_lost(builders.trainer(0), cause))
         async with hub:
             stream, _ = await hub.welcomed()
-            told = await stream.next("fault")
-            await stream.say(answer=answer(told.id))
+            reported = await stream.next("fault")
+            await stream.say(answer=answer(reported.id))
             assert await telling is FaultAnswer.ROUND
-    assert (told.kind, told.code, told.device, told.action_class) == (pb.Fault.DEVICE, "Xid79", "GPU-0", "RebootNode")
+    assert (reported.kind, reported.code, reported.device, reported.action_class) == (
+        pb.Fault.DEVICE,
+        "Xid79",
+        "GPU-0",
+        "RebootNode",
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,8 +290,8 @@ class TestOpenFaults:
         for number in range(open_faults.MOST + 2):
             book.add(fault(fault_id=f"f{number}"))
         said = []
-        while (told := book.next()) is not None:
-            said.append(told.fault.id)
+        while (reported := book.next()) is not None:
+            said.append(reported.fault.id)
         assert len(said) == open_faults.MOST
         assert said[0] == "f2"
 
@@ -298,8 +303,8 @@ class TestOpenFaults:
         for number in range(open_faults.MOST + 2):
             book.add(fault(fault_id=f"f{number}"))
         said = []
-        while (told := book.next()) is not None:
-            said.append(told.fault.id)
+        while (reported := book.next()) is not None:
+            said.append(reported.fault.id)
         assert said == ["other", *(f"f{number}" for number in range(3, open_faults.MOST + 2))]
 
     async def test_fault_of_round_is_dropped_with_deleted_pod(self) -> None:

@@ -94,7 +94,7 @@ def test_limits_equal_those_of_policy() -> None:
 def test_every_policy_rule_has_a_case() -> None:
     policy = next(yaml.safe_load_all(POLICY.read_text()))
     answers = [*(case.answer for case in refused.BY_POLICY), *(change.answer for change in refused_changes.BY_POLICY)]
-    untold = [
+    unreported = [
         each["message"] for each in policy["spec"]["validations"] if not any(one in each["message"] for one in answers)
     ]
-    assert untold == []
+    assert unreported == []

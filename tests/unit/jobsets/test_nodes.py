@@ -57,10 +57,10 @@ async def test_many_jobs_waiting_for_one_reason_give_one_event(bench: Bench, lea
         for job in await bench.until_jobs(3):
             await places.pod_of(bench, job)
 
-        async def all_told() -> bool:
+        async def all_reported() -> bool:
             return len(leader.jobsets._gates._reported) == 3
 
-        await eventually.true(all_told)
+        await eventually.true(all_reported)
         await bench.until_event("NoDomain")
         notes = [note for reason, note in await bench.events() if reason == "NoDomain"]
         assert len(notes) < 3

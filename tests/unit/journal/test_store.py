@@ -146,7 +146,7 @@ UNREADABLE = ["{", "[]", "null", '{"version": 9}', "[" * 100_000, b"\xff" * 1000
 
 
 @pytest.mark.parametrize("body", UNREADABLE)
-async def test_unreadable_intent_is_told_apart_from_the_others(store: Store, body: str | bytes) -> None:
+async def test_unreadable_intent_is_reported_apart_from_the_others(store: Store, body: str | bytes) -> None:
     await store.begin(builders.intent(id="bad"))
     await store.begin(builders.intent(id="good"))
     store._connection.execute("UPDATE intents SET body = CAST(? AS TEXT) WHERE id = 'bad'", (body,))
@@ -233,7 +233,7 @@ async def test_member_has_one_record_per_round(store: Store) -> None:
 
 
 @pytest.mark.parametrize("body", UNREADABLE)
-async def test_unreadable_record_is_told_apart_from_the_others(store: Store, body: str | bytes) -> None:
+async def test_unreadable_record_is_reported_apart_from_the_others(store: Store, body: str | bytes) -> None:
     other = replace(RECORD, order=replace(RECORD.order, pod=PodUid("uid-2")))
     await store.note(RECORD, other)
     update = "UPDATE rounds SET body = CAST(? AS TEXT) WHERE pod_uid = 'uid-2'"

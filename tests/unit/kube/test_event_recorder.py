@@ -43,14 +43,14 @@ class Env:
 
     def record(self, name: str, *, path: str = "", may_repeat: bool = False) -> None:
         about = {"kind": "Pod", "namespace": self.namespace, "name": "a"}
-        body = {"apiVersion": "v1", "metadata": {"name": name}, "reason": "Told", "message": name, "count": 1}
+        body = {"apiVersion": "v1", "metadata": {"name": name}, "reason": "Reported", "message": name, "count": 1}
         last = {"lastTimestamp": timestamps.rfc3339(self.now)}
         self.recorder.record(
             path or self.events, {**body, **last, "involvedObject": about}, at=self.now, may_repeat=may_repeat
         )
 
-    async def has_told(self, name: str) -> bool:
-        return name in await self.told()
+    async def has_reported(self, name: str) -> bool:
+        return name in await self.reported()
 
     async def count(self, name: str) -> int:
         """Return an Event's count."""
@@ -63,15 +63,15 @@ class Env:
 
         await eventually.true(counted)
 
-    async def told(self) -> list[str]:
+    async def reported(self) -> list[str]:
         found = (await self.api.list(self.events)).items
         return [each["message"] for each in sorted(found, key=lambda each: int(each["metadata"]["resourceVersion"]))]
 
-    async def until_told(self, *names: str) -> None:
-        async def all_told() -> bool:
-            return await self.told() == [*names]
+    async def until_reported(self, *names: str) -> None:
+        async def all_reported() -> bool:
+            return await self.reported() == [*names]
 
-        await eventually.true(all_told)
+        await eventually.true(all_reported)
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +86,7 @@ async def test_all_are_recorded_in_order_once_the_server_is_back(tenant: Tenant)
         async with started(env.recorder):
             for name in ("a", "b", "c"):
                 env.record(name)
-            await env.until_told("a", "b", "c")
+            await env.until_reported("a", "b", "c")
         states = [each.state for each in env.reports]
         assert (states[0], states[-1]) == (ComponentState.IDLE, ComponentState.READY)
         assert ComponentState.DEGRADED in states
@@ -97,7 +97,7 @@ async def test_recorded_event_is_not_recorded_again(tenant: Tenant) -> None:
         async with running(tenant) as env, started(env.recorder):
             for name in ("a", "a", "b"):
                 env.record(name)
-            await env.until_told("a", "b")
+            await env.until_reported("a", "b")
     assert "event.refused" not in {each["event"] for each in logs}
 
 
@@ -108,7 +108,7 @@ async def test_refused_event_blocks_no_other(tenant: Tenant, status: int) -> Non
         async with started(env.recorder):
             env.record("a", path=paths.collection("events", namespace="elsewhere"))
             env.record("b")
-            await env.until_told("b")
+            await env.until_reported("b")
 
 
 async def test_old_event_is_not_recorded(tenant: Tenant) -> None:
@@ -117,7 +117,7 @@ async def test_old_event_is_not_recorded(tenant: Tenant) -> None:
         env.now += 61.0
         env.record("b")
         async with started(env.recorder):
-            await env.until_told("b")
+            await env.until_reported("b")
 
 
 async def test_the_oldest_make_room(tenant: Tenant) -> None:
@@ -125,7 +125,7 @@ async def test_the_oldest_make_room(tenant: Tenant) -> None:
         for name in ("a", "b", "c"):
             env.record(name)
         async with started(env.recorder):
-            await env.until_told("b", "c")
+            await env.until_reported("b", "c")
 
 
 async def test_recurrence_is_counted_in_one_event(tenant: Tenant) -> None:
@@ -135,7 +135,7 @@ async def test_recurrence_is_counted_in_one_event(tenant: Tenant) -> None:
         env.now += 61.0
         env.record("a", may_repeat=True)
         await env.until_count("a", 2)
-        assert await env.told() == ["a"]
+        assert await env.reported() == ["a"]
 
 
 async def test_frequent_event_is_written_rarely_and_counted_in_full(tenant: Tenant) -> None:
@@ -146,7 +146,7 @@ async def test_frequent_event_is_written_rarely_and_counted_in_full(tenant: Tena
         for _ in range(5):
             env.record("a", may_repeat=True)
         env.record("b")
-        await eventually.true(lambda: env.has_told("b"))
+        await eventually.true(lambda: env.has_reported("b"))
         assert await env.count("a") == 3, "a minute has not gone by"
         env.now += 61.0
         env.record("a", may_repeat=True)
@@ -162,7 +162,7 @@ async def test_a_successor_goes_on_counting_and_a_lost_answer_counts_once(tenant
         async with started(env.recorder):
             env.record("a", may_repeat=True)  # at the same time: the attempt whose answer was lost
             env.record("b")
-            await eventually.true(lambda: env.has_told("b"))
+            await eventually.true(lambda: env.has_reported("b"))
             assert await env.count("a") == 1
             env.now += 61.0
             env.record("a", may_repeat=True)

@@ -34,7 +34,7 @@ class Env:
         self.pods = tenant.of("pods")
         self.api = api
         self.reports: list[ComponentStatus] = []
-        self.told: list[tuple[str, str]] = []
+        self.reported: list[tuple[str, str]] = []
         self._news = asyncio.Event()
         self.mirror = informer.Informer(
             api=api,
@@ -68,7 +68,7 @@ class Env:
         self._news.set()
 
     def _change(self, change: informer.Change[str]) -> None:
-        self.told.append((change.kind.value, change.value))
+        self.reported.append((change.kind.value, change.value))
         self._news.set()
 
 
@@ -94,12 +94,12 @@ async def test_existing_objects_are_reported_by_page_and_then_changes(env: Env) 
     for name in "abcde":
         await env.create(name)
     async with running(env):
-        assert env.told == [("appeared", f"{name}: red") for name in "abcde"]
+        assert env.reported == [("appeared", f"{name}: red") for name in "abcde"]
         assert sorted(env.mirror.items().values()) == [f"{name}: red" for name in "abcde"]
         await env.paint("a", "blue")
         await env.delete("b")
-        await env.until(lambda: ("gone", "b: red") in env.told)
-        assert env.told[5:] == [("changed", "a: blue"), ("gone", "b: red")]
+        await env.until(lambda: ("gone", "b: red") in env.reported)
+        assert env.reported[5:] == [("changed", "a: blue"), ("gone", "b: red")]
 
 
 async def test_irrelevant_change_is_not_reported(env: Env) -> None:
@@ -108,16 +108,16 @@ async def test_irrelevant_change_is_not_reported(env: Env) -> None:
         await env.create("b")
         await env.api.patch(f"{env.pods}/b", {"metadata": {"annotations": {"x": "1"}}})
         await env.paint("b", "blue")
-        await env.until(lambda: ("changed", "b: blue") in env.told)
-        assert env.told == [("appeared", "b: red"), ("changed", "b: blue")]
+        await env.until(lambda: ("changed", "b: blue") in env.reported)
+        assert env.reported == [("appeared", "b: red"), ("changed", "b: blue")]
 
 
 async def test_object_that_no_longer_belongs_is_gone(env: Env) -> None:
     async with running(env):
         await env.create("a")
         await env.paint("a", None)
-        await env.until(lambda: len(env.told) == 2)
-        assert env.told == [("appeared", "a: red"), ("gone", "a: red")]
+        await env.until(lambda: len(env.reported) == 2)
+        assert env.reported == [("appeared", "a: red"), ("gone", "a: red")]
 
 
 async def test_invalid_object_keeps_its_last_value(env: Env) -> None:
@@ -125,13 +125,13 @@ async def test_invalid_object_keeps_its_last_value(env: Env) -> None:
     async with running(env):
         await env.paint("a", "unheard-of")
         await env.create("b")
-        await env.until(lambda: ("appeared", "b: red") in env.told)
+        await env.until(lambda: ("appeared", "b: red") in env.reported)
         await env.server.forget_history()
         env.server.cut_watches()  # so that it lists again
         await env.create("c")
-        await env.until(lambda: ("appeared", "c: red") in env.told)
+        await env.until(lambda: ("appeared", "c: red") in env.reported)
         assert sorted(env.mirror.items().values()) == ["a: red", "b: red", "c: red"]
-        assert not [each for each in env.told if each[0] == "gone"]
+        assert not [each for each in env.reported if each[0] == "gone"]
 
 
 @pytest.mark.parametrize("history", ["remembered", "forgotten"])
@@ -139,7 +139,7 @@ async def test_after_an_outage_only_differences_are_reported(env: Env, history: 
     for name in "abc":
         await env.create(name)
     async with running(env):
-        env.told.clear()
+        env.reported.clear()
         await env.server.stop()
         await env.until(lambda: env.reports[-1].state is ComponentState.DEGRADED)
         assert len(env.mirror.items()) == 3
@@ -149,21 +149,21 @@ async def test_after_an_outage_only_differences_are_reported(env: Env, history: 
         await env.paint("b", "blue")
         if history == "forgotten":
             await env.server.forget_history()
-        await env.until(lambda: env.reports[-1].state is ComponentState.READY and len(env.told) >= 2)
-        assert sorted(env.told) == [("changed", "b: blue"), ("gone", "a: red")]
+        await env.until(lambda: env.reports[-1].state is ComponentState.READY and len(env.reported) >= 2)
+        assert sorted(env.reported) == [("changed", "b: blue"), ("gone", "a: red")]
 
 
 async def test_truncated_list_reports_no_deletions(env: Env) -> None:
     for name in "abcde":
         await env.create(name)
     async with running(env):
-        env.told.clear()
+        env.reported.clear()
         env.server.fail_next(2, status=410, path="continue=")
         await env.server.forget_history()
         env.server.cut_watches()  # so that it lists again
         await env.create("f")
-        await env.until(lambda: ("appeared", "f: red") in env.told)
-        assert env.told == [("appeared", "f: red")]
+        await env.until(lambda: ("appeared", "f: red") in env.reported)
+        assert env.reported == [("appeared", "f: red")]
 
 
 async def test_it_can_run_again_and_is_not_synced_in_between(env: Env) -> None:
@@ -174,7 +174,7 @@ async def test_it_can_run_again_and_is_not_synced_in_between(env: Env) -> None:
     await env.delete("a")
     await env.create("b")
     async with running(env):
-        assert env.told == [("appeared", "a: red"), ("gone", "a: red"), ("appeared", "b: red")]
+        assert env.reported == [("appeared", "a: red"), ("gone", "a: red"), ("appeared", "b: red")]
 
 
 async def test_unsubscribed_listener_receives_nothing(env: Env) -> None:
@@ -184,7 +184,7 @@ async def test_unsubscribed_listener_receives_nothing(env: Env) -> None:
     async with running(env):
         unsubscribe()
         await env.create("b")
-        await env.until(lambda: len(env.told) == 2)
+        await env.until(lambda: len(env.reported) == 2)
     assert [change.value for change in heard] == ["a: red"]
 
 
@@ -259,7 +259,7 @@ async def test_internal_error_keeps_the_object_and_continues(env: Env, monkeypat
     async with running(env):
         await env.paint("a", "broken")
         await env.create("b")
-        await env.until(lambda: ("appeared", "b: red") in env.told)
+        await env.until(lambda: ("appeared", "b: red") in env.reported)
         assert sorted(env.mirror.items().values()) == ["a: red", "b: red"]
 
 
@@ -276,8 +276,8 @@ async def test_failing_listener_still_receives_later_changes(env: Env) -> None:
     async with running(env):
         await env.create("a")
         await env.create("b")
-        await env.until(lambda: ("appeared", "b: red") in env.told)
-    assert ("appeared", "a: red") in env.told
+        await env.until(lambda: ("appeared", "b: red") in env.reported)
+    assert ("appeared", "a: red") in env.reported
     assert heard == ["a: red", "b: red"]
 
 
@@ -307,7 +307,7 @@ class Bounded:
 
     def __init__(self, server: Written) -> None:
         self.server = server
-        self.told: list[int] = []
+        self.reported: list[int] = []
         self._news = asyncio.Event()
         api: Any = server
         self.mirror: informer.Informer[str] = informer.Informer(
@@ -320,7 +320,7 @@ class Bounded:
         )
 
     def _tell(self, count: int) -> None:
-        self.told.append(count)
+        self.reported.append(count)
         self._news.set()
 
     async def until(self, predicate: Callable[[], bool]) -> None:
@@ -353,9 +353,9 @@ async def bounded() -> AsyncIterator[Bounded]:
 async def test_kept_size_per_object_and_namespace_is_bounded(bounded: Bounded) -> None:
     assert bounded.whole() == {"0", "1", "2", "other"}
     assert bounded.mirror.items().keys() == {"0", "1", "2", "3", "4", "huge", "other"}
-    assert bounded.told[-1] == 3
+    assert bounded.reported[-1] == 3
     bounded.send(watch_protocol.EventType.MODIFIED, heavy("other", bytes_=5000, namespace="b"))
-    await bounded.until(lambda: bounded.told[-1] == 4)
+    await bounded.until(lambda: bounded.reported[-1] == 4)
     assert bounded.whole() == {"0", "1", "2"}
 
 
@@ -367,7 +367,7 @@ async def test_largest_namespace_gives_up_its_newest_objects_when_listed(bounded
         bounded.server.events.put_nowait(None)
         await bounded.until(lambda: "third" in bounded.mirror.items())
     assert bounded.whole() == {"0", "other", "another", "third"}
-    assert bounded.told[-1] == 2
+    assert bounded.reported[-1] == 2
     assert not [line for line in logs if line["event"] == "informer.too_large" and line["namespace"] != "a"]
 
 
@@ -394,6 +394,6 @@ async def test_bare_object_is_kept_whole_once_there_is_room(bounded: Bounded) ->
     for gone in ("0", "2"):
         bounded.send(watch_protocol.EventType.DELETED, heavy(gone))
     bounded.server.events.put_nowait(None)  # the watch ends normally
-    await bounded.until(lambda: bounded.told[-1] == 0)
+    await bounded.until(lambda: bounded.reported[-1] == 0)
     assert bounded.whole() == {"1", "3"}
     assert bounded.server.lists == 2

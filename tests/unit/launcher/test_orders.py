@@ -407,7 +407,7 @@ class Follower:
 
 
 async def failed(agent: Agent, *options: str, hold: float = 30.0) -> Follower:
-    """Start a launcher, follow it, and have its program fail; return the follower when it has been told."""
+    """Start a launcher, follow it, and have its program fail; return the follower when it knows of it."""
     agent.launcher.start("--no-spare", *options, under=NAMESPACE)
     await agent.launcher.nth(1, "begin")
     follower = await agent.follow(hold=hold)
@@ -524,7 +524,7 @@ async def test_a_program_that_fails_in_the_moment_of_the_order_is_held(agent: Ag
     await launcher.nth(2, "begin")
 
 
-async def test_a_follower_is_told_of_the_spare(agent: Agent) -> None:
+async def test_a_follower_learns_of_the_spare(agent: Agent) -> None:
     agent.launcher.start(under=NAMESPACE)
     await agent.launcher.nth(1, "begin")
     follower = await agent.follow(hold=0.0)

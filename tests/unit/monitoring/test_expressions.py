@@ -90,14 +90,14 @@ def test_every_known_value_is_used() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS)
 def test_alert_texts_use_existing_labels(alert: Alert) -> None:
-    told = re.findall(r"\$labels\.(\w+)", alert.summary + alert.description)
-    assert set(told) <= outcome(alert.expr, known=known())
+    reported = re.findall(r"\$labels\.(\w+)", alert.summary + alert.description)
+    assert set(reported) <= outcome(alert.expr, known=known())
 
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_legends_use_existing_labels(query: Query) -> None:
-    told = re.findall(r"{{(\w+)}}", query.legend)
-    assert set(told) <= outcome(query.expr, known=known())
+    reported = re.findall(r"{{(\w+)}}", query.legend)
+    assert set(reported) <= outcome(query.expr, known=known())
 
 
 @pytest.mark.parametrize(

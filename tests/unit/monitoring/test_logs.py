@@ -68,9 +68,9 @@ def test_pages_name_existing_events(page: str) -> None:
 
 def test_alerts_name_existing_events() -> None:
     texts = " ".join(each.description for each in ALERTS)
-    told = set(re.findall(r"\b[a-z_]+\.[a-z_]+\b", texts)) - _NO_EVENT
-    assert len(told) > 5
-    assert told <= names()
+    reported = set(re.findall(r"\b[a-z_]+\.[a-z_]+\b", texts)) - _NO_EVENT
+    assert len(reported) > 5
+    assert reported <= names()
 
 
 @pytest.mark.parametrize(

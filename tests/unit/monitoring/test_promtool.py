@@ -194,5 +194,5 @@ def test_every_alert_is_tried() -> None:
 def test_alert_fires_on_its_cause(trial: Trial, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": bare()}))
     (tmp_path / "trial.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [tried(trial)]}))
-    told = promtool("test", "rules", "trial.yaml", cwd=tmp_path)
-    assert told.returncode == 0, told.stdout + told.stderr
+    reported = promtool("test", "rules", "trial.yaml", cwd=tmp_path)
+    assert reported.returncode == 0, reported.stdout + reported.stderr

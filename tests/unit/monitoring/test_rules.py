@@ -42,8 +42,8 @@ def test_every_alert_has_its_section(alert: Alert) -> None:
 
 
 def test_no_section_is_about_a_removed_alert() -> None:
-    told = {anchor for anchor in sections() if anchor.startswith("kubemend")}
-    assert told == {alert.anchor for alert in ALERTS}
+    reported = {anchor for anchor in sections() if anchor.startswith("kubemend")}
+    assert reported == {alert.anchor for alert in ALERTS}
 
 
 def test_names_are_unique() -> None:

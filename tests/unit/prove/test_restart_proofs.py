@@ -169,8 +169,8 @@ async def test_right_answers_pass(node: Node) -> None:
 
 async def test_wrong_answer_is_a_finding_that_makes_the_gpu_unhealthy(node: Node, machine: Machine) -> None:
     machine.cuda.wrong(Wrong.TENSOR, gpu=1)
-    told = await node.proved()
-    assert told == {ONE: (ProofState.PASSED, ""), TWO: (ProofState.FAILED, "WrongResult")}
+    reported = await node.proved()
+    assert reported == {ONE: (ProofState.PASSED, ""), TWO: (ProofState.FAILED, "WrongResult")}
     (finding,) = node.found
     assert (finding.kind, finding.device.uuid, finding.evidence["test"]) == (
         FindingKind.WRONG_RESULT,

@@ -58,13 +58,13 @@ class Env:
         self.reporter = DeviceTaintReporter(
             api=api,
             node_name=tenant.node,
-            report=self._told,
+            report=self._reported,
             intervals=intervals,
             backoff=aio.Backoff(first=0.01, limit=0.05),
             if_stable=if_stable,
         )
 
-    def _told(self, status: ComponentStatus) -> None:
+    def _reported(self, status: ComponentStatus) -> None:
         self.reports.append(status)
         self.turns.put_nowait(status.state)
 

@@ -44,7 +44,7 @@ class Env:
         self.reporter = EventReporter(
             api=api,
             node_name=tenant.node,
-            report=self._told,
+            report=self._reported,
             on_outcome=self._took,
             limits=limits,
             backoff=aio.Backoff(first=0.01, limit=0.05),
@@ -60,7 +60,7 @@ class Env:
         self.writes += outcome is Outcome.WRITTEN
         self._news.set()
 
-    def _told(self, status: ComponentStatus) -> None:
+    def _reported(self, status: ComponentStatus) -> None:
         if not self.reports or self.reports[-1] != status:  # as common.components does
             self.reports.append(status)
             self._news.set()

@@ -40,7 +40,7 @@ class Env:
         self.reporter = NodeConditionReporter(
             api=api,
             node_name=tenant.node,
-            report=self._told,
+            report=self._reported,
             on_outcome=self._took,
             clock=lambda: self.now,
             intervals=intervals,
@@ -51,7 +51,7 @@ class Env:
         self.outcomes.append(outcome)
         self.attempts.put_nowait(outcome)
 
-    def _told(self, status: ComponentStatus) -> None:
+    def _reported(self, status: ComponentStatus) -> None:
         if not self.reports or self.reports[-1] != status:  # as common.components does
             self.reports.append(status)
 

@@ -46,10 +46,10 @@ def test_due_gpus(strategy: Strategy, concerned: set[DeviceId], attempt: int, ex
 )
 def test_failures_that_all_gpus_share_accuse_none(states: list[ProofState], accused: int) -> None:
     results = [result(DeviceId(f"GPU-{number}"), state) for number, state in enumerate(states)]
-    told = device_proof.plausible(results)
-    assert [each.device for each in told] == [each.device for each in results]
-    assert sum(each.state is ProofState.FAILED for each in told) == accused
-    assert bool(device_proof.unusable(told)) == bool(accused)
+    reported = device_proof.plausible(results)
+    assert [each.device for each in reported] == [each.device for each in results]
+    assert sum(each.state is ProofState.FAILED for each in reported) == accused
+    assert bool(device_proof.unusable(reported)) == bool(accused)
 
 
 def test_note_counts_and_names_what_was_not_proved() -> None:

@@ -149,6 +149,6 @@ def test_any_annotations_get_a_decision_and_affect_no_other_pod(annotations: dic
     said = asyncio.run(both_asked_for(builders.pod(annotations=annotations)))
     assert contained.count() == before, "a defect"
     assert said.said[OTHER.pod, conditions.IN_PLACE_RESTART].reason == Reason.DRY_RUN.value
-    if (told := said.said.get((TARGET.pod, conditions.IN_PLACE_RESTART))) is not None:
-        assert told.reason != Reason.INTERNAL.value
-        assert len(told.message) < 10_000
+    if (reported := said.said.get((TARGET.pod, conditions.IN_PLACE_RESTART))) is not None:
+        assert reported.reason != Reason.INTERNAL.value
+        assert len(reported.message) < 10_000

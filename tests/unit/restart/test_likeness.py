@@ -95,17 +95,17 @@ def test_every_other_field_is_named(path: str, value: Any, named: str) -> None:
     for key in parents:
         at = at.setdefault(key, {})
     at[last] = value
-    told = difference(new)
-    assert told is not None
-    assert told.startswith(named), told
+    reported = difference(new)
+    assert reported is not None
+    assert reported.startswith(named), reported
 
 
 def test_a_variable_is_named_and_its_value_is_not() -> None:
     new = successor_spec()
     new["process"]["env"] = [item for item in new["process"]["env"] if not item.startswith("KUBERNETES_PORT=")]
     new["process"]["env"].append("KUBERNETES_PORT=s3cret")
-    told = difference(new)
-    assert told == "process.env.KUBERNETES_PORT differs"
+    reported = difference(new)
+    assert reported == "process.env.KUBERNETES_PORT differs"
 
 
 def test_a_mount_that_lost_its_source_or_covers_another_is_named() -> None:
@@ -115,9 +115,9 @@ def test_a_mount_that_lost_its_source_or_covers_another_is_named() -> None:
     assert difference(new) == "mounts./checkpoints.source differs"
     new = successor_spec()
     new["mounts"].sort(key=lambda each: each["destination"], reverse=True)  # /dev after /dev/shm
-    told = difference(new)
-    assert told is not None
-    assert "covered by" in told
+    reported = difference(new)
+    assert reported is not None
+    assert "covered by" in reported
 
 
 def test_several_mounts_at_one_place_are_compared_in_their_order() -> None:
@@ -167,7 +167,7 @@ def test_a_rule_that_denies_again_what_was_allowed_since_is_named() -> None:
     assert difference(new, old=old) == "linux.resources.devices has 3 items instead of 2"
 
 
-def test_an_answer_without_a_spec_or_with_one_too_deep_is_told() -> None:
+def test_an_answer_without_a_spec_or_with_one_too_deep_is_reported() -> None:
     deep: Json = {}
     at = deep
     for _ in range(500):
@@ -180,10 +180,10 @@ def test_an_answer_without_a_spec_or_with_one_too_deep_is_told() -> None:
 def test_a_name_that_a_pod_has_chosen_is_bounded_and_printable() -> None:
     new = successor_spec()
     new["process"]["env"].append("\n" * 1000 + "=x")
-    told = difference(new)
-    assert told is not None
-    assert told.isprintable()
-    assert len(told) < 600
+    reported = difference(new)
+    assert reported is not None
+    assert reported.isprintable()
+    assert len(reported) < 600
 
 
 JSON = st.recursive(
@@ -198,5 +198,5 @@ def test_no_spec_is_an_internal_error_and_none_passes_by_chance(key: str, value:
     new = successor_spec()
     same = new[key] == value
     new[key] = value
-    told = difference(new)
-    assert told is not None or same or key == "root", "the root's path may be another"
+    reported = difference(new)
+    assert reported is not None or same or key == "root", "the root's path may be another"

@@ -25,14 +25,14 @@ AGREED = CheckState.PASSED
 class Watched(World):
     """Kubelet reports its listing to the API and only then acts on it; the agent watches until kubelet agrees."""
 
-    told: ContainerSummary | None = field(default_factory=lambda: builders.view("old"))
+    reported: ContainerSummary | None = field(default_factory=lambda: builders.view("old"))
     about_to: ContainerSummary | None = None
     looked_away: bool = False
 
     def kubelet_tells(self) -> None:
         """Begin a sync: report the last listing. One worker per pod: not while it starts something."""
         if self.kubelet_saw is not None and self.about_to is None and self.kubelet_starts is None:
-            self.told, self.about_to = self.kubelet_saw, self.kubelet_saw
+            self.reported, self.about_to = self.kubelet_saw, self.kubelet_saw
             self.kubelet_saw = None
 
     def kubelet_acts(self) -> None:
@@ -51,8 +51,8 @@ class Watched(World):
 
     def _pod(self) -> PodView:
         spec = ContainerSpec(name="trainer", role=MAIN)
-        if self.told is not None:
-            spec = replace(spec, container_id=self.told.id, running=self.told.state is RUNNING)
+        if self.reported is not None:
+            spec = replace(spec, container_id=self.reported.id, running=self.reported.state is RUNNING)
         return builders.pod(containers=(spec,))
 
 

@@ -119,7 +119,7 @@ class Guarded:
         await asyncio.gather(held, return_exceptions=True)
         return condition
 
-    def told(self, name: str, **labels: str) -> float | None:
+    def reported(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
 
 
@@ -163,7 +163,7 @@ async def test_storm_of_previous_agent_holds_until_its_end(guarded: Guarded) -> 
     await begin(guarded.env.store, elsewhere(NOW - 100), elsewhere(NOW - 50))
     condition = await guarded.held_for("NodeStorm")
     assert "opens again at 2286-11-20T17:50:00Z" in condition.message  # NOW - 100 + 300
-    assert guarded.told("kubemend_node_restart_budget_left") == 0.0
+    assert guarded.reported("kubemend_node_restart_budget_left") == 0.0
 
 
 async def test_storm_guard_manual_request_passes_and_counts(guarded: Guarded) -> None:
@@ -192,17 +192,17 @@ def test_gauges_show_only_used_budgets_of_present_pods() -> None:
     registry = CollectorRegistry()
     registry.register(BudgetGauges(made, pods=pods, now=lambda: NOW))
 
-    def told() -> dict[tuple[str, tuple[str, ...]], float]:
+    def reported() -> dict[tuple[str, tuple[str, ...]], float]:
         samples = (sample for family in registry.collect() for sample in family.samples)
         return {(each.name, tuple(each.labels.values())): each.value for each in samples}
 
-    assert told() == {("kubemend_node_restart_budget_left", ()): 2.0}
+    assert reported() == {("kubemend_node_restart_budget_left", ()): 2.0}
     with made.counting(facts(), SWAP) as restart:
         restart.has_begun()
     gone = Begun("uid-gone", frozenset({"trainer"}), at=NOW, fault_at=NOW)  # type: ignore[arg-type]
     made._begun.append(gone)
     made._begun.append(replace(gone, at=NOW - 4000.0, device="GPU-9"))
-    assert told() == {
+    assert reported() == {
         ("kubemend_restart_budget_left", ("default", "trainer-0", "")): 5.0,
         ("kubemend_restart_budget_left", ("default", "trainer-0", "trainer")): 2.0,
         ("kubemend_device_restart_budget_left", (GPU,)): 7.0,

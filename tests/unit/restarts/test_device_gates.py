@@ -40,7 +40,7 @@ class Bench:
         """Request a restart as after an Xid on the GPU; return the last condition."""
         return await self.env.ask_on(GPU, **annotations)
 
-    def told(self, name: str, **labels: str) -> float | None:
+    def reported(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
 
 
@@ -137,11 +137,11 @@ async def test_reattach_timer_reports_new_process_and_blocks_nothing(bench: Benc
     await bench.restart()  # ends, although no process uses the device yet
     await ending
     name = "kubemend_restart_phase_seconds_count"
-    assert bench.told(name, strategy="swap", phase="on_device") is None
+    assert bench.reported(name, strategy="swap", phase="on_device") is None
     (new,) = (await bench.env.pod.running())["trainer"]
     bench.host.put(GPU, 22, container=ContainerId(new))
     async with asyncio.timeout(30):
-        while bench.told(name, strategy="swap", phase="on_device") != 1.0:
+        while bench.reported(name, strategy="swap", phase="on_device") != 1.0:
             questions = bench.host.questions
             await bench.host.questions_reach(questions + 1)
     looking.cancel()

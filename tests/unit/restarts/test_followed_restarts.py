@@ -48,7 +48,7 @@ class Person:
                 self.changed.clear()
                 await self.changed.wait()
 
-    def told(self) -> list[type[Event]]:
+    def reported(self) -> list[type[Event]]:
         return [type(event) for event in self.events]
 
     def steps(self) -> list[tuple[StepKind, str, int | None]]:
@@ -83,7 +83,7 @@ async def test_progress_reports_each_step_to_verified_end(env: RestartEnv) -> No
     person = Person(env)
     async with env.kubelet():
         await person.ask()
-    assert person.told() == [Decided, Begun, StepTaken, StepTaken, StepTaken, Reported, Reported]
+    assert person.reported() == [Decided, Begun, StepTaken, StepTaken, StepTaken, Reported, Reported]
     assert person.steps() == [
         (StepKind.STOP, "trainer", 0),
         (StepKind.CREATE, "trainer", 1),
@@ -132,7 +132,7 @@ async def test_second_manual_request_follows_the_first(env: RestartEnv) -> None:
         await first.until(Begun)
         await second.ask(strategy=Strategy.SWAP)
         await asking
-    assert second.told()[:3] == [Joined, Decided, Begun]
+    assert second.reported()[:3] == [Joined, Decided, Begun]
     assert second.events[-1] == first.events[-1]
     assert first.verified
     assert {event.strategy for event in second.events if isinstance(event, Begun)} == {Strategy.RESET}
@@ -190,7 +190,7 @@ async def test_request_waiting_for_another_restart_reports_queued(env: RestartEn
         await first.until(Begun)
         await env.restarts.submit(other)
         await asking
-    assert second.told()[:2] == [Queued, Decided]
+    assert second.reported()[:2] == [Queued, Decided]
     assert second.verified
 
 

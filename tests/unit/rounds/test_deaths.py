@@ -44,20 +44,20 @@ async def test_death_is_reported_once_all_old_containers_are_dead(env: RoundEnv)
     await env.exits("logger", code=1)
     cannot_start_beside(env)
     env.pod.rig.server.delay("StopContainer", seconds=LONG)
-    told = env.order()
+    reported = env.order()
     await eventually.true(lambda: {"StopContainer", "StartContainer"} <= set(env.pod.rig.server.called()))
-    assert told.deaths.empty()
-    assert told.step_results.empty()
+    assert reported.deaths.empty()
+    assert reported.step_results.empty()
     env.rounds.abort("default/gang-1", [], reason="Test")
 
 
 async def test_successor_that_starts_after_the_release_is_never_held(env: RoundEnv) -> None:
     cannot_start_beside(env)
     env.pod.rig.server.delay("StartContainer", seconds=0.5)
-    told = env.order()
-    await told.death()
+    reported = env.order()
+    await reported.death()
     env.rounds.release("default/gang-1", [POD.uid])
-    running = await told.next()
+    running = await reported.next()
     assert (running.phase, running.unheld_seconds) == (StepPhase.RUNNING, 0.0)
     assert {"start"} <= running.seconds.keys()
     assert "held" not in running.seconds
@@ -68,22 +68,22 @@ async def test_successor_that_starts_after_the_release_is_never_held(env: RoundE
 
 async def test_successor_that_starts_before_the_release_is_held(env: RoundEnv) -> None:
     cannot_start_beside(env)
-    told = env.order()
-    await told.death()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order()
+    await reported.death()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     newest = await env.newest()
     assert env.freezer.still() == {newest[name] for name in MAINS}
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_phases_of_a_member_that_is_released_at_its_death_are_counted(env: RoundEnv) -> None:
     cannot_start_beside(env)
     env.pod.rig.server.delay("StartContainer", seconds=0.5)
-    told = env.order(containers=frozenset({"trainer"}))
-    await told.death()
+    reported = env.order(containers=frozenset({"trainer"}))
+    await reported.death()
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     sample = env.registry.get_sample_value
     await eventually.true(lambda: sample("kubemend_round_unheld_seconds_count") == 1)
     assert sample("kubemend_round_phase_seconds_count", {"phase": "stop"}) == 1
@@ -92,10 +92,10 @@ async def test_phases_of_a_member_that_is_released_at_its_death_are_counted(env:
 async def test_kubelets_copy_of_a_successor_that_was_never_held_is_removed(env: RoundEnv) -> None:
     cannot_start_beside(env)
     env.pod.rig.server.delay("StartContainer", seconds=0.5)
-    told = env.order(containers=frozenset({"trainer"}))
-    await told.death()
+    reported = env.order(containers=frozenset({"trainer"}))
+    await reported.death()
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     env.pod.rig.server.delay("StartContainer", seconds=0.0)
     ours = (await env.newest())["trainer"]
     theirs = await env.pod.kubelet_starts("trainer", attempt=3, start=False)  # the name between them is reserved
@@ -118,10 +118,10 @@ async def test_post_start_hook_runs_once(env: RoundEnv, beside: bool) -> None:
     if not beside:
         cannot_start_beside(env)
         env.pod.rig.server.delay("StartContainer", seconds=0.5)
-    told = env.order(containers=frozenset({"trainer"}))
-    await (told.next() if beside else told.death())
+    reported = env.order(containers=frozenset({"trainer"}))
+    await (reported.next() if beside else reported.death())
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     await eventually.true(lambda: "ExecSync" in env.pod.rig.server.called())
     await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
     assert env.pod.rig.server.called().count("ExecSync") == 1
@@ -131,38 +131,38 @@ async def test_failed_creation_is_reported_and_no_death(env: RoundEnv) -> None:
     """Until the successor exists the member may have to be recreated, and the others must wait for that."""
     cannot_start_beside(env)
     env.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=1000)
-    told = env.order(containers=frozenset({"trainer"}))
-    assert (await told.next()).phase is StepPhase.FAILED
-    assert told.deaths.empty()
+    reported = env.order(containers=frozenset({"trainer"}))
+    assert (await reported.next()).phase is StepPhase.FAILED
+    assert reported.deaths.empty()
     env.rounds.abort("default/gang-1", [], reason="Test")
 
 
 async def test_failed_start_is_reported_after_the_death(env: RoundEnv) -> None:
     cannot_start_beside(env)
     env.pod.rig.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=1000)
-    told = env.order(containers=frozenset({"trainer"}))
-    await told.death()
-    assert (await told.next()).phase is StepPhase.FAILED
+    reported = env.order(containers=frozenset({"trainer"}))
+    await reported.death()
+    assert (await reported.next()).phase is StepPhase.FAILED
     env.rounds.abort("default/gang-1", [], reason="Test")
 
 
 async def test_member_that_was_killed_is_released_while_the_runtime_cleans_up(env: RoundEnv) -> None:
     env.pod.rig.server.delay("StopContainer", seconds=LONG)
-    told = env.order()
-    stopped = await told.step_results.get()
+    reported = env.order()
+    stopped = await reported.step_results.get()
     assert (stopped.phase, stopped.reason) == (StepPhase.STOPPED, "")
     assert {"create", "start", "stop"} <= stopped.seconds.keys()
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     assert env.freezer.still() == set()
 
 
 async def test_slow_death_is_left_to_the_runtime(env: RoundEnv) -> None:
     standbys(env).slow_to_die = True
     env.pod.rig.server.delay("StopContainer", seconds=LONG)
-    told = env.order()
+    reported = env.order()
     await eventually.true(lambda: "StopContainer" in env.pod.rig.server.called())
-    assert told.step_results.empty()
+    assert reported.step_results.empty()
     env.rounds.abort("default/gang-1", [], reason="Test")
 
 
@@ -173,23 +173,23 @@ async def test_next_agent_starts_the_successor_of_a_reported_death(env: RoundEnv
     await env.die()
     env.pod.rig.server.delay("StartContainer", seconds=0.0)
     await env.start()
-    told = env.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     newest = await env.newest()
     assert env.freezer.still() == {newest[name] for name in MAINS}
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_program_that_ends_right_after_the_release_has_run(env: RoundEnv) -> None:
     """Its end is a fault of its own: the round does not report the member as failed as well."""
     env.pod.rig.server.delay("StopContainer", seconds=1.0)
-    told = env.order(containers=frozenset({"trainer"}))
-    assert (await told.step_results.get()).phase is StepPhase.STOPPED
+    reported = env.order(containers=frozenset({"trainer"}))
+    assert (await reported.step_results.get()).phase is StepPhase.STOPPED
     env.rounds.release("default/gang-1", [])
-    assert (await told.step_results.get()).phase is StepPhase.RUNNING
+    assert (await reported.step_results.get()).phase is StepPhase.RUNNING
     successor = (await env.newest())["trainer"]
     env.pod.rig.server.runtime.exit(successor, exit_code=1)
     await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
-    assert told.step_results.empty()
+    assert reported.step_results.empty()
     assert not env.rounds.expects_end(successor), "it is reported as a fault"

@@ -27,13 +27,13 @@ def state(env: RoundEnv) -> tuple[State, int]:
 
 
 async def test_the_program_is_dead_and_held_until_the_release_and_the_container_stays(launched: RoundEnv) -> None:
-    told = launched.order()
-    stopped = await told.next()
+    reported = launched.order()
+    stopped = await reported.next()
     assert (stopped.phase, stopped.unheld_seconds) == (StepPhase.STOPPED, 0.0)
     assert launched.freezer.still() == {launched.pod.old["trainer"]} == launched.rounds.held()
     assert state(launched) == (State.HELD, 1)
     launched.rounds.release("default/gang-1", [POD.uid])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     await eventually.true(lambda: state(launched) == (State.RUNNING, 2))
     assert launched.freezer.still() == set()
     assert await launched.newest() == launched.pod.old
@@ -42,10 +42,10 @@ async def test_the_program_is_dead_and_held_until_the_release_and_the_container_
 
 
 async def test_a_second_round_soon_after_makes_a_new_container(launched: RoundEnv) -> None:
-    told = launched.order()
-    await told.next()
+    reported = launched.order()
+    await reported.next()
     launched.rounds.release("default/gang-1", [POD.uid])
-    await told.next()
+    await reported.next()
     await eventually.true(lambda: not launched.rounds.busy(POD.uid) and state(launched)[0] is State.RUNNING)
     again = launched.order(round="default/gang-2", attempt=2)
     assert (await again.next()).phase is StepPhase.STOPPED
@@ -60,27 +60,27 @@ async def test_a_member_whose_launcher_fails_is_swapped_in_the_same_round(launch
         launched.launchers.state = LauncherUnavailable("it did not answer")
     else:
         launched.launchers.left = (7,)
-    told = launched.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = launched.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     newest = (await launched.newest())["trainer"]
     assert newest != launched.pod.old["trainer"]
     assert launched.freezer.still() == {newest}
     launched.rounds.release("default/gang-1", [POD.uid])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_a_member_that_hears_nothing_more_starts_by_itself(launched: RoundEnv) -> None:
-    told = launched.order(hold_seconds=0.5)
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = launched.order(hold_seconds=0.5)
+    assert (await reported.next()).phase is StepPhase.STOPPED
     launched.since_boot += 1000.0
-    assert (await told.next()).phase is StepPhase.SELF_RELEASED
+    assert (await reported.next()).phase is StepPhase.SELF_RELEASED
     await eventually.true(lambda: state(launched) == (State.RUNNING, 2))
 
 
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "not-frozen-yet"])
 async def test_the_next_agent_goes_on_with_what_is_held(launched: RoundEnv, frozen: bool) -> None:
-    told = launched.order()
-    await told.next()
+    reported = launched.order()
+    await reported.next()
     await launched.die()
     if not frozen:
         launched.freezer.frozen.clear()

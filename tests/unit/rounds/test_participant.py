@@ -36,8 +36,8 @@ from tests.fakes.proofs import Proofs
 
 
 async def test_round_replaces_holds_and_releases_all_main_containers(env: RoundEnv) -> None:
-    told = env.order()
-    stopped = await told.next()
+    reported = env.order()
+    stopped = await reported.next()
     assert (stopped.phase, stopped.unheld_seconds) == (StepPhase.STOPPED, 0.0)
     assert {"prepare", "stop", "create", "start"} <= stopped.seconds.keys()
     newest = await env.newest()
@@ -45,30 +45,30 @@ async def test_round_replaces_holds_and_releases_all_main_containers(env: RoundE
     assert {name for name, container in newest.items() if container != env.pod.old[name]} == MAINS
     assert env.rounds.busy(POD.uid)
     env.rounds.release("default/gang-1", [POD.uid])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     assert env.freezer.still() == set()
     assert not env.rounds.busy(POD.uid)
 
 
 async def test_next_step_of_member_counts_from_its_release(env: RoundEnv) -> None:
     await env.annotate(**{"restart": "InPlace", "heartbeat-file": "/beat", "heartbeat-timeout": "60s"})
-    told = env.order()
-    await told.next()
+    reported = env.order()
+    await reported.next()
     successor = (await env.newest())["trainer"]
     (trainer,) = [view for view in await env.pod.containers() if view.id == successor]
     assert env.touches(trainer) is None, "it is held"
     env.rounds.release("default/gang-1", [POD.uid])
-    await told.next()
+    await reported.next()
     await eventually.true(lambda: env.touches(trainer) == 1.0)
 
 
 async def test_expects_end_covers_only_containers_ended_by_round(env: RoundEnv) -> None:
-    told = env.order()
-    await told.next()
+    reported = env.order()
+    await reported.next()
     assert env.rounds.expects_end(env.pod.old["trainer"])
     assert not env.rounds.expects_end(env.pod.old["shipper"])
     env.rounds.release("default/gang-1", [])
-    await told.next()
+    await reported.next()
     assert env.rounds.expects_end(env.pod.old["trainer"]), "the event may be late"
     assert not env.rounds.expects_end((await env.newest())["trainer"])
 
@@ -84,13 +84,13 @@ async def test_repeated_order_returns_same_result(env: RoundEnv) -> None:
 
 
 async def test_release_of_other_round_or_pod_is_ignored(env: RoundEnv) -> None:
-    told = env.order()
-    await told.next()
+    reported = env.order()
+    await reported.next()
     env.rounds.release("default/gang-2", [])
     env.rounds.release("default/gang-1", [PodUid("another")])
     assert env.freezer.still() == env.rounds.held()
     env.rounds.release("default/gang-1", [POD.uid])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 @pytest.mark.parametrize("strategy", ["swap", "rerun"])
@@ -151,27 +151,27 @@ async def test_order_for_failed_pod_is_refused(env: RoundEnv) -> None:
 
 async def test_order_restarts_member_in_kubelet_backoff_with_others(env: RoundEnv) -> None:
     await env.exits("logger", code=1)
-    told = env.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     assert len(env.freezer.still()) == 2
     env.rounds.release("default/gang-1", [])
-    await told.next()
+    await reported.next()
 
 
 @pytest.mark.parametrize("strategy", ["rerun", "reset"])
 async def test_whole_pod_restart_holds_main_containers_started_by_anyone(env: RoundEnv, strategy: str) -> None:
-    told = env.order(strategy=strategy)
+    reported = env.order(strategy=strategy)
     if strategy == "reset":
-        assert (await told.next()).phase is StepPhase.STOPPED
+        assert (await reported.next()).phase is StepPhase.STOPPED
         for name in pod_rig.ROLES:
             await env.pod.kubelet_starts(name, attempt=1)
     else:
-        assert (await told.next()).phase is StepPhase.STOPPED
+        assert (await reported.next()).phase is StepPhase.STOPPED
     await eventually.true(lambda: len(env.freezer.still()) == len(MAINS))
     newest = await env.newest()
     assert env.freezer.still() == {newest[name] for name in MAINS}, "other containers run"
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_successor_that_ends_at_start_is_replaced_once(env: RoundEnv) -> None:
@@ -183,19 +183,19 @@ async def test_successor_that_ends_at_start_is_replaced_once(env: RoundEnv) -> N
         return await freeze(container_id, **how)
 
     env.freezer.freeze = ends  # type: ignore[method-assign]
-    told = env.order(containers=frozenset({"trainer"}))
-    assert (await told.next()).phase is StepPhase.STOPPED
-    assert (await told.next()).phase is StepPhase.STOPPED, "the death of its successor"
+    reported = env.order(containers=frozenset({"trainer"}))
+    assert (await reported.next()).phase is StepPhase.STOPPED
+    assert (await reported.next()).phase is StepPhase.STOPPED, "the death of its successor"
     assert env.pod.rig.server.called().count("StartContainer") == 2
     (running,) = (await env.pod.running())["trainer"]
     assert env.freezer.still() == {running}
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_duplicate_name_keeps_and_holds_kubelets_container(env: RoundEnv) -> None:
-    told = env.order(containers=frozenset({"trainer"}))
-    await told.next()
+    reported = env.order(containers=frozenset({"trainer"}))
+    await reported.next()
     theirs = await env.pod.kubelet_starts("trainer", attempt=2)
 
     async def theirs_runs_alone() -> bool:
@@ -204,29 +204,29 @@ async def test_duplicate_name_keeps_and_holds_kubelets_container(env: RoundEnv) 
     await eventually.true(theirs_runs_alone)
     assert env.freezer.still() == {theirs}
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     assert (await env.pod.running())["trainer"] == [theirs]
 
 
 async def test_kubelets_created_container_is_removed_before_release(env: RoundEnv) -> None:
     """Otherwise kubelet starts it after the release, and the running successor would be removed for it."""
-    told = env.order(containers=frozenset({"trainer"}))
-    await told.next()
+    reported = env.order(containers=frozenset({"trainer"}))
+    await reported.next()
     ours = (await env.newest())["trainer"]
     theirs = await env.pod.kubelet_starts("trainer", attempt=2, start=False)
     await eventually.true(lambda: any(view.id == theirs for view in env.pod.rig.watch.containers()))
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     assert (await env.pod.running())["trainer"] == [ours]
     assert theirs not in {view.id for view in await env.pod.containers()}
 
 
 async def test_kubelets_container_after_release_is_removed(env: RoundEnv) -> None:
-    told = env.order(containers=frozenset({"trainer"}))
-    await told.next()
+    reported = env.order(containers=frozenset({"trainer"}))
+    await reported.next()
     ours = (await env.newest())["trainer"]
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     theirs = await env.pod.kubelet_starts("trainer", attempt=2)
 
     async def ours_runs_alone() -> bool:
@@ -237,12 +237,12 @@ async def test_kubelets_container_after_release_is_removed(env: RoundEnv) -> Non
 
 
 async def test_hold_order_ends_nothing_and_holds_all(env: RoundEnv) -> None:
-    told = env.order(kind=OrderKind.HOLD)
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order(kind=OrderKind.HOLD)
+    assert (await reported.next()).phase is StepPhase.STOPPED
     assert env.freezer.still() == {env.pod.old["trainer"], env.pod.old["logger"]}
     assert "StopContainer" not in env.pod.rig.server.called()
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_post_start_hook_runs_after_release(env: RoundEnv) -> None:
@@ -250,26 +250,26 @@ async def test_post_start_hook_runs_after_release(env: RoundEnv) -> None:
     hook = ExecHook(("warm", "up"))
     specs = tuple(replace(spec, post_start=hook if spec.name == "trainer" else None) for spec in view.containers)
     await env.pod.pods.put(replace(view, containers=specs))
-    told = env.order()
-    await told.next()
+    reported = env.order()
+    await reported.next()
     assert "ExecSync" not in env.pod.rig.server.called()
     env.rounds.release("default/gang-1", [])
-    await told.next()
+    await reported.next()
     await eventually.true(lambda: "ExecSync" in env.pod.rig.server.called())
 
 
 async def test_hold_expires_without_renewal(env: RoundEnv) -> None:
-    told = env.order(hold_seconds=0.2)
+    reported = env.order(hold_seconds=0.2)
     async with asyncio.timeout(DEADLINE):  # it may be over before the hold is seen
-        phases = [(await told.step_results.get()).phase for _ in range(2)]
+        phases = [(await reported.step_results.get()).phase for _ in range(2)]
     assert phases == [StepPhase.STOPPED, StepPhase.SELF_RELEASED]
     assert env.freezer.still() == set()
 
 
 async def test_container_that_cannot_be_frozen_reports_failed(env: RoundEnv) -> None:
     env.freezer.refusal = "read-only file system"
-    told = env.order()
-    step_result = await told.next()
+    reported = env.order()
+    step_result = await reported.next()
     assert (step_result.phase, step_result.reason) == (StepPhase.FAILED, "CannotHold")
     env.rounds.abort("default/gang-1", [], reason="over")
 
@@ -280,11 +280,11 @@ async def test_failed_freeze_is_retried_by_next_round(env: RoundEnv) -> None:
         step_result = await env.order(round=f"default/gang-{number}", attempt=number, kind=OrderKind.HOLD).next()
         assert (step_result.phase, step_result.reason) == (StepPhase.FAILED, "CannotHold")
     env.freezer.refusal = ""
-    told = env.order(round="default/gang-3", attempt=3, kind=OrderKind.HOLD)
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order(round="default/gang-3", attempt=3, kind=OrderKind.HOLD)
+    assert (await reported.next()).phase is StepPhase.STOPPED
     assert env.freezer.still() == {env.pod.old[name] for name in MAINS}
     env.rounds.release("default/gang-3", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_next_round_restarts_held_member_without_running_it(env: RoundEnv) -> None:
@@ -302,15 +302,15 @@ async def test_next_round_restarts_held_member_without_running_it(env: RoundEnv)
 
 async def test_round_does_not_wait_for_verification_of_last_restart(env: RoundEnv) -> None:
     for number in (1, 2, 3):  # no test acts as kubelet here: it never agrees
-        told = env.order(round=f"default/gang-{number}", attempt=number)
-        assert (await told.next()).phase is StepPhase.STOPPED
+        reported = env.order(round=f"default/gang-{number}", attempt=number)
+        assert (await reported.next()).phase is StepPhase.STOPPED
         env.rounds.release(f"default/gang-{number}", [])
-        assert (await told.next()).phase is StepPhase.RUNNING
+        assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_held_pod_that_is_deleted_ends_and_reports_gone(env: RoundEnv) -> None:
-    told = env.order()
-    await told.next()
+    reported = env.order()
+    await reported.next()
     await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], deleting=True))
 
     async def no_main_runs() -> bool:
@@ -318,19 +318,19 @@ async def test_held_pod_that_is_deleted_ends_and_reports_gone(env: RoundEnv) -> 
 
     await eventually.true(no_main_runs)
     await env.pod.pods.gone(POD.uid)  # force-deleted: its sidecar still runs
-    told_again = env.order(round="default/gang-2")
+    reported_again = env.order(round="default/gang-2")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(3.0):
-            await told_again.step_results.get()
-    assert told.step_results.empty(), "something of it runs"
+            await reported_again.step_results.get()
+    assert reported.step_results.empty(), "something of it runs"
     env.pod.rig.server.runtime.exit(env.pod.old["shipper"], exit_code=137)
-    assert (await told.next()).phase is StepPhase.GONE
-    assert (await told_again.next()).phase is StepPhase.GONE
+    assert (await reported.next()).phase is StepPhase.GONE
+    assert (await reported_again.next()).phase is StepPhase.GONE
 
 
 async def test_held_pod_whose_node_shuts_down_has_failed_when_the_shutdown_is_cancelled(env: RoundEnv) -> None:
-    told = env.order()
-    await told.next()
+    reported = env.order()
+    await reported.next()
     pod = env.pod.pods.pods()[POD.uid]
     await env.pod.pods.put(replace(pod, leaving="NodeShutdown"))
 
@@ -338,9 +338,9 @@ async def test_held_pod_whose_node_shuts_down_has_failed_when_the_shutdown_is_ca
         return not set(await env.pod.running()) & MAINS
 
     await eventually.true(no_main_runs)
-    assert told.step_results.empty()
+    assert reported.step_results.empty()
     await env.pod.pods.put(pod)
-    failed = await told.next()
+    failed = await reported.next()
     assert (failed.phase, failed.detail) == (StepPhase.FAILED, "its node no longer shuts down")
 
 
@@ -352,10 +352,10 @@ async def test_next_agent_continues_hold_until_release(env: RoundEnv) -> None:
     assert env.held == {POD.uid}
     assert env.freezer.still() == held == env.rounds.held()
     assert [step_result.round for step_result in env.rounds.step_results()] == ["default/gang-1"]
-    told = env.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     assert len(env.freezer.ever) == 2, "nothing was started once more"
 
 
@@ -366,21 +366,21 @@ async def test_next_agent_finishes_started_restart_held(env: RoundEnv) -> None:
     await env.die()
     env.pod.rig.server.delay("CreateContainer", seconds=0.0)
     await env.start()
-    told = env.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     newest = await env.newest()
     assert env.freezer.still() == {newest[name] for name in MAINS}
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_stopping_member_reports_current_step(env: RoundEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "REPORT_INTERVAL", 0.01)
     env.pod.rig.server.delay("CreateContainer", seconds=1.0)
-    told = env.order()
-    heard = [await told.next()]
+    reported = env.order()
+    heard = [await reported.next()]
     while heard[-1].phase is StepPhase.STOPPING:
-        heard.append(await told.next())
+        heard.append(await reported.next())
     assert "Creating" in {step_result.reason for step_result in heard}
     assert (heard[-1].phase, heard[-1].reason) == (StepPhase.STOPPED, "")
     assert [step_result.reason for step_result in env.rounds.step_results()] == [""], (
@@ -394,30 +394,30 @@ async def test_member_that_kubelet_must_start_reports_progress_after_release(
     env: RoundEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "REPORT_INTERVAL", 0.01)
-    told = env.order()
-    step_result = await told.next()
+    reported = env.order()
+    step_result = await reported.next()
     while step_result.phase is not StepPhase.STOPPED:
-        step_result = await told.next()
+        step_result = await reported.next()
     for name in MAINS:
         env.pod.rig.server.runtime.exit((await env.newest())[name], exit_code=137)
     env.rounds.release("default/gang-1", [])
-    assert (await told.start()).phase is StepPhase.STOPPED
+    assert (await reported.start()).phase is StepPhase.STOPPED
 
 
 async def test_hold_longer_than_probes_allow_restarts_member(env: RoundEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kubelet would kill it: a frozen process answers no probe, and the SIGTERM would wait for its release."""
     monkeypatch.setattr(probes, "SHORTEST", 0.5)
     await _probed(env, Probe(failure_threshold=1))
-    told = env.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     first = await env.newest()
     await _probed(env, Probe(initial_delay=1000.0))
-    assert (await told.next()).phase is StepPhase.STOPPED
+    assert (await reported.next()).phase is StepPhase.STOPPED
     second = await env.newest()
     assert not set(first.values()) & {second[name] for name in MAINS}
     assert env.freezer.still() == {second[name] for name in MAINS}
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     assert await env.newest() == second
 
 
@@ -438,27 +438,27 @@ async def test_agent_that_returns_late_releases_at_once(env: RoundEnv) -> None:
 
 async def test_an_agent_that_comes_back_after_the_hold_waits_for_the_hub_before_it_lets_go(env: RoundEnv) -> None:
     """While there was no agent the hub could not renew the hold."""
-    told = env.order(hold_seconds=30.0)
-    await told.next()
+    reported = env.order(hold_seconds=30.0)
+    await reported.next()
     held = env.freezer.still()
     await env.die()
     env.since_boot += 45.0
     await env.start()
     assert env.freezer.still() == held
-    told = env.order(hold_seconds=1000.0)
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order(hold_seconds=1000.0)
+    assert (await reported.next()).phase is StepPhase.STOPPED
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_an_agent_that_comes_back_after_an_earlier_rounds_release_holds_for_the_one_under_way(
     env: RoundEnv,
 ) -> None:
     """A container released by the first round is in its grace period when the agent dies in the second round."""
-    told = env.order()
-    await told.next()
+    reported = env.order()
+    await reported.next()
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     env.since_boot += 60.0
     server = env.pod.rig.server
     server.delay("StopContainer", seconds=3000.0)
@@ -469,10 +469,10 @@ async def test_an_agent_that_comes_back_after_an_earlier_rounds_release_holds_fo
     server.delay("StopContainer", seconds=0.0)
     await env.start()
     assert env.held == {POD.uid}
-    told = env.order(round="default/gang-2", grace_seconds=2000.0)
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order(round="default/gang-2", grace_seconds=2000.0)
+    assert (await reported.next()).phase is StepPhase.STOPPED
     env.rounds.release("default/gang-2", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 @pytest.mark.parametrize("grace", [0.0, 2000.0])
@@ -489,10 +489,10 @@ async def test_an_agent_that_stops_leaves_members_that_only_wait_to_the_next_one
     await env.die()
     server.delay("StopContainer", seconds=0.0)
     await env.start()
-    told = env.order(grace_seconds=grace)
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order(grace_seconds=grace)
+    assert (await reported.next()).phase is StepPhase.STOPPED
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
 
 
 async def test_of_two_of_one_name_only_one_is_let_go_however_late(env: RoundEnv) -> None:
@@ -525,18 +525,18 @@ async def test_agent_death_at_any_call_is_finished_by_next(env: RoundEnv, policy
     await env.pod.pods.put(replace(view, restart_policy=policy, containers=only))
     server = env.pod.rig.server
     server.calls.clear()
-    told = env.order()
-    await eventually.true(lambda: len(server.called()) >= calls or not told.step_results.empty(), look_again=0.0)
+    reported = env.order()
+    await eventually.true(lambda: len(server.called()) >= calls or not reported.step_results.empty(), look_again=0.0)
     await env.die()
     await env.start()
-    told = env.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     running = await env.pod.running()
     assert [len(running[name]) for name in MAINS] == [1, 1]
     assert env.freezer.still() == {running[name][0] for name in MAINS}
     assert not env.freezer.still() & set(env.pod.old.values())
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     assert await env.pod.running() == running
 
 
@@ -547,8 +547,8 @@ async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: R
     env.gates = ReleaseGates(driver=host, processes=host)
     env.holders.hold(TARGET)
     await env.start()
-    told = env.order(containers=frozenset({"trainer"}))
-    step_result = await told.next()
+    reported = env.order(containers=frozenset({"trainer"}))
+    step_result = await reported.next()
     assert (step_result.phase, step_result.reason) == (StepPhase.STOPPING, "DriverFreeing")
     reset = Finding(
         source=Source.KERNEL_LOG,
@@ -561,7 +561,7 @@ async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: R
     )
     env.verdict_store.apply(reset, inventory=env.devices.inventory)
     host.end(11)
-    while (step_result := await told.next()).phase is StepPhase.STOPPING:
+    while (step_result := await reported.next()).phase is StepPhase.STOPPING:
         assert step_result.reason == "DriverFreeing"
     assert (step_result.phase, step_result.reason) == (StepPhase.FAILED, "DeviceNotUsable")
     assert "trainer" not in await env.pod.running()
@@ -575,16 +575,16 @@ async def test_member_that_next_agent_finishes_is_proved_or_says_why_not(env: Ro
     env.holders.hold(TARGET)
     server = env.pod.rig.server
     server.calls.clear()
-    told = env.order(attempt=2)
-    await eventually.true(lambda: len(server.called()) >= calls or not told.step_results.empty(), look_again=0.0)
+    reported = env.order(attempt=2)
+    await eventually.true(lambda: len(server.called()) >= calls or not reported.step_results.empty(), look_again=0.0)
     await env.die()
     proofs.subjects.clear()
     with structlog.testing.capture_logs() as log:
         await env.start()
-        told = env.order(attempt=2)
-        assert (await told.next()).phase is StepPhase.STOPPED
+        reported = env.order(attempt=2)
+        assert (await reported.next()).phase is StepPhase.STOPPED
         env.rounds.release("default/gang-1", [])
-        assert (await told.next()).phase is StepPhase.RUNNING
+        assert (await reported.next()).phase is StepPhase.RUNNING
     for done in [event for event in log if event["event"] == "restart.resumed"]:  # none if nothing had begun
         assert done["proofs"] in ({outside.GPU.uuid: "Passed"}, {outside.GPU.uuid: "Interrupted"})
     assert {subject.attempt for subject in proofs.subjects} == {2}
@@ -603,8 +603,8 @@ async def test_released_container_is_not_frozen_by_next_agent(env: RoundEnv) -> 
 
 
 async def test_next_agent_reports_recorded_release(env: RoundEnv) -> None:
-    told = env.order()
-    await told.next()
+    reported = env.order()
+    await reported.next()
     env.rounds.release("default/gang-1", [POD.uid])
     await eventually.true(env.is_written_off)
     await env.die()
@@ -613,10 +613,10 @@ async def test_next_agent_reports_recorded_release(env: RoundEnv) -> None:
 
 
 async def test_aborted_member_never_reports_released(env: RoundEnv) -> None:
-    told = env.order()
-    await told.next()
+    reported = env.order()
+    await reported.next()
     env.rounds.abort("default/gang-1", [POD.uid], reason="budget spent")
-    step_result = await told.next()
+    step_result = await reported.next()
     assert (step_result.phase, step_result.reason) == (StepPhase.SELF_RELEASED, "Aborted")
     assert env.freezer.still() == set()
 
@@ -673,11 +673,11 @@ async def test_adopted_container_is_held_although_its_event_is_late(
 
     begin = env.store.begin
     monkeypatch.setattr(env.store, "begin", kubelet_first)
-    told = env.order(containers=frozenset({"trainer"}))
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order(containers=frozenset({"trainer"}))
+    assert (await reported.next()).phase is StepPhase.STOPPED
     assert env.freezer.still() == set(theirs)
     env.rounds.release("default/gang-1", [])
-    await told.next()
+    await reported.next()
 
 
 async def test_held_container_is_ended_without_grace_period(env: RoundEnv) -> None:
@@ -703,10 +703,10 @@ async def test_succeeded_pod_without_container_reports_completed(env: RoundEnv) 
 async def test_container_that_vanishes_during_selection_does_not_fail_round(env: RoundEnv) -> None:
     await env.exits("trainer", code=1)
     env.pod.rig.server.fail("ContainerStatus", grpc.StatusCode.NOT_FOUND)
-    told = env.order()
-    assert (await told.next()).phase is StepPhase.STOPPED
+    reported = env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
     env.rounds.release("default/gang-1", [])
-    await told.next()
+    await reported.next()
 
 
 async def test_hold_of_unstarted_pod_reports_when_first_container_held(env: RoundEnv) -> None:
@@ -715,14 +715,14 @@ async def test_hold_of_unstarted_pod_reports_when_first_container_held(env: Roun
             env.pod.rig.server.runtime.exit(container, exit_code=1)
             await env.pod.rig.cri.remove_container(container)
     await eventually.true(lambda: not any(view.ref.name in MAINS for view in env.pod.rig.watch.containers()))
-    told = env.order(kind=OrderKind.HOLD)
+    reported = env.order(kind=OrderKind.HOLD)
     await env.stands(StepPhase.STOPPING)
-    assert told.step_results.empty()
+    assert reported.step_results.empty()
     theirs = await env.pod.kubelet_starts("trainer", attempt=1)
-    assert (await told.next()).phase is StepPhase.STOPPED
+    assert (await reported.next()).phase is StepPhase.STOPPED
     assert env.freezer.still() == {theirs}
     env.rounds.abort("default/gang-1", [POD.uid], reason="over")
-    assert (await told.next()).phase is StepPhase.SELF_RELEASED
+    assert (await reported.next()).phase is StepPhase.SELF_RELEASED
 
 
 async def test_round_with_unknown_owner_refuses_without_waiting(env: RoundEnv) -> None:
@@ -736,11 +736,11 @@ async def test_round_with_unknown_owner_refuses_without_waiting(env: RoundEnv) -
 
 
 async def test_members_and_phases_are_counted(env: RoundEnv) -> None:
-    told = env.order()
-    await told.next()
+    reported = env.order()
+    await reported.next()
     assert env.registry.get_sample_value("kubemend_round_held") == 2
     env.rounds.release("default/gang-1", [])
-    await told.next()
+    await reported.next()
     sample = env.registry.get_sample_value
     assert sample("kubemend_round_held") == 0
     assert sample("kubemend_round_members_total", {"phase": "Stopped"}) == 1

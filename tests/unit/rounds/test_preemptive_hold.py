@@ -41,14 +41,14 @@ async def test_preemptive_hold_taken_over_by_round_never_runs(env: RoundEnv) -> 
     async with env.rounds.guarding(view) as taken_over:
         theirs = await env.pod.kubelet_starts("logger", attempt=1)
         await eventually.true(lambda: env.freezer.still() == {theirs})
-        told = env.order()
+        reported = env.order()
         await eventually.true(taken_over.is_set)
-    assert (await told.next()).phase is StepPhase.STOPPED
+    assert (await reported.next()).phase is StepPhase.STOPPED
     newest = await env.newest()
     assert env.freezer.still() == {newest["trainer"], newest["logger"]}
     assert newest["logger"] != theirs
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     assert theirs not in env.freezer.let_go
 
 
@@ -56,16 +56,16 @@ async def test_preemptive_hold_of_unstarted_container_is_taken_over(env: RoundEn
     async with env.rounds.guarding(await failed(env)) as taken_over:
         theirs = await env.pod.kubelet_starts("logger", attempt=1, start=False)
         await eventually.true(lambda: env.freezer.waiting == {theirs})
-        told = env.order(strategy="no such strategy")
+        reported = env.order(strategy="no such strategy")
         await eventually.true(taken_over.is_set)
-    assert (await told.next()).phase is StepPhase.REFUSED
+    assert (await reported.next()).phase is StepPhase.REFUSED
     assert env.freezer.waiting == set()
 
 
 async def test_preemptive_hold_ends_when_order_is_refused(env: RoundEnv) -> None:
     async with caught(env) as theirs:
-        told = env.order(strategy="no such strategy")
-        assert (await told.next()).phase is StepPhase.REFUSED
+        reported = env.order(strategy="no such strategy")
+        assert (await reported.next()).phase is StepPhase.REFUSED
         assert env.freezer.still() == set()
         assert theirs in (await env.pod.running())["logger"]
 
@@ -134,13 +134,13 @@ async def test_preemptive_hold_round_takes_over_all_failures(env: RoundEnv) -> N
     async with env.rounds.guarding(logger) as one, env.rounds.guarding(trainer) as other:
         theirs = {await env.pod.kubelet_starts(name, attempt=1) for name in ("logger", "trainer")}
         await eventually.true(lambda: env.freezer.still() == theirs)
-        told = env.order()
+        reported = env.order()
         await eventually.true(lambda: one.is_set() and other.is_set())
-    assert (await told.next()).phase is StepPhase.STOPPED
+    assert (await reported.next()).phase is StepPhase.STOPPED
     assert len(env.freezer.still()) == len(theirs)
     assert not env.freezer.still() & theirs
     env.rounds.release("default/gang-1", [])
-    assert (await told.next()).phase is StepPhase.RUNNING
+    assert (await reported.next()).phase is StepPhase.RUNNING
     assert not theirs & env.freezer.let_go.keys()
 
 

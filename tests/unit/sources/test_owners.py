@@ -149,9 +149,9 @@ async def test_invalid_owner_name_causes_no_query_and_ends_nothing(name: str) ->
         await pods.put(good)
         await eventually.true(lambda: len(api.asked) == 1)
     assert not running.done()
-    (told,) = logs
-    assert (told["event"], told["pod"]) == ("owner.invalid", "default/j-0")
-    assert "is not the name of an object" in told["error"]
+    (reported,) = logs
+    assert (reported["event"], reported["pod"]) == ("owner.invalid", "default/j-0")
+    assert "is not the name of an object" in reported["error"]
     running.cancel()
 
 
@@ -179,7 +179,7 @@ async def test_invalid_job_gives_unknown(answer: dict[str, Any]) -> None:
     with capture_logs() as logs:
         assert await owners.facts(member()) is None
         assert await owners.facts(member(), at_once=True) is None
-    assert [told["event"] for told in logs] == ["owner.invalid"]
+    assert [reported["event"] for reported in logs] == ["owner.invalid"]
 
 
 @pytest.mark.parametrize(

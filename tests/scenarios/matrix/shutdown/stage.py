@@ -48,7 +48,7 @@ class Scene:
     before: Seen
     restart: "asyncio.Task[list[Json]] | None" = None
     gate: Gate | None = None
-    told: Sequence[Json] = ()
+    reported: Sequence[Json] = ()
     after: Json = field(default_factory=dict)
     started: Sequence[str] = ()
     alive: Sequence[str] = ()
@@ -128,7 +128,7 @@ class Stage:
         if scene.gate is not None:
             scene.gate.open()
         if cell.moment is Moment.ASKED:
-            scene.told = await self.board.asked(cell.name, cell.strategy, grace=0)
+            scene.reported = await self.board.asked(cell.name, cell.strategy, grace=0)
         elif cell.moment is Moment.CRASHED:
             exits(self.board, scene.before, OWN_ERROR)
 
@@ -141,7 +141,7 @@ class Stage:
             exits(self.board, scene.before, cell.end.code)
         await self.board.until(cell.name, lambda seen: seen.status.get("phase") in _OVER, what="over")
         if scene.restart is not None:
-            scene.told = await scene.restart
+            scene.reported = await scene.restart
 
     async def _until_killed(self, scene: Scene) -> None:
         """Wait until kubelet ends the pod. A container to which the agent has sent SIGTERM gets no second one."""

@@ -48,10 +48,10 @@ def violations(scene: Scene) -> Iterator[str]:
         yield f"kubemend has started {scene.started}"
     if scene.alive:
         yield f"it has failed, and has {scene.alive}"
-    if (cell.moment.under_way or cell.moment is Moment.ASKED) and scene.told[-1]["ok"]:
-        yield f"its restart has succeeded: {scene.told}"
-    if cell.moment is Moment.ASKED and scene.told[-1]["reason"] != "PodDeleting":
-        yield f"its restart was not refused for the shutdown: {scene.told}"
+    if (cell.moment.under_way or cell.moment is Moment.ASKED) and scene.reported[-1]["ok"]:
+        yield f"its restart has succeeded: {scene.reported}"
+    if cell.moment is Moment.ASKED and scene.reported[-1]["reason"] != "PodDeleting":
+        yield f"its restart was not refused for the shutdown: {scene.reported}"
 
 
 def phases_of(cell: Cell) -> Sequence[tuple[str, str | None]]:

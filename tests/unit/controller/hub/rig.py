@@ -71,7 +71,7 @@ class Engine:
         assert self.sessions[session.node] is session
         if self.broken:
             raise ZeroDivisionError
-        self._add(session, "told", message)
+        self._add(session, "message", message)
 
     def disconnected(self, session: Session) -> None:
         assert self.sessions.pop(session.node) is session

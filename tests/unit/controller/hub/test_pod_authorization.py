@@ -65,7 +65,7 @@ def test_deferred_messages_are_limited() -> None:
 
 
 def test_fault_is_new_once_until_next_hello() -> None:
-    told = streams.ReportedFaults()
-    assert [told.is_new(id_) for id_ in ("a", "b", "a")] == [True, True, False]
-    told.clear()
-    assert told.is_new("a")
+    reported = streams.ReportedFaults()
+    assert [reported.is_new(id_) for id_ in ("a", "b", "a")] == [True, True, False]
+    reported.clear()
+    assert reported.is_new("a")

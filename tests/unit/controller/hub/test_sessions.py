@@ -24,9 +24,9 @@ async def test_agent_is_welcomed_and_its_messages_arrive_in_order(rig: Rig) -> N
     assert rig.engine.heard == [
         ("connected", "node-1", 1),
         ("hello", "node-1", words.hello("uid-1").hello),
-        ("told", "node-1", words.fault()),
-        ("told", "node-1", words.result()),
-        ("told", "node-1", words.samples("uid-1")),
+        ("message", "node-1", words.fault()),
+        ("message", "node-1", words.result()),
+        ("message", "node-1", words.samples("uid-1")),
     ]
     assert not rig.counted()
 
@@ -107,9 +107,9 @@ async def test_messages_about_foreign_pods_are_counted_and_dropped(rig: Rig) -> 
     agent, _ = await rig.session("node-1", "uid-1", "uid-2")
     for message in (words.fault("uid-2"), words.result("uid-2"), words.samples("uid-2"), words.result("uid-1")):
         await agent.say(message)
-    await rig.engine.until(lambda: bool(rig.engine.of("told")))
+    await rig.engine.until(lambda: bool(rig.engine.of("message")))
     assert [result.pod.uid for result in rig.engine.of("hello")[0].results] == ["uid-1"]
-    assert rig.engine.of("told") == [words.result("uid-1")]
+    assert rig.engine.of("message") == [words.result("uid-1")]
     assert rig.counted() == {"ForeignPod": 4}
 
 
@@ -117,21 +117,21 @@ async def test_messages_about_new_pod_are_delivered_once_known(rig: Rig) -> None
     agent, _ = await rig.session("node-1", "new")
     await agent.say(words.fault("new"))
     await agent.say(words.result("uid-1"))
-    await rig.engine.until(lambda: bool(rig.engine.of("told")))
-    assert rig.engine.of("told") == [words.result("uid-1")]
+    await rig.engine.until(lambda: bool(rig.engine.of("message")))
+    assert rig.engine.of("message") == [words.result("uid-1")]
     rig.pods[PodUid("new")] = NodeName("node-1")
     rig.hub.pod_bound(PodUid("new"), NodeName("node-1"))
-    assert rig.engine.of("told")[1:] == [words.result("new"), words.fault("new")]
+    assert rig.engine.of("message")[1:] == [words.result("new"), words.fault("new")]
     rig.hub.pod_bound(PodUid("new"), NodeName("node-1"))
-    assert len(rig.engine.of("told")) == 3
+    assert len(rig.engine.of("message")) == 3
 
 
 async def test_repeated_fault_is_passed_on_once_until_next_hello(rig: Rig) -> None:
     agent, _ = await rig.session()
     for message in (words.fault(), words.fault(), words.hello(), words.fault()):
         await agent.say(message)
-    await rig.engine.until(lambda: len(rig.engine.of("told")) == 2)
-    assert rig.engine.of("told") == [words.fault(), words.fault()]
+    await rig.engine.until(lambda: len(rig.engine.of("message")) == 2)
+    assert rig.engine.of("message") == [words.fault(), words.fault()]
     assert rig.counted() == {"Replayed": 1}
 
 
@@ -139,7 +139,7 @@ async def test_newer_agents_messages_are_ignored(rig: Rig) -> None:
     agent, _ = await rig.session()
     await agent.say(b"\xfa\x01\x00")
     await agent.say(words.result())
-    await rig.engine.until(lambda: bool(rig.engine.of("told")))
+    await rig.engine.until(lambda: bool(rig.engine.of("message")))
     assert rig.counted() == {"UnknownMessage": 1}
 
 
@@ -158,7 +158,7 @@ async def test_broken_rules_end_only_that_stream(data: bytes, code: grpc.StatusC
         assert (await bad.ended())[0] is code
         assert rig.engine.of("gone") == [1]
         await good.say(words.result("uid-2"))
-        await rig.engine.until(lambda: rig.engine.of("told") == [words.result("uid-2")])
+        await rig.engine.until(lambda: rig.engine.of("message") == [words.result("uid-2")])
         assert rig.counted() == {reason: 1}
 
 
@@ -168,7 +168,7 @@ async def test_too_many_messages_end_stream() -> None:
         for _ in range(5):
             await agent.say(words.result())
         assert (await agent.ended())[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert len(rig.engine.of("told")) == 4  # the fifth message has some bytes, too
+        assert len(rig.engine.of("message")) == 4  # the fifth message has some bytes, too
         assert rig.counted() == {"TooOften": 1}
 
 
@@ -185,7 +185,7 @@ async def test_internal_error_of_coordinator_costs_one_stream_and_is_counted(rig
 async def test_internal_error_at_deferred_message_costs_only_its_stream(rig: Rig) -> None:
     agent, _ = await rig.session("node-1", "new")
     await agent.say(words.result("uid-1"))
-    await rig.engine.until(lambda: bool(rig.engine.of("told")))
+    await rig.engine.until(lambda: bool(rig.engine.of("message")))
     rig.engine.broken = True
     rig.pods[PodUid("new")] = NodeName("node-1")
     rig.hub.pod_bound(PodUid("new"), NodeName("node-1"))

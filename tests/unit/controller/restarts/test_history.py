@@ -88,8 +88,8 @@ def test_each_living_gang_keeps_its_newest_number(
     found = history.removal(restarts, keeping=KEEPING, is_alive=lambda _: alive, now=NOW)
     left = [each for each in restarts if each not in found.now]
     for gang in ("a", "b"):
-        untold = [each for each in restarts if each.gang and each.gang.name == gang and each.spec.ttl_seconds is None]
-        newest = sorted(untold, key=lambda each: each.attempt)[-1:]
+        endless = [each for each in restarts if each.gang and each.gang.name == gang and each.spec.ttl_seconds is None]
+        newest = sorted(endless, key=lambda each: each.attempt)[-1:]
         if alive and newest and all(each.spec.ttl_seconds is None for each in restarts):
             assert newest[0] in left
     assert found.next_at is None or found.next_at > NOW

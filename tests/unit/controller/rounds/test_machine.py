@@ -72,7 +72,7 @@ class Play:
         self.now += after
         self.take(machine.advance(self.round, events, now=self.now))
 
-    def told(self, phase: StepPhase, *indexes: int, reason: str = "", **more: Any) -> None:
+    def reported(self, phase: StepPhase, *indexes: int, reason: str = "", **more: Any) -> None:
         self.tell(*(StepResult(uid(index), phase, reason, **more) for index in indexes))
 
     def wanted(self, kind: type[Effect]) -> list[Any]:
@@ -88,8 +88,8 @@ class Play:
 def one_cannot_be_started(size: int) -> Play:
     """Return a round whose first member is dead, cannot be restarted, and must not be recreated."""
     play = Play([builders.member(0, owner=None), *builders.gang(size)[1:]])
-    play.told(StepPhase.STOPPED, 0)
-    play.told(StepPhase.FAILED, 0, reason="StartFailed")
+    play.reported(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.FAILED, 0, reason="StartFailed")
     assert (play.round.phase, play.stands(0)) == (Phase.STOPPING, MemberPhase.FAILED)
     return play
 
@@ -118,29 +118,29 @@ def test_all_members_stop_then_release_then_done() -> None:
     stops = play.wanted(Stop)
     assert pods(stops) == {uid(0), uid(1), uid(2)}
     assert {kind for stop in stops for kind in stop.pods.values()} == {OrderKind.RESTART}
-    play.told(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
     assert (play.round.phase, play.effects) == (Phase.STOPPING, [])
-    play.told(StepPhase.STOPPED, 2)
+    play.reported(StepPhase.STOPPED, 2)
     assert (play.round.phase, pods(play.wanted(Release))) == (Phase.RELEASING, {uid(0), uid(1), uid(2)})
-    play.told(StepPhase.RUNNING, 0, 1, 2)
+    play.reported(StepPhase.RUNNING, 0, 1, 2)
     assert (play.round.phase, play.effects) == (Phase.DONE, [Record()])
     assert (play.advance.wake_at, play.advance.again) == (None, ())
 
 
 def test_release_waits_for_deaths_and_not_for_starts() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, reason="NotStarted")
+    play.reported(StepPhase.STOPPED, 0, reason="NotStarted")
     assert play.wanted(Release) == []
-    play.told(StepPhase.STOPPED, 1, reason="NotStarted")
+    play.reported(StepPhase.STOPPED, 1, reason="NotStarted")
     assert (play.round.phase, pods(play.wanted(Release))) == (Phase.RELEASING, {uid(0), uid(1)})
-    play.told(StepPhase.RUNNING, 0, 1)
+    play.reported(StepPhase.RUNNING, 0, 1)
     assert play.round.phase is Phase.DONE
     assert all(one.late for one in play.round.members.values())
 
 
 def test_member_that_starts_after_its_death_was_reported_keeps_the_time_of_its_death() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, reason="NotStarted", seconds={"stop": 0.1})
+    play.reported(StepPhase.STOPPED, 0, reason="NotStarted", seconds={"stop": 0.1})
     before = play.round.members[uid(0)]
     play.tell(
         StepResult(uid(0), StepPhase.STOPPED, seconds={"stop": 0.1, "start": 0.2}, unheld_seconds=0.01), after=0.3
@@ -152,18 +152,18 @@ def test_member_that_starts_after_its_death_was_reported_keeps_the_time_of_its_d
 
 def test_member_that_fails_after_its_death_is_recreated_while_the_others_wait() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, reason="NotStarted")
-    play.told(StepPhase.FAILED, 0, reason="Failed")
+    play.reported(StepPhase.STOPPED, 0, reason="NotStarted")
+    play.reported(StepPhase.FAILED, 0, reason="Failed")
     assert [each.pod.uid for each in play.wanted(Recreate)] == [uid(0)]
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     assert play.wanted(Release) == []
 
 
 def test_member_that_fails_to_start_after_the_release_leaves_the_others_running() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1, reason="NotStarted")
-    play.told(StepPhase.RUNNING, 1)
-    play.told(StepPhase.FAILED, 0, reason="Failed", detail="the runtime refuses to start it")
+    play.reported(StepPhase.STOPPED, 0, 1, reason="NotStarted")
+    play.reported(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.FAILED, 0, reason="Failed", detail="the runtime refuses to start it")
     assert (play.round.phase, play.wanted(Recreate)) == (Phase.DEGRADED, [])
     assert [each.member for each in outcome.failures(play.round)] == ["train-0-0"]
 
@@ -171,20 +171,20 @@ def test_member_that_fails_to_start_after_the_release_leaves_the_others_running(
 def test_members_of_one_node_share_messages() -> None:
     play = Play([builders.member(index, node=NodeName("node-0")) for index in range(3)])
     assert [len(stop.pods) for stop in play.wanted(Stop)] == [3]
-    play.told(StepPhase.STOPPED, 0, 1, 2)
+    play.reported(StepPhase.STOPPED, 0, 1, 2)
     assert [len(release.pods) for release in play.wanted(Release)] == [3]
 
 
 def test_only_unanswered_orders_are_repeated() -> None:
     play = Play(builders.gang(2))
     play.wanted(Stop)
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     assert play.advance.wake_at == NOW + LIMITS.resend
     play.tell(after=LIMITS.resend)
     assert pods(play.wanted(Stop)) == {uid(1)}
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.wanted(Release)
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     play.tell(after=LIMITS.resend)
     assert pods(play.wanted(Release)) == {uid(0)}
 
@@ -192,7 +192,7 @@ def test_only_unanswered_orders_are_repeated() -> None:
 def test_large_round_repeats_orders_less_often() -> None:
     play = Play(builders.gang(2500))
     play.wanted(Stop)
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     play.tell(after=LIMITS.resend)
     play.tell(after=LIMITS.resend)
     assert play.effects == []
@@ -205,7 +205,7 @@ def test_large_round_renews_holds_in_time() -> None:
     assert limits.resend_interval(members=2500) > limits.hold / 3
     play = Play(builders.gang(2500), limits=limits)
     play.wanted(Stop)
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     play.tell(after=limits.hold / 3)
     assert len(pods(play.wanted(Stop))) == 2500
 
@@ -213,7 +213,7 @@ def test_large_round_renews_holds_in_time() -> None:
 def test_deadline_is_checked_between_rare_repetitions() -> None:
     limits = Limits(stop=1.0)
     play = Play(builders.gang(2500), limits=limits)
-    play.told(StepPhase.STOPPED, *range(1, 2500))
+    play.reported(StepPhase.STOPPED, *range(1, 2500))
     play.wanted(Stop)
     play.tell(after=limits.stop)
     assert pods(play.wanted(Stop)) == set()
@@ -222,7 +222,7 @@ def test_deadline_is_checked_between_rare_repetitions() -> None:
 
 def test_holds_are_renewed_in_time() -> None:
     play = Play(builders.gang(2), limits=Limits(stop=100.0))
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     play.wanted(Stop)
     play.tell(after=9.0)
     assert pods(play.wanted(Stop)) == {uid(1)}
@@ -232,7 +232,7 @@ def test_holds_are_renewed_in_time() -> None:
 
 def test_reconnected_node_gets_orders_at_once() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     play.wanted(Stop)
     play.tell(NodeChanged(NodeName("node-1"), connected=True))
     assert play.wanted(Stop) == []
@@ -242,7 +242,7 @@ def test_reconnected_node_gets_orders_at_once() -> None:
 
 def test_disconnected_agent_gets_time_to_reconnect() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(NodeChanged(NodeName("node-0"), connected=False))
     play.tell(after=LIMITS.stop + LIMITS.reconnect - 1.0)
     assert play.wanted(Recreate) == []
@@ -256,19 +256,19 @@ def test_disconnected_agent_gets_time_to_reconnect() -> None:
 def test_completion_is_neither_failure_nor_restart() -> None:
     play = Play([builders.member(0, phase=PodPhase.SUCCEEDED), *builders.gang(3)[1:]])
     assert pods(play.wanted(Stop)) == {uid(1), uid(2)}
-    play.told(StepPhase.COMPLETED, 1)
-    play.told(StepPhase.STOPPED, 2)
+    play.reported(StepPhase.COMPLETED, 1)
+    play.reported(StepPhase.STOPPED, 2)
     assert pods(play.wanted(Release)) == {uid(2)}
-    play.told(StepPhase.RUNNING, 2)
+    play.reported(StepPhase.RUNNING, 2)
     assert play.round.phase is Phase.DONE
 
 
 def test_pending_member_is_held_but_not_awaited() -> None:
     play = Play([builders.member(0, phase=PodPhase.PENDING), builders.member(1)])
     assert [stop.pods for stop in play.wanted(Stop)] == [{uid(0): OrderKind.HOLD}, {uid(1): OrderKind.RESTART}]
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     assert pods(play.wanted(Release)) == {uid(0), uid(1)}
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     assert play.round.phase is Phase.DONE
 
 
@@ -279,7 +279,7 @@ def test_lost_member_is_recreated_while_others_wait() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     assert pods(play.wanted(Stop)) == {uid(1)}
     assert [effect.pod.uid for effect in play.wanted(Recreate)] == [uid(0)]
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(PodGone(uid(0)))
     assert (play.round.phase, list(play.round.awaited)) == (Phase.STOPPING, ["train/0"])
     play.tell(arrived(0))
@@ -301,11 +301,11 @@ def test_lost_member_is_recreated_while_others_wait() -> None:
 
 def test_members_wait_for_replacement_only_for_a_time() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(PodGone(uid(0)))
     play.tell(after=LIMITS.hold_for_recreated)
     assert pods(play.wanted(Release)) == {uid(1)}
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     assert not play.round.phase.is_final
     play.tell(arrived(0))
     play.tell(seen(0, 1))
@@ -324,7 +324,7 @@ def named_at_random(index: int, *, generation: int = 0, owner: Owner = OF_A_RAY_
 @pytest.mark.parametrize("comes_first", [True, False])
 def test_a_pod_of_another_name_replaces_one_of_the_same_owner(comes_first: bool) -> None:
     play = Play([named_at_random(0), named_at_random(1)])
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     newcomer = MemberSeen(named_at_random(0, generation=1))
     play.tell(MemberSeen(named_at_random(0, deleting=True)))
     play.tell(*((newcomer, PodGone(uid(0))) if comes_first else (PodGone(uid(0)), newcomer)))
@@ -354,17 +354,17 @@ def test_a_pod_that_replaces_none_leaves_the_place_of_the_gone_one(stranger: Mem
 def test_hold_annotation_sets_wait_for_replacement() -> None:
     annotations = {**builders.OPTED_IN, "kubemend.io/hold": "5s"}
     play = Play([builders.member(index, annotations=annotations) for index in range(2)], decision=RECREATE_0)
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(PodGone(uid(0)), after=5.0)
     assert play.round.phase is Phase.RELEASING
 
 
 def test_missing_replacement_leaves_gang_degraded() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(PodGone(uid(0)))
     play.tell(after=LIMITS.hold_for_recreated)
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     play.tell(after=LIMITS.recreated)
     assert play.round.phase is Phase.DEGRADED
     assert [(each.member, each.reason) for each in outcome.failures(play.round)] == [("train/0", "NotReplaced")]
@@ -372,7 +372,7 @@ def test_missing_replacement_leaves_gang_degraded() -> None:
 
 def test_old_pod_that_stays_fails_round_and_releases_others() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(after=LIMITS.absence - 1.0)
     assert play.round.phase is Phase.STOPPING
     play.wanted(Stop)
@@ -385,8 +385,8 @@ def test_old_pod_that_stays_fails_round_and_releases_others() -> None:
 @pytest.mark.parametrize("phase", [StepPhase.STUCK, StepPhase.FAILED])
 def test_member_refused_by_agent_is_recreated_once(phase: StepPhase) -> None:
     play = Play(builders.gang(2))
-    play.told(phase, 0, reason="CannotKill")
-    play.told(phase, 0, reason="CannotKill")
+    play.reported(phase, 0, reason="CannotKill")
+    play.reported(phase, 0, reason="CannotKill")
     assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(0), "CannotKill")]
     play.tell(PodGone(uid(0)))
     play.tell(arrived(0))
@@ -397,15 +397,15 @@ def test_member_refused_by_agent_is_recreated_once(phase: StepPhase) -> None:
 @pytest.mark.parametrize("phase", [StepPhase.REFUSED, StepPhase.FAILED])
 def test_unusable_device_is_the_reason_of_recreation(phase: StepPhase) -> None:
     play = Play(builders.gang(2))
-    play.told(phase, 0, reason="DeviceNotUsable")
+    play.reported(phase, 0, reason="DeviceNotUsable")
     assert [each.device_failure for each in play.wanted(Recreate)] == [True]
 
 
 @pytest.mark.parametrize("reason", ["NotOptedIn", "JobBackoffLimit", "LeaderWorkerSetRecreatesGroup", "Whatever"])
 def test_refusal_unfixable_by_deletion_fails_round(reason: str) -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 1)
-    play.told(StepPhase.REFUSED, 0, reason=reason)
+    play.reported(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.REFUSED, 0, reason=reason)
     assert (play.round.phase, play.round.reason) == (Phase.FAILED, reason)
     assert (play.wanted(Recreate), play.wanted(Release)) == ([], [])
     assert uid(1) in pods(play.wanted(Abort))
@@ -414,7 +414,7 @@ def test_refusal_unfixable_by_deletion_fails_round(reason: str) -> None:
 @pytest.mark.parametrize("changes", [{"owner": None}, {"annotations": {}}])
 def test_protected_pod_is_never_deleted(changes: dict[str, Any]) -> None:
     play = Play([builders.member(0, **changes), builders.member(1)])
-    play.told(StepPhase.STUCK, 0, reason="CannotKill")
+    play.reported(StepPhase.STUCK, 0, reason="CannotKill")
     assert (play.round.phase, play.wanted(Recreate)) == (Phase.FAILED, [])
 
 
@@ -430,7 +430,7 @@ def test_member_that_does_not_stop_in_time_is_lost() -> None:
 def test_member_with_reports_of_progress_is_waited_for() -> None:
     """64 GiB of pinned memory take a driver 15 s; deadlines count from the last report."""
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     for _ in range(10):
         play.tell(StepResult(uid(0), StepPhase.STOPPING, "ProcessExiting"), after=LIMITS.stop - 1)
     assert (play.stands(0), play.wanted(Recreate)) == (MemberPhase.STOPPING, [])
@@ -442,7 +442,7 @@ def test_member_with_reports_of_progress_is_waited_for() -> None:
 
 def test_late_lost_connection_in_slow_stop_gets_reconnect_time() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     for _ in range(10):
         play.tell(StepResult(uid(0), StepPhase.STOPPING, "DriverFreeing"), after=LIMITS.stop - 1)
     play.tell(NodeChanged(NodeName("node-0"), connected=False, lost=False))
@@ -454,7 +454,7 @@ def test_late_lost_connection_in_slow_stop_gets_reconnect_time() -> None:
 
 def test_reports_of_progress_do_not_extend_wait_indefinitely() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     begun = play.now
     while play.stands(0) is MemberPhase.STOPPING:
         play.tell(StepResult(uid(0), StepPhase.STOPPING, "ProcessExiting"), after=3.0)
@@ -473,7 +473,7 @@ def test_repeated_report_is_no_progress() -> None:
 def test_only_silence_counts(silences: list[int]) -> None:
     """With any rhythm of reports, a member is lost after the first silence that is too long, and not before."""
     play = Play(builders.gang(2), limits=replace(LIMITS, slow=math.inf, whole=math.inf))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     for silence in silences:
         play.tell(after=silence)
         assert (play.stands(0) is MemberPhase.LEAVING) == (silence >= LIMITS.stop)
@@ -484,7 +484,7 @@ def test_only_silence_counts(silences: list[int]) -> None:
 
 def test_lost_member_is_reported_with_its_last_step_and_what_was_left() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(StepResult(uid(0), StepPhase.STOPPING, "DriverFreeing", detail="12.0 GiB left"))
     play.tell(after=LIMITS.stop)
     (recreated,) = play.wanted(Recreate)
@@ -493,20 +493,20 @@ def test_lost_member_is_reported_with_its_last_step_and_what_was_left() -> None:
 
 def test_slow_start_with_progress_after_release_is_waited_for() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1)
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.RUNNING, 1)
     for _ in range(5):
         play.tell(StepResult(uid(0), StepPhase.STOPPED, "Starting"), after=LIMITS.release - 1)
     assert (play.stands(0), play.round.phase) == (MemberPhase.RELEASING, Phase.RELEASING)
-    play.told(StepPhase.RUNNING, 0)
+    play.reported(StepPhase.RUNNING, 0)
     assert play.round.phase is Phase.DONE
 
 
 def test_member_that_stops_late_need_not_be_gone() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(after=LIMITS.stop)
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     play.tell(after=LIMITS.hold_for_recreated)
     assert pods(play.wanted(Release)) == {uid(1)}
     assert pods(play.wanted(Abort)) == {uid(0)}
@@ -533,7 +533,7 @@ def test_members_of_lost_node_without_agent_are_recreated() -> None:
 def test_pods_of_out_of_service_node_are_deleted_by_force() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.wanted(Recreate)
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(NodeChanged(NodeName("node-0"), connected=False, lost=True, out_of_service=True))
     assert [each.force for each in play.wanted(Recreate)] == [True]
     assert play.round.blocking == 0
@@ -543,7 +543,7 @@ def test_pods_of_out_of_service_node_are_deleted_by_force() -> None:
 
 def test_pod_deleted_by_another_client_is_awaited_not_deleted() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(seen(0, deleting=True))
     play.tell(after=LIMITS.stop)
     assert (play.wanted(Recreate), play.round.phase) == ([], Phase.STOPPING)
@@ -554,7 +554,7 @@ def test_pod_deleted_by_another_client_is_awaited_not_deleted() -> None:
 
 def test_replacement_may_come_before_predecessor_ends() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(arrived(0))
     play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
     assert (play.round.phase, play.wanted(Release)) == (Phase.STOPPING, [])
@@ -572,7 +572,7 @@ def test_replacement_gets_hold_order_once_it_has_node() -> None:
 
 def test_replacement_held_after_release_is_released_at_once() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(PodGone(uid(0)), arrived(0))
     play.tell(after=LIMITS.hold_for_recreated)
     play.wanted(Release)
@@ -594,10 +594,10 @@ def test_recreated_members_do_not_wait_for_one_another() -> None:
 
 def test_replacement_without_order_runs_and_is_reported() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(PodGone(uid(0)), arrived(0))
     play.tell(seen(0, 1), after=LIMITS.hold_for_recreated)
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     assert not play.round.phase.is_final
     play.tell(after=LIMITS.release)
     assert play.round.phase is Phase.DONE
@@ -613,24 +613,24 @@ def test_replacement_unknown_to_its_node_is_still_expected() -> None:
 
 def test_member_leaving_after_release_is_still_replaced() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(after=LIMITS.stop)
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     play.tell(after=LIMITS.hold_for_recreated)
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     play.tell(PodGone(uid(0)))
     assert (play.round.phase, list(play.round.awaited)) == (Phase.RELEASING, ["train/0"])
 
 
 def test_failed_member_is_held_until_others_are_released() -> None:
     play = Play([builders.member(0, owner=None), builders.member(1)], limits=Limits(stop=100.0))
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     play.tell(FaultReported(uid(0), "Xid79", "gone", needs_recreation=True))
     assert (play.stands(0), play.round.phase) == (MemberPhase.FAILED, Phase.STOPPING)
     play.wanted(Stop)
     play.tell(after=LIMITS.hold / 3)
     assert uid(0) in pods(play.wanted(Stop))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     assert (pods(play.wanted(Release)), pods(play.wanted(Abort))) == ({uid(1)}, {uid(0)})
 
 
@@ -639,7 +639,7 @@ def test_failed_member_is_held_until_others_are_released() -> None:
 
 def test_fault_while_stopping_joins_round() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(FaultReported(uid(0), "Exit1", "exited"), FaultReported(uid(1), "Xid79", "gone", needs_recreation=True))
     assert [(each.pod.uid, each.reason) for each in play.wanted(Recreate)] == [(uid(1), "Xid79")]
     assert play.round.again == ()
@@ -647,18 +647,18 @@ def test_fault_while_stopping_joins_round() -> None:
 
 def test_fault_of_released_member_begins_another_round() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1)
-    play.told(StepPhase.RUNNING, 0)
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.RUNNING, 0)
     fault = FaultReported(uid(0), "Exit1", "exited again")
     play.tell(fault, after=0.5)
     assert (play.round.phase, play.advance.again) == (Phase.RELEASING, ())
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
 
 
 def test_next_round_waits_briefly_for_last_answers() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
     fault = FaultReported(uid(0), "Exit1", "exited again")
     play.tell(fault)
     play.tell(after=LIMITS.resend)
@@ -694,48 +694,48 @@ def test_next_round_does_not_wait_indefinitely_for_agents() -> None:
 def test_late_fault_from_before_stop_begins_nothing() -> None:
     play = Play(builders.gang(2))
     play.now += 1.0
-    play.told(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
     play.tell(FaultReported(uid(1), "Exit1", "exited", at=NOW + 0.5))
-    play.told(StepPhase.RUNNING, 0, 1)
+    play.reported(StepPhase.RUNNING, 0, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, ())
 
 
 def test_late_device_fault_is_decided_after_round() -> None:
     play = Play(builders.gang(2))
     play.now += 1.0
-    play.told(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
     fault = FaultReported(uid(1), "Xid79", "gone", needs_recreation=True, at=NOW + 0.5)
     play.tell(fault)
-    play.told(StepPhase.RUNNING, 0, 1)
+    play.reported(StepPhase.RUNNING, 0, 1)
     assert play.advance.again == (fault,)
 
 
 def test_faults_after_release_are_decided_in_order() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
     first, second = FaultReported(uid(1), "Exit42", "exited"), FaultReported(uid(0), "Exit1", "exited")
     play.tell(first)
     play.tell(second)
-    play.told(StepPhase.RUNNING, 0, 1)
+    play.reported(StepPhase.RUNNING, 0, 1)
     assert play.advance.again == (first, second)
 
 
 def test_pending_member_that_fails_after_release_is_decided_afterwards() -> None:
     play = Play([builders.member(0), builders.member(1), builders.member(2, phase=PodPhase.PENDING)])
-    play.told(StepPhase.STOPPED, 0, 1)
-    play.told(StepPhase.RUNNING, 0)
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.RUNNING, 0)
     fault = FaultReported(uid(2), "Exit1", "exited", at=NOW + 1.0)
     play.tell(seen(2), fault, after=1.0)
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
 
 
 def test_member_that_came_after_release_is_known() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
     fault = FaultReported(uid(2), "Exit1", "exited", at=NOW + 1.0)
     play.tell(seen(2), fault, after=1.0)
-    play.told(StepPhase.RUNNING, 0, 1)
+    play.reported(StepPhase.RUNNING, 0, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
 
 
@@ -744,38 +744,38 @@ def test_new_member_that_fails_while_stopping_is_decided_afterwards() -> None:
     fault = FaultReported(uid(2), "Exit1", "exited", at=NOW + 1.0)
     play.tell(seen(2, phase=PodPhase.FAILED), fault, after=1.0)
     assert play.round.phase is Phase.STOPPING
-    play.told(StepPhase.STOPPED, 0, 1)
-    play.told(StepPhase.RUNNING, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.RUNNING, 0, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, (fault,))
 
 
 def test_fault_of_unknown_pod_from_before_round_is_dropped() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
     play.tell(FaultReported(uid(0, 7), "Exit1", "exited", at=NOW - 1.0))
-    play.told(StepPhase.RUNNING, 0, 1)
+    play.reported(StepPhase.RUNNING, 0, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DONE, ())
 
 
-@pytest.mark.parametrize("told_late", [False, True], ids=["at once", "after the release"])
-def test_member_that_fails_twice_is_decided_after_round(told_late: bool) -> None:
+@pytest.mark.parametrize("reported_late", [False, True], ids=["at once", "after the release"])
+def test_member_that_fails_twice_is_decided_after_round(reported_late: bool) -> None:
     play = one_cannot_be_started(2)
     fault = FaultReported(uid(0), "Exit1", "what kubelet started exited", at=NOW + 1.0)
     play.now += 2.0
-    if not told_late:
+    if not reported_late:
         play.tell(fault)
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     assert (play.round.phase, pods(play.wanted(Release))) == (Phase.RELEASING, {uid(1)})
-    if told_late:
+    if reported_late:
         play.tell(fault)
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     assert (play.round.phase, play.advance.again) == (Phase.DEGRADED, (fault,))
 
 
 def test_unresponsive_member_that_then_fails_is_decided_afterwards() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.tell(PodGone(uid(0)))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     play.tell(after=LIMITS.hold_for_recreated)
     play.tell(after=LIMITS.release)
     assert (play.round.phase, play.stands(1)) == (Phase.RELEASING, MemberPhase.FAILED)
@@ -786,11 +786,11 @@ def test_unresponsive_member_that_then_fails_is_decided_afterwards() -> None:
 
 def test_completed_member_started_again_may_fail() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.COMPLETED, 0)
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.COMPLETED, 0)
+    play.reported(StepPhase.STOPPED, 1)
     fault = FaultReported(uid(0), "Exit1", "exited", at=NOW + 1.0)
     play.tell(fault, after=1.0)
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     assert play.advance.again == (fault,)
 
 
@@ -798,7 +798,7 @@ def test_fault_of_leaving_pod_begins_nothing() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.tell(PodGone(uid(0)), FaultReported(uid(0), "Exit137", "killed", at=NOW))
     play.tell(seen(0, 1))
-    play.told(StepPhase.STOPPED, 1)
+    play.reported(StepPhase.STOPPED, 1)
     assert play.round.again == ()
 
 
@@ -806,9 +806,9 @@ def test_later_decided_fault_leaves_others_time_to_answer() -> None:
     play = one_cannot_be_started(3)
     play.tell(FaultReported(uid(0), "Exit1", "what kubelet started exited", at=NOW))
     play.now += LIMITS.after_fault
-    play.told(StepPhase.STOPPED, 1, 2)
+    play.reported(StepPhase.STOPPED, 1, 2)
     assert play.round.phase is Phase.RELEASING
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     assert play.round.phase is Phase.RELEASING
     play.tell(after=LIMITS.after_fault)
     assert (play.round.phase, len(play.advance.again)) == (Phase.DEGRADED, 1)
@@ -817,10 +817,10 @@ def test_later_decided_fault_leaves_others_time_to_answer() -> None:
 def test_self_released_member_that_fails_is_decided_after_round() -> None:
     play = Play(builders.gang(2))
     play.now += 5.0
-    play.told(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
     fault = FaultReported(uid(0), "Exit1", "exited", at=NOW + 4.0)
     play.tell(StepResult(uid(0), StepPhase.SELF_RELEASED, "HoldTimeout"), fault)
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     assert play.advance.again == (fault,)
 
 
@@ -831,8 +831,8 @@ def test_pod_that_fails_after_decision_is_recreated() -> None:
 
 def test_too_early_self_release_fails_round_and_begins_another() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0)
-    play.told(StepPhase.SELF_RELEASED, 0, reason="HoldTimeout")
+    play.reported(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.SELF_RELEASED, 0, reason="HoldTimeout")
     assert (play.round.phase, play.round.reason) == (Phase.FAILED, "SelfReleased")
     assert [(each.pod, each.code) for each in play.advance.again] == [(uid(0), "SelfReleased")]
     assert play.wanted(Release) == []
@@ -841,23 +841,23 @@ def test_too_early_self_release_fails_round_and_begins_another() -> None:
 
 def test_round_given_up_by_previous_leader_stays_so() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.SELF_RELEASED, 0, reason="Aborted")
+    play.reported(StepPhase.SELF_RELEASED, 0, reason="Aborted")
     assert (play.round.phase, play.round.reason, play.advance.again) == (Phase.FAILED, "Aborted", ())
 
 
 def test_self_release_after_release_runs_and_is_reported() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1)
-    play.told(StepPhase.RUNNING, 0)
-    play.told(StepPhase.SELF_RELEASED, 1, reason="HoldTimeout")
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.RUNNING, 0)
+    play.reported(StepPhase.SELF_RELEASED, 1, reason="HoldTimeout")
     assert play.round.phase is Phase.DONE
     assert (_condition(play)["status"], _condition(play)["reason"]) == ("False", "RanUnheld")
 
 
 def test_member_not_running_after_release_leaves_gang_degraded() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1)
-    play.told(StepPhase.RUNNING, 0)
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.RUNNING, 0)
     play.tell(after=LIMITS.release)
     assert play.round.phase is Phase.DEGRADED
     assert [each.reason for each in outcome.failures(play.round)] == ["NoAnswer"]
@@ -866,9 +866,9 @@ def test_member_not_running_after_release_leaves_gang_degraded() -> None:
 
 def test_a_released_member_whose_agent_restarts_gets_its_time_from_the_new_connection() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
     play.tell(NodeChanged(NodeName("node-1"), connected=False))
-    play.told(StepPhase.RUNNING, 0)
+    play.reported(StepPhase.RUNNING, 0)
     play.tell(after=LIMITS.release + LIMITS.reconnect - 1.0)
     assert not play.round.phase.is_final
     play.wanted(Release)
@@ -876,16 +876,16 @@ def test_a_released_member_whose_agent_restarts_gets_its_time_from_the_new_conne
     assert pods(play.wanted(Release)) == {uid(1)}
     play.tell(after=LIMITS.release - 1.0)
     assert not play.round.phase.is_final
-    play.told(StepPhase.RUNNING, 1)
+    play.reported(StepPhase.RUNNING, 1)
     assert play.round.phase is Phase.DONE
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_released_member_whose_agent_stays_silent_fails_in_the_end(comes_back: bool) -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0, 1)
+    play.reported(StepPhase.STOPPED, 0, 1)
     play.tell(NodeChanged(NodeName("node-1"), connected=False))
-    play.told(StepPhase.RUNNING, 0)
+    play.reported(StepPhase.RUNNING, 0)
     if comes_back:
         play.tell(NodeChanged(NodeName("node-1"), connected=True), after=LIMITS.reconnect)
     play.tell(after=LIMITS.release + (0.0 if comes_back else LIMITS.reconnect))
@@ -895,7 +895,7 @@ def test_a_released_member_whose_agent_stays_silent_fails_in_the_end(comes_back:
 
 def test_cancelled_round_releases_all() -> None:
     play = Play(builders.gang(2))
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     play.tell(Cancelled("deleted"))
     assert (play.round.phase, play.round.reason) == (Phase.FAILED, "Cancelled")
     assert pods(play.wanted(Abort)) == {uid(0), uid(1)}
@@ -903,18 +903,18 @@ def test_cancelled_round_releases_all() -> None:
 
 def test_releasing_round_is_not_cancelled() -> None:
     play = Play(builders.gang(1))
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     play.tell(Cancelled("deleted"))
     assert play.round.phase is Phase.RELEASING
 
 
 def test_final_round_does_not_change() -> None:
     play = Play(builders.gang(1))
-    play.told(StepPhase.STOPPED, 0)
-    play.told(StepPhase.RUNNING, 0)
+    play.reported(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.RUNNING, 0)
     over = play.round
     play.effects.clear()
-    play.told(StepPhase.FAILED, 0)
+    play.reported(StepPhase.FAILED, 0)
     assert (play.round, play.effects) == (over, [])
 
 
@@ -934,27 +934,27 @@ def rolling(size: int, at_a_time: int) -> Play:
 def test_rolling_round_limits_members_away() -> None:
     play = rolling(5, 2)
     assert pods(play.wanted(Stop)) == {uid(0), uid(1)}
-    play.told(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.STOPPED, 0)
     assert (pods(play.wanted(Release)), play.wanted(Stop)) == ({uid(0)}, [])
-    play.told(StepPhase.RUNNING, 0)
+    play.reported(StepPhase.RUNNING, 0)
     assert pods(play.wanted(Stop)) == {uid(2)}
     for index in (1, 2, 3, 4):
-        play.told(StepPhase.STOPPED, index)
-        play.told(StepPhase.RUNNING, index)
+        play.reported(StepPhase.STOPPED, index)
+        play.reported(StepPhase.RUNNING, index)
     assert play.round.phase is Phase.DONE
     assert _condition(play)["reason"] == "Rolling"
 
 
 def test_rolling_round_stops_after_a_failure() -> None:
     play = rolling(3, 1)
-    play.told(StepPhase.REFUSED, 0, reason="NotOptedIn")
+    play.reported(StepPhase.REFUSED, 0, reason="NotOptedIn")
     assert (play.round.phase, pods(play.wanted(Stop))) == (Phase.DEGRADED, {uid(0)})
     assert play.stands(1) is MemberPhase.WAITING
 
 
 def test_rolling_round_recreates_member_and_awaits_replacement() -> None:
     play = rolling(2, 1)
-    play.told(StepPhase.STUCK, 0)
+    play.reported(StepPhase.STUCK, 0)
     play.tell(PodGone(uid(0)), arrived(0))
     assert (play.stands(0, 1), play.stands(1)) == (MemberPhase.JOINING, MemberPhase.WAITING)
     play.tell(seen(0, 1))
@@ -966,7 +966,7 @@ def test_rolling_round_recreates_member_and_awaits_replacement() -> None:
 
 def resumed(
     members: Iterable[Member],
-    *told: StepResult,
+    *reported: StepResult,
     decision: Decision = IN_PLACE,
     cause: Cause | None = None,
     **changes: Any,
@@ -981,7 +981,7 @@ def resumed(
     )
     kept = status.parse(status.render(begun.round), created_at=NOW)
     nodes = builders.nodes(2)
-    return machine.resume(REF, kept=kept, members=members, nodes=nodes, results=told, now=NOW + 5.0, **changes)
+    return machine.resume(REF, kept=kept, members=members, nodes=nodes, results=reported, now=NOW + 5.0, **changes)
 
 
 def taken_over(size: int) -> Play:

@@ -34,14 +34,16 @@ def begun(size: int = 2, *, cause: Cause | None = None, decision: Decision = IN_
     ).round
 
 
-def told(state: Round, phase: StepPhase, indexes: range, *, at: float, **more: Any) -> Round:
+def reported(state: Round, phase: StepPhase, indexes: range, *, at: float, **more: Any) -> Round:
     return machine.advance(state, [StepResult(uid(index), phase, **more) for index in indexes], now=NOW + at).round
 
 
 def done(size: int) -> Round:
-    state = told(begun(size), StepPhase.STOPPED, range(size - 1), at=0.05)
-    state = told(state, StepPhase.STOPPED, range(size - 1, size), at=0.08, seconds={"stop": 0.02}, unheld_seconds=0.004)
-    return told(state, StepPhase.RUNNING, range(size), at=0.1)
+    state = reported(begun(size), StepPhase.STOPPED, range(size - 1), at=0.05)
+    state = reported(
+        state, StepPhase.STOPPED, range(size - 1, size), at=0.08, seconds={"stop": 0.02}, unheld_seconds=0.004
+    )
+    return reported(state, StepPhase.RUNNING, range(size), at=0.1)
 
 
 def test_done_round_has_complete_status() -> None:
@@ -98,8 +100,8 @@ def test_done_round_has_complete_status() -> None:
 
 
 def test_wait_for_recreated_members_begins_at_the_last_death() -> None:
-    state = told(begun(2), StepPhase.STOPPED, range(1), at=0.05, reason="NotStarted")
-    state = told(state, StepPhase.STUCK, range(1, 2), at=0.06, reason="Stuck")
+    state = reported(begun(2), StepPhase.STOPPED, range(1), at=0.05, reason="NotStarted")
+    state = reported(state, StepPhase.STUCK, range(1, 2), at=0.06, reason="Stuck")
     steps: tuple[tuple[float, RoundEvent], ...] = (
         (0.5, PodGone(uid(1))),
         (1.0, MemberSeen(builders.member(1, generation=1, phase=PodPhase.PENDING))),
@@ -118,15 +120,15 @@ def test_wait_for_recreated_members_begins_at_the_last_death() -> None:
 def test_worst_unheld_member_is_named() -> None:
     state = begun(3)
     for index, unheld_seconds in enumerate((0.0, 0.002, 0.115)):
-        state = told(state, StepPhase.STOPPED, range(index, index + 1), at=0.1, unheld_seconds=unheld_seconds)
-    state = told(state, StepPhase.RUNNING, range(3), at=0.2)
+        state = reported(state, StepPhase.STOPPED, range(index, index + 1), at=0.1, unheld_seconds=unheld_seconds)
+    state = reported(state, StepPhase.RUNNING, range(3), at=0.2)
     (held,) = [each for each in status.render(state)["conditions"] if each["type"] == "HeldTogether"]
     assert (held["status"], held["reason"]) == ("False", "HeldAfterMilliseconds")
     assert held["message"] == "2 members ran for 115 ms at most before they were held, such as train-2-0"
 
 
 def test_five_thousand_members_fit_into_a_small_object() -> None:
-    state = told(begun(5000), StepPhase.STOPPED, range(5000), at=0.1)
+    state = reported(begun(5000), StepPhase.STOPPED, range(5000), at=0.1)
     state = machine.advance(state, (), now=NOW + Limits().release + Limits().reconnect + 0.2).round
     assert state.phase is Phase.FAILED
     found = status.render(state)
@@ -136,7 +138,7 @@ def test_five_thousand_members_fit_into_a_small_object() -> None:
 
 
 def test_failures_have_their_reasons() -> None:
-    state = told(begun(), StepPhase.REFUSED, range(1), at=0.1, reason="NotOptedIn", detail="no annotation")
+    state = reported(begun(), StepPhase.REFUSED, range(1), at=0.1, reason="NotOptedIn", detail="no annotation")
     found = status.render(state)
     assert found["failures"][0] == {
         "member": "train-0-0",
@@ -197,7 +199,7 @@ def test_budget_counts_unknown_round_from_its_creation() -> None:
 def test_status_fits_the_resources_schema() -> None:
     crd = yaml.safe_load(CRD.read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
-    failed = told(begun(), StepPhase.REFUSED, range(1), at=0.1, reason="NotOptedIn")
+    failed = reported(begun(), StepPhase.REFUSED, range(1), at=0.1, reason="NotOptedIn")
     for found in (status.render(done(2)), status.render(failed)):
         _fits(found, schema, "status")
 

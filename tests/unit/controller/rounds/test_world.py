@@ -114,7 +114,7 @@ def test_new_containers_never_meet_old_ones_and_round_ends(chunk: int) -> None:
         assert outcome is not None, f"seed {seed}: the round has not ended"
         phases.add(outcome.phase)
         _nothing_is_kept(world, seed)
-        _what_was_let_go_is_told(world, seed)
+        _what_was_let_go_is_reported(world, seed)
         _done_is_done(world, seed)
         assert not world.dropped(), f"seed {seed}: {world.dropped()} are dropped"
     assert {Phase.DONE, Phase.FAILED} <= phases, "these schedules show too little"
@@ -201,13 +201,13 @@ def _done_is_done(world: World, seed: int) -> None:
         assert not left, f"seed {seed}: {left} still run as before"
 
 
-def _what_was_let_go_is_told(world: World, seed: int) -> None:
+def _what_was_let_go_is_reported(world: World, seed: int) -> None:
     outcome, final = world.outcome, world.final
     assert outcome is not None
     assert final is not None
     known = world.excused & world.heard & outcome.members.keys()
     conditions = final["conditions"]
     assert isinstance(conditions, list)
-    told = {each["type"]: each for each in conditions}[status.HELD_TOGETHER]
+    reported = {each["type"]: each for each in conditions}[status.HELD_TOGETHER]
     if known and outcome.phase is not Phase.FAILED:
-        assert told["reason"] != "AllHeld", f"seed {seed}: no record shows that {known} ran early"
+        assert reported["reason"] != "AllHeld", f"seed {seed}: no record shows that {known} ran early"

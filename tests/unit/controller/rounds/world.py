@@ -79,8 +79,9 @@ class Answered:
 class Pod:
     """A pod, its processes, and its agent's state. ``refuses``: its agent's answer to a RESTART.
 
-    ``ended_at`` is when its old process was killed, or its held one released: earlier faults are over. ``told`` are the
-    faults that its agent reports to each replica until an order comes, and whether one has answered.
+    ``ended_at`` is when its old process was killed, or its held one released: earlier faults are over.
+    ``reported`` are the faults that its agent reports to each replica until an order comes, and whether one has
+    answered.
     """
 
     member: Member
@@ -92,7 +93,7 @@ class Pod:
     known: Known | None = None
     ran_unheld: str = ""
     ended_at: float = 0.0
-    told: dict[FaultReported, bool] = field(default_factory=dict)
+    reported: dict[FaultReported, bool] = field(default_factory=dict)
 
     @property
     def uid(self) -> PodUid:
@@ -170,14 +171,14 @@ class World:
             return
         self.epoch += 1
         kept = status.parse(json.loads(self.record), created_at=builders.NOW)
-        told = [event for node in self.nodes.values() if self.rolls.random() < 0.5 for event in self._hello(node)]
-        self._hear(told)
+        reported = [event for node in self.nodes.values() if self.rolls.random() < 0.5 for event in self._hello(node)]
+        self._hear(reported)
         advance = machine.resume(
             REF,
             kept=kept,
             members=[pod.member for pod in self.pods.values()],
             nodes=self.views(),
-            results=[event for event in told if isinstance(event, StepResult)],
+            results=[event for event in reported if isinstance(event, StepResult)],
             limits=LIMITS,
             max_unavailable=self.rolling,
             now=self.now,
@@ -197,8 +198,10 @@ class World:
 
     def _hear(self, events: Iterable[RoundEvent]) -> None:
         """Note the members known to have been released by their agents."""
-        told = [event for event in events if isinstance(event, StepResult) and event.phase is StepPhase.SELF_RELEASED]
-        self.heard |= {event.pod for event in told}
+        reported = [
+            event for event in events if isinstance(event, StepResult) and event.phase is StepPhase.SELF_RELEASED
+        ]
+        self.heard |= {event.pod for event in reported}
 
     def _answer(self, fault: FaultReported) -> None:
         """Deliver the answer that a fault belongs to the round to its agent."""
@@ -207,8 +210,8 @@ class World:
         unheard = pod is not None and pod.known is not None and pod.known.phase is StepPhase.RUNNING
         unheard &= one is not None and one.phase in BEFORE_RELEASE
         self.answered.append(Answered(fault, one.phase if one is not None else None, unheard))
-        if pod is not None and fault in pod.told:
-            pod.told[fault] = True
+        if pod is not None and fault in pod.reported:
+            pod.reported[fault] = True
 
     def _perform(self, advance: Advance) -> None:
         self.hub, self.wake_at = advance.round, advance.wake_at
@@ -281,7 +284,7 @@ class World:
                 self._abort(pod)
 
     def _stop(self, pod: Pod, order: OrderKind) -> None:
-        pod.told = {fault: False for fault, answered in pod.told.items() if not answered}
+        pod.reported = {fault: False for fault, answered in pod.reported.items() if not answered}
         if pod.known is not None:
             pod.known.heard_at = self.now
             self._tell_of(pod)
@@ -376,31 +379,31 @@ class World:
     def _standing(pod: Pod, known: Known) -> StepResult:
         return StepResult(pod.uid, known.phase, known.reason, "", {"stop": 0.02}, known.unheld_seconds)
 
-    def _say(self, told: RoundEvent) -> None:
+    def _say(self, reported: RoundEvent) -> None:
         if self.hub is not None:
-            self.to_hub.append((self.epoch, told))
+            self.to_hub.append((self.epoch, reported))
 
     def _hello(self, node: Node) -> list[RoundEvent]:
         if not node.agent or node.dead:
             return []
         mine = [pod for pod in self.pods.values() if pod.member.node == node.name]
-        told: list[RoundEvent] = [self._standing(pod, pod.known) for pod in mine if pod.known is not None]
-        return [*told, self._node_told(node)]
+        reported: list[RoundEvent] = [self._standing(pod, pod.known) for pod in mine if pod.known is not None]
+        return [*reported, self._node_reported(node)]
 
     def _connect(self, node: Node) -> None:
         for event in self._hello(node):
             self._say(event)
         for pod in self.pods.values():
             if pod.member.node == node.name and node.agent:
-                for fault in pod.told:
+                for fault in pod.reported:
                     self._say(fault)
 
     def kill_agent(self, node: Node) -> None:
         node.agent = False
         for pod in self.pods.values():
             if pod.member.node == node.name:
-                pod.told = {}
-        self._say(self._node_told(node))
+                pod.reported = {}
+        self._say(self._node_reported(node))
 
     def start_agent(self, node: Node) -> None:
         if not node.agent and not node.dead:
@@ -416,7 +419,7 @@ class World:
     def views(self) -> dict[NodeName, NodeView]:
         return {node.name: NodeView(node.name, node.ready, node.dead) for node in self.nodes.values()}
 
-    def _node_told(self, node: Node) -> NodeChanged:
+    def _node_reported(self, node: Node) -> NodeChanged:
         return NodeChanged(
             node.name, connected=node.agent and not node.dead, lost=not node.ready, out_of_service=node.dead
         )
@@ -476,7 +479,7 @@ class World:
             pod.new, known.phase = New.HELD, StepPhase.STOPPED
         else:
             pod.new = New.RUNS
-            pod.ran_unheld = "" if known is not None and known.released else "not told"
+            pod.ran_unheld = "" if known is not None and known.released else "not reported"
             if known is not None and known.phase is StepPhase.STOPPING:
                 known.phase = StepPhase.RUNNING
         self._seen(pod, phase=PodPhase.RUNNING)
@@ -491,7 +494,7 @@ class World:
     def lose_node(self, node: Node) -> None:
         node.ready = False
         node.agent = node.agent and self.rolls.random() < 0.5
-        self._say(self._node_told(node))
+        self._say(self._node_reported(node))
 
     def mend_node(self, node: Node) -> None:
         """Bring the node back, or have an administrator switch it off and set the taint."""
@@ -505,7 +508,7 @@ class World:
         for pod in self.pods.values():
             if pod.member.node == node.name:
                 pod.old_runs, pod.new = False, New.NONE
-        self._say(self._node_told(node))
+        self._say(self._node_reported(node))
 
     def collect(self) -> None:
         """Have the pod garbage collector remove pods being deleted from nodes that are out of service."""
@@ -531,7 +534,7 @@ class World:
             return
         self.faulty.add(pod.uid)
         fault = FaultReported(pod.uid, "Xid79", "fallen off the bus", self.rolls.random() < 0.3, self.now)
-        pod.told[fault] = False
+        pod.reported[fault] = False
         self._say(fault)
 
     def grow(self) -> None:
