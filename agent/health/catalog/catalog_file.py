@@ -153,7 +153,8 @@ def _apply(faults: Iterable[_Fault], *, onto: Mapping[FaultKey, Entry]) -> dict[
             entries[key] = _entry(fault, key=key, old=onto.get(key))
     for key, line in lines.items():
         entry = entries[key]
-        for target in sorted((entry.effect_of | entry.cancels) - entries.keys(), key=str):
+        unknown = [each for each in entry.effect_of | entry.cancels if each not in entries]
+        for target in sorted(unknown, key=str):
             raise yaml_nodes.error(
                 line, f"{key} links to {target}, which is not in the catalog: add it or drop the link"
             )
