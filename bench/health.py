@@ -1,14 +1,14 @@
 """Measure how soon a device fault is in the API, and the cost of watching for it.
 
-A whole agent runs on a node with 8 GPUs. The driver's verdict is toggled by kernel log lines (Xid 154), then by NVML
-events (recovery action), then by lines again while every call into the driver hangs; the time from each to the pod
-condition in the API is taken by a watch. Then the kernel log is flooded, then nothing happens for a while: the usage of
-the agent and its NVML worker at rest. An agent that only observes shows the time from a line about a program's fault to
-the decision about its container. Last, the cost of the polls of all GPUs, in a process of its own on the same
-library: with free calls, and with calls that use as much of the processor as those of an H100. Both have a row for each
-NVML function: how often a full poll of all GPUs calls it, and the median of its duration. So has the record of a real
-H200 (``h200_poll.json``, of one GPU, whose cheap polls still read the margin). On a machine with a GPU,
-``python -m bench.poll_cost 100`` prints the same with the real costs.
+A whole agent runs on a node with 8 GPUs. The CPU time of its start is taken once it is ready. The driver's verdict is
+toggled by kernel log lines (Xid 154), then by NVML events (recovery action), then by lines again while every call into
+the driver hangs; the time from each to the pod condition in the API is taken by a watch. Then the kernel log is
+flooded, then nothing happens for a while: the usage of the agent and its NVML worker at rest. An agent that only
+observes shows the time from a line about a program's fault to the decision about its container. Last, the cost of the
+polls of all GPUs, in a process of its own on the same library: with free calls, and with calls that use as much of the
+processor as those of an H100. Both have a row for each NVML function: how often a full poll of all GPUs calls it, and
+the median of its duration. So has the record of a real H200 (``h200_poll.json``, of one GPU, whose cheap polls still
+read the margin). On a machine with a GPU, ``python -m bench.poll_cost 100`` prints the same with the real costs.
 
 Prints JSON. Goals: each p99 below 250 ms, nothing lost, at rest at most 0.5 % of a core and 90 MB, and at
 most 0.5 % for the polls of eight H100s.
@@ -28,7 +28,7 @@ import aiohttp
 import click
 
 from bench import arrivals, decisions, figures, footprint, poll_cost
-from bench.rig import SECONDS
+from bench.rig import SECONDS, is_ready
 from hack.devnode import node
 from kubemend.common import logs
 
@@ -53,6 +53,7 @@ async def measure(counts: Counts) -> dict[str, Any]:
     """Run everything and return the figures."""
     async with node.DevNode.named("bench-health") as dev:
         async with dev.agent() as agent:
+            start = await _start_cost(agent)
             times = await _toggles(dev, counts)
             flood = await _flood(dev, agent, records=counts.records)
             await asyncio.sleep(_SETTLING)
@@ -66,6 +67,7 @@ async def measure(counts: Counts) -> dict[str, Any]:
         kinds = dev.kinds
     return {
         "node": kinds,
+        "start_cpu_seconds": start,
         "log_line_to_condition_ms": figures.milliseconds(times.by_line),
         "nvml_event_to_condition_ms": figures.milliseconds(times.by_event),
         "log_line_to_condition_while_nvml_hangs_ms": figures.milliseconds(times.while_hung),
@@ -103,6 +105,14 @@ async def _toggles(dev: node.DevNode, counts: Counts) -> Times:
         finally:
             dev.nvml.resume()
     return Times(by_line=lines, by_event=events, while_hung=hung)
+
+
+async def _start_cost(agent: node.Agent) -> float:
+    """Return the CPU seconds of the agent and its worker processes until every component is ready."""
+    async with asyncio.timeout(SECONDS):
+        while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
+            await asyncio.sleep(0.1)
+    return round(footprint.of(agent.child.pid).cpu_seconds, 2)
 
 
 async def _flood(dev: node.DevNode, agent: node.Agent, *, records: int) -> dict[str, Any]:

@@ -28,7 +28,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
     return command.main()
 
 
-@pytest.mark.timeout(300)
 def test_command_prints_each_scenario_and_exits_1_on_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:

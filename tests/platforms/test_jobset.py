@@ -15,7 +15,7 @@ from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 
-pytestmark = [pytest.mark.devnode, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.devnode, pytest.mark.long]
 
 SIZE, MOST_RESTARTS = 3, 2
 

@@ -13,7 +13,7 @@ from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 
-pytestmark = [pytest.mark.devnode, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.devnode, pytest.mark.long]
 
 _RAY = "#!/bin/sh\nexit 0\n"
 _BASH = '#!/bin/sh\nexec /bin/busybox sh "$@"\n'

@@ -18,7 +18,7 @@ from tests.platforms import test_kueue as kueue
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 
-pytestmark = [pytest.mark.devnode, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.devnode, pytest.mark.long]
 
 BLOCK, HOST = "example.com/block", "kubernetes.io/hostname"
 GPUS_PER_NODE, MEMBERS = 2, 4

@@ -11,7 +11,7 @@ from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
 
-pytestmark = [pytest.mark.devnode, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.devnode, pytest.mark.long]
 
 Json = dict[str, Any]
 

@@ -18,7 +18,7 @@ from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import BRIEF, Story
 
-pytestmark = [pytest.mark.devnode, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.devnode, pytest.mark.long]
 
 GROUP, VERSION, SIZE = "trainer.kubeflow.org", "v1alpha1", 3
 RUNTIMES = paths.collection("trainingruntimes", namespace=NAMESPACE, group=GROUP, version=VERSION)

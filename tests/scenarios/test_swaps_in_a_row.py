@@ -14,7 +14,7 @@ from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 from tests.scenarios import training, watching
 
-pytestmark = [pytest.mark.devnode, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.devnode
 
 SWAPS = 25
 MOST_COPIES = 5

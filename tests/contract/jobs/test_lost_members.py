@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from kubemend.controller.model.members import PodRef, PodUid
 from kubemend.controller.model.rounds import Recreate
 from kubemend.controller.restarts.pod_replacer import Outcome, PodReplacer
@@ -12,7 +10,6 @@ from tests.contract.jobs import bench as benches
 from tests.contract.jobs.bench import Bench
 
 
-@pytest.mark.timeout(180)  # the Job controller waits for ten seconds before it replaces a pod that has failed
 async def test_force_deleted_pod_counts_as_failed_and_is_replaced(bench: Bench) -> None:
     await bench.create(podReplacementPolicy="Failed")
     live = await bench.until_live(0, 1, 2)

@@ -25,7 +25,7 @@ from tests.scenarios import training
 from tests.scenarios.gang import sentences
 from tests.scenarios.gang.product import PATIENT, Product
 
-pytestmark = [pytest.mark.devnode, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.devnode
 
 ON_FIRST, ON_SECOND = (0, 2), (1, 3)
 """The members of a gang of four on two nodes."""

@@ -16,7 +16,7 @@ from kubemend.common.kube import client as kube
 from tests.scenarios.gang import sentences
 from tests.scenarios.gang.product import PATIENT, Product
 
-pytestmark = [pytest.mark.devnode, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.devnode
 
 PATIENT_PAIR = Shape(members=2, restart_policy="Always", annotations={"kubemend.io/grace-period": "600"})
 

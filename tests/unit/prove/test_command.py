@@ -243,6 +243,5 @@ def test_wrong_answers_never_pass(machine: Machine) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_ten_thousand_right_answers_give_no_false_alarm(machine: Machine) -> None:
     assert _many(machine, 10_000) == (10_000, 0)
