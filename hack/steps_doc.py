@@ -76,8 +76,9 @@ once the file is 10 s old. Kubernetes' default period and threshold would take u
 takes most of `restart`. A loop in the container and a launcher without the agent see no hang; with the probe kubelet
 restarts their whole container, as the row of kubelet shows it.
 
-Measured in a run of its own, {every} steps between faults, {layers} layers, on {cores} cores (Linux {kernel}; load
-{load_before:g} before the run, and other work beside it).
+Measured in a run of its own, {faults} of each trainer, {every} steps after its start, {layers} layers, on {cores} cores
+(Linux {kernel}). The machine was busy with other work (load {load_before:g} before the run), which slows imports and
+compiling: compare the rows with each other only. kubelet waits longer after each further failure.
 
 """
 
@@ -95,8 +96,8 @@ done depends on the cluster, and not on what restarts the gang. Its members are 
 nodes are on the same machine, so the others' connections end with the processes, and they notice at once. After a real
 failure they wait for JAX's heartbeat timeout, in each way. The pods are in their node's network.
 
-Measured in a run of its own, one fault for each gang, {every} steps after its start, on {cores} cores (Linux {kernel};
-load {load_before:g} before the run, and other work beside it).
+Measured in a run of its own, {faults} of each way, {every} steps after a gang's start, on {cores} cores (Linux
+{kernel}). The machine was busy with other work (load {load_before:g} before the run).
 
 """
 
@@ -136,8 +137,8 @@ def _of_prepared(run: Json) -> str:
 
 def _of_hangs(run: Json) -> str:
     """Return the part on hangs."""
-    facts = {"every": run["steps_between_faults"], "layers": run["layers"], **run["machine"]}
-    text = _HANG.format(**facts) + _both(run["ways"], base="kubelet's")
+    facts = {"every": run["steps_between_faults"], "layers": run["layers"], "faults": _faults(run["ways"])}
+    text = _HANG.format(**facts, **run["machine"]) + _both(run["ways"], base="kubelet's")
     if gang := run.get("gang"):
         text += _HANG_GANG.format(**gang) + _both(gang["ways"], base="kubemend's")
     return text
@@ -146,7 +147,14 @@ def _of_hangs(run: Json) -> str:
 def _of_lost_nodes(run: Json) -> str:
     gang = run["gang"]
     facts = {"members": gang["members"], "layers": gang["layers"], "every": run["steps_between_faults"]}
+    facts["faults"] = _faults(gang["ways"])
     return _LOST_NODE.format(**facts, **run["machine"]) + _both(gang["ways"], base="kubemend's")
+
+
+def _faults(ways: Json) -> str:
+    """Return how many faults each of the ways had."""
+    count = len(next(iter(_measured(ways).values()))["each_first_step_s"])
+    return "one fault" if count == 1 else f"{count} faults"
 
 
 def _both(ways: Json, *, base: str) -> str:
@@ -247,7 +255,8 @@ def draw(report: Json) -> str:
         made.suptitle("From a fault to the first training step", weight="bold")
         used = [stage for stage in recovery.STAGES if any(stage in _used_stages(ways) for ways in panels.values())]
         keys = [mpl.patches.Patch(color=_COLOURS[stage], label=stage) for stage in used]
-        made.legend(handles=keys, frameon=False, loc="outside lower center", ncols=len(used))
+        narrow = {"columnspacing": 1.0, "handlelength": 1.0, "handletextpad": 0.5}
+        made.legend(handles=keys, frameon=False, loc="outside lower center", ncols=len(used), **narrow)
         picture = io.StringIO()
         made.savefig(picture, format="svg", metadata=recovery_picture.METADATA)
     return picture.getvalue()

@@ -21,6 +21,21 @@ _BEAT: Final = "/beat"
 _SILENT_SECONDS: Final = 10
 """A trainer that does not touch it for so long hangs, for kubemend and for the probes."""
 
+_PROBES: Final[Json] = {
+    "startupProbe": {
+        "exec": {"command": ["/bin/sh", "-c", f"[ -e {_BEAT} ]"]},
+        "periodSeconds": 1,
+        "failureThreshold": 600,
+    },
+    "livenessProbe": {
+        "exec": {"command": ["/bin/sh", "-c", f"[ $(($(date +%s) - $(stat -c %Y {_BEAT}))) -lt {_SILENT_SECONDS} ]"]},
+        "periodSeconds": 2,
+        "failureThreshold": 1,
+        "timeoutSeconds": 10,
+    },
+}
+"""See a hang as soon as kubemend does; Kubernetes' default period and threshold would take up to 30 s more."""
+
 _GPU: Final = "nvidia.com/gpu"
 _HERE: Final = Path(__file__).resolve().parent
 _LAUNCHER: Final = _HERE.parents[1] / "launcher" / "kubemend_run.py"
@@ -238,22 +253,6 @@ def _heartbeat(plan: Plan) -> dict[str, str]:
     if plan.fault is not Fault.HANG:
         return {}
     return {"kubemend.io/heartbeat-file": _BEAT, "kubemend.io/heartbeat-timeout": f"{_SILENT_SECONDS}s"}
-
-
-_PROBES: Final[Json] = {
-    "startupProbe": {
-        "exec": {"command": ["/bin/sh", "-c", f"[ -e {_BEAT} ]"]},
-        "periodSeconds": 1,
-        "failureThreshold": 600,
-    },
-    "livenessProbe": {
-        "exec": {"command": ["/bin/sh", "-c", f"[ $(($(date +%s) - $(stat -c %Y {_BEAT}))) -lt {_SILENT_SECONDS} ]"]},
-        "periodSeconds": 2,
-        "failureThreshold": 1,
-        "timeoutSeconds": 10,
-    },
-}
-"""See a hang as soon as kubemend does; Kubernetes' default period and threshold would take up to 30 s more."""
 
 
 def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: Path, probed: bool) -> Json:
