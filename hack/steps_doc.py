@@ -95,11 +95,11 @@ kubelet and its agent, and is marked as out of service at once (`node.kubernetes
 done depends on the cluster, and not on what restarts the gang. Its members are created again on the other node. Both
 nodes are on the same machine, so the others' connections end with the processes, and they notice at once. After a real
 failure they wait for JAX's heartbeat timeout, in each way. The pods are in their node's network. Kubernetes removes the
-pods of such a node once in 20 s, and a Job replaces a failed pod after 10 s: both are in `restart`. New Jobs, as upstream's controller
-creates them, do not wait for the latter.
+pods of such a node once in 20 s, and a Job replaces a failed pod after 10 s: both are in `restart`. New Jobs, as
+upstream's controller creates them, do not wait for the latter.
 
 Measured in a run of its own, {faults} of each way, {every} steps after a gang's start, on {cores} cores (Linux
-{kernel}). The machine was busy with other work (load {load_before:g} before the run).
+{kernel}; load {load_before:g} before the run, and some other work beside it).
 
 """
 
