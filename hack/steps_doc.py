@@ -8,10 +8,13 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.steps import recovery
 from hack import generated, recovery_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SOURCE: Final = generated.ROOT / "docs" / "steps.json"
 PAGE: Final = generated.ROOT / "docs" / "steps.md"
@@ -37,6 +40,9 @@ _ROOM: Final = 1.12
 _WIDEST: Final = 4.0
 """Times the loop in the container: a longer bar is cut there. The backoff of others would hide all the rest."""
 
+_TITLE: Final = 1.3
+"""The height of a part's title and axis in the picture, in bars."""
+
 _TEXT: Final = Path(__file__).with_suffix(".md")
 """The page, without tables and the part on gangs."""
 
@@ -61,10 +67,46 @@ cache on a volume in every way, because only JAX's first process writes it.
 
 """
 
+_HANG = """
+## A hang
+
+The trainer stops without an end. It writes a file with each step: kubemend looks at that file
+(`kubemend.io/heartbeat-file`, timeout 10 s), a Job, kubelet and upstream by a liveness probe, every 2 s, that fails
+once the file is 10 s old. Kubernetes' default period and threshold would take up to 30 s more. What detects the hang
+takes most of `restart`. A loop in the container and a launcher without the agent see no hang; with the probe kubelet
+restarts their whole container, as the row of kubelet shows it.
+
+Measured in a run of its own, {faults} of each trainer, {every} steps after its start, {layers} layers, on {cores} cores
+(Linux {kernel}). The machine was busy with other work (load {load_before:g} before the run), which slows imports and
+compiling: compare the rows with each other only. kubelet waits longer after each further failure.
+
+"""
+
+_HANG_GANG = """
+Gangs of {members}, {layers} layers, in the same run. The last member stops, and all others wait for it:
+
+"""
+
+_LOST_NODE = """
+## A lost node
+
+{members} pods train together on two nodes ({layers} layers). One node fails, with all processes of its pods, its
+kubelet and its agent, and is marked as out of service at once (`node.kubernetes.io/out-of-service`): how soon that is
+done depends on the cluster, and not on what restarts the gang. Its members are created again on the other node. Both
+nodes are on the same machine, so the others' connections end with the processes, and they notice at once. After a real
+failure they wait for JAX's heartbeat timeout, in each way. The pods are in their node's network. Kubernetes removes the
+pods of such a node once in 20 s, and a Job replaces a failed pod after 10 s: both are in `restart`. New Jobs, as
+upstream's controller creates them, do not wait for the latter.
+
+Measured in a run of its own, {faults} of each way, {every} steps after a gang's start, on {cores} cores (Linux
+{kernel}; load {load_before:g} before the run, and some other work beside it).
+
+"""
+
 _GANG_NOTES = """
 - `rendezvous`: until all members have met. With loops in the containers the other trainers must notice the fault
-  themselves: here the member's connections end with its process. Where a node is lost, or a member hangs, they wait for
-  JAX's heartbeat timeout, 100 s by default.
+  themselves: here the member's connections end with its process. Where a node is lost, they wait for JAX's heartbeat
+  timeout, 100 s by default.
 - All members share {cores} cores, so they import and build {members} times as much at once as one trainer alone.
 """
 
@@ -82,6 +124,8 @@ def render(report: Json) -> str:
         stages=_lines(_stages(ways)),
         prepared=_of_prepared(report["prepared"]) if "prepared" in report else "",
         gang=_of_gangs(report["gang"], cores=machine["cores"]) if "gang" in report else "",
+        hang=_of_hangs(report["hang"]) if "hang" in report else "",
+        lost_node=_of_lost_nodes(report["lost-node"]) if "lost-node" in report else "",
         kubernetes=report["versions"]["Kubernetes"],
         imports=ways["process"]["stages_s"]["imports"],
     )
@@ -90,8 +134,34 @@ def render(report: Json) -> str:
 def _of_prepared(run: Json) -> str:
     """Return the part on the ways of a later run than that of all others, which has its own loop."""
     ways = run["ways"]
-    table, stages = _lines(_table(ways, base="the loop's")), _lines(_stages(ways))
-    return _PREPARED.format(**run["machine"], every=run["steps_between_faults"]) + table + "\n" + stages
+    return _PREPARED.format(**run["machine"], every=run["steps_between_faults"]) + _both(ways, base="the loop's")
+
+
+def _of_hangs(run: Json) -> str:
+    """Return the part on hangs."""
+    facts = {"every": run["steps_between_faults"], "layers": run["layers"], "faults": _faults(run["ways"])}
+    text = _HANG.format(**facts, **run["machine"]) + _both(run["ways"], base="kubelet's")
+    if gang := run.get("gang"):
+        text += _HANG_GANG.format(**gang) + _both(gang["ways"], base="kubemend's")
+    return text
+
+
+def _of_lost_nodes(run: Json) -> str:
+    gang = run["gang"]
+    facts = {"members": gang["members"], "layers": gang["layers"], "every": run["steps_between_faults"]}
+    facts["faults"] = _faults(gang["ways"])
+    return _LOST_NODE.format(**facts, **run["machine"]) + _both(gang["ways"], base="kubemend's")
+
+
+def _faults(ways: Json) -> str:
+    """Return how many faults each of the ways had."""
+    count = len(next(iter(_measured(ways).values()))["each_first_step_s"])
+    return "one fault" if count == 1 else f"{count} faults"
+
+
+def _both(ways: Json, *, base: str) -> str:
+    """Return the table of the times and that of their stages."""
+    return _lines(_table(ways, base=base)) + "\n" + _lines(_stages(ways))
 
 
 def _of_gangs(gang: Json, *, cores: int) -> str:
@@ -99,9 +169,7 @@ def _of_gangs(gang: Json, *, cores: int) -> str:
     return "".join(
         (
             _GANG.format(members=gang["members"], layers=gang["layers"]),
-            _lines(_table(ways, base="kubemend's")),
-            "\n",
-            _lines(_stages(ways)),
+            _both(ways, base="kubemend's"),
             _GANG_NOTES.format(members=gang["members"], cores=cores),
         )
     )
@@ -124,63 +192,94 @@ def block(report: Json) -> str:
 
 
 def _table(ways: Json, *, base: str) -> Iterator[str]:
-    yield f"| what restarts the trainer | first step | new step | of {base} | all of it |"
-    yield "|---|---|---|---|---|"
+    yield f"| what restarts the trainer | fault | first step | new step | of {base} | all of it |"
+    yield "|---|---|---|---|---|---|"
     for way in ways.values():
         name = f"**{way['what']}**" if way["what"].startswith("kubemend") else way["what"]
+        if "none" in way:
+            yield f"| {name} | {way['fault']} | {way['none']} | – | – | – |"
+            continue
         each = ", ".join(f"{seconds:g}" for seconds in way["each_first_step_s"])
         ratio = f"{way['ratio']:.2f}"
         first, new, total = (f"{way[key]:g} s" for key in ("first_step_s", "new_step_s", "total_s"))
-        yield f"| {name} | {first} ({each}) | {new} | {ratio} | {total} |"
+        yield f"| {name} | {way['fault']} | {first} ({each}) | {new} | {ratio} | {total} |"
 
 
 def _stages(ways: Json) -> Iterator[str]:
     used = _used_stages(ways)
     yield f"| seconds | {' | '.join(used)} |"
     yield "|---" * (len(used) + 1) + "|"
-    for name, way in ways.items():
+    for name, way in _measured(ways).items():
         seconds = way["stages_s"]
         yield f"| `{name}` | {' | '.join(f'{seconds.get(stage, 0):g}' for stage in used)} |"
 
 
+def _measured(ways: Json) -> Json:
+    """Return the ways after which the trainer went on."""
+    return {name: way for name, way in ways.items() if "none" not in way}
+
+
 def _used_stages(ways: Json) -> list[str]:
     """Return the stages that take time in any of the ways."""
-    return [stage for stage in recovery.STAGES if any(way["stages_s"].get(stage) for way in ways.values())]
+    measured = _measured(ways).values()
+    return [stage for stage in recovery.STAGES if any(way["stages_s"].get(stage) for way in measured)]
+
+
+def _panels(report: Json) -> dict[str, Json]:
+    """Return the measured ways of each part of the picture, by the part's title."""
+    found = {"The trainer ends: exit": report["ways"]}
+    if hang := report.get("hang"):
+        found["It stops without an end: hang"] = hang["ways"]
+    if lost := report.get("lost-node"):
+        found[f"A gang of {lost['gang']['members']} loses a node: lost-node"] = lost["gang"]["ways"]
+    return {title: _measured(ways) for title, ways in found.items()}
 
 
 def labels(report: Json) -> list[str]:
-    """Return the labels of the bars."""
-    return [f"{way['first_step_s']:g} s" for way in report["ways"].values()]
+    """Return the titles of the picture's parts and the labels of their bars."""
+    panels = _panels(report)
+    return [*panels, *(f"{way['first_step_s']:g} s" for ways in panels.values() for way in ways.values())]
 
 
 def draw(report: Json) -> str:
-    """Return the picture as SVG: for each way the stages up to the first step, one after another."""
+    """Return the picture as SVG: for each fault and way the stages up to the first step, one after another."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    ways = report["ways"]
-    used = _used_stages(ways)
-    widest = _WIDEST * ways["process"]["first_step_s"]
+    panels = _panels(report)
+    heights = [len(ways) + _TITLE for ways in panels.values()]
     with mpl.rc_context(recovery_picture.STYLE):
-        made = Figure(figsize=(8.0, 3.6), layout="constrained")
-        axes = made.add_subplot()
-        for place, (way, text) in enumerate(zip(ways.values(), labels(report), strict=True)):
-            left = 0.0
-            for stage in used:
-                length = min(way["stages_s"].get(stage, 0), widest - left)
-                axes.barh(place, length, left=left, height=0.6, color=_COLOURS[stage], label="" if place else stage)
-                left += length
-            cut = " …" if sum(way["stages_s"].values()) > widest else ""
-            axes.text(left, place, f"{cut} {text}", va="center")
-        axes.set_xlim(left=0, right=min(widest, max(way["first_step_s"] for way in ways.values())) * _ROOM)
-        axes.set_yticks(range(len(ways)), list(ways))
-        axes.invert_yaxis()
-        axes.xaxis.set_major_formatter(lambda at, _: f"{at:g} s")
-        axes.set_title("From a fault to the first training step", loc="left", weight="bold")
-        made.legend(frameon=False, loc="outside lower center", ncols=len(used))
+        made = Figure(figsize=(8.0, 0.75 + 0.4 * sum(heights)), layout="constrained")
+        parts = made.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+        for axes, (title, ways) in zip(parts, panels.items(), strict=True):
+            _draw_bars(axes, ways)
+            axes.set_title(title, loc="left")
+        made.suptitle("From a fault to the first training step", weight="bold")
+        used = [stage for stage in recovery.STAGES if any(stage in _used_stages(ways) for ways in panels.values())]
+        keys = [mpl.patches.Patch(color=_COLOURS[stage], label=stage) for stage in used]
+        narrow = {"columnspacing": 1.0, "handlelength": 1.0, "handletextpad": 0.5}
+        made.legend(handles=keys, frameon=False, loc="outside lower center", ncols=len(used), **narrow)
         picture = io.StringIO()
         made.savefig(picture, format="svg", metadata=recovery_picture.METADATA)
     return picture.getvalue()
+
+
+def _draw_bars(axes: "Axes", ways: Json) -> None:
+    """Draw a bar for each way. The loop in the container, where it is one of them, limits their length."""
+    longest = max(way["first_step_s"] for way in ways.values())
+    widest = min(_WIDEST * ways["process"]["first_step_s"] if "process" in ways else longest, longest)
+    for place, way in enumerate(ways.values()):
+        left = 0.0
+        for stage in _used_stages(ways):
+            length = min(way["stages_s"].get(stage, 0), widest - left)
+            axes.barh(place, length, left=left, height=0.6, color=_COLOURS[stage])
+            left += length
+        cut = " …" if way["first_step_s"] > widest else ""
+        axes.text(left, place, f"{cut} {way['first_step_s']:g} s", va="center")
+    axes.set_xlim(left=0, right=widest * _ROOM)
+    axes.set_yticks(range(len(ways)), list(ways))
+    axes.invert_yaxis()
+    axes.xaxis.set_major_formatter(lambda at, _: f"{at:g} s")
 
 
 def files(report: Json) -> generated.Files:

@@ -8,12 +8,17 @@ an Xid that this program writes into the stand-in of the kernel log. A launcher'
 of fewer layers, a part of the batch in each pod. One member fails, and all must be restarted: by upstream's JobSet
 controller, in two ways, by loops in the containers, and by kubemend's round.
 
+``--fault hang``: the trainer stops without an end. kubemend sees that by its heartbeat file, a Job, kubelet and
+upstream by a liveness probe that looks at the same file; what has neither sees no hang. ``--fault lost-node``, for
+gangs only: the node of some members fails, and they come again on another one.
+
 Prints JSON. ``first_step_s`` is the median time from the fault to the first step that is finished after it,
 ``new_step_s`` to the first that had not been finished before, ``stages_s`` are the stages up to the first step.
-``ratio`` is to the loop in the container, of gangs to kubemend's round, in the same run. ``total_s`` is from the first
-step of all to the last new step.
+``ratio`` is to the loop in the container, after hangs to kubelet's restart, and of gangs to kubemend's round, in the
+same run. ``total_s`` is from the first step of all to the last new step. ``none`` says why there are no figures.
 
-``--write docs/steps.json`` saves it, and ``python -m hack.steps_doc`` generates the page and the picture from that.
+``--write docs/steps.json`` puts it in the place of earlier figures of the same fault there, and ``python -m
+hack.steps_doc`` generates the page and the picture from that.
 """
 
 import asyncio
@@ -34,7 +39,7 @@ from hack.devnode import controlplane, kubernetes, node
 from kubemend.common import logs
 from kubemend.common.kube import client as kube
 
-_BASE: Final = "process"
+_BASES: Final = {arms.Fault.EXIT: "process", arms.Fault.HANG: "kubelet"}
 _GANG_BASE: Final = "gang-kubemend"
 
 Json = dict[str, Any]
@@ -50,9 +55,8 @@ async def measure(wanted: tuple[str, ...], plan: arms.Plan, gang: arms.Plan, *, 
     with tempfile.TemporaryDirectory(prefix="kubemend-bench-") as directory:
         where = Path(directory)
         if set(wanted) & set(_ALONE):
-            report["ways"] = _with_ratios(
-                await _measure_alone(wanted, plan, directory=_made(where / "alone")), base=_BASE
-            )
+            ways = await _measure_alone(wanted, plan, directory=_made(where / "alone"))
+            report["ways"] = _with_ratios(ways, base=_BASES[plan.fault])
         if set(wanted) & set(_GANGS):
             ways = await gangs.measure(wanted, gang, members=members, directory=_made(where / "gangs"))
             report["gang"] = {"members": members, "layers": gang.layers, "ways": _with_ratios(ways, base=_GANG_BASE)}
@@ -65,11 +69,21 @@ def _made(directory: Path) -> Path:
 
 
 def _with_ratios(ways: Json, *, base: str) -> Json:
-    """Add the ratio of each way's first step to that of ``base``."""
+    """Add the ratio of each measured way's first step to that of ``base``."""
     if base not in ways:
         return ways
     floor = ways[base]["first_step_s"]
-    return {name: {**way, "ratio": round(way["first_step_s"] / floor, 3)} for name, way in ways.items()}
+    return {
+        name: {**way, "ratio": round(way["first_step_s"] / floor, 3)} if "first_step_s" in way else way
+        for name, way in ways.items()
+    }
+
+
+def with_run(known: Json, run: Json, *, fault: arms.Fault) -> Json:
+    """Return the content of a file of figures with those of a run in place of earlier ones of the same fault."""
+    if fault is not arms.Fault.EXIT:
+        return {**known, fault.value: run}
+    return {**run, **{name: known[name] for name in _OWN_RUNS if name in known}}
 
 
 async def _measure_alone(wanted: tuple[str, ...], plan: arms.Plan, *, directory: Path) -> Json:
@@ -81,7 +95,9 @@ async def _measure_alone(wanted: tuple[str, ...], plan: arms.Plan, *, directory:
         await stack.enter_async_context(alone.ready_agent(dev))
         await alone.have_caches(api, plan, node_name=dev.name)
         for arm in arms.ARMS:
-            if arm.name in wanted:
+            if arm.name in wanted and (why := arm.why_none(plan)):
+                found[arm.name] = {"what": arm.what, "fault": arm.fault(plan), "none": why}
+            elif arm.name in wanted:
                 run = alone.Run(api, dev, arm, plan, _made(directory / arm.name))
                 async with run.running():
                     await run.recoveries()
@@ -91,10 +107,18 @@ async def _measure_alone(wanted: tuple[str, ...], plan: arms.Plan, *, directory:
 
 _ALONE: Final = tuple(arm.name for arm in arms.ARMS)
 _GANGS: Final = tuple(arm.name for arm in arms.GANG_ARMS)
+_OWN_RUNS: Final = ("prepared", arms.Fault.HANG.value, arms.Fault.LOST_NODE.value)
 
 
 @click.command(help=__doc__)
 @click.option("--only", multiple=True, type=click.Choice(_ALONE + _GANGS), help="Only this way; may be repeated.")
+@click.option(
+    "--fault",
+    default=arms.Fault.EXIT.value,
+    show_default=True,
+    type=click.Choice([each.value for each in arms.Fault]),
+    help="What befalls the trainers.",
+)
 @click.option("--layers", default=32, show_default=True, help="Layers of the model: more take longer to compile.")
 @click.option("--faults", default=3, show_default=True, help="Faults of each trainer, one after another.")
 @click.option("--every", default=95, show_default=True, help="Steps between faults.")
@@ -108,9 +132,10 @@ _GANGS: Final = tuple(arm.name for arm in arms.GANG_ARMS)
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A Python that has flax, jax, optax and orbax-checkpoint (pip install 'kubemend[steps]').",
 )
-@click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON to this file.")
+@click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON into this file.")
 def main(
     only: tuple[str, ...],
+    fault: str,
     python: Path,
     write: Path | None,
     *,
@@ -123,14 +148,20 @@ def main(
 ) -> None:
     """Measure and print."""
     logs.configure(level="error", log_format="console")
-    plan = arms.Plan(python, layers=layers, faults=faults, every=every, spare_after=spare_after)
+    plan = arms.Plan(
+        python, layers=layers, faults=faults, every=every, spare_after=spare_after, fault=arms.Fault(fault)
+    )
     gang = dataclasses.replace(plan, layers=gang_layers)
+    wanted = only or (_GANGS if plan.fault is arms.Fault.LOST_NODE else _ALONE + _GANGS)
+    if plan.fault is arms.Fault.LOST_NODE and not set(wanted) <= set(_GANGS):
+        raise click.BadParameter("only gangs lose a node", param_hint="--only")
     machine = bench_all.machine()
-    figures = asyncio.run(measure(only or _ALONE + _GANGS, plan, gang, members=members))
-    text = json.dumps({"machine": machine, **figures}, indent=2)
+    figures = asyncio.run(measure(wanted, plan, gang, members=members))
+    run = {"machine": machine, **figures}
     if write is not None:
-        write.write_text(f"{text}\n")
-    click.echo(text)
+        known = json.loads(write.read_text()) if write.exists() else {}
+        write.write_text(f"{json.dumps(with_run(known, run, fault=plan.fault), indent=2)}\n")
+    click.echo(json.dumps(run, indent=2))
 
 
 if __name__ == "__main__":

@@ -89,7 +89,8 @@ class Run:
         await self.api.create(collection, made)
         try:
             async with Observer.of(self.dev.layout) as observer, contextlib.AsyncExitStack() as stack:
-                if self.arm.survives and not self.dev.has_real_gpus:
+                ends = self.plan.fault is arms.Fault.EXIT
+                if self.arm.survives and ends and not self.dev.has_real_gpus:
                     await stack.enter_async_context(_meanwhile(self._write_xids(observer), name="xids"))
                 if self.arm.has_spare:
                     await stack.enter_async_context(_meanwhile(self._allow_faults(observer), name="faults"))
@@ -108,7 +109,8 @@ class Run:
     def figures(self) -> Json:
         """Return the figures of the recoveries so far; there must be one."""
         found = recovery.figures(records.read(self.records))
-        return {**found, **({"had_spare": self.spares[: len(found["each_first_step_s"])]} if self.spares else {})}
+        spares = {"had_spare": self.spares[: len(found["each_first_step_s"])]} if self.spares else {}
+        return {"fault": self.arm.fault(self.plan), **found, **spares}
 
     async def _write_xids(self, observer: Observer) -> None:
         """Write an Xid of the container's main process into the kernel log for each fault of its trainer."""

@@ -9,12 +9,32 @@ from typing import Any, Final
 from bench.peers import upstream
 from hack.devnode import host_python, images, jobsets
 from hack.devnode.node import DevNode
+from kubemend.common import gangs
 
 Json = dict[str, Any]
 
 RECORDS: Final = "/records"
 CACHE: Final = "/root/.cache/jax"
 """The trainer's own directory for compiled code, in the container's writable layer."""
+_BEAT: Final = "/beat"
+"""The file in the container's writable layer that a trainer touches with each step, where its fault is a hang."""
+_SILENT_SECONDS: Final = 10
+"""A trainer that does not touch it for so long hangs, for kubemend and for the probes."""
+
+_PROBES: Final[Json] = {
+    "startupProbe": {
+        "exec": {"command": ["/bin/sh", "-c", f"[ -e {_BEAT} ]"]},
+        "periodSeconds": 1,
+        "failureThreshold": 600,
+    },
+    "livenessProbe": {
+        "exec": {"command": ["/bin/sh", "-c", f"[ $(($(date +%s) - $(stat -c %Y {_BEAT}))) -lt {_SILENT_SECONDS} ]"]},
+        "periodSeconds": 2,
+        "failureThreshold": 1,
+        "timeoutSeconds": 10,
+    },
+}
+"""See a hang as soon as kubemend does; Kubernetes' default period and threshold would take up to 30 s more."""
 
 _GPU: Final = "nvidia.com/gpu"
 _HERE: Final = Path(__file__).resolve().parent
@@ -26,6 +46,18 @@ _SHARED_CACHE: Final = f"{RECORDS}/cache"
 
 _ONCE: Final = "exec {python} {train}"
 _LOOP: Final = "until {python} {train}; do :; done"
+
+
+class Fault(enum.Enum):
+    """What befalls a trainer: it ends, it stops without an end, or its node fails."""
+
+    EXIT = "exit"
+    HANG = "hang"
+    LOST_NODE = "lost-node"
+
+
+UNSEEN: Final = "never: no part of it sees a hang"
+NO_NETWORK: Final = "not measured: its agents cannot share the network of a node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +82,19 @@ class Arm:
     def has_spare(self) -> bool:
         """Return whether a launcher keeps a spare for the trainer."""
         return "{launcher}" in self.command
+
+    @property
+    def sees_hangs(self) -> bool:
+        """Return whether kubemend's agent or a probe watches the trainer. A probe restarts the whole container."""
+        return bool(self.annotations) or self.command == _ONCE
+
+    def fault(self, plan: "Plan") -> str:
+        """Return what befalls its trainer, for people."""
+        return "Xid 31" if self.survives and plan.fault is Fault.EXIT else plan.fault.value
+
+    def why_none(self, plan: "Plan") -> str:
+        """Return why no restart follows the fault; empty if one does."""
+        return UNSEEN if plan.fault is Fault.HANG and not self.sees_hangs else ""
 
 
 _OPTED_IN: Final = {"kubemend.io/restart": "InPlace"}
@@ -79,7 +124,7 @@ ARMS: Final = (
     ),
     Arm(
         "agent-process",
-        "an Xid that the program survives: the agent has the launcher restart it (strategy process)",
+        "kubemend's agent has the launcher restart a program that does not end (strategy process)",
         f"{_LAUNCHED} {{spare}} -- {{python}} {{train}}",
         annotations={**_OPTED_IN, "kubemend.io/strategy": "process"},
         survives=True,
@@ -108,6 +153,14 @@ class GangArm:
         """Return the description."""
         return self.restarter.value
 
+    def fault(self, plan: "Plan") -> str:
+        """Return what befalls the gang, for people."""
+        return plan.fault.value
+
+    def why_none(self, plan: "Plan") -> str:
+        """Return why the restart after the fault is not measured; empty if it is."""
+        return NO_NETWORK if plan.fault is Fault.LOST_NODE and self.restarter is Restarter.UPSTREAM_IN_PLACE else ""
+
 
 GANG_ARMS: Final = (
     GangArm("gang-recreate", Restarter.UPSTREAM_RECREATE),
@@ -133,7 +186,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Set what every trainer does: it fails after each ``every`` steps, ``faults`` times.
+    """Set what every trainer does: it has the fault after each ``every`` steps, ``faults`` times.
 
     ``spare_cpu`` is the percentage of the time in which a spare imports.
     """
@@ -145,6 +198,7 @@ class Plan:
     spare_after: str
     spare_cpu: int = 10
     program: Program = field(default_factory=Program)
+    fault: Fault = Fault.EXIT
 
 
 def pod_spec(arm: Arm, plan: Plan, *, node: str, records: Path) -> Json:
@@ -156,7 +210,7 @@ def pod_spec(arm: Arm, plan: Plan, *, node: str, records: Path) -> Json:
         environment["STEPS_TRIGGER"] = "1"
     if arm.prepares:
         environment["STEPS_PREPARED"] = "1"
-    spec = _spec(arm.command, plan, environment=environment, records=records)
+    spec = _spec(arm.command, plan, environment=environment, records=records, probed=not arm.annotations)
     return {**spec, "nodeName": node, "restartPolicy": arm.restart_policy}
 
 
@@ -164,24 +218,46 @@ def gang(arm: GangArm, plan: Plan, *, members: int, node: DevNode, records: Path
     """Return the JobSet that runs an arm's gang; ``records`` as for ``pod_spec``."""
     environment = {"STEPS_WORLD": str(members), "JAX_COMPILATION_CACHE_DIR": _SHARED_CACHE}
     command = _LOOP if arm.restarter is Restarter.LOOPS else _ONCE
-    spec = _spec(command, plan, environment=environment, records=records)
+    ours = arm.restarter is Restarter.KUBEMEND
+    probed = arm.restarter in (Restarter.UPSTREAM_RECREATE, Restarter.UPSTREAM_IN_PLACE)
+    spec = _spec(command, plan, environment=environment, records=records, probed=probed)
+    if plan.fault is Fault.LOST_NODE:
+        spec["hostNetwork"] = True  # a dev node's pods reach those of another one by the machine's own network only
+        spec["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {gangs.JOBSET_NAME: arm.name}},
+            }
+        ]
     (container,) = spec["containers"]
     container["env"].append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     recreated = arm.restarter is Restarter.UPSTREAM_RECREATE
     spec["restartPolicy"] = "Never" if recreated else "OnFailure"
     if arm.restarter is Restarter.UPSTREAM_IN_PLACE:
         spec = upstream.with_agent(spec, node)
-    job = jobsets.job(members=members, pod={"spec": spec}, backoff_limit=0 if recreated else jobsets.MOST)
+    pod = {"metadata": {"annotations": _heartbeat(plan) if ours else {}}, "spec": spec}
+    job = jobsets.job(members=members, pod=pod, backoff_limit=0 if recreated else jobsets.MOST)
     workers = {"name": "workers", "replicas": 1, "template": job}
     made = jobsets.jobset(arm.name, workers, max_restarts=_RESTARTS)
-    if arm.restarter is not Restarter.KUBEMEND:
+    if not ours:
         del made["spec"]["managedBy"]
     if recreated:
         made["spec"]["failurePolicy"]["restartStrategy"] = "Recreate"
     return made
 
 
-def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: Path) -> Json:
+def _heartbeat(plan: Plan) -> dict[str, str]:
+    """Return the annotations that have kubemend see a hang, if that is the fault."""
+    if plan.fault is not Fault.HANG:
+        return {}
+    return {"kubemend.io/heartbeat-file": _BEAT, "kubemend.io/heartbeat-timeout": f"{_SILENT_SECONDS}s"}
+
+
+def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: Path, probed: bool) -> Json:
+    """Return a pod's spec. ``probed``: probes watch the trainer, where its fault is a hang."""
+    hangs = plan.fault is Fault.HANG
     program = plan.program.first + command.format(
         python=plan.python,
         train=_HERE / plan.program.file,
@@ -191,8 +267,9 @@ def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: 
     environment = {
         "STEPS_RECORDS": RECORDS,
         "STEPS_LAYERS": str(plan.layers),
-        "STEPS_FAULTS": str(plan.faults),
+        "STEPS_FAULTS": "0" if plan.fault is Fault.LOST_NODE else str(plan.faults),
         "STEPS_FAULT_EVERY": str(plan.every),
+        **({"STEPS_SURVIVES": "1", "STEPS_BEAT": _BEAT} if hangs else {}),
         **plan.program.environment,
         **environment,
     }
@@ -213,6 +290,7 @@ def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: 
                     {"name": "records", "mountPath": RECORDS},
                     *mounts,
                 ],
+                **(_PROBES if hangs and probed else {}),
             }
         ],
         "volumes": [
@@ -227,7 +305,8 @@ def objects(arm: Arm, plan: Plan, *, node: str, records: Path) -> tuple[str, Jso
     spec = pod_spec(arm, plan, node=node, records=records)
     metadata: Json = {"name": arm.name, "namespace": "default"}
     if not arm.by_job:
-        annotated = {**metadata, "annotations": dict(arm.annotations)}
+        heartbeat = _heartbeat(plan) if arm.annotations else {}
+        annotated = {**metadata, "annotations": {**arm.annotations, **heartbeat}}
         return "pods", {"apiVersion": "v1", "kind": "Pod", "metadata": annotated, "spec": spec}
     template = {"spec": {"backoffLimit": _RESTARTS, "template": {"spec": spec}}}
     return "jobs", {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, **template}

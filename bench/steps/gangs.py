@@ -1,66 +1,126 @@
-"""Run each arm of gangs, with all members on one dev node."""
+"""Run each arm of gangs, with all members on one dev node, or on two of which one fails."""
 
-import asyncio
 import contextlib
+import signal
+import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from bench.faults.product import Product
 from bench.peers import upstream
-from bench.rig import is_ready
 from bench.steps import arms, records, recovery
-from hack.devnode import apiserver, controllers, jobsets, layout, node
+from hack.devnode import apiserver, controlplane, jobsets, layout
+from hack.devnode import cluster as clusters
+from hack.devnode.cluster import Cluster
+from hack.devnode.node import DevNode
+from kubemend.common import gangs
 from kubemend.common.kube import client as kube
-
-_SECONDS: Final = 60.0
-_LOOK_AGAIN: Final = 0.05
 
 Json = dict[str, Any]
 
 
 async def measure(wanted: tuple[str, ...], plan: arms.Plan, *, members: int, directory: Path) -> Json:
     """Run the arms one after another, and return the figures."""
-    found: Json = {}
     chosen = [arm for arm in arms.GANG_ARMS if arm.name in wanted]
+    found: Json = {arm.name: {"what": arm.what, "fault": arm.fault(plan), "none": arm.why_none(plan)} for arm in chosen}
+    chosen = [arm for arm in chosen if not arm.why_none(plan)]
     ours = [arm for arm in chosen if arm.restarter is arms.Restarter.KUBEMEND]
     upstreams = [arm for arm in chosen if arm not in ours]
+    loses = plan.fault is arms.Fault.LOST_NODE
     async with contextlib.AsyncExitStack() as stack:
         # Upstream's agents run in pods and watch the API server from there: it listens on the pods' bridge, too.
         api_server = apiserver.KubeApiServer(directory, options=["--bind-address=0.0.0.0"])
         await stack.enter_async_context(api_server)
-        dev = await stack.enter_async_context(node.DevNode(layout.NodeLayout.named("bench-steps-gang"), api=api_server))
-        await upstream.define_jobsets(dev)
-        await stack.enter_async_context(jobsets.run_on(dev))
-        api = await stack.enter_async_context(kube.connect(kubeconfig=dev.kubeconfig))
+        nodes = Cluster(layout.NodeLayout.named("bench-steps-gang"), nodes=2 if loses else 1, api=api_server)
+        await stack.enter_async_context(nodes)
+        await upstream.define_jobsets(nodes.first)
+        await stack.enter_async_context(jobsets.run_on(nodes.first, also=controlplane.EVICTION if loses else ()))
+        api = await stack.enter_async_context(kube.connect(kubeconfig=nodes.first.kubeconfig))
         for restarts, group in ((_upstream, upstreams), (_kubemend, ours)):
             if group:
-                async with restarts(dev, api):
+                async with restarts(nodes, api, directory) as product:
                     for arm in group:
-                        found[arm.name] = await _run(api, arm, plan, members=members, dev=dev, directory=directory)
+                        run = _Run(api, nodes, product, arm, plan, members, directory / arm.name)
+                        found[arm.name] = {"what": arm.what, "fault": arm.fault(plan), **await run.figures()}
     return found
 
 
-async def _run(
-    api: kube.KubeClient, arm: arms.GangArm, plan: arms.Plan, *, members: int, dev: node.DevNode, directory: Path
-) -> Json:
-    """Run one arm until the gang has recovered from its last fault."""
-    made = directory / arm.name
-    made.mkdir()
-    await api.create(jobsets.JOBSETS, arms.gang(arm, plan, members=members, node=dev, records=made))
-    last = made / f"{members - 1}.records"  # this one has the faults
-    found = await records.with_recoveries(last, count=plan.faults, what=arm.name)
-    await jobsets.delete(api, arm.name)
-    return {"what": arm.what, **recovery.figures(found)}
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The run of one arm. ``product`` is kubemend where it restarts the gang."""
 
+    api: kube.KubeClient
+    nodes: Cluster
+    product: Product | None
+    arm: arms.GangArm
+    plan: arms.Plan
+    members: int
+    where: Path
 
-def _upstream(dev: node.DevNode, api: kube.KubeClient) -> contextlib.AbstractAsyncContextManager[None]:
-    return upstream.controller(dev, api)
+    async def figures(self) -> Json:
+        """Run until the gang has recovered from its last fault. A gang loses a node only once."""
+        self.where.mkdir()
+        if self.plan.fault is arms.Fault.LOST_NODE:
+            return recovery.figures(*[await self._loses_node(number) for number in range(self.plan.faults)])
+        async with self._gang(self.where) as last:
+            return recovery.figures(await records.with_recoveries(last, count=self.plan.faults, what=self.arm.name))
+
+    @contextlib.asynccontextmanager
+    async def _gang(self, where: Path) -> AsyncIterator[Path]:
+        """Run the gang; yield the records of its last member, which has the faults."""
+        made = arms.gang(self.arm, self.plan, members=self.members, node=self.nodes.first, records=where)
+        await self.api.create(jobsets.JOBSETS, made)
+        yield where / f"{self.members - 1}.records"
+        await jobsets.delete(self.api, self.arm.name)
+
+    async def _loses_node(self, number: int) -> list[recovery.Record]:
+        """Have the node of the last member fail, for as long as the gang recovers; return that member's records.
+
+        It is marked as out of service at once: how soon that is done depends on the cluster, and not on what restarts
+        the gang.
+        """
+        where = self.where / str(number)
+        where.mkdir()
+        async with self._gang(where) as last:
+            await records.until_step(last, self.plan.every, what=self.arm.name)
+            lost = await self._node_of_last()
+            async with self._without_agent(lost):
+                fault = time.monotonic_ns()
+                await clusters.power_off(lost)
+                records.add_fault(last, at=fault)
+                await clusters.out_of_service(self.api, lost.name)
+                found = await records.with_recoveries(last, count=1, what=self.arm.name)
+                await clusters.power_on(self.api, lost)
+        return found
+
+    async def _node_of_last(self) -> DevNode:
+        """Return the last member's node. Raises RuntimeError if all members are there."""
+        pods = (await self.api.list(jobsets.PODS, params=jobsets.of(self.arm.name))).items
+        on = {int(pod["metadata"]["labels"][gangs.JOB_INDEX]): pod["spec"]["nodeName"] for pod in pods}
+        if len(set(on.values())) == 1:
+            raise RuntimeError(f"{self.arm.name}: all members are on {on[0]}, and no one would miss another")
+        return next(each for each in self.nodes.nodes if each.name == on[self.members - 1])
+
+    @contextlib.asynccontextmanager
+    async def _without_agent(self, node: DevNode) -> AsyncIterator[None]:
+        index = self.nodes.nodes.index(node)
+        if self.product is not None:
+            await self.product.end_agent(index, signal.SIGKILL)
+        yield
+        if self.product is not None:
+            await self.product.start_agent(index)
 
 
 @contextlib.asynccontextmanager
-async def _kubemend(dev: node.DevNode, _api: kube.KubeClient) -> AsyncIterator[None]:
-    async with controllers.Controllers.on([dev], replicas=1) as made, made.run(), made.agent(dev) as agent:
-        async with asyncio.timeout(_SECONDS):
-            while not await is_ready(agent):  # noqa: ASYNC110 - /readyz is polled
-                await asyncio.sleep(_LOOK_AGAIN)
+async def _upstream(nodes: Cluster, api: kube.KubeClient, _directory: Path) -> AsyncIterator[None]:
+    async with upstream.controller(nodes.first, api):
         yield
+
+
+@contextlib.asynccontextmanager
+async def _kubemend(nodes: Cluster, _api: kube.KubeClient, directory: Path) -> AsyncIterator[Product]:
+    async with Product.on(nodes, state=directory / "agents") as product:
+        await product.start(nodes=len(nodes.nodes))
+        yield product

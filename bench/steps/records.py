@@ -42,6 +42,27 @@ def _has_recovered(found: list[recovery.Record], *, count: int) -> bool:
     return len(recovery.recoveries(found)) >= count and any(each.stage == "step" for each in found)
 
 
+async def until_step(file: Path, step: int, *, what: str) -> None:
+    """Wait until the trainer has finished a step. Raises TimeoutError with its last records."""
+    try:
+        async with asyncio.timeout(_RECOVERY_SECONDS):
+            while last_step(file) < step:  # noqa: ASYNC110 - the trainer writes a file
+                await asyncio.sleep(_LOOK_AGAIN)
+    except TimeoutError as error:
+        raise TimeoutError(f"{what}: no step {step}; its last records: {read(file)[-3:]}") from error
+
+
+def last_step(file: Path) -> int:
+    """Return the last finished step; 0 without one."""
+    return max((each.step for each in read(file)), default=0)
+
+
+def add_fault(file: Path, *, at: int) -> None:
+    """Record a fault for a trainer that is dead. ``at`` is in nanoseconds, of the trainers' clock."""
+    with file.open("a") as records:
+        records.write(f"{at} fault {last_step(file)}\n")
+
+
 def faults(file: Path) -> int:
     """Return how many faults a trainer has recorded."""
     return sum(each.stage == "fault" for each in read(file))

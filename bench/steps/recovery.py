@@ -84,14 +84,15 @@ def _recovery(fault: Record, after: Sequence[Record]) -> Recovery | None:
     return None
 
 
-def figures(records: Sequence[Record]) -> dict[str, Any]:
+def figures(*runs: Sequence[Record]) -> dict[str, Any]:
     """Return the printed figures: medians of seconds, and every recovery's time to the first and to the new step.
 
-    ``total_s`` is from the first step of all to the last new one.
+    ``runs`` are the records of one trainer, or of several that had a fault each. ``total_s`` is from the first step of
+    all to the last new one, added up.
     """
-    each = recoveries(records)
+    each = [one for records in runs for one in recoveries(records)]
     seconds = [one.second_step for one in each if one.second_step is not None]
-    steps = [record.at for record in records if record.stage == "step"]
+    steps = [[record.at for record in records if record.stage == "step"] for records in runs]
     return {
         "first_step_s": round(statistics.median(one.first_step for one in each), 2),
         **({"second_step_s": round(statistics.median(seconds), 2)} if seconds else {}),
@@ -103,5 +104,5 @@ def figures(records: Sequence[Record]) -> dict[str, Any]:
         "each_first_step_s": [round(one.first_step, 2) for one in each],
         "each_second_step_s": [round(second, 2) for second in seconds],
         "each_new_step_s": [round(one.new_step, 2) for one in each],
-        "total_s": round(steps[-1] - steps[0], 1),
+        "total_s": round(sum(each[-1] - each[0] for each in steps), 1),
     }

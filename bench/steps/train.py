@@ -3,7 +3,8 @@
 It imports nothing of kubemend: it runs in a container of its own. Each line of the file ``RANK.records`` in the
 directory ``$STEPS_RECORDS`` is a moment (``time.monotonic_ns``), a stage and the number of the last finished step. The
 checkpoint is beside that file. Every ``$STEPS_FAULT_EVERY`` steps it ends as if by an exception, without any cleanup,
-``$STEPS_FAULTS`` times in all; with ``$STEPS_SURVIVES`` it only stops, and waits to be killed. With ``$STEPS_TRIGGER``
+``$STEPS_FAULTS`` times in all; with ``$STEPS_SURVIVES`` it only stops, and waits to be killed. With each step it writes
+the file ``$STEPS_BEAT``, if that is set. With ``$STEPS_TRIGGER``
 the fault with the number N, from 0, waits for the file ``fail-N``, and comes as many steps after a checkpoint as
 without it. The model has ``$STEPS_LAYERS`` layers: the compiler needs longer for more.
 
@@ -129,11 +130,15 @@ def main() -> None:
     count = faults()
     fails = RANK == WORLD - 1 and count < int(os.environ["STEPS_FAULTS"])
     last = int(os.environ["STEPS_FAULT_EVERY"]) + step
+    beat = os.environ.get("STEPS_BEAT")
     while True:
         weights, state, value = compiled(weights, state, given, wanted)
         value.block_until_ready()
         step += 1
         record("step", step)
+        if beat:
+            with open(beat, "w") as file:  # noqa: PTH123
+                file.write(f"{step}\n")
         if fails and step >= last and (step - last) % CHECKPOINT_EVERY == 0 and may_fail(count):
             record("fault", step)
             while os.environ.get("STEPS_SURVIVES"):

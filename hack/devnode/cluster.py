@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from hack.devnode import leftovers, processes
+from hack.devnode import apiserver, leftovers, processes
 from hack.devnode.layout import NodeLayout
 from hack.devnode.node import DevNode, Options
 from hack.devnode.part import Part
@@ -12,11 +12,21 @@ from kubemend.common.kube import paths
 
 
 class Cluster(Part):
-    """Run ``nodes`` dev nodes for the length of the ``async with`` block. The first one has the API server."""
+    """Run ``nodes`` dev nodes for the length of the ``async with`` block.
 
-    def __init__(self, where: NodeLayout, *, nodes: int, options: Options | None = None) -> None:
+    ``api`` is an API server to use, as for a ``DevNode``; None: the first one has it.
+    """
+
+    def __init__(
+        self,
+        where: NodeLayout,
+        *,
+        nodes: int,
+        options: Options | None = None,
+        api: apiserver.KubeApiServer | None = None,
+    ) -> None:
         """``where`` is the first node's layout; the others are its neighbours."""
-        self.first = DevNode(where, options=options)
+        self.first = DevNode(where, options=options, api=api)
         layouts = [where.neighbour(number) for number in range(2, nodes + 1)]
         self.nodes = (self.first, *(DevNode(each, options=options, api=self.first.api) for each in layouts))
         self._stack = contextlib.AsyncExitStack()
@@ -59,6 +69,12 @@ async def power_off(node: DevNode) -> None:
         each for each in processes.running() if any(path.startswith(inside) for path in processes.cgroups(each.pid))
     ]:
         await processes.terminate(members, grace=0)
+
+
+async def power_on(api: kube.KubeClient, node: DevNode) -> None:
+    """Start a node that has failed again, without its agent, and take it back into service."""
+    await node.kubelet.start()
+    await api.patch(f"{paths.NODES}/{node.name}", {"spec": {"taints": None}})
 
 
 async def out_of_service(api: kube.KubeClient, name: str) -> None:

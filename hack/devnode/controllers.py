@@ -188,6 +188,7 @@ class Controllers:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 1,
+            "tolerations": [{"operator": "Exists"}],  # as the DaemonSet's
             "containers": [{"name": "agent", "image": images.PAUSE, "imagePullPolicy": "Never"}],
         }
         try:

@@ -7,7 +7,7 @@ needs Jobs that get pods, owners whose dependents are deleted, namespaces that c
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +36,11 @@ CONTROLLERS: Final[Mapping[str, str]] = {
 """The controllers that run, each with the reason.
 
 Kubernetes' other ones concern things that a dev cluster does not have (volumes, clouds, autoscaling), or would delete
-pods of a lost node before a test has seen them (``taint-eviction-controller``, ``pod-garbage-collector-controller``).
+pods of a lost node before a test has seen them (``EVICTION``).
 """
+
+EVICTION: Final = ("taint-eviction-controller", "pod-garbage-collector-controller")
+"""The controllers that delete the pods of a lost node: at once after it has been marked as out of service."""
 
 
 def missing(environ: Mapping[str, str] = os.environ) -> str:
@@ -46,13 +49,17 @@ def missing(environ: Mapping[str, str] = os.environ) -> str:
 
 
 @contextlib.asynccontextmanager
-async def on(kubeconfig: Path, directory: Path, *, scheduler: bool = True) -> AsyncIterator[None]:
+async def on(
+    kubeconfig: Path, directory: Path, *, scheduler: bool = True, also: Sequence[str] = ()
+) -> AsyncIterator[None]:
     """Run them as administrators for the length of the block; their logs are in ``directory``.
+
+    ``also`` are further controllers.
 
     They are not awaited: a client sees by their effects that they work. Raises packages.PackagesError where the
     programs are missing, processes.ProcessError where one cannot be started or has ended by itself.
     """
-    commands = {_MANAGER: _manager(kubeconfig, directory)}
+    commands = {_MANAGER: _manager(kubeconfig, directory, controllers=(*CONTROLLERS, *also))}
     if scheduler:
         commands[_SCHEDULER] = _scheduler(kubeconfig, directory)
     async with contextlib.AsyncExitStack() as stack:
@@ -68,12 +75,12 @@ async def on(kubeconfig: Path, directory: Path, *, scheduler: bool = True) -> As
                 raise processes.ProcessError(f"{child.name} ended by itself ({child.returncode}); see {log}")
 
 
-def _manager(kubeconfig: Path, directory: Path) -> list[str]:
+def _manager(kubeconfig: Path, directory: Path, *, controllers: Sequence[str]) -> list[str]:
     return _command(
         _MANAGER,
         {
             "kubeconfig": str(kubeconfig),
-            "controllers": ",".join(CONTROLLERS),
+            "controllers": ",".join(controllers),
             "leader-elect": "false",
             "secure-port": "0",
             "cert-dir": str(directory),

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,10 @@ Json = dict[str, Any]
 
 
 @contextlib.asynccontextmanager
-async def run_on(node: DevNode) -> AsyncIterator[None]:
+async def run_on(node: DevNode, *, also: Sequence[str] = ()) -> AsyncIterator[None]:
     """Define JobSets in a node's cluster, and run Kubernetes' controllers and scheduler for the length of the block.
+
+    ``also`` are further controllers.
 
     They begin after the definition: the garbage collector would see a later one only after half a minute. The namespace
     has the label without which kubemend's admission policy allows no pods of JobSets with directories of their node.
@@ -38,7 +40,7 @@ async def run_on(node: DevNode) -> AsyncIterator[None]:
     async with kube.connect(kubeconfig=node.kubeconfig) as api:
         await install(api)
         await api.patch(f"{paths.collection('namespaces')}/{NAMESPACE}", {"metadata": {"labels": _PRIVILEGED}})
-    async with controlplane.on(node.kubeconfig, node.layout.root / "control-plane"):
+    async with controlplane.on(node.kubeconfig, node.layout.root / "control-plane", also=also):
         yield
 
 

@@ -1,6 +1,7 @@
 """What a fault has cost is read from the trainer's own records, and each way to restart runs the same trainer."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -9,10 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.steps import __main__ as program
 from bench.steps import arms, gpu, records, recovery
 from hack.devnode.node import DevNode
 
 PLAN = arms.Plan(Path("/venv/bin/python"), layers=2, faults=1, every=5, spare_after="2s")
+HANGING = dataclasses.replace(PLAN, fault=arms.Fault.HANG)
+LOSING = dataclasses.replace(PLAN, fault=arms.Fault.LOST_NODE)
+DEV = cast("DevNode", SimpleNamespace(layout=SimpleNamespace(root=Path("/dev-node"))))
 STARTED = "0 interpreter 0\n"
 FAILED = "10000000000 step 14\n10000000000 fault 14\n"
 RECOVERED = (
@@ -99,8 +104,7 @@ def test_each_way_runs_the_same_trainer_with_its_own_restart_policy(arm: arms.Ar
 
 @pytest.mark.parametrize("arm", arms.GANG_ARMS, ids=lambda arm: arm.name)
 def test_each_way_runs_the_same_gang_with_its_own_restarter(arm: arms.GangArm) -> None:
-    dev = cast("DevNode", SimpleNamespace(layout=SimpleNamespace(root=Path("/dev-node"))))
-    made = arms.gang(arm, PLAN, members=3, node=dev, records=Path("/records"))
+    made = arms.gang(arm, PLAN, members=3, node=DEV, records=Path("/records"))
     ours = arm.restarter is arms.Restarter.KUBEMEND
     assert ("managedBy" in made["spec"]) == ours
     (workers,) = made["spec"]["replicatedJobs"]
@@ -115,6 +119,56 @@ def test_each_way_runs_the_same_gang_with_its_own_restarter(arm: arms.GangArm) -
     environment = {each["name"]: each.get("value") for each in container["env"]}
     assert environment["STEPS_WORLD"] == "3"
     assert environment["JAX_COMPILATION_CACHE_DIR"].startswith(f"{arms.RECORDS}/"), "shared by all members"
+
+
+@pytest.mark.parametrize("arm", arms.ARMS, ids=lambda arm: arm.name)
+def test_hang_of_a_trainer_is_seen_by_its_heartbeat_or_a_probe_or_not_at_all(arm: arms.Arm) -> None:
+    resource, made = arms.objects(arm, HANGING, node="node-1", records=Path("/records"))
+    pod = made["spec"]["template"]["spec"] if resource == "jobs" else made["spec"]
+    (container,) = pod["containers"]
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    file = environment["STEPS_BEAT"]
+    assert environment["STEPS_SURVIVES"] == "1"
+    watched = made["metadata"].get("annotations", {}).get("kubemend.io/heartbeat-file") == file
+    assert watched == ("kubemend.io/restart" in made["metadata"].get("annotations", {}))
+    assert ("livenessProbe" in container) != watched
+    assert bool(arm.why_none(HANGING)) == (arm.name in ("process", "spare", "spare-prepared"))
+    assert arm.why_none(PLAN) == ""
+
+
+@pytest.mark.parametrize("arm", arms.GANG_ARMS, ids=lambda arm: arm.name)
+def test_hang_of_a_gang_is_seen_by_its_heartbeats_or_probes_except_with_loops(arm: arms.GangArm) -> None:
+    made = arms.gang(arm, HANGING, members=3, node=DEV, records=Path("/records"))
+    template = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    container = next(each for each in template["spec"]["containers"] if each["name"] == "trainer")
+    ours, loops = arm.restarter is arms.Restarter.KUBEMEND, arm.restarter is arms.Restarter.LOOPS
+    assert ("kubemend.io/heartbeat-file" in template["metadata"]["annotations"]) == ours
+    assert ("livenessProbe" in container) == (not ours and not loops)
+
+
+def test_gang_that_loses_a_node_has_no_faults_of_its_own_and_is_spread_over_nodes() -> None:
+    arm = next(each for each in arms.GANG_ARMS if not each.why_none(LOSING))
+    made = arms.gang(arm, LOSING, members=3, node=DEV, records=Path("/records"))
+    pod = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    environment = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    assert environment["STEPS_FAULTS"] == "0"
+    assert pod["hostNetwork"] is True
+    (spread,) = pod["topologySpreadConstraints"]
+    assert spread["labelSelector"] == {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": arm.name}}
+
+
+def test_faults_are_named_for_people() -> None:
+    survives = next(arm for arm in arms.ARMS if arm.survives)
+    assert (survives.fault(PLAN), survives.fault(HANGING)) == ("Xid 31", "hang")
+    assert (arms.ARMS[0].fault(PLAN), arms.GANG_ARMS[0].fault(LOSING)) == ("exit", "lost-node")
+
+
+def test_file_of_figures_keeps_the_runs_of_other_faults() -> None:
+    known = program.with_run({}, {"ways": "ended"}, fault=arms.Fault.EXIT)
+    known = program.with_run(known, {"ways": "hung"}, fault=arms.Fault.HANG)
+    known = program.with_run(known, {"gang": "lost"}, fault=arms.Fault.LOST_NODE)
+    known = program.with_run(known, {"ways": "ended again"}, fault=arms.Fault.EXIT)
+    assert known == {"ways": "ended again", "hang": {"ways": "hung"}, "lost-node": {"gang": "lost"}}
 
 
 @pytest.mark.parametrize("way", gpu.WAYS, ids=lambda way: way.name)
@@ -154,3 +208,20 @@ async def test_trainer_that_does_not_recover_is_reported_with_its_last_records(
     file.write_text(STARTED + FAILED)
     with pytest.raises(TimeoutError, match=r"process: no recovery 1; its last records: .*fault"):
         await records.with_recoveries(file, count=1, what="process")
+
+
+async def test_fault_of_a_dead_trainer_is_recorded_after_its_last_step(tmp_path: Path) -> None:
+    file = tmp_path / "3.records"
+    waiting = asyncio.create_task(records.until_step(file, 14, what="gang"))
+    file.write_text(STARTED)
+    assert await asyncio.wait({waiting}, timeout=0.5) == (set(), {waiting})
+    file.write_text(STARTED + "9000000000 step 14\n")
+    await waiting
+    records.add_fault(file, at=8500000000)
+    assert records.read(file)[-1] == recovery.Record(8.5, "fault", 14)
+
+
+def test_figures_of_several_trainers_are_those_of_all_recoveries() -> None:
+    runs = [recovery.parse(f"0 step 1\n{at}000000000 fault 1\n{at + 2}000000000 step 2\n") for at in (10, 20)]
+    printed = recovery.figures(*runs)
+    assert (printed["each_first_step_s"], printed["total_s"]) == ([2.0, 2.0], 12.0 + 22.0)

@@ -10,10 +10,11 @@ from hack import generated, steps_doc
 Json = dict[str, Any]
 
 
-def way(what: str, seconds: float, ratio: float) -> Json:
+def way(what: str, seconds: float, ratio: float, *, fault: str = "exit") -> Json:
     stages = dict.fromkeys(recovery.STAGES, 0.0) | {"restart": seconds - 1.0, "step": 1.0}
     return {
         "what": what,
+        "fault": fault,
         "first_step_s": seconds,
         "new_step_s": seconds + 0.5,
         "steps_lost": 5,
@@ -42,8 +43,8 @@ def report() -> Json:
 
 def test_page_and_readme_have_every_way_with_its_ratio(report: Json) -> None:
     for text in (steps_doc.render(report), steps_doc.block(report)):
-        assert "| kubelet restarts the container | 90 s (90, 90) | 90.5 s | 30.00 | 30 s |" in text
-        assert "| **kubemend's launcher** | 2 s (2, 2) | 2.5 s | 0.67 | 30 s |" in text
+        assert "| kubelet restarts the container | exit | 90 s (90, 90) | 90.5 s | 30.00 | 30 s |" in text
+        assert "| **kubemend's launcher** | exit | 2 s (2, 2) | 2.5 s | 0.67 | 30 s |" in text
     assert "| seconds | restart | step |" in steps_doc.render(report), "no column for a stage that takes no time"
     assert "| `spare` | 1 | 1 |" in steps_doc.render(report)
 
@@ -52,8 +53,8 @@ def test_page_and_readme_have_the_ways_of_a_later_run_with_its_own_loop(report: 
     ways = {"process": way("a loop", 4.0, 1.0), "spare-prepared": way("kubemend's launcher, prepared", 1.5, 0.375)}
     report["prepared"] = {"machine": report["machine"], "steps_between_faults": 45, "ways": ways}
     for text in (steps_doc.render(report), steps_doc.block(report)):
-        assert "| a loop | 4 s (4, 4) | 4.5 s | 1.00 | 30 s |" in text
-        assert "| **kubemend's launcher, prepared** | 1.5 s (1.5, 1.5) | 2 s | 0.38 | 30 s |" in text
+        assert "| a loop | exit | 4 s (4, 4) | 4.5 s | 1.00 | 30 s |" in text
+        assert "| **kubemend's launcher, prepared** | exit | 1.5 s (1.5, 1.5) | 2 s | 0.38 | 30 s |" in text
     assert "| `spare-prepared` | 0.5 | 1 |" in steps_doc.render(report)
 
 
@@ -67,11 +68,41 @@ def test_page_and_readme_have_the_ways_of_gangs_where_they_were_measured(report:
         "ways": {"gang-recreate": recreate, "gang-kubemend": way("kubemend's round", 3.0, 1.0)},
     }
     for text in (steps_doc.render(report), steps_doc.block(report)):
-        assert "| upstream's controller | 60 s (60, 60) | 60.5 s | 20.00 | 30 s |" in text
-        assert "| **kubemend's round** | 3 s (3, 3) | 3.5 s | 1.00 | 30 s |" in text
+        assert "| upstream's controller | exit | 60 s (60, 60) | 60.5 s | 20.00 | 30 s |" in text
+        assert "| **kubemend's round** | exit | 3 s (3, 3) | 3.5 s | 1.00 | 30 s |" in text
     assert "| seconds | restart | rendezvous | step |" in steps_doc.render(report)
     assert "| `gang-recreate` | 59 | 0.25 | 1 |" in steps_doc.render(report)
     assert "4 pods train" in steps_doc.render(report)
+
+
+@pytest.fixture
+def other_faults(report: Json) -> Json:
+    """A report with hangs, after which a loop does nothing, and with lost nodes."""
+    run = {each: report[each] for each in ("machine", "layers", "steps_between_faults")}
+    unseen = {"what": "a loop", "fault": "hang", "none": "never"}
+    hang = {"kubelet": way("kubelet restarts", 15.0, 1.0, fault="hang"), "process": unseen}
+    lost = {"gang-kubemend": way("kubemend's round", 25.0, 1.0, fault="lost-node")}
+    return {
+        **report,
+        "hang": {**run, "ways": hang},
+        "lost-node": {**run, "gang": {"members": 4, "layers": 8, "ways": lost}},
+    }
+
+
+def test_page_has_the_other_faults_and_says_where_no_restart_follows(report: Json, other_faults: Json) -> None:
+    assert "hang |" not in steps_doc.render(report)
+    shown = steps_doc.render(other_faults)
+    assert "| kubelet restarts | hang | 15 s (15, 15) | 15.5 s | 1.00 | 30 s |" in shown
+    assert "| a loop | hang | never | – | – | – |" in shown
+    assert "| **kubemend's round** | lost-node | 25 s (25, 25) | 25.5 s | 1.00 | 30 s |" in shown
+
+
+def test_picture_has_a_part_for_each_fault(report: Json, other_faults: Json) -> None:
+    before, shown = steps_doc.draw(report), steps_doc.draw(other_faults)
+    for text in (": hang", "15 s", ": lost-node", "25 s"):
+        assert text in shown
+        assert text not in before
+    assert shown.count("…") == 1, "only the part with a loop has a bar that is cut"
 
 
 def test_picture_has_the_seconds_of_every_way_and_cuts_long_bars(report: Json) -> None:
