@@ -12,7 +12,7 @@ MOST: Final = {
     "kernel log line to pod condition": 20,
     "fault to swap": 25,
     "Stop to cgroup freeze": 20,
-    "Release to thaw": 9,
+    "Release to thaw": 8,
     "Job failed to JobSet restart": 20,
 }
 """How many modules each walk may pass. Nothing should raise a number."""
