@@ -20,8 +20,8 @@ from kubemend.agent.hub.members import Failure, MemberCallbacks, Members
 from kubemend.agent.hub.metrics import HubMetrics
 from kubemend.agent.hub.open_faults import OpenFaults
 from kubemend.agent.hub.outbox import HelloInfo, Outbox
-from kubemend.agent.model.rounds import Order, StepResult
-from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, SandboxId
+from kubemend.agent.model.rounds import StepResult
+from kubemend.agent.model.workloads import ContainerRef, PodUid, SandboxId
 from kubemend.agent.restart import admission
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentStatus
@@ -147,9 +147,6 @@ class Hub:
         await fence.load()
         async with asyncio.TaskGroup() as tasks:
 
-            def begin(order: Order, pod: PodRef) -> None:
-                tasks.create_task(rounds.handle_order(order, pod=pod), name=f"round {order.round} of {pod}")
-
             def failed(failure: Failure) -> None:
                 guarded = rounds.guarding(failure.container) if self._is_welcomed else None
                 work = self._report_failure(failure, guarded, members=members, doubt=doubt, alone=alone)
@@ -169,7 +166,7 @@ class Hub:
                 fence=fence,
                 rounds=rounds,
                 faults=self._faults,
-                begin=begin,
+                tasks=tasks,
                 send_hello=outbox.send_hello,
                 settled=members.fault_settled,
                 metrics=self._metrics,

@@ -1,18 +1,23 @@
-"""Keep one stream to the hub open: try each address in turn, and report what prevents a connection."""
+"""Keep one stream to the hub open and exchange messages on it; report what prevents a connection.
+
+Each address is tried in turn.
+"""
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import grpc.aio
 import structlog
+from google.protobuf.message import Message
 
-from kubemend.agent.hub import errors, stream
+from kubemend.agent.hub import errors, wire
 from kubemend.agent.hub.endpoint import Address, Dialer, HubEndpoint
 from kubemend.agent.hub.errors import HubError, HubProblem, Severity
 from kubemend.agent.hub.inbox import Inbox, StaleLeaderError
-from kubemend.agent.hub.metrics import HubMetrics
+from kubemend.agent.hub.metrics import OUT, HubMetrics
 from kubemend.agent.hub.outbox import Outbox
 from kubemend.common import aio, contained
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -20,8 +25,18 @@ from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
-
+_METHOD: Final = f"/{pb.DESCRIPTOR.services_by_name['Coordination'].full_name}/Connect"
 _INTERNAL_ERROR_HINT = "This is an internal error; work.failed in the log has the traceback."
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """A received message; None if the bytes were no message of this protocol."""
+
+    message: pb.HubMessage | None
+
+
+_Call = grpc.aio.StreamStreamCall[Message, _Received]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +146,7 @@ class Connection:
         try:
             token = await self._dialer.token()
             async with await self._dialer.channel(address) as channel:
-                await stream.run_stream(
-                    stream.call(channel, token=token),
-                    outbox=self._outbox,
-                    on_message=lambda message: self._receive(message, address),
-                    welcome_within=self._limits.welcome,
-                    metrics=self._metrics,
-                )
+                await self._exchange(_call(channel, token=token), address)
         except HubError as error:
             return error.trouble
         except grpc.aio.AioRpcError as error:
@@ -151,7 +160,45 @@ class Connection:
             self._metrics.connected.set(0)
         return HubProblem(f"the hub at {address} has ended the stream", errors.RUNNING)
 
-    async def _receive(self, message: pb.HubMessage | None, address: Address) -> bool:
+    async def _exchange(self, stream: _Call, address: Address) -> None:
+        """Send and receive messages until the stream ends normally.
+
+        Raises AioRpcError if the hub or the network breaks the stream; TimeoutError if no Welcome comes in time; and
+        what the inbox raises.
+        """
+        self._outbox.open()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(self._send_all(stream), name="hub-send")
+                fault = await self._receive_all(stream, address)
+                sending.cancel()
+            if fault is not None:
+                raise fault
+        finally:
+            self._outbox.close()
+            stream.cancel()
+
+    async def _send_all(self, stream: _Call) -> None:
+        """Send until the outbox closes or the peer stops reading; ``_receive_all`` reports the error."""
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while (message := await self._outbox.next()) is not None:
+                await stream.write(message)
+                self._metrics.messages.labels(OUT, message.WhichOneof("body")).inc()
+            await stream.done_writing()
+
+    async def _receive_all(self, stream: _Call, address: Address) -> Exception | None:
+        """Receive messages until the stream ends; return the error that ended it, None if it ended normally."""
+        try:
+            async with asyncio.timeout(self._limits.welcome) as deadline:
+                while isinstance(received := await stream.read(), _Received):
+                    if await self._is_welcome(received.message, address):
+                        deadline.reschedule(None)
+        except (grpc.aio.AioRpcError, TimeoutError, StaleLeaderError, HubError) as error:
+            return error
+        return None
+
+    async def _is_welcome(self, message: pb.HubMessage | None, address: Address) -> bool:
+        """Process a message; return whether a leader welcomes the agent with it."""
         leader = await self._inbox.receive(message)
         if leader is None:
             return False
@@ -160,6 +207,16 @@ class Connection:
         log.info("hub.connected", address=str(address), leader=leader)
         self._report(ComponentStatus(ComponentState.READY, f"connected to {address}, leader {leader}"))
         return True
+
+
+def _call(channel: grpc.aio.Channel, *, token: str) -> _Call:
+    """Start a stream. The token is sent with the call, over TLS only."""
+    method = channel.stream_stream(
+        _METHOD,
+        request_serializer=pb.AgentMessage.SerializeToString,
+        response_deserializer=lambda data: _Received(wire.deserialized(data)),
+    )
+    return method(metadata=(("authorization", f"Bearer {token}"),))
 
 
 def after(addresses: Sequence[Address], latest: Address | None) -> Sequence[Address]:

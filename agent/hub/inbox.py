@@ -1,5 +1,6 @@
 """Process the hub's messages. Each may come twice, late or never; a meaningless one is counted and ignored."""
 
+import asyncio
 from collections.abc import Callable
 
 import structlog
@@ -10,8 +11,7 @@ from kubemend.agent.hub.errors import HubError, HubProblem, Severity
 from kubemend.agent.hub.fence import Fence
 from kubemend.agent.hub.metrics import IN, HubMetrics
 from kubemend.agent.hub.open_faults import OpenFaults
-from kubemend.agent.model.rounds import Order
-from kubemend.agent.model.workloads import PodRef, PodUid
+from kubemend.agent.model.workloads import PodUid
 from kubemend.common import contained
 from kubemend.common.coordination import PROTOCOL
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
@@ -26,7 +26,7 @@ class StaleLeaderError(Exception):
 class Inbox:
     """Process messages in order.
 
-    - ``begin`` starts an order for a pod; ``send_hello`` sends the full state again.
+    - Orders run in ``tasks``; ``send_hello`` sends the full state again.
     - ``settled`` receives the id of a fault that the hub has answered, and that needs no report any more.
     """
 
@@ -36,7 +36,7 @@ class Inbox:
         fence: Fence,
         rounds: ports.Rounds,
         faults: OpenFaults,
-        begin: Callable[[Order, PodRef], None],
+        tasks: asyncio.TaskGroup,
         send_hello: Callable[[], None],
         settled: Callable[[str], None],
         metrics: HubMetrics,
@@ -44,7 +44,7 @@ class Inbox:
         self._fence = fence
         self._rounds = rounds
         self._faults = faults
-        self._begin = begin
+        self._tasks = tasks
         self._send_hello = send_hello
         self._settled = settled
         self._metrics = metrics
@@ -121,7 +121,9 @@ class Inbox:
         for fault_id in self._faults.ordered({order.pod for order in orders}):
             self._settled(fault_id)
         for order, said in zip(orders, stop.orders, strict=True):
-            self._begin(order, wire.pod_ref(said.pod))
+            pod = wire.pod_ref(said.pod)
+            work = self._rounds.handle_order(order, pod=pod)
+            self._tasks.create_task(work, name=f"round {order.round} of {pod}")
 
     def _ignored(self, reason: str, **about: object) -> None:
         self._metrics.ignored.labels(reason).inc()

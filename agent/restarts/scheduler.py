@@ -27,9 +27,8 @@ from kubemend.agent.restarts.decision_reports import DecisionReports
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
-from kubemend.agent.restarts.progress_fanout import ProgressFanout
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
-from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.requests import ProgressFanout, Request
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.agent.restarts.slots import PodLocks, Slots
 from kubemend.common import budgets, contained

@@ -1,0 +1,1 @@
+"""Count the modules that a reader passes who follows one action through the code: ``python -m tests.walks``."""
