@@ -47,7 +47,7 @@ demo: devnode kubernetes  ## GPU faults restart a container and a gang of four i
 	python -m hack.demo
 
 test: lint devnode kubernetes  ## everything that CI runs
-	python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
+	python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 test-long: devnode kubernetes crio platforms image  ## the slower checks: the tests marked long, the whole matrix, kill runs, fault suite, an installation (hours)
 	python -m pytest -m long -n 3 --dist loadscope --no-loadscope-reorder

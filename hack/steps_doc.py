@@ -192,17 +192,33 @@ def block(report: Json) -> str:
 
 
 def _table(ways: Json, *, base: str) -> Iterator[str]:
-    yield f"| what restarts the trainer | fault | first step | new step | of {base} | all of it |"
-    yield "|---|---|---|---|---|---|"
+    """Yield the table's lines. It names the fault in each row where not all have the same."""
+    mixed = len({way["fault"] for way in ways.values()}) > 1
+    head = [
+        "what restarts the trainer",
+        *(["fault"] if mixed else []),
+        "first step",
+        "new step",
+        f"of {base}",
+        "all of it",
+    ]
+    yield _row(head)
+    yield "|---" * len(head) + "|"
     for way in ways.values():
         name = f"**{way['what']}**" if way["what"].startswith("kubemend") else way["what"]
-        if "none" in way:
-            yield f"| {name} | {way['fault']} | {way['none']} | – | – | – |"
-            continue
-        each = ", ".join(f"{seconds:g}" for seconds in way["each_first_step_s"])
-        ratio = f"{way['ratio']:.2f}"
-        first, new, total = (f"{way[key]:g} s" for key in ("first_step_s", "new_step_s", "total_s"))
-        yield f"| {name} | {way['fault']} | {first} ({each}) | {new} | {ratio} | {total} |"
+        yield _row([name, *([way["fault"]] if mixed else []), *_cells(way)])
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(way: Json) -> list[str]:
+    if "none" in way:
+        return [way["none"], "–", "–", "–"]
+    each = ", ".join(f"{seconds:g}" for seconds in way["each_first_step_s"])
+    first, new, total = (f"{way[key]:g} s" for key in ("first_step_s", "new_step_s", "total_s"))
+    return [f"{first} ({each})", new, f"{way['ratio']:.2f}", total]
 
 
 def _stages(ways: Json) -> Iterator[str]:
