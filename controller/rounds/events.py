@@ -135,6 +135,8 @@ def _node_dead(draft: RoundBuilder, one: MemberState) -> None:
         draft.change(uid, phase=MemberPhase.FAILED, reason="NodeOutOfService", detail=detail)
     elif one.phase is MemberPhase.LEAVING and one.recreated:
         draft.recreate(uid)
+    elif one.phase is MemberPhase.LEAVING:
+        replacement.lose(draft, uid, reason="NodeOutOfService", detail=detail)
 
 
 def _repeat_order(draft: RoundBuilder, one: MemberState) -> None:

@@ -180,7 +180,12 @@ def _enrol(draft: RoundBuilder, member: Member, *, is_new: bool = False) -> None
         draft.add(MemberState(member, MemberPhase.JOINING, draft.now, order=order, replaces=is_new))
         draft.stop(member.pod.uid)
     elif member.deleting:
-        draft.add(MemberState(member, MemberPhase.LEAVING, draft.now, old_runs=True, reason=replacement.POD_DELETING))
+        dead = member.node in draft.dead
+        reason = replacement.POD_DELETING
+        draft.add(MemberState(member, MemberPhase.LEAVING, draft.now, old_runs=not dead, reason=reason))
+        if dead:
+            detail = f"node {member.node} is out of service"
+            replacement.lose(draft, member.pod.uid, reason="NodeOutOfService", detail=detail)
     else:
         phase = MemberPhase.WAITING if rolling else MemberPhase.STOPPING
         draft.add(MemberState(member, phase, draft.now, order=OrderKind.RESTART, old_runs=True))

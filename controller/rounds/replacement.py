@@ -36,14 +36,16 @@ def lose(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str = "", dev
     """Recreate a pod that cannot be restarted in place; if that is not allowed, give it up.
 
     The round can continue without a pod in which no old container runs: that one has failed, the others are released in
-    the end.
+    the end. A pod that another client deletes is awaited, except on a node that is out of service: no kubelet ends it
+    there, and Kubernetes' garbage collector removes it up to 20 s later (``gcCheckPeriod`` in pkg/controller/podgc).
     """
     one = draft.members[uid]
-    if one.member.deleting:
+    bar = members.bar(one.member, namespaces=draft.state.namespaces)
+    may_delete = bar is None and one.member.slot not in draft.replaced
+    if one.member.deleting and not (may_delete and one.member.node in draft.dead):
         draft.change(uid, phase=MemberPhase.LEAVING, reason=reason, detail=detail)
         return
-    bar = members.bar(one.member, namespaces=draft.state.namespaces)
-    if bar is None and one.member.slot not in draft.replaced:
+    if may_delete:
         draft.replaced.add(one.member.slot)
         draft.change(uid, phase=MemberPhase.LEAVING, reason=reason, detail=detail, recreated=True, device=device)
         draft.recreate(uid)

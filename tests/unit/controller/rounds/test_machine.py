@@ -541,6 +541,42 @@ def test_pods_of_out_of_service_node_are_deleted_by_force() -> None:
     assert pods(play.wanted(Release)) == {uid(1)}
 
 
+def test_pod_that_another_client_deletes_on_out_of_service_node_is_deleted_by_force() -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(seen(0, deleting=True))
+    assert play.wanted(Recreate) == []
+    play.tell(NodeChanged(NodeName("node-0"), connected=False, lost=True, out_of_service=True))
+    assert [(each.pod.uid, each.force) for each in play.wanted(Recreate)] == [(uid(0), True)]
+    assert play.round.blocking == 0
+    play.tell(PodGone(uid(0)), arrived(0))
+    play.tell(StepResult(uid(0, 1), StepPhase.STOPPED))
+    assert play.round.phase is Phase.RELEASING
+
+
+def test_round_that_begins_with_a_deleted_pod_on_out_of_service_node_deletes_it_by_force() -> None:
+    zero, one = builders.gang(2)
+    nodes = {**builders.nodes(2), zero.node: replace(builders.nodes(2)[zero.node], out_of_service=True)}
+    begun = machine.begin(
+        REF,
+        cause=builders.fault(),
+        decision=IN_PLACE,
+        members=(replace(zero, deleting=True), one),
+        nodes=nodes,
+        now=NOW,
+    )
+    assert [(each.pod.uid, each.force) for each in begun.effects if isinstance(each, Recreate)] == [(uid(0), True)]
+
+
+def test_protected_pod_that_another_client_deletes_on_out_of_service_node_is_awaited() -> None:
+    zero, one = builders.gang(2)
+    play = Play((replace(zero, owner=None), one))
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(seen(0, deleting=True, owner=None))
+    play.tell(NodeChanged(NodeName("node-0"), connected=False, lost=True, out_of_service=True))
+    assert (play.wanted(Recreate), play.stands(0)) == ([], MemberPhase.LEAVING)
+
+
 def test_pod_deleted_by_another_client_is_awaited_not_deleted() -> None:
     play = Play(builders.gang(2))
     play.reported(StepPhase.STOPPED, 1)
