@@ -55,6 +55,12 @@ async def hung(observer: Observer, name: str, before: Seen) -> Seen:
     return after
 
 
+def not_timed(agent: node.Agent, name: str) -> list[str]:
+    """Return the lines of the agent's log that say why the time to a pod's next step is unknown."""
+    lines = agent.log.read_text().splitlines()
+    return [line for line in lines if "restart.next_step_unknown" in line and name in line]
+
+
 async def watched(agent: node.Agent, name: str) -> None:
     """Wait until the trainer's heartbeat has been seen."""
     labels = {"namespace": "default", "pod": name, "container": "trainer"}
@@ -105,7 +111,8 @@ async def test_next_step_of_a_restarted_trainer_is_measured(
         begun = time.monotonic()
         await hung(observer, name, before)
         async with asyncio.timeout(training.DEADLINE):
-            while not await training.metric(agent, f"{metric}_count", strategy=strategy, since="start"):  # noqa: ASYNC110
+            while not await training.metric(agent, f"{metric}_count", strategy=strategy, since="start"):
+                assert not (unknown := not_timed(agent, name)), unknown
                 await asyncio.sleep(0.05)
         most = time.monotonic() - begun
         assert await training.metric(agent, f"{metric}_count", strategy=strategy, since="fault") == 1.0
