@@ -32,6 +32,11 @@ _SERVER = making.issue_server(
 )
 
 
+_OF_ITS_OWN = (("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0))
+"""Options of an agent's connection, which it shares with no other. What gRPC buffers of messages that are not read does
+not grow with the speed of the connection."""
+
+
 class Tokens:
     """Token reviews of the API server: ``token-of-NODE`` is valid unless it is in ``revoked``."""
 
@@ -155,7 +160,7 @@ class Rig:
             grpc.aio.secure_channel(
                 f"127.0.0.1:{self.port}",
                 grpc.ssl_channel_credentials(_CA.certificate_pem),
-                options=[("grpc.use_local_subchannel_pool", 1)],
+                options=_OF_ITS_OWN,
             )
         )
         return Agent(channel, token=f"token-of-{node}" if token == "" else token)
