@@ -79,12 +79,12 @@ def jobset(name: str, *replicated_jobs: Json, max_restarts: int, **spec: Any) ->
 
 
 async def delete(api: kube.KubeClient, name: str, *, timeout: float = 60.0) -> None:
-    """Delete a JobSet with all that it owns, and wait until its pods are removed. Raises TimeoutError."""
+    """Delete a JobSet with all that it owns, and wait until that is removed, and it too. Raises TimeoutError."""
     with contextlib.suppress(errors.NotFoundError):
         await api.delete(f"{JOBSETS}/{name}", options={"propagationPolicy": "Foreground"})
-    async with asyncio.timeout(timeout):
-        while (await api.list(PODS, params=of(name))).items:  # noqa: ASYNC110 - rare, and not worth a watch
-            await asyncio.sleep(_LOOK_SECONDS)
+        async with asyncio.timeout(timeout):
+            while await api.get(f"{JOBSETS}/{name}"):  # noqa: ASYNC110 - rare, and not worth a watch
+                await asyncio.sleep(_LOOK_SECONDS)
 
 
 def of(name: str) -> dict[str, str]:
