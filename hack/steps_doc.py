@@ -77,8 +77,7 @@ takes most of `restart`. A loop in the container and a launcher without the agen
 restarts their whole container, as the row of kubelet shows it.
 
 Measured in a run of its own, {faults} of each trainer, {every} steps after its start, {layers} layers, on {cores} cores
-(Linux {kernel}). The machine was busy with other work (load {load_before:g} before the run), which slows imports and
-compiling: compare the rows with each other only. kubelet waits longer after each further failure.
+(Linux {kernel}; load {load_before:g} before the run). kubelet waits longer after each further failure.
 
 """
 
@@ -94,12 +93,15 @@ _LOST_NODE = """
 kubelet and its agent, and is marked as out of service at once (`node.kubernetes.io/out-of-service`): how soon that is
 done depends on the cluster, and not on what restarts the gang. Its members are created again on the other node. Both
 nodes are on the same machine, so the others' connections end with the processes, and they notice at once. After a real
-failure they wait for JAX's heartbeat timeout, in each way. The pods are in their node's network. Kubernetes removes the
-pods of such a node once in 20 s, and a Job replaces a failed pod after 10 s: both are in `restart`. New Jobs, as
-upstream's controller creates them, do not wait for the latter.
+failure they wait for JAX's heartbeat timeout, in each way. The pods are in their node's network.
+
+Most of `restart` is a wait for Kubernetes. A Job replaces one failed pod after 10 s, and two after 20 s, counted from
+when they were not Ready: on a cluster whose node controller has marked them a minute before, that is over by then. New
+Jobs, as upstream's controller creates them, do not wait. The pod garbage collector removes the pods of such a node once
+in 20 s; kubemend's round deletes them by force at once.
 
 Measured in a run of its own, {faults} of each way, {every} steps after a gang's start, on {cores} cores (Linux
-{kernel}; load {load_before:g} before the run, and some other work beside it).
+{kernel}; load {load_before:g} before the run).
 
 """
 
