@@ -71,6 +71,8 @@ async def controller(dev: DevNode, api: kube.KubeClient) -> AsyncIterator[None]:
     try:
         await operators.until_ready(child, port=health_port, log=where / "controller.log")
         configurations = await asyncio.to_thread(modules.manifest, modules.JOBSET, _WEBHOOKS)
+        for each in (each for made in configurations for each in made["webhooks"] if _is_for_jobsets(each)):
+            await operators.until_served(each["clientConfig"]["service"]["path"], port=webhook_port)
         bundle = (where / "tls.crt").read_bytes()
         async with operators.webhooks(api, configurations, port=webhook_port, bundle=bundle, wanted=_is_for_jobsets):
             yield

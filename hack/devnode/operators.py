@@ -7,6 +7,7 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +65,16 @@ async def until_ready(child: processes.Child, *, port: int, log: Path, path: str
             with contextlib.suppress(aiohttp.ClientError, OSError):
                 async with session.get(f"http://{HOST}:{port}/{path}") as answer:
                     if answer.ok:
+                        return
+
+
+async def until_served(path: str, *, port: int) -> None:
+    """Wait until a controller answers at a webhook's path: it is ready before that. Raises TimeoutError."""
+    async with asyncio.timeout(_START_SECONDS), aiohttp.ClientSession(trust_env=False) as session:
+        async for _ in aio.ticks(period=_LOOK_SECONDS):
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                async with session.get(f"https://{HOST}:{port}{path}", ssl=False) as answer:
+                    if answer.status != HTTPStatus.NOT_FOUND:
                         return
 
 
