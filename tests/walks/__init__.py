@@ -1,1 +1,1 @@
-"""Count the modules that a reader passes who follows one action through the code: ``python -m tests.walks``."""
+"""Count the modules through which an action goes, and which its reader opens: ``python -m tests.walks``."""
