@@ -127,16 +127,15 @@ def _node_dead(draft: RoundBuilder, one: MemberState) -> None:
 
     Nothing runs on it, so its pods are deleted by force, without a wait.
     """
-    uid, detail = one.member.pod.uid, f"node {one.member.node} is out of service"
+    uid = one.member.pod.uid
     one = draft.change(uid, old_runs=False)
-    if one.phase in BEFORE_RELEASE and draft.phase is Phase.STOPPING:
-        replacement.lose(draft, uid, reason="NodeOutOfService", detail=detail)
-    elif one.phase in (MemberPhase.RELEASING, MemberPhase.JOINING):
-        draft.change(uid, phase=MemberPhase.FAILED, reason="NodeOutOfService", detail=detail)
-    elif one.phase is MemberPhase.LEAVING and one.recreated:
+    if one.phase is MemberPhase.LEAVING and one.recreated:
         draft.recreate(uid)
-    elif one.phase is MemberPhase.LEAVING:
-        replacement.lose(draft, uid, reason="NodeOutOfService", detail=detail)
+    elif one.phase is MemberPhase.LEAVING or (one.phase in BEFORE_RELEASE and draft.phase is Phase.STOPPING):
+        replacement.lose_with_node(draft, uid)
+    elif one.phase in (MemberPhase.RELEASING, MemberPhase.JOINING):
+        detail = f"node {one.member.node} is out of service"
+        draft.change(uid, phase=MemberPhase.FAILED, reason=replacement.NODE_OUT_OF_SERVICE, detail=detail)
 
 
 def _repeat_order(draft: RoundBuilder, one: MemberState) -> None:

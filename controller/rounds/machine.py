@@ -184,8 +184,7 @@ def _enrol(draft: RoundBuilder, member: Member, *, is_new: bool = False) -> None
         reason = replacement.POD_DELETING
         draft.add(MemberState(member, MemberPhase.LEAVING, draft.now, old_runs=not dead, reason=reason))
         if dead:
-            detail = f"node {member.node} is out of service"
-            replacement.lose(draft, member.pod.uid, reason="NodeOutOfService", detail=detail)
+            replacement.lose_with_node(draft, member.pod.uid)
     else:
         phase = MemberPhase.WAITING if rolling else MemberPhase.STOPPING
         draft.add(MemberState(member, phase, draft.now, order=OrderKind.RESTART, old_runs=True))

@@ -11,6 +11,7 @@ from kubemend.controller.rounds.states import MemberPhase, Phase
 SELF_RELEASED: Final = "SelfReleased"
 ABORTED: Final = "Aborted"
 DEVICE_NOT_USABLE: Final = "DeviceNotUsable"
+NODE_OUT_OF_SERVICE: Final = "NodeOutOfService"
 POD_DELETING: Final = "PodDeleting"
 COMPLETED: Final = "Completed"
 
@@ -56,6 +57,12 @@ def lose(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str = "", dev
         else "a pod of its slot was already replaced in this round"
     )
     give_up(draft, uid, reason=reason, detail=f"{detail}; {why}" if detail else why)
+
+
+def lose_with_node(draft: RoundBuilder, uid: PodUid) -> None:
+    """Lose a pod whose node is out of service (KEP-2268): nothing runs there."""
+    node = draft.members[uid].member.node
+    lose(draft, uid, reason=NODE_OUT_OF_SERVICE, detail=f"node {node} is out of service")
 
 
 def give_up(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str) -> None:
