@@ -1,8 +1,9 @@
 """Decide whether a container may be restarted in place now. One pure function, one answer with a stable reason.
 
 The hard part is what a restart can break without failing itself: a ``Never`` pod that kubelet then fails for good, a
-Job whose backoffLimit the extra restartCount exhausts, a LeaderWorkerSet that recreates its whole group. Each is
-refused beforehand. If the evidence is inconclusive, the restart is postponed and decided again, or refused.
+Job whose backoffLimit the extra restartCount exhausts, a LeaderWorkerSet that recreates its whole group, a JobSet whose
+sidecars restart the same gang. Each is refused beforehand. If the evidence is inconclusive, the restart is postponed
+and decided again, or refused.
 """
 
 import enum
@@ -37,6 +38,8 @@ from kubemend.common import budgets, gangs
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
+JOBSET_ATTEMPT_ANNOTATION = "jobset.sigs.k8s.io/in-place-restart-attempt"
+"""Written by upstream JobSet's sidecar on each pod that it restarts in place (cmd/in-place-restart-agent/main.go)."""
 UNLIMITED_BACKOFF = 2**31 - 1
 
 
@@ -198,7 +201,7 @@ def why_no_fault(
             pod, pod_options=pod_options, opted_in_namespaces=opted_in_namespaces, own_pod_uid=own_pod_uid
         )
         or _refuse_going(pod)
-        or _refuse_unknown_owner(pod, pod_options=pod_options)
+        or _refuse_owner(pod, pod_options=pod_options)
         or _refuse_by_container(
             pod, name, pod_options=pod_options, selected=members.targets(pod, named=pod_options.containers)
         )
@@ -305,7 +308,7 @@ def _refuse_for_good(facts: Facts, *, pod: PodView, pod_options: options.Options
     return (
         _refuse_by_opt_in(pod, pod_options=pod_options, opted_in_namespaces=namespaces, own_pod_uid=own)
         or _refuse_going(pod)
-        or _refuse_unknown_owner(pod, pod_options=pod_options)
+        or _refuse_owner(pod, pod_options=pod_options)
         or _refuse_by_container(
             pod, name, pod_options=pod_options, selected=pod_options.containers or frozenset({name})
         )
@@ -347,8 +350,14 @@ def _refuse_going(pod: PodView) -> Decision | None:
     return _refuse_static(pod)
 
 
-def _refuse_unknown_owner(pod: PodView, *, pod_options: options.Options) -> Decision | None:
-    """Refuse an owner of an unknown kind, which may fail its job because of restarts."""
+def _refuse_owner(pod: PodView, *, pod_options: options.Options) -> Decision | None:
+    """Refuse a JobSet that restarts the pod by itself, and an owner of an unknown kind, which may fail its job."""
+    if JOBSET_ATTEMPT_ANNOTATION in pod.annotations:
+        return _refuse(
+            Reason.JOBSET,
+            "a sidecar of upstream's JobSet controller restarts its gang in place; "
+            f"remove it to have kubemend do that, or the annotation {options.RESTART}",
+        )
     kind = owners.unknown(pod) if pod_options.owner_counts else ""
     if not kind:
         return None

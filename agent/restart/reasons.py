@@ -15,6 +15,7 @@ class Reason(enum.Enum):
     STATIC_POD = "StaticPod"
     OWN_POD = "OwnPod"
     LEADER_WORKER_SET = "LeaderWorkerSetRecreatesGroup"
+    JOBSET = "JobSetRestartsInPlace"
     JOB_BACKOFF = "JobBackoffLimit"
     OWNER_MAY_COUNT = "OwnerMayCountRestarts"
     OWNER_UNKNOWN = "OwnerUnknown"

@@ -51,7 +51,11 @@ _TOO_MUCH: Final = (
     f"(not kept: the pod has more than {MOST_OF_A_POD >> 10} KiB of hooks, labels and annotations, or "
     f"those of its namespace {MOST_OF_A_NAMESPACE >> 20} MiB, or most of {MOST_OF_ALL >> 20} MiB for all; shorten them)"
 )
-_OF_OTHERS: Final = (admission.MIRROR_ANNOTATION, admission.CONFIG_SOURCE_ANNOTATION)
+_OF_OTHERS: Final = (
+    admission.MIRROR_ANNOTATION,
+    admission.CONFIG_SOURCE_ANNOTATION,
+    admission.JOBSET_ATTEMPT_ANNOTATION,
+)
 _OF_GANGS: Final = (
     *(gangs.GANG, gangs.JOBSET_NAME, gangs.JOB_NAME, gangs.JOB_INDEX),
     *(gangs.LWS_NAME, gangs.LWS_GROUP),

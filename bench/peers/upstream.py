@@ -90,7 +90,8 @@ class UpstreamGang(JobSetGang):
     async def _create(self) -> None:
         self.template.lives.mkdir(parents=True)
         spec = self.template.job_object()["spec"]["template"]["spec"]
-        pod = {"spec": with_agent(spec, self.nodes[0])}
+        annotations = dict(self.template.shape.annotations)
+        pod = {"metadata": {"annotations": annotations}, "spec": with_agent(spec, self.nodes[0])}
         workers = {"name": "workers", "replicas": 1, "template": jobsets.job(members=self.size, pod=pod)}
         made = jobsets.jobset(self.template.name, workers, max_restarts=self._most_restarts)
         del made["spec"]["managedBy"]

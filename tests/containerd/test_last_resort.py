@@ -121,8 +121,12 @@ async def test_interrupted_swap_ends_before_held_containers_are_released(node: R
         await node.until_event(events, moment, old=old.id)
         await kill(process)
         await eventually.true(lambda: not node.is_frozen(old.id))
-    await resort(node).run()  # its successor may be held for the round by now
-    await eventually.true(lambda: runs_alone(node, pod))
+
+    async def ends() -> bool:
+        await resort(node).run()  # its successor may be held for the round by now
+        return await runs_alone(node, pod)
+
+    await eventually.true(ends)  # the agent's helper process may have the node lock
 
 
 async def test_held_member_waits_for_an_agent_while_swaps_end(node: RoundNode) -> None:

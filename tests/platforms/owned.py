@@ -28,8 +28,9 @@ class Kind:
     """A kind of owner: its resource, and the selector of the pods that train for one of that name.
 
     ``budget`` returns, by name, what an owner itself counts of restarts, from the owner, its Events and its pods.
-    ``container`` is the name that the training container must have. ``gang`` is the kind and the name of the gang that
-    its pods are by themselves; those of other kinds get a label.
+    ``container`` is the name that the training container must have; ``suspend`` is the path in the owner's spec of the
+    field that suspends it. ``gang`` is the kind and the name of the gang that its pods are by themselves; those of
+    other kinds get a label.
     """
 
     plural: str
@@ -38,6 +39,7 @@ class Kind:
     selector: str
     budget: Callable[[Json, Sequence[Json], Sequence[Json]], dict[str, Any]]
     container: str = CONTAINER
+    suspend: tuple[str, ...] = ("suspend",)
     gang: tuple[str, str] = ("Gang", "{name}")
 
     @property
@@ -102,6 +104,13 @@ class Owned(Workload):
         }
         await self._api.create(self._kind.path, {**body, "spec": spec})
         await self.all_train()
+
+    async def suspend(self, value: bool) -> None:
+        """Suspend or resume the training by its owner's field."""
+        change: Any = value
+        for field in reversed(("spec", *self._kind.suspend)):
+            change = {field: change}
+        await self._api.patch(f"{self._kind.path}/{self.name}", change, content_type=kube.Patch.MERGE)
 
     async def owner(self) -> Json:
         """Return the owner."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -106,13 +107,16 @@ class Story:
         return await self._restarted("a pod deleted in a round", because="Exit", recreated={deleted}, before=before)
 
     async def all_are_suspended_in_a_round(
-        self, suspend: Callable[[], Awaitable[None]], resume: Callable[[], Awaitable[None]]
+        self, suspend: Callable[[], Awaitable[None]] | None = None, resume: Callable[[], Awaitable[None]] | None = None
     ) -> Json:
         """While the agent of one node is stopped, the round cannot end; the owner then deletes all pods for a while.
 
-        The round ends when they are back, and none of them is held for one of the former ones.
+        The round ends when they are back, and none of them is held for one of the former ones. ``suspend`` and
+        ``resume`` are the causes of both; None: the owner's own field.
         """
         training = self.training
+        suspend = suspend or functools.partial(training.suspend, True)
+        resume = resume or functools.partial(training.suspend, False)
         dying, *others = [(member, await training.node_of(member)) for member in training.members]
         index = training.cluster.nodes.index(next(on for _, on in others if on is not dying[1]))
         self._product.pause_agent(index)

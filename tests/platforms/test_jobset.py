@@ -1,23 +1,33 @@
 """A JobSet of upstream's controller, alone and beside a JobSet that kubemend's controller runs."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hack.devnode import jobsets
+from bench.peers import upstream
+from hack.devnode import controlplane, jobsets, node
+from hack.devnode.apiserver import KubeApiServer
 from hack.devnode.cluster import Cluster
+from hack.devnode.controllers import Controllers
+from hack.devnode.gang_objects import Shape
+from hack.devnode.layout import NodeLayout
 from hack.devnode.rounds import Rounds
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors
 from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
+from tests.scenarios.training import part_is
 
 pytestmark = [pytest.mark.devnode, pytest.mark.long]
 
 SIZE, MOST_RESTARTS = 3, 2
+DEADLINE = 120.0
 
 Json = dict[str, Any]
 
@@ -48,16 +58,6 @@ def ours(training: Owned, *, size: int) -> Json:
     return {**spec(training, size=size, restartStrategy="InPlaceRestart"), "managedBy": jobsets.MANAGED_BY}
 
 
-def suspended(training: Owned, value: bool) -> Callable[[], Awaitable[None]]:
-    """Return the call that sets the JobSet's ``suspend``."""
-
-    async def call() -> None:
-        change = {"spec": {"suspend": value}}
-        await training.api.patch(f"{KIND.path}/{training.name}", change, content_type=kube.Patch.MERGE)
-
-    return call
-
-
 def is_completed(status: Json) -> bool:
     """Return whether a JobSet's status says that it has completed."""
     return any(each["type"] == "Completed" and each["status"] == "True" for each in status.get("conditions") or ())
@@ -72,7 +72,7 @@ async def test_a_jobset_is_restarted_as_one_and_counts_no_restart(
         await story.a_worker_is_killed(training.workers[1])
         await story.a_gpu_has_a_fault(training.workers[0])
         await story.a_pod_is_deleted_in_a_round()
-        await story.all_are_suspended_in_a_round(suspended(training, True), suspended(training, False))
+        await story.all_are_suspended_in_a_round()
         await story.a_node_is_lost()
         assert (await training.budget())["restarts"] == 0
         await story.completes(is_completed)
@@ -100,6 +100,38 @@ async def test_a_jobset_of_either_controller_is_restarted_and_the_other_one_trai
         status = (await own.owner())["status"]
         assert (status["restartsCountTowardsMax"], status["currentInPlaceRestartAttempt"]) == (1, 1)
         assert (await training.budget())["restarts"] == 0
+
+
+async def test_a_gang_that_upstreams_sidecars_restart_in_place_is_left_to_them(tmp_path: Path) -> None:
+    """Its pods have opted in to kubemend, too. The sidecars reach the API server by the bridge of the pods."""
+    async with contextlib.AsyncExitStack() as stack:
+        api_server = KubeApiServer(tmp_path / "kube", options=["--bind-address=0.0.0.0"])
+        await stack.enter_async_context(api_server)
+        options = node.Options(gpus=2)
+        layout = NodeLayout.named(f"platforms-{os.getpid()}")
+        dev = await stack.enter_async_context(node.DevNode(layout, api=api_server, options=options))
+        api = await stack.enter_async_context(kube.connect(kubeconfig=dev.kubeconfig))
+        await upstream.define_jobsets(dev)
+        await stack.enter_async_context(upstream.controller(dev, api))
+        await stack.enter_async_context(controlplane.on(dev.kubeconfig, dev.layout.root / "control-plane"))
+        hub = await stack.enter_async_context(Controllers.on([dev], replicas=1))
+        await stack.enter_async_context(hub.run())
+        agent = await stack.enter_async_context(hub.agent(dev, f"--state-dir={tmp_path / 'state'}"))
+        await part_is(agent, "the hub", lambda ready: ready["parts"]["hub"]["state"] == "ready")
+        shape = Shape(members=2, annotations={"kubemend.io/restart": "InPlace"})
+        gang = await stack.enter_async_context(upstream.UpstreamGang.on([dev], "theirs", shape=shape, timeout=DEADLINE))
+        rounds, before = Rounds(api, gang.template.key), await gang.identities()
+        fault = await gang.end(0, exit_code=1)
+        async with asyncio.timeout(DEADLINE):
+            while await gang.attempt() < 1:  # noqa: ASYNC110 - rare, and not worth a watch
+                await asyncio.sleep(0.1)
+        restarted = {life.began for life in await gang.all_running(since=fault, timeout=DEADLINE)}
+        assert await gang.identities() == before
+        assert await rounds.all() == []
+        await rounds.ask("by-hand")
+        refused = await rounds.finished(1, timeout=DEADLINE)
+        assert "JobSetRestartsInPlace" in {each["reason"] for each in refused["status"]["failures"]}
+        assert {life.began for life in await gang.all_running(since=fault, timeout=DEADLINE)} == restarted
 
 
 async def test_a_webhook_without_restarts_in_place_refuses_them_for_every_jobset(cluster: Cluster) -> None:

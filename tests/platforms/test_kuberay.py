@@ -66,3 +66,5 @@ async def test_a_group_of_workers_is_restarted_as_one_and_the_head_is_not(
         assert await training.budget() == {"pods deleted": 0}
         await story.a_pod_is_deleted_in_a_round()  # KubeRay deletes a pod once more that ends while it is deleted
         assert await training.others("ray.io/node-type=head") == [head]
+        await story.all_are_suspended_in_a_round()
+        await story.a_node_is_lost()

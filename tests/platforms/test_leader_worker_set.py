@@ -32,11 +32,16 @@ KIND = Kind(
 )
 
 
-def spec(training: Owned, *, policy: str) -> Json:
-    """Return a LeaderWorkerSet's spec; its pods' restartPolicy must be Always, as for every StatefulSet."""
+def spec(training: Owned, *, policy: str, groups: int = 2) -> Json:
+    """Return a LeaderWorkerSet's spec; its pods' restartPolicy must be Always, as for every StatefulSet.
+
+    The leaders run on the first node: the workers' StatefulSet belongs to the leader's pod, and is lost with it.
+    """
     template = training.template(restart_policy="Always")
-    group = {"size": 3, "restartPolicy": policy, "leaderTemplate": template, "workerTemplate": template}
-    return {"replicas": 2, "leaderWorkerTemplate": group}
+    first = {"kubernetes.io/hostname": training.cluster.first.name}
+    leader = {**template, "spec": {**template["spec"], "nodeSelector": first}}
+    group = {"size": 3, "restartPolicy": policy, "leaderTemplate": leader, "workerTemplate": template}
+    return {"replicas": groups, "leaderWorkerTemplate": group}
 
 
 async def test_a_group_is_restarted_as_one_and_never_recreated(
@@ -51,6 +56,16 @@ async def test_a_group_is_restarted_as_one_and_never_recreated(
         await story.a_pod_is_deleted_in_a_round()
         assert await story.training.budget() == {"groups recreated": 0}
         assert await story.training.others(OTHER_GROUP) == other
+
+
+async def test_a_group_is_restarted_with_new_workers_for_those_of_a_lost_node(
+    cluster: Cluster, tmp_path: Path, tell: Callable[[Json], None]
+) -> None:
+    platform = controllers.LEADER_WORKER_SET
+    async with Story.beside(platform, cluster, KIND, size=3, state=tmp_path, tell=tell) as story:
+        await story.training.begin(spec(story.training, policy="None", groups=1))
+        await story.a_node_is_lost()
+        assert await story.training.budget() == {"groups recreated": 0}
 
 
 async def test_a_group_that_it_recreates_by_itself_is_left_to_it(

@@ -1,13 +1,12 @@
 """An MPIJob of mpi-operator: a launcher, which is a Job of its own, and two workers."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hack.devnode.cluster import Cluster
-from kubemend.common.kube import client as kube
 from tests.platforms import controllers
 from tests.platforms.owned import Kind, Owned
 from tests.platforms.story import Story
@@ -32,6 +31,7 @@ KIND = Kind(
     "v2beta1",
     selector="training.kubeflow.org/job-name={name}",
     budget=launchers_backoff,
+    suspend=("runPolicy", "suspend"),
 )
 
 
@@ -42,16 +42,6 @@ def spec(training: Owned, *, backoff_limit: int) -> Json:
     replica = {"restartPolicy": "OnFailure", "template": template}
     specs = {"Launcher": {"replicas": 1, **replica}, "Worker": {"replicas": LAUNCHER_AND_WORKERS - 1, **replica}}
     return {"runPolicy": {"backoffLimit": backoff_limit, "cleanPodPolicy": "None"}, "mpiReplicaSpecs": specs}
-
-
-def suspended(training: Owned, value: bool) -> Callable[[], Awaitable[None]]:
-    """Return the call that sets the MPIJob's ``suspend``."""
-
-    async def call() -> None:
-        change = {"spec": {"runPolicy": {"suspend": value}}}
-        await training.api.patch(f"{KIND.path}/{training.name}", change, content_type=kube.Patch.MERGE)
-
-    return call
 
 
 def has(condition: str) -> Callable[[Json], bool]:
@@ -72,7 +62,7 @@ async def test_a_job_is_restarted_as_one_with_its_launcher_and_succeeds(
         await story.a_worker_is_killed("llm-worker-1")
         await story.a_gpu_has_a_fault("llm-worker-0")
         await story.a_pod_is_deleted_in_a_round()
-        await story.all_are_suspended_in_a_round(suspended(training, True), suspended(training, False))
+        await story.all_are_suspended_in_a_round()
         await story.a_node_is_lost()
         await story.completes(has("Succeeded"))
 

@@ -1,7 +1,7 @@
 """A TrainJob of Kubeflow Trainer v2 with three workers: it makes a JobSet for upstream's JobSet controller."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +67,6 @@ async def make_runtime(training: Owned) -> None:
     await training.api.create(RUNTIMES, body)
 
 
-def suspended(training: Owned, value: bool) -> Callable[[], Awaitable[None]]:
-    """Return the call that sets the TrainJob's ``suspend``."""
-
-    async def call() -> None:
-        change = {"spec": {"suspend": value}}
-        await training.api.patch(f"{KIND.path}/{training.name}", change, content_type=kube.Patch.MERGE)
-
-    return call
-
-
 def is_complete(status: Json) -> bool:
     """Return whether a TrainJob's status says that it has completed."""
     return any(each["type"] == "Complete" and each["status"] == "True" for each in status.get("conditions") or ())
@@ -95,7 +85,7 @@ async def test_a_train_job_is_restarted_as_one_without_a_restart_of_its_jobset(
         await story.a_worker_is_killed(training.workers[1])
         await story.a_gpu_has_a_fault(training.workers[0])
         await story.a_pod_is_deleted_in_a_round()
-        await story.all_are_suspended_in_a_round(suspended(training, True), suspended(training, False))
+        await story.all_are_suspended_in_a_round()
         await story.a_node_is_lost()
         jobset = await training.api.get(f"{jobsets.JOBSETS}/{training.name}")
         assert jobset["status"].get("restarts", 0) == 0

@@ -32,6 +32,7 @@ KIND = Kind(
     selector="training.kubeflow.org/job-name={name}",
     budget=backoff,
     container="pytorch",
+    suspend=("runPolicy", "suspend"),
 )
 
 
@@ -62,6 +63,8 @@ async def test_a_job_is_restarted_as_one_and_succeeds(
         await story.a_gpu_has_a_fault("llm-master-0")
         await story.a_pod_is_deleted_in_a_round()
         assert (await training.budget())["pods failed"] == 0
+        await story.all_are_suspended_in_a_round()
+        await story.a_node_is_lost()
         await story.completes(has("Succeeded"))
 
 

@@ -127,6 +127,11 @@ REFUSALS = [
         Reason.LEADER_WORKER_SET,
         id="lws-would-recreate-its-group",
     ),
+    pytest.param(
+        {"pod": builders.pod(annotations=OPT_IN | {"jobset.sigs.k8s.io/in-place-restart-attempt": "0"})},
+        Reason.JOBSET,
+        id="upstreams-sidecar-restarts-the-gang",
+    ),
     pytest.param({"cause": cause(action=ActionClass.RESET_DEVICE)}, Reason.DEVICE_NOT_USABLE, id="needs-reset"),
     pytest.param({"cause": cause(action=ActionClass.REBOOT_NODE)}, Reason.DEVICE_NOT_USABLE, id="needs-reboot"),
     pytest.param(

@@ -105,6 +105,9 @@ def test_requested_grace_period_is_refused_before_a_final_exit() -> None:
 SAFETY = [
     pytest.param({"pod": {"deleting": True}}, Reason.POD_DELETING, id="deleting"),
     pytest.param({"pod": {"annotations": {"kubernetes.io/config.mirror": "x"}}}, Reason.STATIC_POD, id="static"),
+    pytest.param(
+        {"pod": {"annotations": {"jobset.sigs.k8s.io/in-place-restart-attempt": "2"}}}, Reason.JOBSET, id="jobset"
+    ),
     pytest.param({"own_pod_uid": "uid-1"}, Reason.OWN_POD, id="the-agent-itself"),
     pytest.param(
         {"pod": {"owner": JOB}, "owner": admission.OwnerFacts(job_restarts_left=0)}, Reason.JOB_BACKOFF, id="job"
