@@ -105,6 +105,12 @@ Measured in a run of its own, {faults} of each way, {every} steps after a gang's
 
 """
 
+_NOTICED_NODE = """
+The same in a run of its own (load {load_before:g} before it), but Kubernetes has noticed the failure 60 s before the
+node is marked, as its node controller does after 50 s without a Lease. The time counts from the mark:
+
+"""
+
 _GANG_NOTES = """
 - `rendezvous`: until all members have met. With loops in the containers the other trainers must notice the fault
   themselves: here the member's connections end with its process. Where a node is lost, they wait for JAX's heartbeat
@@ -127,7 +133,7 @@ def render(report: Json) -> str:
         prepared=_of_prepared(report["prepared"]) if "prepared" in report else "",
         gang=_of_gangs(report["gang"], cores=machine["cores"]) if "gang" in report else "",
         hang=_of_hangs(report["hang"]) if "hang" in report else "",
-        lost_node=_of_lost_nodes(report["lost-node"]) if "lost-node" in report else "",
+        lost_node=_of_lost_nodes(report),
         kubernetes=report["versions"]["Kubernetes"],
         imports=ways["process"]["stages_s"]["imports"],
     )
@@ -148,11 +154,17 @@ def _of_hangs(run: Json) -> str:
     return text
 
 
-def _of_lost_nodes(run: Json) -> str:
+def _of_lost_nodes(report: Json) -> str:
+    """Return the part on lost nodes; empty if they were not measured."""
+    if (run := report.get("lost-node")) is None:
+        return ""
     gang = run["gang"]
     facts = {"members": gang["members"], "layers": gang["layers"], "every": run["steps_between_faults"]}
     facts["faults"] = _faults(gang["ways"])
-    return _LOST_NODE.format(**facts, **run["machine"]) + _both(gang["ways"], base="kubemend's")
+    text = _LOST_NODE.format(**facts, **run["machine"]) + _both(gang["ways"], base="kubemend's")
+    if noticed := report.get("noticed-node"):
+        text += _NOTICED_NODE.format(**noticed["machine"]) + _both(noticed["gang"]["ways"], base="kubemend's")
+    return text
 
 
 def _faults(ways: Json) -> str:
@@ -250,6 +262,8 @@ def _panels(report: Json) -> dict[str, Json]:
         found["It stops without an end: hang"] = hang["ways"]
     if lost := report.get("lost-node"):
         found[f"A gang of {lost['gang']['members']} loses a node: lost-node"] = lost["gang"]["ways"]
+    if noticed := report.get("noticed-node"):
+        found["From the mark of a node that was noticed: noticed-node"] = noticed["gang"]["ways"]
     return {title: _measured(ways) for title, ways in found.items()}
 
 

@@ -10,7 +10,8 @@ controller, in two ways, by loops in the containers, and by kubemend's round.
 
 ``--fault hang``: the trainer stops without an end. kubemend sees that by its heartbeat file, a Job, kubelet and
 upstream by a liveness probe that looks at the same file; what has neither sees no hang. ``--fault lost-node``, for
-gangs only: the node of some members fails, and they come again on another one.
+gangs only: the node of some members fails, and they come again on another one. It is marked as out of service at once,
+or with ``--fault noticed-node`` a minute after Kubernetes has noticed it, and the time counts from the mark.
 
 Prints JSON. ``first_step_s`` is the median time from the fault to the first step that is finished after it,
 ``new_step_s`` to the first that had not been finished before, ``stages_s`` are the stages up to the first step.
@@ -107,7 +108,7 @@ async def _measure_alone(wanted: tuple[str, ...], plan: arms.Plan, *, directory:
 
 _ALONE: Final = tuple(arm.name for arm in arms.ARMS)
 _GANGS: Final = tuple(arm.name for arm in arms.GANG_ARMS)
-_OWN_RUNS: Final = ("prepared", arms.Fault.HANG.value, arms.Fault.LOST_NODE.value)
+_OWN_RUNS: Final = ("prepared", *(each.value for each in arms.Fault if each is not arms.Fault.EXIT))
 
 
 @click.command(help=__doc__)
@@ -152,8 +153,8 @@ def main(
         python, layers=layers, faults=faults, every=every, spare_after=spare_after, fault=arms.Fault(fault)
     )
     gang = dataclasses.replace(plan, layers=gang_layers)
-    wanted = only or (_GANGS if plan.fault is arms.Fault.LOST_NODE else _ALONE + _GANGS)
-    if plan.fault is arms.Fault.LOST_NODE and not set(wanted) <= set(_GANGS):
+    wanted = only or (_GANGS if plan.fault.loses_node else _ALONE + _GANGS)
+    if plan.fault.loses_node and not set(wanted) <= set(_GANGS):
         raise click.BadParameter("only gangs lose a node", param_hint="--only")
     machine = bench_all.machine()
     figures = asyncio.run(measure(wanted, plan, gang, members=members))

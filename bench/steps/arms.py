@@ -49,11 +49,21 @@ _LOOP: Final = "until {python} {train}; do :; done"
 
 
 class Fault(enum.Enum):
-    """What befalls a trainer: it ends, it stops without an end, or its node fails."""
+    """What befalls a trainer: it ends, it stops without an end, or its node fails.
+
+    A lost node is marked as out of service at once. Kubernetes has noticed a noticed one a minute before its mark, from
+    which the time counts.
+    """
 
     EXIT = "exit"
     HANG = "hang"
     LOST_NODE = "lost-node"
+    NOTICED_NODE = "noticed-node"
+
+    @property
+    def loses_node(self) -> bool:
+        """Whether the node of a member fails."""
+        return self in (Fault.LOST_NODE, Fault.NOTICED_NODE)
 
 
 UNSEEN: Final = "never: no part of it sees a hang"
@@ -159,7 +169,9 @@ class GangArm:
 
     def why_none(self, plan: "Plan") -> str:
         """Return why the restart after the fault is not measured; empty if it is."""
-        return NO_NETWORK if plan.fault is Fault.LOST_NODE and self.restarter is Restarter.UPSTREAM_IN_PLACE else ""
+        if plan.fault is Fault.HANG and self.restarter is Restarter.LOOPS:
+            return UNSEEN
+        return NO_NETWORK if plan.fault.loses_node and self.restarter is Restarter.UPSTREAM_IN_PLACE else ""
 
 
 GANG_ARMS: Final = (
@@ -221,7 +233,7 @@ def gang(arm: GangArm, plan: Plan, *, members: int, node: DevNode, records: Path
     ours = arm.restarter is Restarter.KUBEMEND
     probed = arm.restarter in (Restarter.UPSTREAM_RECREATE, Restarter.UPSTREAM_IN_PLACE)
     spec = _spec(command, plan, environment=environment, records=records, probed=probed)
-    if plan.fault is Fault.LOST_NODE:
+    if plan.fault.loses_node:
         spec["hostNetwork"] = True  # a dev node's pods reach those of another one by the machine's own network only
         spec["topologySpreadConstraints"] = [
             {
@@ -267,7 +279,7 @@ def _spec(command: str, plan: Plan, *, environment: Mapping[str, str], records: 
     environment = {
         "STEPS_RECORDS": RECORDS,
         "STEPS_LAYERS": str(plan.layers),
-        "STEPS_FAULTS": "0" if plan.fault is Fault.LOST_NODE else str(plan.faults),
+        "STEPS_FAULTS": "0" if plan.fault.loses_node else str(plan.faults),
         "STEPS_FAULT_EVERY": str(plan.every),
         **({"STEPS_SURVIVES": "1", "STEPS_BEAT": _BEAT} if hangs else {}),
         **plan.program.environment,

@@ -1,12 +1,13 @@
 """Run each arm of gangs, with all members on one dev node, or on two of which one fails."""
 
+import asyncio
 import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.faults.product import Product
 from bench.peers import upstream
@@ -18,6 +19,8 @@ from hack.devnode.node import DevNode
 from kubemend.common import gangs
 from kubemend.common.kube import client as kube
 
+_UNMARKED_SECONDS: Final = 60.0
+
 Json = dict[str, Any]
 
 
@@ -28,7 +31,7 @@ async def measure(wanted: tuple[str, ...], plan: arms.Plan, *, members: int, dir
     chosen = [arm for arm in chosen if not arm.why_none(plan)]
     ours = [arm for arm in chosen if arm.restarter is arms.Restarter.KUBEMEND]
     upstreams = [arm for arm in chosen if arm not in ours]
-    loses = plan.fault is arms.Fault.LOST_NODE
+    loses = plan.fault.loses_node
     async with contextlib.AsyncExitStack() as stack:
         # Upstream's agents run in pods and watch the API server from there: it listens on the pods' bridge, too.
         api_server = apiserver.KubeApiServer(directory, options=["--bind-address=0.0.0.0"])
@@ -62,7 +65,7 @@ class _Run:
     async def figures(self) -> Json:
         """Run until the gang has recovered from its last fault. A gang loses a node only once."""
         self.where.mkdir()
-        if self.plan.fault is arms.Fault.LOST_NODE:
+        if self.plan.fault.loses_node:
             return recovery.figures(*[await self._loses_node(number) for number in range(self.plan.faults)])
         async with self._gang(self.where) as last:
             return recovery.figures(await records.with_recoveries(last, count=self.plan.faults, what=self.arm.name))
@@ -78,8 +81,7 @@ class _Run:
     async def _loses_node(self, number: int) -> list[recovery.Record]:
         """Have the node of the last member fail, for as long as the gang recovers; return that member's records.
 
-        It is marked as out of service at once: how soon that is done depends on the cluster, and not on what restarts
-        the gang.
+        How soon it is marked as out of service depends on the cluster, and not on what restarts the gang.
         """
         where = self.where / str(number)
         where.mkdir()
@@ -89,6 +91,10 @@ class _Run:
             async with self._without_agent(lost):
                 fault = time.monotonic_ns()
                 await clusters.power_off(lost)
+                if self.plan.fault is arms.Fault.NOTICED_NODE:
+                    await clusters.not_ready(self.api, lost.name)
+                    await asyncio.sleep(_UNMARKED_SECONDS)
+                    fault = time.monotonic_ns()
                 records.add_fault(last, at=fault)
                 await clusters.out_of_service(self.api, lost.name)
                 found = await records.with_recoveries(last, count=1, what=self.arm.name)

@@ -17,6 +17,7 @@ from hack.devnode.node import DevNode
 PLAN = arms.Plan(Path("/venv/bin/python"), layers=2, faults=1, every=5, spare_after="2s")
 HANGING = dataclasses.replace(PLAN, fault=arms.Fault.HANG)
 LOSING = dataclasses.replace(PLAN, fault=arms.Fault.LOST_NODE)
+NOTICING = dataclasses.replace(PLAN, fault=arms.Fault.NOTICED_NODE)
 DEV = cast("DevNode", SimpleNamespace(layout=SimpleNamespace(root=Path("/dev-node"))))
 STARTED = "0 interpreter 0\n"
 FAILED = "10000000000 step 14\n10000000000 fault 14\n"
@@ -144,11 +145,13 @@ def test_hang_of_a_gang_is_seen_by_its_heartbeats_or_probes_except_with_loops(ar
     ours, loops = arm.restarter is arms.Restarter.KUBEMEND, arm.restarter is arms.Restarter.LOOPS
     assert ("kubemend.io/heartbeat-file" in template["metadata"]["annotations"]) == ours
     assert ("livenessProbe" in container) == (not ours and not loops)
+    assert bool(arm.why_none(HANGING)) == loops
 
 
-def test_gang_that_loses_a_node_has_no_faults_of_its_own_and_is_spread_over_nodes() -> None:
-    arm = next(each for each in arms.GANG_ARMS if not each.why_none(LOSING))
-    made = arms.gang(arm, LOSING, members=3, node=DEV, records=Path("/records"))
+@pytest.mark.parametrize("plan", [LOSING, NOTICING], ids=lambda plan: plan.fault.value)
+def test_gang_that_loses_a_node_has_no_faults_of_its_own_and_is_spread_over_nodes(plan: arms.Plan) -> None:
+    arm = next(each for each in arms.GANG_ARMS if not each.why_none(plan))
+    made = arms.gang(arm, plan, members=3, node=DEV, records=Path("/records"))
     pod = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     environment = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
     assert environment["STEPS_FAULTS"] == "0"

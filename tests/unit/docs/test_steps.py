@@ -82,10 +82,12 @@ def other_faults(report: Json) -> Json:
     unseen = {"what": "a loop", "fault": "hang", "none": "never"}
     hang = {"kubelet": way("kubelet restarts", 15.0, 1.0, fault="hang"), "process": unseen}
     lost = {"gang-kubemend": way("kubemend's round", 25.0, 1.0, fault="lost-node")}
+    noticed = {"gang-kubemend": way("kubemend's round", 9.0, 1.0, fault="noticed-node")}
     return {
         **report,
         "hang": {**run, "ways": hang},
         "lost-node": {**run, "gang": {"members": 4, "layers": 8, "ways": lost}},
+        "noticed-node": {**run, "gang": {"members": 4, "layers": 8, "ways": noticed}},
     }
 
 
@@ -95,11 +97,12 @@ def test_page_has_the_other_faults_and_says_where_no_restart_follows(report: Jso
     assert "| kubelet restarts | 15 s (15, 15) | 15.5 s | 1.00 | 30 s |" in shown
     assert "| a loop | never | – | – | – |" in shown
     assert "| **kubemend's round** | 25 s (25, 25) | 25.5 s | 1.00 | 30 s |" in shown
+    assert "| **kubemend's round** | 9 s (9, 9) | 9.5 s | 1.00 | 30 s |" in shown
 
 
 def test_picture_has_a_part_for_each_fault(report: Json, other_faults: Json) -> None:
     before, shown = steps_doc.draw(report), steps_doc.draw(other_faults)
-    for text in (": hang", "15 s", ": lost-node", "25 s"):
+    for text in (": hang", "15 s", ": lost-node", "25 s", ": noticed-node", "9 s"):
         assert text in shown
         assert text not in before
     assert shown.count("…") == 1, "only the part with a loop has a bar that is cut"
