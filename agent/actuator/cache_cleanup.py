@@ -160,7 +160,7 @@ class CacheCleaner:
             if removed.cut_short and removed.entries and self._spent.get(volume, 0.0) < self._timeouts.remains:
                 return False
             why = "; ".join(removed.left) or f"there was more after {self._spent.get(volume, 0.0):.0f} s"
-        log.warning("cache.not_removed", volume=posixpath.join(volume.pods, volume.path), why=why)
+        log.warning("cache.not_removed", volume=posixpath.join(volume.pods, volume.path), reason=why)
         self._count(Result.NOT_REMOVED)
         return True
 
@@ -233,6 +233,6 @@ class CacheCleanup:
     def _log(self, emptying: Emptying) -> None:
         about = {"volume": self._place.volume.path, "container": self._place.container}
         if emptying.result is Result.NOT_EMPTIED:
-            log.warning("cache.not_emptied", **about, why=emptying.text)
+            log.warning("cache.not_emptied", **about, reason=emptying.text)
         else:
             log.info("cache.emptied", **about, result=emptying.result.value, detail=emptying.text)

@@ -167,7 +167,7 @@ class LayerKeeping:
             self._left = {**obstacles, **await self._moved(old, new, free, held=held)}
         about = {"container": request.container, "successor": new}
         if left := {path: why for path, why in self._left.items() if why not in (KEPT, ABSENT)}:
-            log.warning("keep.not_kept", **about, why=left)
+            log.warning("keep.not_kept", **about, reason=left)
         log.info("keep.moved", **about, paths=[path for path, why in self._left.items() if why == KEPT])
 
     async def _moved(

@@ -112,7 +112,7 @@ class RuntimeServices:
         """Discover the runtime, then follow it indefinitely."""
         self._report_heartbeats(ComponentStatus(ComponentState.IDLE, "needs the container runtime first"))
         choice = await self._discover()
-        log.info("cri.found", socket=choice.path, why=choice.why)
+        log.info("cri.found", socket=choice.path, reason=choice.why)
         owner = last_resort.owner(self._settings.node_name, socket_path=choice.path)
         dead_man = DeadManSwitch(
             state_dir=self._settings.state_dir,

@@ -53,7 +53,7 @@ def encode(event: Event) -> Json:
             return {
                 "event": "step",
                 "step": event.step.kind.value,
-                "why": event.step.reason.value,
+                "reason": event.step.reason.value,
                 "container": event.container,
                 "attempt": event.attempt,
                 "took_ms": _milliseconds(event.seconds),

@@ -18,7 +18,7 @@ class Lines:
     def line(self, event: Json) -> str | None:
         """Return the event as a line that starts with the milliseconds since the request; None for a repetition."""
         if event["event"] == "step" and event["step"] == "wait":
-            wait = (event["why"], event["container"], event["error"])
+            wait = (event["reason"], event["container"], event["error"])
             if wait == self._waited_for:
                 return None
             self._waited_for = wait
@@ -67,7 +67,7 @@ def _decided(event: Json) -> str:
 def _step(event: Json) -> str:
     attempt = f" (attempt {event['attempt']})" if event["attempt"] is not None else ""
     end = f"failed: {event['error']}" if event["error"] else f"{event['took_ms']:.0f} ms"
-    why = f", {event['why']}" if event["step"] == "wait" else ""
+    why = f", {event['reason']}" if event["step"] == "wait" else ""
     return f"{event['container']}{attempt} {end}{why}"
 
 

@@ -79,7 +79,7 @@ class Hangs:
 
     def refused(self, pod: PodRef, why: str) -> None:
         """Publish on a pod that its heartbeat is not watched. An empty ``why`` withdraws that."""
-        log.warning("heartbeat.refused", pod=str(pod), why=why)
+        log.warning("heartbeat.refused", pod=str(pod), reason=why)
         condition = Condition(
             conditions.IN_PLACE_RESTART,
             ConditionStatus.FALSE,

@@ -134,7 +134,7 @@ class Connection:
                 log.info(
                     "hub.left" if self._leaving else "hub.lost",
                     address=str(address),
-                    why=problem.what,
+                    reason=problem.what,
                     seconds=round(lasted, 1),
                 )
                 return latest, problem if lasted < self._limits.settled else None

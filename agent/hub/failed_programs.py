@@ -76,7 +76,7 @@ class FailedPrograms:
             ends = answer is FaultAnswer.NOTHING
             found = await self._launchers.decide(failed.status, failed.launcher.trainer, ends=ends)
             if isinstance(found, LauncherUnavailable):
-                log.info("launcher.silent", container=str(failed.container.ref), why=found.why)
+                log.info("launcher.silent", container=str(failed.container.ref), reason=found.why)
 
     async def _answer(self, failed: _FailedProgram) -> FaultAnswer:
         view = failed.container

@@ -95,7 +95,7 @@ class FaultReporter:
         """
         async with guarded if guarded is not None else contextlib.nullcontext() as ordered:
             if why := await doubt(failure):
-                log.info("hub.member_ending", container=str(failure.container.ref), why=why)
+                log.info("hub.member_ending", container=str(failure.container.ref), reason=why)
                 return FaultAnswer.NOTHING
             gang = self._gang(failure.container.ref)
             if gang is None:

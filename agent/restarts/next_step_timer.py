@@ -69,7 +69,7 @@ class NextStepTimer:
             assert pod is not None
             ref = ContainerRef(pod.ref, name)
             if len(self._awaited) >= MOST_WAITS and ref not in self._awaited:
-                log.info("restart.next_step_unknown", restart=restart, container=str(ref), why="too many are awaited")
+                log.info("restart.next_step_unknown", restart=restart, container=str(ref), reason="too many are awaited")
                 continue
             successor = successors[name]
             restarted = Restarted(now, unix, slept, by_kubelet=successor is None)
@@ -130,7 +130,7 @@ class NextStepTimer:
 
     def _drop(self, ref: ContainerRef, why: str) -> None:
         each = self._awaited.pop(ref)
-        log.info("restart.next_step_unknown", restart=each.restart, container=str(ref), why=why)
+        log.info("restart.next_step_unknown", restart=each.restart, container=str(ref), reason=why)
 
 
 def _file(check: FileCheck) -> tuple[int, int] | None:

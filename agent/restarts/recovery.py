@@ -169,7 +169,7 @@ class Recovery:
     async def _quarantine(self, intent: intents.AnyIntent, *, why: str) -> None:
         """Keep an intent for inspection, and replay it no more. Other restarts are not affected."""
         await self._store.quarantine(intent.id, why=why, now=self._now())
-        log.error("restart.quarantined", restart=intent.id, container=str(intent.target), why=why)
+        log.error("restart.quarantined", restart=intent.id, container=str(intent.target), reason=why)
         self._report_failure(intent, f"quarantined in the journal because its replay fails: {why}")
 
     async def _quarantine_unreadable(self, entry: UnreadableIntent) -> None:
@@ -177,7 +177,7 @@ class Recovery:
         contained.given_up(Part.REPLAY)
         await self._store.quarantine(entry.id, why=entry.why, now=self._now())
         target = entry.target
-        log.error("restart.quarantined", restart=entry.id, container=str(target or ""), why=entry.why)
+        log.error("restart.quarantined", restart=entry.id, container=str(target or ""), reason=entry.why)
         if target is not None:
             cause = admission.Cause("Unknown", "an unknown cause", happened_at=self._now())
             self._report(target, cause, f"quarantined in the journal: {entry.why}", reason=Reason.INTERNAL)

@@ -186,7 +186,7 @@ class RoundParticipant:
         for each in unreadable:
             contained.given_up(Part.ROUND)
             name, pod = each.key
-            log.error("round.record_unreadable", round=name, pod_uid=pod, why=each.why)
+            log.error("round.record_unreadable", round=name, pod_uid=pod, reason=each.why)
         await self._store.note(gone=[each.key for each in unreadable])
 
     def _load(self, record: Record, *, frozen: Mapping[ContainerId, bool], newest: bool, held: bool) -> None:

@@ -121,7 +121,7 @@ class Watch:
         finally:
             self.obstacle = obstacle
             if why and why != self._unknown_reason:
-                log.warning("heartbeat.unknown", container=str(self.view.ref), file=self.config.file, why=why)
+                log.warning("heartbeat.unknown", container=str(self.view.ref), file=self.config.file, reason=why)
             self._unknown_reason = why
         return Blank.UNKNOWN
 

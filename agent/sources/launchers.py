@@ -198,7 +198,7 @@ class LauncherWatch:
             found = await self._launchers.follow(status, known=known, hold=hold)
             if isinstance(found, LauncherUnavailable):
                 if known is not None:
-                    log.info("launcher.silent", container=str(view.ref), why=found.why)
+                    log.info("launcher.silent", container=str(view.ref), reason=found.why)
                 if found != silent:
                     self._pass_on(view, found)
                 known, silent = None, found

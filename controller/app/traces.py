@@ -68,7 +68,7 @@ class Traces:
 
     def _lost(self, span: Span, *, result: str, why: str) -> None:
         self._metrics.round_traces.labels(result).inc()
-        log.warning("traces.lost", round=span.attributes.get("kubemend.round", ""), result=result, why=why)
+        log.warning("traces.lost", round=span.attributes.get("kubemend.round", ""), result=result, reason=why)
 
 
 def from_environment(environment: Mapping[str, str], *, metrics: Metrics, about: Mapping[str, str]) -> Traces | None:

@@ -211,7 +211,7 @@ class GangCoordinator:
         self._not_resumed(restart, why=why)
 
     def _not_resumed(self, restart: Restart, *, why: str) -> None:
-        log.error("round.not_resumed", round=restart.id, why=why)
+        log.error("round.not_resumed", round=restart.id, reason=why)
         with contained.within(Part.ROUND, restart.id):
             failed = round_report.failed(
                 restart.status, reason=round_report.NOT_RESUMED, why=why, now=self._dependencies.now()

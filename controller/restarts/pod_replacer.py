@@ -120,7 +120,7 @@ class PodReplacer:
         while (request := self._wanted.get(uid)) is not None and request is not done:
             wanted = request.wanted
             if loop.time() - request.requested_at > self._stale:
-                log.info("recreation.dropped", pod=str(wanted.pod), why="its round no longer asks for it")
+                log.info("recreation.dropped", pod=str(wanted.pod), reason="its round no longer asks for it")
                 self.forget(uid)
                 break
             try:
@@ -134,7 +134,7 @@ class PodReplacer:
                 outcome, why = Outcome.REFUSED, str(error)
             done = request
             loop.call_later(self._keep, self._expire, uid, request)
-            log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, why=why)
+            log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, detail=why)
             self._on_outcome(wanted.pod, outcome, why)
 
     def _expire(self, uid: PodUid, request: _Request) -> None:

@@ -246,7 +246,7 @@ class RestartStore:
         """End unfinished rounds that no leader continues, because only finished objects are ever removed."""
         for restart in history.superseded(self._by_id.values()):
             if not self._writer.is_pending(restart.id) and self._writer.known(restart.id) is None:
-                log.warning("restart.closed", restart=restart.id, epoch=restart.epoch, why=_SUPERSEDED["message"])
+                log.warning("restart.closed", restart=restart.id, epoch=restart.epoch, reason=_SUPERSEDED["message"])
                 before = {name: value for name, value in restart.status.items() if name != "resume"}
                 end = {"phase": "Failed", "completionTime": timestamps.rfc3339(now), "failures": [dict(_SUPERSEDED)]}
                 self.set_status(restart.id, {**before, **end})

@@ -156,7 +156,7 @@ def test_file_that_another_container_touches_too_is_not_observed(env: Env) -> No
     with capture_logs() as logs:
         env.steps()
     assert env.total("start") is None
-    assert logs[0]["why"] == "another container has the same heartbeat file"
+    assert logs[0]["reason"] == "another container has the same heartbeat file"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_waits_are_bounded_and_expire(env: Env, monkeypatch: pytest.MonkeyPatch)
         for pod in pods:
             env.expect(pod=pod)
         env.expect(pod=pods[0], restart="r2")  # takes the place of its first
-    assert [event["why"] for event in logs] == ["too many are awaited"]
+    assert [event["reason"] for event in logs] == ["too many are awaited"]
     env.now += LONGEST_WAIT + 1.0
     env.expect(pod=pods[2])
     ref = ContainerRef(pods[2].ref, "trainer")
