@@ -65,7 +65,7 @@ async def test_a_job_is_restarted_as_one_and_succeeds(
         assert (await training.budget())["pods failed"] == 0
         await story.all_are_suspended_in_a_round()
         await story.a_node_is_lost()
-        await story.completes(has("Succeeded"))
+        await story.completes(has("Succeeded"), with_member="llm-master-0")
 
 
 async def test_a_job_that_one_more_round_would_fail_is_left_to_kubelet(
