@@ -106,7 +106,7 @@ Measured in a run of its own, {faults} of each way, {every} steps after a gang's
 """
 
 _NOTICED_NODE = """
-The same in a run of its own (load {load_before:g} before it), but Kubernetes has noticed the failure 60 s before the
+The same in a run of its own (load {load_before:g} before it), but Kubernetes has noticed the failure 30 s before the
 node is marked, as its node controller does after 50 s without a Lease. The time counts from the mark:
 
 """

@@ -11,7 +11,7 @@ controller, in two ways, by loops in the containers, and by kubemend's round.
 ``--fault hang``: the trainer stops without an end. kubemend sees that by its heartbeat file, a Job, kubelet and
 upstream by a liveness probe that looks at the same file; what has neither sees no hang. ``--fault lost-node``, for
 gangs only: the node of some members fails, and they come again on another one. It is marked as out of service at once,
-or with ``--fault noticed-node`` a minute after Kubernetes has noticed it, and the time counts from the mark.
+or with ``--fault noticed-node`` half a minute after Kubernetes has noticed it, and the time counts from the mark.
 
 Prints JSON. ``first_step_s`` is the median time from the fault to the first step that is finished after it,
 ``new_step_s`` to the first that had not been finished before, ``stages_s`` are the stages up to the first step.

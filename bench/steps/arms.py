@@ -51,8 +51,8 @@ _LOOP: Final = "until {python} {train}; do :; done"
 class Fault(enum.Enum):
     """What befalls a trainer: it ends, it stops without an end, or its node fails.
 
-    A lost node is marked as out of service at once. Kubernetes has noticed a noticed one a minute before its mark, from
-    which the time counts.
+    A lost node is marked as out of service at once. Kubernetes has noticed a noticed one half a minute before its mark,
+    from which the time counts.
     """
 
     EXIT = "exit"

@@ -19,7 +19,9 @@ from hack.devnode.node import DevNode
 from kubemend.common import gangs
 from kubemend.common.kube import client as kube
 
-_UNMARKED_SECONDS: Final = 60.0
+_UNMARKED_SECONDS: Final = 30.0
+"""Seconds from the time when Kubernetes has noticed a lost node to its mark."""
+_NOTICED_SECONDS: Final = 180.0
 
 Json = dict[str, Any]
 
@@ -92,7 +94,7 @@ class _Run:
                 fault = time.monotonic_ns()
                 await clusters.power_off(lost)
                 if self.plan.fault is arms.Fault.NOTICED_NODE:
-                    await clusters.not_ready(self.api, lost.name)
+                    await self._is_noticed(lost)
                     await asyncio.sleep(_UNMARKED_SECONDS)
                     fault = time.monotonic_ns()
                 records.add_fault(last, at=fault)
@@ -100,6 +102,16 @@ class _Run:
                 found = await records.with_recoveries(last, count=1, what=self.arm.name)
                 await clusters.power_on(self.api, lost)
         return found
+
+    async def _is_noticed(self, lost: DevNode) -> None:
+        """Wait until Kubernetes' node controller has found no Lease for 50 s, and has marked the node's pods for it."""
+        async with asyncio.timeout(_NOTICED_SECONDS):
+            while any(_is_ready(pod) for pod in await self._pods_on(lost)):  # noqa: ASYNC110 - rare, not worth a watch
+                await asyncio.sleep(1.0)
+
+    async def _pods_on(self, node: DevNode) -> list[Json]:
+        pods = (await self.api.list(jobsets.PODS, params=jobsets.of(self.arm.name))).items
+        return [pod for pod in pods if pod["spec"].get("nodeName") == node.name]
 
     async def _node_of_last(self) -> DevNode:
         """Return the last member's node. Raises RuntimeError if all members are there."""
@@ -117,6 +129,11 @@ class _Run:
         yield
         if self.product is not None:
             await self.product.start_agent(index)
+
+
+def _is_ready(pod: Json) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 @contextlib.asynccontextmanager

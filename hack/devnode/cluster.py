@@ -77,14 +77,9 @@ async def power_on(api: kube.KubeClient, node: DevNode) -> None:
     await api.patch(f"{paths.NODES}/{node.name}", {"spec": {"taints": None}})
 
 
-async def not_ready(api: kube.KubeClient, name: str) -> None:
-    """Mark a node as the node controller marks a silent one."""
-    ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
-    await api.patch_status(f"{paths.NODES}/{name}", {"status": {"conditions": [ready]}})
-
-
 async def out_of_service(api: kube.KubeClient, name: str) -> None:
     """Mark a node as the node controller marks a silent one, and as its operator does (KEP-2268)."""
-    await not_ready(api, name)
+    ready = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+    await api.patch_status(f"{paths.NODES}/{name}", {"status": {"conditions": [ready]}})
     taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
     await api.patch(f"{paths.NODES}/{name}", {"spec": {"taints": [taint]}})
