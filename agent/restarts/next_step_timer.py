@@ -69,7 +69,9 @@ class NextStepTimer:
             assert pod is not None
             ref = ContainerRef(pod.ref, name)
             if len(self._awaited) >= MOST_WAITS and ref not in self._awaited:
-                log.info("restart.next_step_unknown", restart=restart, container=str(ref), reason="too many are awaited")
+                log.info(
+                    "restart.next_step_unknown", restart=restart, container=str(ref), reason="too many are awaited"
+                )
                 continue
             successor = successors[name]
             restarted = Restarted(now, unix, slept, by_kubelet=successor is None)
