@@ -12,7 +12,7 @@ from typing import Any, Final
 from bench.faults.product import Product
 from bench.peers import upstream
 from bench.steps import arms, records, recovery
-from hack.devnode import apiserver, controlplane, jobsets, layout
+from hack.devnode import apiserver, controlplane, jobsets, layout, watching
 from hack.devnode import cluster as clusters
 from hack.devnode.cluster import Cluster
 from hack.devnode.node import DevNode
@@ -105,13 +105,11 @@ class _Run:
 
     async def _is_noticed(self, lost: DevNode) -> None:
         """Wait until Kubernetes' node controller has found no Lease for 50 s, and has marked the node's pods for it."""
-        async with asyncio.timeout(_NOTICED_SECONDS):
-            while any(_is_ready(pod) for pod in await self._pods_on(lost)):  # noqa: ASYNC110 - rare, not worth a watch
-                await asyncio.sleep(1.0)
-
-    async def _pods_on(self, node: DevNode) -> list[Json]:
-        pods = (await self.api.list(jobsets.PODS, params=jobsets.of(self.arm.name))).items
-        return [pod for pod in pods if pod["spec"].get("nodeName") == node.name]
+        pods = watching.collection(self.api, jobsets.PODS, params=jobsets.of(self.arm.name))
+        async with asyncio.timeout(_NOTICED_SECONDS), contextlib.aclosing(pods) as seen:
+            async for found in seen:
+                if not any(_is_ready(pod) for pod in found if pod["spec"].get("nodeName") == lost.name):
+                    break
 
     async def _node_of_last(self) -> DevNode:
         """Return the last member's node. Raises RuntimeError if all members are there."""

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import datetime as dt
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from hack.devnode import watching
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube import client as kube
-from kubemend.common.kube import errors, paths, watch_protocol
+from kubemend.common.kube import paths
 
 API_VERSION: Final = "restarts.kubemend.io/v1alpha1"
 _TIMES = ("startTime", "completionTime")
@@ -34,9 +35,12 @@ class Rounds:
         """Watch until it holds for the rounds so far. Raises TimeoutError."""
         found: list[Json] = []
         try:
-            async with asyncio.timeout(timeout), contextlib.aclosing(self._seen()) as seen:
-                async for found in seen:
-                    if holds(found):
+            async with (
+                asyncio.timeout(timeout),
+                contextlib.aclosing(watching.collection(self._api, self._path)) as seen,
+            ):
+                async for restarts in seen:
+                    if holds(found := self._ours(restarts)):
                         break
         except TimeoutError as error:
             raise TimeoutError(f"{what} did not come within {timeout:g} s; rounds: {json.dumps(found)}") from error
@@ -70,23 +74,6 @@ class Rounds:
                 moved["trigger"] = {"time": _earlier(status["trigger"]["time"], by)}
             path = f"{self._path}/{each['metadata']['name']}"
             await self._api.patch_status(path, {"status": moved}, content_type=kube.Patch.MERGE)
-
-    async def _seen(self) -> AsyncGenerator[list[Json], None]:
-        """Yield the rounds now, and again after each change, indefinitely; a watch costs less than polling."""
-        while True:
-            listing = await self._api.list(self._path)
-            known = {name_of(each): each for each in listing.items}
-            yield self._ours(known.values())
-            watch = self._api.watch(self._path, resource_version=listing.resource_version)
-            with contextlib.suppress(errors.GoneError, errors.ApiUnavailableError):  # it is listed again then
-                async with contextlib.aclosing(watch) as changes:
-                    async for change in changes:
-                        if change.type is watch_protocol.EventType.BOOKMARK:
-                            continue
-                        known[name_of(change.object)] = change.object
-                        if change.type is watch_protocol.EventType.DELETED:
-                            del known[name_of(change.object)]
-                        yield self._ours(known.values())
 
     def _ours(self, restarts: Iterable[Json]) -> list[Json]:
         """Return the gang's own, the oldest first."""

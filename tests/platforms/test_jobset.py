@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.peers import upstream
-from hack.devnode import controlplane, jobsets, node
+from hack.devnode import controlplane, jobsets, node, watching
 from hack.devnode.apiserver import KubeApiServer
 from hack.devnode.cluster import Cluster
 from hack.devnode.controllers import Controllers
@@ -122,9 +122,10 @@ async def test_a_gang_that_upstreams_sidecars_restart_in_place_is_left_to_them(t
         gang = await stack.enter_async_context(upstream.UpstreamGang.on([dev], "theirs", shape=shape, timeout=DEADLINE))
         rounds, before = Rounds(api, gang.template.key), await gang.identities()
         fault = await gang.end(0, exit_code=1)
-        async with asyncio.timeout(DEADLINE):
-            while await gang.attempt() < 1:  # noqa: ASYNC110 - rare, and not worth a watch
-                await asyncio.sleep(0.1)
+        async with asyncio.timeout(DEADLINE), contextlib.aclosing(watching.collection(api, jobsets.JOBSETS)) as seen:
+            async for (jobset,) in seen:
+                if (jobset.get("status") or {}).get("currentInPlaceRestartAttempt", 0) >= 1:
+                    break
         restarted = {life.began for life in await gang.all_running(since=fault, timeout=DEADLINE)}
         assert await gang.identities() == before
         assert await rounds.all() == []
