@@ -107,7 +107,8 @@ Measured in a run of its own, {faults} of each way, {every} steps after a gang's
 
 _NOTICED_NODE = """
 The same in a run of its own (load {load_before:g} before it), but Kubernetes has noticed the failure 30 s before the
-node is marked, as its node controller does after 50 s without a Lease. The time counts from the mark:
+node is marked, as its node controller does after 50 s without a Lease. The time counts from the mark,
+{faults} of each way.
 
 """
 
@@ -163,7 +164,9 @@ def _of_lost_nodes(report: Json) -> str:
     facts["faults"] = _faults(gang["ways"])
     text = _LOST_NODE.format(**facts, **run["machine"]) + _both(gang["ways"], base="kubemend's")
     if noticed := report.get("noticed-node"):
-        text += _NOTICED_NODE.format(**noticed["machine"]) + _both(noticed["gang"]["ways"], base="kubemend's")
+        text += _NOTICED_NODE.format(faults=_faults(noticed["gang"]["ways"]), **noticed["machine"]) + _both(
+            noticed["gang"]["ways"], base="kubemend's"
+        )
     return text
 
 
