@@ -1,6 +1,7 @@
 """Manage the dev node's cgroups, in every hierarchy that the machine has (v1) or in the only one (v2)."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,8 +53,6 @@ def _turn_on_controllers(hierarchy: Path) -> None:
 
 def _remove_tree(directory: Path) -> None:
     """Remove directories only, deepest first: the kernel's files in a cgroup cannot be unlinked."""
-    for child in directory.iterdir():
-        if child.is_dir():
-            _remove_tree(child)
-    with contextlib.suppress(OSError):
-        directory.rmdir()
+    for path, _, _ in os.walk(directory, topdown=False):
+        with contextlib.suppress(OSError):
+            Path(path).rmdir()
