@@ -31,14 +31,14 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Hold a goal with its measurement; ``measured`` None: its program did not finish, with the reason in ``why``.
+    """Hold a goal with its measurement; ``measured`` None: its program did not finish for this ``reason``.
 
     ``elsewhere`` is empty where other projects were not measured.
     """
 
     goal: Goal
     measured: float | None
-    why: str = ""
+    reason: str = ""
     elsewhere: str = ""
 
     @property
@@ -58,7 +58,7 @@ class Standing:
             "reached": self.reached,
             "elsewhere": self.elsewhere,
         }
-        return {**reported, "why": self.why} if self.why else reported
+        return {**reported, "reason": self.reason} if self.reason else reported
 
 
 _SWAP: Final = "Restart of a container in place (swap)"
@@ -185,13 +185,13 @@ def standings(reported: Mapping[str, Json | str]) -> Iterator[Standing]:
         elsewhere = _elsewhere(goal, reported.get(PEERS))
         answer = reported.get(goal.program, "not run")
         if isinstance(answer, str):
-            yield Standing(goal, None, why=answer, elsewhere=elsewhere)
+            yield Standing(goal, None, reason=answer, elsewhere=elsewhere)
             continue
         try:
             yield Standing(goal, float(goal.value(answer)), elsewhere=elsewhere)
         except (KeyError, TypeError, ValueError) as error:
-            why = f"bench.{goal.program} has no such figure: {error!r}"
-            yield Standing(goal, None, why=why, elsewhere=elsewhere)
+            reason = f"bench.{goal.program} has no such figure: {error!r}"
+            yield Standing(goal, None, reason=reason, elsewhere=elsewhere)
 
 
 def _elsewhere(goal: Goal, peers: Json | str | None) -> str:

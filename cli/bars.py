@@ -90,7 +90,7 @@ def chart(restart: Restart, *, most: int = MOST_BARS) -> Chart:
     marks = _Marks.of(status)
     bars = _bars(status, marks=marks, hit=trigger.get("member") or "")
     if not bars:
-        raise NothingToDrawError(_why_nothing(restart))
+        raise NothingToDrawError(_nothing_to_draw(restart))
     return Chart(
         name=restart.id,
         gang=restart.gang.name if restart.gang is not None else restart.name,
@@ -156,14 +156,14 @@ def _bars(status: Mapping[str, Any], *, marks: _Marks, hit: str) -> list[Bar]:
 
 
 def _bar(member: str, timing: Mapping[str, Any], *, failure: Mapping[str, Any] | None, marks: _Marks, hit: str) -> Bar:
-    why = ": ".join(filter(None, (failure.get("reason"), failure.get("message")))) if failure is not None else ""
+    reason = ": ".join(filter(None, (failure.get("reason"), failure.get("message")))) if failure is not None else ""
     return Bar(
         member=member,
         node=timing.get("node") or (failure or {}).get("node") or "",
         segments=tuple(marks.segments(timing)),
         ran_at=marks.since_fault(timing.get("runningMilliseconds")),
         hit=member == hit,
-        failure=why or ("failed" if failure is not None else ""),
+        failure=reason or ("failed" if failure is not None else ""),
     )
 
 
@@ -180,7 +180,7 @@ def _slowest_first(bar: Bar) -> tuple[bool, float, str]:
     return not bar.failure, -(bar.ran_at if bar.ran_at is not None else bar.end), bar.member
 
 
-def _why_nothing(restart: Restart) -> str:
+def _nothing_to_draw(restart: Restart) -> str:
     phase = plain.text(restart.phase)
     if restart.is_finished:
         return f"Restart {restart.id} is {phase} and has no times of any member"

@@ -155,8 +155,8 @@ def _kubelets(member: MemberView, *, style: Style) -> str:
             return style.paint("healthy", colour)
         if found:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            why = f": {found[0].message}" if found[0].message else ""
-            return f"{style.paint(health.value, colour)} {found[0].id}{more}{why}"
+            reason = f": {found[0].message}" if found[0].message else ""
+            return f"{style.paint(health.value, colour)} {found[0].id}{more}{reason}"
     return ""
 
 

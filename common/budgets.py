@@ -30,11 +30,11 @@ _Entry = TypeVar("_Entry", bound=BudgetEntry)
 class Closed:
     """Describe an exhausted budget: nothing is allowed before the Unix time ``until`` (infinite: never).
 
-    ``why`` is for people.
+    ``reason`` is for people.
     """
 
     until: float
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

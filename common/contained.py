@@ -146,7 +146,7 @@ def given_up(part: Part) -> None:
         _failures[part] += 1
 
 
-def why(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Describe in one line what failed, and where; the log has the rest."""
     return f"internal error ({type(error).__name__} in {_where(error)}); log event work.failed has the traceback"
 

@@ -30,8 +30,8 @@ _GPUS: Final = 4
 async def main() -> int:
     """Run the whole demo; return the exit code."""
     logs.configure(level="warning", log_format="console")
-    if why := controlplane.missing():
-        click.secho(why, fg="red", err=True)
+    if reason := controlplane.missing():
+        click.secho(reason, fg="red", err=True)
         return 1
     began = time.monotonic()
     report = Report()

@@ -112,7 +112,9 @@ def _rows(report: Json) -> Iterator[str]:
 
 def _row(number: Json) -> str:
     unit = f" {number['unit']}" if number["unit"] else ""
-    measured = f"{number['measured']:g}{unit}" if number["measured"] is not None else f"not measured: {number['why']}"
+    measured = (
+        f"{number['measured']:g}{unit}" if number["measured"] is not None else f"not measured: {number['reason']}"
+    )
     reached = "yes" if number["reached"] else "**no**"
     cells = (
         number["what"],

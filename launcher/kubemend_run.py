@@ -285,8 +285,8 @@ class Warm:
     def _say(self, text: str) -> None:
         os.write(self._status, (text + "\n").encode("utf-8", "surrogateescape"))
 
-    def _refuse(self, why: str) -> None:
-        self._say(why)
+    def _refuse(self, message: str) -> None:
+        self._say(message)
         os._exit(1)
 
 
@@ -454,10 +454,10 @@ class Past(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Restart after ``wait`` seconds; None: do not restart. ``why`` is then the reason, if it needs an explanation."""
+    """Restart after ``wait`` seconds; None: do not restart. ``reason`` then says why, if that is not obvious."""
 
     wait: float | None
-    why: str
+    reason: str
     past: Past
 
 
@@ -473,8 +473,8 @@ def decide(policy: Policy, past: Past, code: int, ran: float, now: float, *, sto
         return Decision(None, f"exit code {code} is fatal", past)
     recent = tuple(each for each in past.restarts if now - each < policy.window)
     if len(recent) >= policy.limit:
-        why = f"{len(recent)} of {policy.limit} restarts within {policy.window:g} s are used"
-        return Decision(None, why, past)
+        reason = f"{len(recent)} of {policy.limit} restarts within {policy.window:g} s are used"
+        return Decision(None, reason, past)
     early = past.early + 1 if ran < policy.young else 0
     wait = min(policy.first_wait * 2.0 ** min(early - _FREE - 1, 30), _LONGEST_WAIT) if early > _FREE else 0.0
     return Decision(wait, "", Past((*recent, now), early))
@@ -786,7 +786,7 @@ def _word(text: object) -> str:
     return text
 
 
-def _why(text: str) -> str:
+def _printable(text: str) -> str:
     """Return a reason as the agent accepts it: printable, and not too long. It may contain any path."""
     return "".join(each if each.isprintable() else "?" for each in text[:_LONGEST_WHY])
 
@@ -975,9 +975,9 @@ def spawn(start: Start) -> int:
     os.close(reader)
     if failed:
         os.waitpid(pid, 0)
-        why = int(failed)
-        code = 127 if why == errno.ENOENT else 126  # as in shells
-        raise LauncherError(f"cannot run {start.command[0]}: {os.strerror(why)}", code)
+        number = int(failed)
+        code = 127 if number == errno.ENOENT else 126  # as in shells
+        raise LauncherError(f"cannot run {start.command[0]}: {os.strerror(number)}", code)
     return pid
 
 
@@ -1256,13 +1256,13 @@ class Missing(NamedTuple):
     """Why there is no spare, for programs and for people; empty if none is due yet."""
 
     reason: str = ""
-    why: str = ""
+    message: str = ""
 
 
 class Spare:
     """The launcher's view of a spare. ``ready``: its imports are done. ``released``: its program runs.
 
-    ``why`` is the reason to drop it, empty if there is none, and ``reason`` the same for programs. ``guilty``: it is
+    ``message`` says why it must be dropped (empty: it need not), ``reason`` the same for programs. ``guilty``: it is
     the import of ``module``. ``memory`` are the resident bytes at the last check, children included where it counted
     them.
     ``hopeless``: the next spare would fail in the same way. ``prepares`` is the function that it calls after its
@@ -1277,7 +1277,7 @@ class Spare:
         """Follow the process ``pid``, which writes to ``status`` and reads from ``release``, ``log`` and ``names``."""
         self.pid, self.status, self.release, self.log, self._names = pid, status, release, log, names
         self.todo, self.learn_at = list(todo), 0.0
-        self.module, self.why, self.reason, self.memory = "", "", "", 0
+        self.module, self.message, self.reason, self.memory = "", "", "", 0
         self.guilty = self.hopeless = False
         self.prepares, self.preparing, self.prepared, self.unprepared = prepares, False, False, False
         self.ready = self.was_ready = self.released = self.examined = self.closed = False
@@ -1328,7 +1328,7 @@ class Spare:
 
     def announce(self) -> None:
         """Log that it is ready, once: its processes have been counted, and none gives a reason to drop it."""
-        if not (self.was_ready or self.why):
+        if not (self.was_ready or self.message):
             self.was_ready = True
             called = f", and has called {self.prepares}" if self.prepared else ""
             say(f"the spare is ready: it has imported {sum(each[:2] == 'm ' for each in self.todo)} modules{called}")
@@ -1344,10 +1344,10 @@ class Spare:
         else:
             self.fail(ENDED, f"it ended with exit code {exit_code(status)}", guilty=True)
 
-    def fail(self, reason: str, why: str, *, guilty: bool = False, hopeless: bool = False) -> None:
+    def fail(self, reason: str, message: str, *, guilty: bool = False, hopeless: bool = False) -> None:
         """Record why it must be dropped; the first reason counts."""
-        if not self.why:
-            self.reason, self.why = reason, why
+        if not self.message:
+            self.reason, self.message = reason, message
             self.guilty, self.hopeless = guilty and not self.ready and self.module != "", hopeless
             blames_prepared = self.prepared and not self.guilty
             self.unprepared = (self.preparing or blames_prepared) and reason not in (KILLED, MODULE_CHANGED)
@@ -1426,7 +1426,7 @@ class Launcher:
         self._log = -1
         self._ignored: list[int] = []
         self._trainers = 0
-        self._phase, self._why = RUNNING, ""
+        self._phase, self._error = RUNNING, ""
         self._order: Order | None = None
         self._order_name, self._released, self._hold_until = "", False, 0.0
         self._followed, self._followed_until = Follow(0.0, 0.0), 0.0
@@ -1465,8 +1465,8 @@ class Launcher:
                 say("kubemend's agent ends the container: the program is not restarted")
                 return status
         self._enter(RESTARTING)
-        if decision.why:
-            say(f"the program ended with exit code {exit_code(status)}; not restarted: {decision.why}")
+        if decision.reason:
+            say(f"the program ended with exit code {exit_code(status)}; not restarted: {decision.reason}")
         if decision.wait is None:
             return status
         self._past = decision.past
@@ -1535,7 +1535,7 @@ class Launcher:
                 self._clear()
         except PermissionError as error:
             say(f"not restarted: cannot kill what the program has started: {error}")
-            self._order, self._why = None, str(error)
+            self._order, self._error = None, str(error)
             self._enter(RUNNING)
             return self._status
         status = self._status
@@ -1575,7 +1575,7 @@ class Launcher:
             again = order.name == self._order_name
             waits = self._phase == FAILED or (self._phase == RUNNING and self._status is None)
             if busy or (waits and not again):
-                self._order, self._order_name, self._why = order, order.name, ""
+                self._order, self._order_name, self._error = order, order.name, ""
                 self._hold_until = time.monotonic() + order.hold
                 self._released = self._released and again
                 self._phase = HELD if self._phase == HELD else STOPPING
@@ -1597,7 +1597,7 @@ class Launcher:
         return {
             "kubemend-run": 1,
             "state": ENDING if self._stopping else self._phase,
-            "why": _why(self._why),
+            "error": _printable(self._error),
             "order": self._order_name,
             "trainer": self._trainers,
             "code": exit_code(self._status) if self._status is not None else 0,
@@ -1607,7 +1607,7 @@ class Launcher:
             "ready": bool(self._spare and self._spare.ready),
             "spare_memory": self._spare.memory if self._spare else 0,
             "spare_reason": self._no_spare.reason,
-            "no_spare": _why(self._no_spare.why),
+            "no_spare": _printable(self._no_spare.message),
         }
 
     # Preparation.
@@ -1869,7 +1869,7 @@ class Launcher:
             elif not spare.ready and spare.toggle_at <= now:
                 spare.toggle(now, self._options.spare_cpu / 100.0)
                 self._watch(spare)
-            if spare.why:
+            if spare.message:
                 self._drop()
 
     def _extend(self, spare: Spare, now: float) -> None:
@@ -1912,8 +1912,8 @@ class Launcher:
         spare.below = below or spare.below
         used = spare.memory = resident(spare.pid) + sum(resident(each.pid) for each in below)
         if self._memory is not None and used > self._memory:
-            why = f"it has {used >> 20} MiB, more than the {self._memory >> 20} MiB of --spare-memory"
-            spare.fail(TOO_MUCH_MEMORY, why, hopeless=True)
+            message = f"it has {used >> 20} MiB, more than the {self._memory >> 20} MiB of --spare-memory"
+            spare.fail(TOO_MUCH_MEMORY, message, hopeless=True)
 
     def _start_spare(self) -> None:
         records = self._records()
@@ -1980,10 +1980,10 @@ class Launcher:
         _set_oom(pid, b"1000")
         return Spare(pid, status, release, log, names, todo, self._prepare)
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, message: str) -> None:
         """Log why, and start no further spare for this trainer."""
-        self._tries, self._no_spare = _TRIES, Missing(UNSUPPORTED, why)
-        say(f"no spare: {why}")
+        self._tries, self._no_spare = _TRIES, Missing(UNSUPPORTED, message)
+        say(f"no spare: {message}")
 
     def _drop(self) -> None:
         """Kill the spare and log why. The next spare leaves out the import that caused it."""
@@ -2008,8 +2008,8 @@ class Launcher:
             self._store.keep(known._replace(left_out=(*known.left_out, spare.module)))
         after = f", after the import of {spare.module}" if spare.module and not spare.ready else ""
         after = f", in {spare.prepares}; the next spare only imports" if spare.unprepared else after
-        self._no_spare = Missing(spare.reason, spare.why + after)
-        say(f"the spare is dropped: {self._no_spare.why}")
+        self._no_spare = Missing(spare.reason, spare.message + after)
+        say(f"the spare is dropped: {self._no_spare.message}")
 
 
 # The command line.

@@ -125,8 +125,8 @@ class Tenant:
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """The API server of this worker process, with our definitions of custom resources served."""
-    if why := apiserver.missing():
-        pytest.fail(why, pytrace=False)
+    if reason := apiserver.missing():
+        pytest.fail(reason, pytrace=False)
     server = apiserver.KubeApiServer(tmp_path_factory.mktemp("kube"), options=_OPTIONS)
     with asyncio.Runner() as runner:  # its processes are bound to no loop
         try:

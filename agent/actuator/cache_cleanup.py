@@ -150,17 +150,17 @@ class CacheCleaner:
         try:
             removed = await self._remove(volume)
         except (TimeoutError, OSError) as error:
-            why = str(error) or "it did not answer"
+            reason = str(error) or "it did not answer"
         except Exception as error:
             log.exception("cache.failed", volume=volume.path)
-            why = repr(error)
+            reason = repr(error)
         else:
             if removed.is_complete:
                 return True
             if removed.cut_short and removed.entries and self._spent.get(volume, 0.0) < self._timeouts.remains:
                 return False
-            why = "; ".join(removed.left) or f"there was more after {self._spent.get(volume, 0.0):.0f} s"
-        log.warning("cache.not_removed", volume=posixpath.join(volume.pods, volume.path), reason=why)
+            reason = "; ".join(removed.left) or f"there was more after {self._spent.get(volume, 0.0):.0f} s"
+        log.warning("cache.not_removed", volume=posixpath.join(volume.pods, volume.path), reason=reason)
         self._count(Result.NOT_REMOVED)
         return True
 

@@ -401,8 +401,8 @@ class ReleaseGates:
             return
         if judgement.verdict is ReleaseState.STUCK:
             raise ProcessStuckError(f"the old process {judgement.detail}", hint="reboot the node if it does not end")
-        if why := device_proof.unusable(self._proofs[restart].results) or self._health[restart].unusable():
-            raise DeviceUnusableError(why)
+        if reason := device_proof.unusable(self._proofs[restart].results) or self._health[restart].unusable():
+            raise DeviceUnusableError(reason)
 
 
 async def _end(task: "asyncio.Task[Any]") -> None:

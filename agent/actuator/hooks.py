@@ -95,8 +95,8 @@ async def _handle(
             await _run_http(hook, pod_ip=pod_ip)
         case SleepHook(seconds=seconds):
             await asyncio.sleep(seconds)
-        case UnsupportedHook(why=why):
-            raise HookFailedError(why)
+        case UnsupportedHook(reason=reason):
+            raise HookFailedError(reason)
 
 
 async def _run_exec(

@@ -73,7 +73,7 @@ class LayerKeeper:
         with contained.within(contained.Part.CONTAINER, new) as work:
             return await self._in_time(old, new, paths, held)
         assert work.error is not None
-        return keep.NotKept(contained.why(work.error))
+        return keep.NotKept(contained.describe(work.error))
 
     async def _in_time(
         self, old: ContainerId, new: ContainerId, paths: Sequence[str], held: int | None
@@ -129,9 +129,9 @@ class LayerKeeping:
         """Return whether this restart keeps nothing."""
         return bool(self._request.refused)
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, reason: str) -> None:
         """Keep nothing, for this reason."""
-        self._request = replace(self._request, refused=why)
+        self._request = replace(self._request, refused=reason)
 
     async def park(self, at: ContainerId) -> None:
         """Move the paths to a container that never runs, until the successor is created. The old one must be dead."""
@@ -157,38 +157,42 @@ class LayerKeeping:
     async def _move(self, old: ContainerId, new: ContainerId, *, held: int | None = None) -> None:
         request = self._request
         if self._parked is not None and self._left is not None:
-            kept = [path for path, why in self._left.items() if why == KEPT]
+            kept = [path for path, reason in self._left.items() if reason == KEPT]
             self._left |= await self._moved(old, new, kept)
         elif request.mount_points is None:
             self._left = dict.fromkeys(request.paths, "the runtime does not show the container's mounts")
         else:
             obstacles = {path: keep.obstacle(path, mount_points=request.mount_points) for path in request.paths}
-            free = [path for path, why in obstacles.items() if not why]
+            free = [path for path, reason in obstacles.items() if not reason]
             self._left = {**obstacles, **await self._moved(old, new, free, held=held)}
         about = {"container": request.container, "successor": new}
-        if left := {path: why for path, why in self._left.items() if why not in (KEPT, ABSENT)}:
+        if left := {path: reason for path, reason in self._left.items() if reason not in (KEPT, ABSENT)}:
             log.warning("keep.not_kept", **about, reason=left)
-        log.info("keep.moved", **about, paths=[path for path, why in self._left.items() if why == KEPT])
+        log.info("keep.moved", **about, paths=[path for path, reason in self._left.items() if reason == KEPT])
 
     async def _moved(
         self, old: ContainerId, new: ContainerId, paths: Sequence[str], *, held: int | None = None
     ) -> Mapping[str, str]:
         moved = await self._keeper.move(old, new, paths, held=held) if paths else {}
-        return dict.fromkeys(paths, moved.why) if isinstance(moved, keep.NotKept) else moved
+        return dict.fromkeys(paths, moved.reason) if isinstance(moved, keep.NotKept) else moved
 
     def adopted(self) -> None:
         """Note that kubelet's container runs in place of the successor, which had the paths."""
         if self._left is not None:
-            self._left = {path: keep.KUBELET if why == KEPT else why for path, why in self._left.items()}
+            self._left = {path: keep.KUBELET if reason == KEPT else reason for path, reason in self._left.items()}
 
     @property
     def note(self) -> str:
         """Return what was kept and what was not, for people."""
         request = self._request
         if self._left is None:
-            why = request.refused or "this agent did not start the successor"
-            return f"{request.container} keeps nothing of {', '.join(request.paths)}: {why}"
-        kept = [path for path, why in self._left.items() if why == KEPT]
+            reason = request.refused or "this agent did not start the successor"
+            return f"{request.container} keeps nothing of {', '.join(request.paths)}: {reason}"
+        kept = [path for path, reason in self._left.items() if reason == KEPT]
         parts = [f"{request.container} keeps {', '.join(kept)}"] if kept else []
-        parts += [f"{request.container} does not keep {path}: {why}" for path, why in self._left.items() if why != KEPT]
+        parts += [
+            f"{request.container} does not keep {path}: {reason}"
+            for path, reason in self._left.items()
+            if reason != KEPT
+        ]
         return "; ".join(parts)[:_LONGEST_NOTE]

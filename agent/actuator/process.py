@@ -88,7 +88,7 @@ class ProcessActuator:
             return
         answer = await self._tools.launchers.release(container, intent)
         if isinstance(answer, LauncherUnavailable):
-            log.warning("restart.not_released", restart=intent.id, error=answer.why)
+            log.warning("restart.not_released", restart=intent.id, error=answer.reason)
 
 
 @dataclass(slots=True)
@@ -122,8 +122,8 @@ class _Run:
             step = process.next_step(self.intent, seen, resolution=self.resolution)
             if step.kind is StepKind.DONE:
                 return self._ended(step, launcher)
-            if why := self.tools.ending(self.intent.target.pod.uid, self.intent.sandbox_id):
-                return self.outcome(Result.UNDONE, f"the pod is ending: {why}")  # its launcher gets a signal
+            if reason := self.tools.ending(self.intent.target.pod.uid, self.intent.sandbox_id):
+                return self.outcome(Result.UNDONE, f"the pod is ending: {reason}")  # its launcher gets a signal
             if step.kind is StepKind.START:
                 start_until = start_until or _now() + self.timeouts.start
             if _now() > (start_until or stop_until):
@@ -172,7 +172,7 @@ class _Run:
         took = _now() - begun
         self.phases[phase] = self.phases.get(phase, 0.0) + took
         log.debug("restart.step", restart=self.intent.id, step=step.kind.value, reason=step.reason.value)
-        error = found.why if isinstance(found, LauncherUnavailable) else ""
+        error = found.reason if isinstance(found, LauncherUnavailable) else ""
         self.followed.notify(progress.StepTaken(step, self.intent.target.name, None, took, error))
         return found
 
@@ -190,13 +190,13 @@ class _Run:
             case StepReason.UNDONE | StepReason.POD_ENDS:
                 return self.outcome(Result.UNDONE)
             case StepReason.OLD_LEFT:
-                why = "the launcher reports that the program has ended, but processes of it live"
+                reason = "the launcher reports that the program has ended, but processes of it live"
             case StepReason.ORDER_REFUSED:
                 assert isinstance(launcher, Launcher)
-                why = f"the launcher has refused: {launcher.why or 'no reason'}"
+                reason = f"the launcher has refused: {launcher.error or 'no reason'}"
             case _:
-                why = launcher.why if isinstance(launcher, LauncherUnavailable) else step.reason.value
-        return self.outcome(Result.STEPPED_DOWN, why)
+                reason = launcher.reason if isinstance(launcher, LauncherUnavailable) else step.reason.value
+        return self.outcome(Result.STEPPED_DOWN, reason)
 
     def outcome(self, result: Result, detail: str = "") -> Outcome:
         current = {self.intent.target.name: self.intent.container}

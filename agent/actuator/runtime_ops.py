@@ -243,9 +243,9 @@ class RuntimeOps:
     def is_ending(self) -> bool:
         """Return whether the pod is terminating: then nothing is started in it any more."""
         target = self.intent.target
-        if why := self.tools.ending(target.pod.uid, self.intent.sandbox_id):
-            self.state.last_error = f"the pod is ending: {why}"
-        return bool(why)
+        if reason := self.tools.ending(target.pod.uid, self.intent.sandbox_id):
+            self.state.last_error = f"the pod is ending: {reason}"
+        return bool(reason)
 
     def name_of(self, container_id: ContainerId) -> str:
         """Return the name of a listed container; the target's if it is not listed."""

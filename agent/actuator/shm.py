@@ -48,17 +48,17 @@ class Emptied:
     left_beside: int = 0
     cut_short: str = ""
 
-    def leave(self, name: str, *, why: str) -> None:
+    def leave(self, name: str, *, reason: str) -> None:
         """Record a remaining file."""
         if len(self.left) < _MOST_LEFT:
-            self.left[name] = why
+            self.left[name] = reason
         else:
             self.left_beside += 1
 
     def __str__(self) -> str:
         text = f"{self.removed} files removed ({self.bytes / 2**20:.1f} MiB)"
         if self.left:
-            shown = [f"{name!r} {why}" for name, why in list(self.left.items())[:_NAMES_SHOWN]]
+            shown = [f"{name!r} {reason}" for name, reason in list(self.left.items())[:_NAMES_SHOWN]]
             more = ["…"] if len(self.left) > _NAMES_SHOWN else []
             text += f", {len(self.left) + self.left_beside} left ({', '.join(shown + more)})"
         return f"{text}; {self.cut_short}" if self.cut_short else text
@@ -158,13 +158,13 @@ class _Removal:
                     return
                 below = posixpath.join(path, entry.name)
                 try:
-                    why = self._entry(opened, entry.name, path=below, depth=depth)
+                    reason = self._entry(opened, entry.name, path=below, depth=depth)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    why = error.strerror or repr(error)
-                if why:
-                    self.emptied.leave(below, why=why)
+                    reason = error.strerror or repr(error)
+                if reason:
+                    self.emptied.leave(below, reason=reason)
 
     def _entry(self, parent: int, name: str, *, path: str, depth: int) -> str:
         """Remove one entry; return why it was left."""

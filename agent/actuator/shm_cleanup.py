@@ -104,7 +104,7 @@ class ShmCleanup:
         results = []
         for place in self._places:
             if isinstance(place, shm.NotOurs):
-                results.append(f"not emptied: {place.why}")
+                results.append(f"not emptied: {place.reason}")
             else:
                 results.append(await self._cleaner.empty(place))
         return "; ".join(results)

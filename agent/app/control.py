@@ -156,7 +156,7 @@ class ControlServer:
             with contained.within(contained.Part.REQUEST, job.target) as work:
                 await self._requests.carry_out(job.asked, target=job.target, requester=job.requester, followed=job.feed)
             if work.error is not None:
-                refusal = Decision(Verb.REFUSE, Reason.INTERNAL, contained.why(work.error))
+                refusal = Decision(Verb.REFUSE, Reason.INTERNAL, contained.describe(work.error))
                 job.feed.notify(progress.Decided(refusal))
             stopped = False
         finally:

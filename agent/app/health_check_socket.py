@@ -229,9 +229,9 @@ class HealthCheckSocket:
         except OSError:
             self._refuse(connection, Result.NO_CONTAINER)
             return
-        until, why = self._refused.get(pid, (0.0, Result.CROWDED))
+        until, reason = self._refused.get(pid, (0.0, Result.CROWDED))
         if began < until:
-            self._refuse(connection, why)
+            self._refuse(connection, reason)
             return
         container = container_of(connection, processes=self._processes)
         if container is None:
@@ -255,15 +255,15 @@ class HealthCheckSocket:
 
         visit.task.add_done_callback(ended)
 
-    def _refuse_for_now(self, connection: socket.socket, why: Result, pid: int) -> None:
+    def _refuse_for_now(self, connection: socket.socket, reason: Result, pid: int) -> None:
         """Refuse a connection, and for a moment all that the same process makes, without identifying them."""
         if len(self._refused) >= _MOST_REFUSED:
             self._refused.clear()
-        self._refused[pid] = (asyncio.get_running_loop().time() + self._limits.refused_seconds, why)
-        self._refuse(connection, why)
+        self._refused[pid] = (asyncio.get_running_loop().time() + self._limits.refused_seconds, reason)
+        self._refuse(connection, reason)
 
-    def _refuse(self, connection: socket.socket, why: Result) -> None:
-        self._counted(why)
+    def _refuse(self, connection: socket.socket, reason: Result) -> None:
+        self._counted(reason)
         connection.close()
 
     async def _serve(self, visit: _Visit) -> None:
@@ -311,7 +311,7 @@ class HealthCheckSocket:
         found = await self._ask(visit.container)
         if isinstance(found, Undetermined):
             self._counted(Result.UNDETERMINED)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"not determined: {found.why}")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"not determined: {found.reason}")
         self._counted(Result.PASSED if found.success else Result.FAILED)
         return nvhcd_pb2.HealthCheckResponse(
             success=found.success, exit_code=found.exit_code, output=found.output, error=found.error
@@ -325,7 +325,7 @@ class HealthCheckSocket:
             except TimeoutError:
                 return Undetermined(f"not known within {self._limits.call_seconds:g} s")
         assert work.error is not None
-        return Undetermined(contained.why(work.error))
+        return Undetermined(contained.describe(work.error))
 
 
 def container_of(connection: socket.socket, *, processes: ProcFs) -> ContainerId | None:

@@ -183,8 +183,8 @@ class RestartProof:
                     worker.ONE_GPU, [uuid], deadline=deadline, leaving=processes.cgroup_root
                 )
             except OSError as error:
-                why = f"the worker cannot be started: {error.strerror}"
-                self._verdicts[uuid] = Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, why)
+                reason = f"the worker cannot be started: {error.strerror}"
+                self._verdicts[uuid] = Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, reason)
 
     @property
     def devices(self) -> frozenset[DeviceId]:
@@ -203,8 +203,8 @@ class RestartProof:
                 raise
             finally:
                 self.close()
-        why = contained.why(work.error) if work.error is not None else ""
-        return self._report(if_open=Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, f"internal error: {why}"))
+        reason = contained.describe(work.error) if work.error is not None else ""
+        return self._report(if_open=Verdict(Outcome.UNKNOWN, Reason.INCOMPLETE, f"internal error: {reason}"))
 
     def close(self) -> None:
         """Ask the workers to end. May be called again."""

@@ -32,7 +32,7 @@ from kubemend.agent.clients.cri.connection_drain import ConnectionDrain
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError
 from kubemend.agent.clients.launcher.client import LauncherClient
-from kubemend.agent.faults.exits import Ended, Exits, why_not_its_own
+from kubemend.agent.faults.exits import Ended, Exits, outside_reason
 from kubemend.agent.model.rounds import StepResult
 from kubemend.agent.model.workloads import ContainerRef, PodView
 from kubemend.agent.reporters.spare_conditions import SpareConditions
@@ -112,7 +112,7 @@ class RuntimeServices:
         """Discover the runtime, then follow it indefinitely."""
         self._report_heartbeats(ComponentStatus(ComponentState.IDLE, "needs the container runtime first"))
         choice = await self._discover()
-        log.info("cri.found", socket=choice.path, reason=choice.why)
+        log.info("cri.found", socket=choice.path, reason=choice.reason)
         owner = last_resort.owner(self._settings.node_name, socket_path=choice.path)
         dead_man = DeadManSwitch(
             state_dir=self._settings.state_dir,
@@ -199,7 +199,7 @@ class RuntimeServices:
         """Follow the launchers in containers. The hub decides about failures of gang members' programs."""
         failed: Failed = _left_to_launcher
         if self._hub is not None:
-            programs = self._hub.failed_programs(self._launchers, why_ending=ends.why, now=self._now)
+            programs = self._hub.failed_programs(self._launchers, ending_reason=ends.reason, now=self._now)
             aio.spawn_eternal(tasks, programs.run(), name="failed-programs")
             failed = programs.failed
         launchers = LauncherWatch(
@@ -328,7 +328,7 @@ class RuntimeServices:
                     caches=caches,
                     layers=layers,
                     gates=gates,
-                    ending=ends.why,
+                    ending=ends.reason,
                     kubelet_creates=self._pods.kubelet_creates,
                 ),
                 pods=self._pods,
@@ -373,7 +373,7 @@ class RuntimeServices:
         recovery = Recovery(dependencies=dependencies, store=self._store, now=self._now, spared=held)
         count = await _until_done(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
-        doubt = functools.partial(why_not_its_own, pods=self._pods, events=watch, runtime=cri, ends=ends)
+        doubt = functools.partial(outside_reason, pods=self._pods, events=watch, runtime=cri, ends=ends)
         self._access.fulfil(RuntimeAccess(restarts, watch, cri, doubt))
         return restarts, rounds
 
@@ -415,7 +415,7 @@ def _ended(failure: "Failure") -> Ended:
 async def _doubt(ends: PodEnds, failure: "Failure", *, now: Callable[[], float]) -> str:
     """Return why a member's exit is caused by the end of its pod; empty where it is a fault."""
     ended = _ended(failure)
-    return await ends.why_not_its_own(ended.container, ended.how, lag=max(0.0, now() - ended.at))
+    return await ends.outside_reason(ended.container, ended.how, lag=max(0.0, now() - ended.at))
 
 
 async def _until_done(work: Callable[[], Awaitable[_T]], *, name: str) -> _T:

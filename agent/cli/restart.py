@@ -103,6 +103,6 @@ def _grace(text: str) -> float:
     return seconds
 
 
-def _failed(why: object, code: int) -> int:
-    click.echo(f"kubemend restart: {why}", err=True)
+def _failed(reason: object, code: int) -> int:
+    click.echo(f"kubemend restart: {reason}", err=True)
     return code

@@ -92,12 +92,12 @@ def _error_text(body: bytes) -> str:
 
 def _unreachable(socket: Path, error: Exception) -> str:
     return (
-        f"cannot reach the agent at {socket}: {_why(error)}. Is it running on this node, are you root, "
+        f"cannot reach the agent at {socket}: {_describe(error)}. Is it running on this node, are you root, "
         "and is this its state directory (--state-dir)?"
     )
 
 
-def _why(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -67,8 +67,8 @@ def _decided(event: Json) -> str:
 def _step(event: Json) -> str:
     attempt = f" (attempt {event['attempt']})" if event["attempt"] is not None else ""
     end = f"failed: {event['error']}" if event["error"] else f"{event['took_ms']:.0f} ms"
-    why = f", {event['reason']}" if event["step"] == "wait" else ""
-    return f"{event['container']}{attempt} {end}{why}"
+    reason = f", {event['reason']}" if event["step"] == "wait" else ""
+    return f"{event['container']}{attempt} {end}{reason}"
 
 
 def _took(event: Json) -> str:

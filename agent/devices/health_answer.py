@@ -37,9 +37,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Undetermined:
-    """The health of the pod's devices could not be determined; ``why`` is one line for people."""
+    """The health of the pod's devices could not be determined; ``reason`` is one line for people."""
 
-    why: str
+    reason: str
 
 
 def of(own: Sequence[Verdict], *, near: Sequence[Verdict] = (), all_known: bool, now: float) -> Answer | Undetermined:

@@ -91,11 +91,11 @@ def for_restart(
             outcome.result.value,
             "; ".join((f"{where} {took} because {cause.message}", *outcome.notes, proof)),
         )
-    why = "; ".join(f"{check.name}: {check.detail}" for check in failed) or outcome.detail or outcome.result.value
+    message = "; ".join(f"{check.name}: {check.detail}" for check in failed) or outcome.detail or outcome.result.value
     reason = outcome.result.value
     if failed and outcome.result.restarted:
         reason = next((check.reason for check in failed if check.reason), "VerificationFailed")
-    return Condition(conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, reason, f"{where}: {why}")
+    return Condition(conditions.IN_PLACE_RESTART, ConditionStatus.FALSE, reason, f"{where}: {message}")
 
 
 def for_refusal(*, container: str, cause: admission.Cause, decision: admission.Decision) -> Condition:

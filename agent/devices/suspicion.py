@@ -67,9 +67,9 @@ class SuspicionTracker:
 
     async def _check_device(self, device: str) -> None:
         for active_fault in self._verdict_store.active_faults(device):
-            if active_fault.kind in fold.SUSPICIONS and (why := await self._over(device, active_fault)):
+            if active_fault.kind in fold.SUSPICIONS and (reason := await self._over(device, active_fault)):
                 kind = FindingKind.FAULT_OVER
-                self._emit(kind, code=active_fault.kind.value, device=device, text=why, action=ActionClass.NONE)
+                self._emit(kind, code=active_fault.kind.value, device=device, text=reason, action=ActionClass.NONE)
 
     async def _over(self, device: str, active_fault: fold.ActiveFault) -> str:
         """Return the evidence against a suspicion; empty if there is none, or the driver does not answer."""

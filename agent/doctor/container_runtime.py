@@ -32,7 +32,7 @@ async def runtime(settings: Settings) -> Sequence[Check]:
             version = await cri.version()
     except _ERRORS as error:
         return (Check(RUNTIME, Result.FAIL, *_problem(error)),)
-    return (Check(RUNTIME, Result.OK, f"{version.name} {version.version} at {choice.path} ({choice.why})"),)
+    return (Check(RUNTIME, Result.OK, f"{version.name} {version.version} at {choice.path} ({choice.reason})"),)
 
 
 async def abilities(settings: Settings) -> Sequence[Check]:

@@ -156,5 +156,5 @@ def _quarantined(path: Path) -> Check:
 
 
 def _described(each: Quarantined) -> str:
-    why = f" ({' '.join(each.why.split())[:_LONGEST_REASON]})" if each.why else ""
-    return f"{each.target or 'a container'} of restart {each.restart}{why}"
+    reason = f" ({' '.join(each.reason.split())[:_LONGEST_REASON]})" if each.reason else ""
+    return f"{each.target or 'a container'} of restart {each.restart}{reason}"

@@ -45,8 +45,8 @@ class Ends(Protocol):
     """Find out whether pods are ending (``agent.sources.pod_ends.PodEnds``)."""
 
     async def was_stopped(self, ended: ContainerSummary) -> bool: ...
-    async def why_now(self, pod: PodRef, sandbox: SandboxId) -> str: ...
-    async def why_not_its_own(
+    async def present_reason(self, pod: PodRef, sandbox: SandboxId) -> str: ...
+    async def outside_reason(
         self, ended: ContainerSummary, how: exits.Exit, *, lag: float, quick: float = exits.QUICK
     ) -> str: ...
 
@@ -60,7 +60,7 @@ class Ended:
     at: float
 
 
-async def why_not_its_own(
+async def outside_reason(
     target: ContainerRef, *, pods: ports.Pods, events: ports.Events, runtime: ports.ContainerEnds, ends: Ends
 ) -> str:
     """Return why the end of a ``Never`` container is not its own; empty if it is, or if the container runs.
@@ -82,8 +82,8 @@ async def why_not_its_own(
     how = exits.Exit(target.name, info.exit_code, info.reason, asked=await ends.was_stopped(newest))
     if how.looks_like_a_stop:
         return "it was stopped"
-    why = await ends.why_not_its_own(newest, how, lag=0.0, quick=0.0)
-    return f"the pod is ending: {why}" if why else ""
+    reason = await ends.outside_reason(newest, how, lag=0.0, quick=0.0)
+    return f"the pod is ending: {reason}" if reason else ""
 
 
 class Exits:
@@ -134,7 +134,7 @@ class Exits:
             pod = self._pods.pods().get(view.ref.pod.uid)
             if pod is None or self._reported(pod):
                 return False
-            refused = admission.why_no_fault(
+            refused = admission.no_fault_reason(
                 pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
             )
             return refused is None and not self._is_ours(view)
@@ -170,7 +170,7 @@ class Exits:
         if pod is None:
             return
         how = replace(ended.how, asked=await self._ends.was_stopped(view))
-        left = exits.why_left(pod, how, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid)
+        left = exits.left_reason(pod, how, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid)
         log.info(
             "exit.seen" if left is None else "exit.left_to_kubelet",
             container=str(view.ref),
@@ -187,7 +187,7 @@ class Exits:
                 target=view.ref,
                 cause=functools.partial(self._cause, ended, held),
                 devices=held,
-                withdrawn=ending.why,
+                withdrawn=ending.reason,
                 kind=FaultKind.EXIT,
                 gang_answered=True,
             )
@@ -207,10 +207,10 @@ class Exits:
         devices = gpu_keys(held, inventory=inventory) if held is not None else verdict_store.devices()
         action = verdict_store.worst_action(devices, inventory=inventory)
         how = ended.how
-        why = f" ({how.reason})" if how.reason not in ("", "Error") else ""
+        reason = f" ({how.reason})" if how.reason not in ("", "Error") else ""
         return admission.Cause(
             code=f"Exit{how.exit_code}",
-            message=f"container {how.name} ended with exit code {how.exit_code}{why}",
+            message=f"container {how.name} ended with exit code {how.exit_code}{reason}",
             happened_at=ended.at,
             action=action,
             devices_known=held is not None or action.leaves_device_usable,
@@ -226,17 +226,17 @@ class _Ending:
         self._view = ended.container
         self._clock = asyncio.get_running_loop().time
         self._asked_at = self._clock()
-        first = ends.why_not_its_own(ended.container, ended.how, lag=lag, quick=0.0)
+        first = ends.outside_reason(ended.container, ended.how, lag=lag, quick=0.0)
         self._asked = asyncio.create_task(first, name=f"is {ended.container.ref.pod} ending")
 
-    async def why(self) -> str:
+    async def reason(self) -> str:
         """Return why the pod is ending; empty if it is not. Reuse an answer while it is fresh."""
         if self._asked.done() and self._clock() - self._asked_at > _FRESH:
             self._asked_at = self._clock()
-            again = self._ends.why_now(self._view.ref.pod, self._view.sandbox_id)
+            again = self._ends.present_reason(self._view.ref.pod, self._view.sandbox_id)
             self._asked = asyncio.create_task(again, name=f"is {self._view.ref.pod} ending")
-        why = await asyncio.shield(self._asked)
-        return f"the pod is ending: {why}" if why else ""
+        reason = await asyncio.shield(self._asked)
+        return f"the pod is ending: {reason}" if reason else ""
 
     async def close(self) -> None:
         """Cancel the query."""

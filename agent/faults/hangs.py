@@ -77,16 +77,16 @@ class Hangs:
         with contextlib.suppress(KeyError):
             self._metrics.heartbeat_age.remove(*labels)
 
-    def refused(self, pod: PodRef, why: str) -> None:
-        """Publish on a pod that its heartbeat is not watched. An empty ``why`` withdraws that."""
-        log.warning("heartbeat.refused", pod=str(pod), reason=why)
+    def refused(self, pod: PodRef, reason: str) -> None:
+        """Publish on a pod that its heartbeat is not watched. An empty ``reason`` withdraws that."""
+        log.warning("heartbeat.refused", pod=str(pod), reason=reason)
         condition = Condition(
             conditions.IN_PLACE_RESTART,
             ConditionStatus.FALSE,
             Reason.BAD_ANNOTATION.value,
-            f"heartbeat not watched: {why}",
+            f"heartbeat not watched: {reason}",
         )
-        if not why:
+        if not reason:
             condition = Condition(conditions.IN_PLACE_RESTART, ConditionStatus.UNKNOWN, "NoRestart")
         self._reporter.set(pod, condition)
 

@@ -112,7 +112,7 @@ class Hub:
         self,
         launchers: ports.LauncherDecisions,
         *,
-        why_ending: Callable[[PodUid, SandboxId], str],
+        ending_reason: Callable[[PodUid, SandboxId], str],
         now: Callable[[], float],
     ) -> FailedPrograms:
         """Return what handles the failures of members' programs; see there."""
@@ -120,7 +120,7 @@ class Hub:
             launchers=launchers,
             report=self.program_failed,
             pod=lambda uid: self._dependencies.pods.pods().get(uid),
-            why_ending=why_ending,
+            ending_reason=ending_reason,
             now=now,
         )
 

@@ -68,8 +68,8 @@ def _unavailable(text: str, *, where: str, ca: Path, name: str) -> HubProblem:
     if _NOT_LEADING in text:
         return HubProblem(f"no replica of the hub leads yet ({where} is a standby)", RUNNING, Severity.NOT_LEADING)
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        why = _certificate_fault(text)
-        what = f"{ca} does not verify the certificate of the hub at {where}: {why}"
+        reason = _certificate_fault(text)
+        what = f"{ca} does not verify the certificate of the hub at {where}: {reason}"
         return HubProblem(
             what, "Mount the CA that the controller publishes (ConfigMap kubemend-hub-ca).", Severity.REFUSED
         )
@@ -79,8 +79,8 @@ def _unavailable(text: str, *, where: str, ca: Path, name: str) -> HubProblem:
         return HubProblem(f"{ca} holds no certificate", "Mount the ConfigMap kubemend-hub-ca there.", Severity.REFUSED)
     if "handshake" in text.lower():
         return HubProblem(f"the server at {where} does not speak TLS as the hub does", "Set --hub.", Severity.REFUSED)
-    why = text.rpartition("remote host: ")[2].rpartition(f"{where}: ")[2]
-    return HubProblem(f"no hub answers at {where}: {why}", RUNNING)
+    reason = text.rpartition("remote host: ")[2].rpartition(f"{where}: ")[2]
+    return HubProblem(f"no hub answers at {where}: {reason}", RUNNING)
 
 
 def _certificate_fault(text: str) -> str:

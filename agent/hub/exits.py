@@ -38,9 +38,9 @@ class Exit:
     ours: bool = False
 
 
-def why_no_fault(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault | Reason | None:
+def no_fault_reason(ended: Exit, *, opted_in_namespaces: frozenset[str]) -> NoFault | Reason | None:
     """Return why the gang need not know; None if the exit is a fault of the member."""
-    refused = admission.why_no_fault(ended.pod, ended.container.ref.name, opted_in_namespaces=opted_in_namespaces)
+    refused = admission.no_fault_reason(ended.pod, ended.container.ref.name, opted_in_namespaces=opted_in_namespaces)
     if refused is not None:
         return refused.reason
     if ended.exit_code == 0:

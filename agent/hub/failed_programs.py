@@ -38,14 +38,14 @@ class FailedPrograms:
         launchers: ports.LauncherDecisions,
         report: Callable[[Failure], Awaitable[FaultAnswer]],
         pod: Callable[[PodUid], PodView | None],
-        why_ending: Callable[[PodUid, SandboxId], str],
+        ending_reason: Callable[[PodUid, SandboxId], str],
         now: Callable[[], float],
     ) -> None:
-        """``report`` returns the hub's answer; ``why_ending`` why a pod is ending, empty if it is not."""
+        """``report`` returns the hub's answer; ``ending_reason`` why a pod is ending, empty if it is not."""
         self._launchers = launchers
         self._report = report
         self._pod = pod
-        self._why_ending = why_ending
+        self._ending_reason = ending_reason
         self._now = now
         self._queue: asyncio.Queue[_FailedProgram] = asyncio.Queue()
 
@@ -76,12 +76,12 @@ class FailedPrograms:
             ends = answer is FaultAnswer.NOTHING
             found = await self._launchers.decide(failed.status, failed.launcher.trainer, ends=ends)
             if isinstance(found, LauncherUnavailable):
-                log.info("launcher.silent", container=str(failed.container.ref), reason=found.why)
+                log.info("launcher.silent", container=str(failed.container.ref), reason=found.reason)
 
     async def _answer(self, failed: _FailedProgram) -> FaultAnswer:
         view = failed.container
         pod = self._pod(view.ref.pod.uid)
-        if pod is None or self._why_ending(view.ref.pod.uid, view.sandbox_id):
+        if pod is None or self._ending_reason(view.ref.pod.uid, view.sandbox_id):
             return FaultAnswer.NOTHING
         return await self._report(
             Failure(

@@ -94,8 +94,8 @@ class FaultReporter:
           later.
         """
         async with guarded if guarded is not None else contextlib.nullcontext() as ordered:
-            if why := await doubt(failure):
-                log.info("hub.member_ending", container=str(failure.container.ref), reason=why)
+            if reason := await doubt(failure):
+                log.info("hub.member_ending", container=str(failure.container.ref), reason=reason)
                 return FaultAnswer.NOTHING
             gang = self._gang(failure.container.ref)
             if gang is None:
@@ -140,14 +140,14 @@ class FaultReporter:
     async def _exit_fault(self, failure: Failure, gang: GangKey) -> Fault:
         target = failure.container.ref
         what = f"the program in container {target.name}" if failure.program else f"container {target.name}"
-        why = f" ({failure.reason})" if failure.reason not in ("", "Error") else ""
+        reason = f" ({failure.reason})" if failure.reason not in ("", "Error") else ""
         return Fault(
             id=failure.id,
             target=target,
             gang=gang,
             kind=FaultKind.EXIT,
             code=f"Exit{failure.exit_code}",
-            message=f"{what} ended with exit code {failure.exit_code}{why}",
+            message=f"{what} ended with exit code {failure.exit_code}{reason}",
             happened_at=failure.at,
             exit_code=failure.exit_code,
             action=await self._worst(target),
@@ -158,7 +158,7 @@ class FaultReporter:
         pod = self._pods().get(target.pod.uid)
         if self._dry_run or pod is None:
             return None
-        refused = admission.why_no_fault(pod, target.name, opted_in_namespaces=self._namespaces)
+        refused = admission.no_fault_reason(pod, target.name, opted_in_namespaces=self._namespaces)
         return pod.gang if refused is None else None
 
 

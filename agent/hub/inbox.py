@@ -72,12 +72,15 @@ class Inbox:
     def _reject(self, epoch: int, *, body: str) -> None:
         """Ignore a message; raise StaleLeaderError if it is the leader's first."""
         if self._fence.believes(epoch):
-            reason, why = "old-epoch", f"its epoch is {epoch}, and {self._fence.obeyed} was accepted already"
+            reason, message = "old-epoch", f"its epoch is {epoch}, and {self._fence.obeyed} was accepted already"
         else:
-            reason, why = "no-such-epoch", f"its epoch {epoch} is implausible: there cannot have been so many leaders"
+            reason, message = (
+                "no-such-epoch",
+                f"its epoch {epoch} is implausible: there cannot have been so many leaders",
+            )
         self._ignored(reason, body=body, epoch=epoch, obeyed=self._fence.obeyed)
         if body == "welcome":
-            raise StaleLeaderError(why)
+            raise StaleLeaderError(message)
 
     def _process(self, message: pb.HubMessage, body: str) -> None:
         try:

@@ -234,16 +234,16 @@ class Members:
             exit_codes=self._exit_codes,
             ours=self._is_ours(view),
         )
-        why = exits.why_no_fault(ended, opted_in_namespaces=self._namespaces)
-        say = log.info if why is None else log.debug
+        no_fault = exits.no_fault_reason(ended, opted_in_namespaces=self._namespaces)
+        say = log.info if no_fault is None else log.debug
         say(
             "hub.member_exit",
             container=str(view.ref),
             container_id=view.id,
             exit_code=exit_code,
-            no_fault=why.value if why is not None else None,
+            no_fault=no_fault.value if no_fault is not None else None,
         )
-        if why is None:
+        if no_fault is None:
             self._callbacks.failed(Failure(pod=pod, container=view, exit_code=exit_code, reason=reason, at=at))
 
     def _is_ours(self, view: ContainerSummary) -> bool:

@@ -132,7 +132,7 @@ class UnsupportedHook:
     A container with such a postStart is left to kubelet to start.
     """
 
-    why: str
+    reason: str
 
 
 Hook = ExecHook | HttpHook | SleepHook | UnsupportedHook

@@ -46,8 +46,8 @@ def obstacle(gpu: Gpu, answer: DeviceAnswer | None, *, mps: bool) -> Verdict | N
     ``answer`` is NVML's current one; ``mps``: an MPS control daemon runs on this machine.
     """
     if answer is None or answer.condition is not Condition.ANSWERS:
-        why = answer.error or answer.condition.value if answer is not None else "no answer"
-        return Verdict(Outcome.UNKNOWN, Reason.NVML_UNCLEAR, f"NVML does not show the GPU's state: {why}")
+        reason = answer.error or answer.condition.value if answer is not None else "no answer"
+        return Verdict(Outcome.UNKNOWN, Reason.NVML_UNCLEAR, f"NVML does not show the GPU's state: {reason}")
     if gpu.partitions:
         return Verdict(Outcome.SKIPPED, Reason.MIG, f"it is divided into {len(gpu.partitions)} MIG instances")
     if mps:

@@ -174,7 +174,7 @@ def answered_by_us(facts: Facts, *, known_at: float) -> bool:
     )
 
 
-def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None) -> Decision | None:
+def not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None) -> Decision | None:
     """Return why a pod's containers must not be held for a round; None if they may be."""
     try:
         pod_options = options.parse(pod.annotations)
@@ -185,7 +185,7 @@ def why_not_held(pod: PodView, *, opted_in_namespaces: frozenset[str], own_pod_u
     return _refuse_own(pod, own_pod_uid=own_pod_uid) or _refuse_static(pod)
 
 
-def why_no_fault(
+def no_fault_reason(
     pod: PodView, name: str, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None = None
 ) -> Decision | None:
     """Return why no event of a container counts as a fault, of its gang or its own; None if it may.
@@ -284,11 +284,14 @@ def _spent(facts: Facts, *, allowance: budget.Budget, now: float) -> Decision | 
     if spent is None:
         return None
     reason, whose = _BUDGETS[spent.scope]
-    until, why = spent.closed.until, spent.closed.why
+    until, message = spent.closed.until, spent.closed.reason
     if math.isinf(until):
-        return _refuse(reason, f"{whose} is used up for good: {why}")
+        return _refuse(reason, f"{whose} is used up for good: {message}")
     return Decision(
-        Verb.POSTPONE, reason, f"{whose} is used up: {why}; it opens again at {budgets.clock(until)}", retry_at=until
+        Verb.POSTPONE,
+        reason,
+        f"{whose} is used up: {message}; it opens again at {budgets.clock(until)}",
+        retry_at=until,
     )
 
 
@@ -299,12 +302,12 @@ def _restarts(strategy: intents.Strategy, pod: PodView, targets: Sequence[Contai
 
 
 def _refuse_for_good(facts: Facts, *, pod: PodView, pod_options: options.Options) -> Decision | None:
-    """Refuse an event that is no fault (``why_no_fault``); for a manual request, check the container that it names."""
+    """Refuse an event that is no fault; for a manual request, check the container that it names."""
     name, namespaces, own = facts.target.name, facts.opted_in_namespaces, facts.own_pod_uid
     if pod.ref.uid != facts.target.pod.uid:
         return _refuse(Reason.POD_DELETING, "the pod was replaced by another of the same name")
     if facts.asked is None:
-        return why_no_fault(pod, name, opted_in_namespaces=namespaces, own_pod_uid=own)
+        return no_fault_reason(pod, name, opted_in_namespaces=namespaces, own_pod_uid=own)
     return (
         _refuse_by_opt_in(pod, pod_options=pod_options, opted_in_namespaces=namespaces, own_pod_uid=own)
         or _refuse_going(pod)

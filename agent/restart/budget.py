@@ -43,8 +43,8 @@ class DeviceBudget:
         if len(failed) < self.limit:
             return None
         within, lived = budgets.span(self.window), budgets.span(self.young)
-        why = f"{len(failed)} restarts in a row within {within} did not last {lived}"
-        return budgets.Closed(failed[-self.limit].first_at + self.window, why)
+        reason = f"{len(failed)} restarts in a row within {within} did not last {lived}"
+        return budgets.Closed(failed[-self.limit].first_at + self.window, reason)
 
     def left(self, past: Sequence[counts.Begun], *, now: float) -> int:
         """Return how many more restarts may fail to last."""

@@ -41,7 +41,7 @@ class Place:
 class NotOurs:
     """Why a container has no cache that may be emptied."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

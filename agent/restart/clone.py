@@ -133,8 +133,8 @@ def successor(
     _unresolve_images(clone)
     if live_cpuset and clone.linux.resources.cpuset_cpus:
         clone.linux.resources.cpuset_cpus = live_cpuset
-    if why := refusals(clone):
-        raise CloneRefusedError(CloneRefusal.NOT_CREATABLE, "; ".join(why))
+    if obstacles := refusals(clone):
+        raise CloneRefusedError(CloneRefusal.NOT_CREATABLE, "; ".join(obstacles))
     return Successor(
         config=clone,
         restart_count=count,

@@ -50,11 +50,13 @@ class Exit:
         return self.asked or killed or self.exit_code == SIGTERM_CODE
 
 
-def why_left(
+def left_reason(
     pod: PodView, ended: Exit, *, opted_in_namespaces: frozenset[str], own_pod_uid: str | None = None
 ) -> Left | Reason | None:
     """Return why the exit is left to kubelet; None if the container must be restarted in place."""
-    refused = admission.why_no_fault(pod, ended.name, opted_in_namespaces=opted_in_namespaces, own_pod_uid=own_pod_uid)
+    refused = admission.no_fault_reason(
+        pod, ended.name, opted_in_namespaces=opted_in_namespaces, own_pod_uid=own_pod_uid
+    )
     if refused is not None:
         return refused.reason
     if pod.is_over:

@@ -29,11 +29,11 @@ class PodMemory:
 
 
 def has_room(memory: PodMemory | None, *, needed: int) -> bool:
-    """Return whether a successor may take that many bytes next to the old container. ``memory``: ``why_no_room``."""
+    """Return whether a successor may take that many bytes next to the old container. ``memory``: ``no_room_reason``."""
     return memory is None or _free(memory) >= needed
 
 
-def why_no_room(memory: PodMemory | None) -> str:
+def no_room_reason(memory: PodMemory | None) -> str:
     """Return why a successor cannot be held next to the old container; empty if it can.
 
     ``memory`` None: the pod has no limit, or the limit cannot be read. Then the successor may be held.

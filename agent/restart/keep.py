@@ -59,7 +59,7 @@ class Layer:
 class NotKept:
     """Why nothing is kept."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class Launcher:
     - ``age``: seconds since the program was started
     - ``restarts``: the program's KUBEMEND_RESTART_COUNT
     - ``spare``: the start of the spare interpreter in clock ticks since boot; 0: there is none
-    - ``why``: why an order was not carried out
+    - ``error``: why an order was not carried out
     - ``spare_memory``: the spare's resident bytes at its last check; 0: unknown, as from older launchers
     - ``spare_reason``, ``no_spare``: why there is no spare, for programs and for people; the text is empty if none is
       due yet
@@ -105,7 +105,7 @@ class Launcher:
     restarts: int = 0
     spare: int = 0
     ready: bool = False
-    why: str = ""
+    error: str = ""
     no_spare: str = ""
     code: int = 0
     spare_memory: int = 0
@@ -123,7 +123,7 @@ class Launcher:
 class LauncherUnavailable:
     """Why a container's launcher cannot be used."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +172,11 @@ def answer(line: bytes) -> Launcher:
         restarts=_number(raw, "restarts"),
         spare=_number(raw, "spare"),
         ready=raw.get("ready") is True,
-        why=_text(raw, "why"),
+        error=_text(raw, "error"),
         no_spare=_text(raw, "no_spare"),
         code=_number(raw, "code", most=_MOST_CODE),
         spare_memory=_memory(raw.get("spare_memory")),
-        spare_reason=_no_spare(raw.get("spare_reason"), why=raw.get("no_spare")),
+        spare_reason=_no_spare(raw.get("spare_reason"), reason=raw.get("no_spare")),
     )
 
 
@@ -290,8 +290,8 @@ def _memory(value: object) -> int:
     return value if type(value) is int and 0 <= value <= _MOST else 0
 
 
-def _no_spare(value: object, *, why: object) -> NoSpare:
-    if not value and not why:
+def _no_spare(value: object, *, reason: object) -> NoSpare:
+    if not value and not reason:
         return NoSpare.NOT_DUE
     return _REPORTED.get(value, NoSpare.REASON_UNKNOWN) if isinstance(value, str) else NoSpare.REASON_UNKNOWN
 

@@ -120,8 +120,8 @@ def successors(intent: intents.PodIntent, seen: Iterable[ContainerSummary], name
     return sorted(found, key=lambda view: (view.created_at, view.attempt))
 
 
-def _removals(views: Iterable[ContainerSummary], why: StepReason) -> tuple[Step, ...]:
-    return tuple(Step(StepKind.REMOVE, why, view.id, view.ref.name) for view in views)
+def _removals(views: Iterable[ContainerSummary], reason: StepReason) -> tuple[Step, ...]:
+    return tuple(Step(StepKind.REMOVE, reason, view.id, view.ref.name) for view in views)
 
 
 def _out_of_turn(

@@ -24,7 +24,7 @@ class Place:
 class NotOurs:
     """Why a container's /dev/shm is not emptied."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ LAUNCHER_SILENT: Final = "LauncherSilent"
 NOT_RUNNING: Final = "NotRunning"
 REASONS: Final = frozenset({READY, IMPORTING, LAUNCHER_SILENT, NOT_RUNNING, *(each.value for each in NoSpare)})
 """All reasons of the condition."""
-LONGEST_WHY: Final = 256
+LONGEST_REASON: Final = 256
 """Characters of one container's text in the message."""
 LONGEST_MESSAGE: Final = 1024
 
@@ -45,7 +45,7 @@ def without_memory(launcher: Launcher | LauncherUnavailable) -> Launcher | Launc
 def _of(launcher: Launcher | LauncherUnavailable) -> tuple[ConditionStatus, str, str]:
     """Return status, reason and text for one container."""
     if isinstance(launcher, LauncherUnavailable):
-        return ConditionStatus.UNKNOWN, LAUNCHER_SILENT, _cut(launcher.why, LONGEST_WHY)
+        return ConditionStatus.UNKNOWN, LAUNCHER_SILENT, _cut(launcher.reason, LONGEST_REASON)
     match launcher.spare_state:
         case Spare.READY:
             memory = f", {binary(launcher.spare_memory)}" if launcher.spare_memory else ""
@@ -53,8 +53,8 @@ def _of(launcher: Launcher | LauncherUnavailable) -> tuple[ConditionStatus, str,
         case Spare.IMPORTING:
             return ConditionStatus.FALSE, IMPORTING, "the spare is importing"
         case Spare.NONE:
-            why = _cut(launcher.no_spare, LONGEST_WHY) or "no spare is due yet"
-            return ConditionStatus.FALSE, launcher.spare_reason.value, why
+            reason = _cut(launcher.no_spare, LONGEST_REASON) or "no spare is due yet"
+            return ConditionStatus.FALSE, launcher.spare_reason.value, reason
 
 
 def binary(size: int) -> str:

@@ -134,7 +134,7 @@ def _process(situation: Situation) -> tuple[Reason, str] | None:
     if launcher is None:
         return Reason.NO_LAUNCHER, "no launcher (kubemend run) runs in the container"
     if isinstance(launcher, process.LauncherUnavailable):
-        return Reason.NO_LAUNCHER, launcher.why
+        return Reason.NO_LAUNCHER, launcher.reason
     if launcher.state in (process.State.RESTARTING, process.State.ENDING):
         return Reason.NO_LAUNCHER, f"the launcher has no program that runs: {launcher.state.value}"
     if len(situation.targets) != 1:
@@ -274,7 +274,7 @@ def _hidden_config(situation: Situation) -> tuple[Reason, str] | None:
 def _foreign_hook(containers: Iterable[ContainerSpec]) -> tuple[Reason, str] | None:
     for container in containers:
         if isinstance(container.post_start, UnsupportedHook):
-            return Reason.POST_START_UNSUPPORTED, f"{container.name}: {container.post_start.why}"
+            return Reason.POST_START_UNSUPPORTED, f"{container.name}: {container.post_start.reason}"
     return None
 
 

@@ -91,5 +91,5 @@ class DecisionReports:
         cause = admission.Cause(code="Unknown", message="a fault", happened_at=self._now())
         with contained.within(contained.Part.RESTART, request.target):
             cause = request.cause()
-        refusal = admission.Decision(admission.Verb.REFUSE, Reason.INTERNAL, contained.why(error))
+        refusal = admission.Decision(admission.Verb.REFUSE, Reason.INTERNAL, contained.describe(error))
         self.decided(replace(request, cause=lambda: cause), refusal)

@@ -98,7 +98,7 @@ class NextStepTimer:
             case Step():
                 self._observe(container.ref, each, found)
             case Unknown():
-                self._drop(container.ref, found.why)
+                self._drop(container.ref, found.reason)
 
     def unwatched(self, container: ContainerSummary) -> None:
         """Forget a container that has ended, or whose heartbeat is no longer watched."""
@@ -130,9 +130,9 @@ class NextStepTimer:
             milliseconds_since_fault=round(since_fault * 1000, 1) if since_fault is not None else None,
         )
 
-    def _drop(self, ref: ContainerRef, why: str) -> None:
+    def _drop(self, ref: ContainerRef, reason: str) -> None:
         each = self._awaited.pop(ref)
-        log.info("restart.next_step_unknown", restart=each.restart, container=str(ref), reason=why)
+        log.info("restart.next_step_unknown", restart=each.restart, container=str(ref), reason=reason)
 
 
 def _file(check: FileCheck) -> tuple[int, int] | None:

@@ -60,11 +60,11 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
     async def give_back(self) -> None:
         """Free the container names that were reserved until kubelet has seen the restart. Never fails."""
 
-    async def undo(self, *, why: str) -> Outcome:
+    async def undo(self, *, reason: str) -> Outcome:
         """Undo the restart after an internal error, as far as that is safe.
 
         Nothing is created or cleaned, because that may be what fails; kubelet starts containers that have ended. The
-        outcome is UNFINISHED if the undo does not finish either; otherwise its detail is ``why``.
+        outcome is UNFINISHED if the undo does not finish either; otherwise its detail is ``reason``.
         """
         bare = execution_of(self._dependencies, self.plan.bare(), followed=self.followed, holding=self._holding)
         for _ in range(_UNDO_TRIES):
@@ -72,8 +72,8 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
                 outcome = await bare.carry_out(resolution=steps.Resolution.UNDO)
                 if outcome.result is not Result.UNFINISHED:
                     result = Result.FAILED if outcome.result is Result.UNDONE else outcome.result
-                    return replace(outcome, result=result, detail=why)
-        return Outcome(Result.UNFINISHED, detail=why)
+                    return replace(outcome, result=result, detail=reason)
+        return Outcome(Result.UNFINISHED, detail=reason)
 
     def _noted(self, outcome: Outcome) -> Outcome:
         """Return the outcome with notes about the cleanups before the start."""

@@ -141,7 +141,7 @@ class Recovery:
         """
         if not await self._store.replay_begins(intent.id):
             contained.given_up(Part.REPLAY)
-            await self._quarantine(intent, why="agents died repeatedly while they replayed it")
+            await self._quarantine(intent, reason="agents died repeatedly while they replayed it")
             return None
         try:
             with contained.within(Part.REPLAY, intent.target, passing=(*_TRY_LATER, NoRoomError)) as work:
@@ -157,30 +157,30 @@ class Recovery:
         if work.error is None:
             await self._store.replay_ended(intent.id, failed=False)
             return resumed
-        why = str(work.error) if isinstance(work.error, CriError) else contained.why(work.error)
-        outcome = await execution_of(self._dependencies, planning.bare(intent)).undo(why=why)
+        reason = str(work.error) if isinstance(work.error, CriError) else contained.describe(work.error)
+        outcome = await execution_of(self._dependencies, planning.bare(intent)).undo(reason=reason)
         if outcome.result is not Result.UNFINISHED:
             await self._close(intent, outcome)
         elif await self._store.replay_ended(intent.id, failed=intent.id not in self._failed):
-            await self._quarantine(intent, why=why)
+            await self._quarantine(intent, reason=reason)
         self._failed.add(intent.id)
         return None
 
-    async def _quarantine(self, intent: intents.AnyIntent, *, why: str) -> None:
+    async def _quarantine(self, intent: intents.AnyIntent, *, reason: str) -> None:
         """Keep an intent for inspection, and replay it no more. Other restarts are not affected."""
-        await self._store.quarantine(intent.id, why=why, now=self._now())
-        log.error("restart.quarantined", restart=intent.id, container=str(intent.target), reason=why)
-        self._report_failure(intent, f"quarantined in the journal because its replay fails: {why}")
+        await self._store.quarantine(intent.id, reason=reason, now=self._now())
+        log.error("restart.quarantined", restart=intent.id, container=str(intent.target), reason=reason)
+        self._report_failure(intent, f"quarantined in the journal because its replay fails: {reason}")
 
     async def _quarantine_unreadable(self, entry: UnreadableIntent) -> None:
         """Keep an intent that cannot be parsed, as one whose replay has failed too often."""
         contained.given_up(Part.REPLAY)
-        await self._store.quarantine(entry.id, why=entry.why, now=self._now())
+        await self._store.quarantine(entry.id, reason=entry.reason, now=self._now())
         target = entry.target
-        log.error("restart.quarantined", restart=entry.id, container=str(target or ""), reason=entry.why)
+        log.error("restart.quarantined", restart=entry.id, container=str(target or ""), reason=entry.reason)
         if target is not None:
             cause = admission.Cause("Unknown", "an unknown cause", happened_at=self._now())
-            self._report(target, cause, f"quarantined in the journal: {entry.why}", reason=Reason.INTERNAL)
+            self._report(target, cause, f"quarantined in the journal: {entry.reason}", reason=Reason.INTERNAL)
 
     async def _close(self, intent: intents.AnyIntent, outcome: Outcome) -> None:
         log.error("restart.replay_failed", restart=intent.id, container=str(intent.target), detail=outcome.detail)

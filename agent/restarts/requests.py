@@ -53,7 +53,7 @@ class Request:
     known_at: float = math.inf
     admit: Admit = admit_all
 
-    async def why_gone(self) -> str:
+    async def withdrawal(self) -> str:
         """Return why the cause no longer holds; "" while it does."""
         return await self.withdrawn() or (await self.lapsed() if self.was_postponed else "")
 

@@ -75,8 +75,8 @@ async def of_resumed(dependencies: Dependencies, plan: RestartPlan, *, attempt: 
         return ResumedDevices(None, None, device_health.no_obstacle)
     devices = await facts.held(plan.target.pod, sorted(plan.names), timeout=RESUMED_SECONDS)
     if devices is None:
-        why = device_proof.DEVICES_UNKNOWN if dependencies.prover is not None else ""
-        return ResumedDevices(None, None, device_health.no_obstacle, why)
+        reason = device_proof.DEVICES_UNKNOWN if dependencies.prover is not None else ""
+        return ResumedDevices(None, None, device_health.no_obstacle, reason)
     if not devices:
         return ResumedDevices(devices, None, device_health.no_obstacle)
     await facts.until_listed(devices, timeout=RESUMED_SECONDS)

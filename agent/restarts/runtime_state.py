@@ -216,8 +216,8 @@ async def successor_spec(
     if info.config is None and info.hidden:
         raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, info.hidden)
     sandbox, resources = await asyncio.gather(runtime.sandbox_config(intent.sandbox_id), runtime.resources(info))
-    if why := admit(clone.weight(sandbox)):
-        raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, why)
+    if reason := admit(clone.weight(sandbox)):
+        raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, reason)
     spec = pod.container(intent.target.name) if pod is not None else None
     config = info.config
     if config is not None and info.spec is not None and spec is not None and spec.image:

@@ -305,8 +305,8 @@ class RestartScheduler:
         if decision.verb is admission.Verb.ACT:
             assert target is not None
             return await self._act(request, facts, decision, target=target)
-        if decision.verb is admission.Verb.POSTPONE and (why := await request.why_gone()):
-            decision = _withdrawn(request, why)
+        if decision.verb is admission.Verb.POSTPONE and (reason := await request.withdrawal()):
+            decision = _withdrawn(request, reason)
         if decision.verb is admission.Verb.REFUSE:
             self._reports.decided(
                 request, decision, answered=admission.answered_by_us(facts, known_at=request.known_at)
@@ -380,15 +380,15 @@ class RestartScheduler:
                 admit=request.admit,
             )
         except clone.CloneRefusedError as error:
-            return await self._without_clone(request, facts, target=target, why=str(error))
+            return await self._without_clone(request, facts, target=target, reason=str(error))
         except CriError as error:
             return admission.Decision(admission.Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, str(error))
         if self._dry_run:
             refusal = replace(decision, verb=admission.Verb.REFUSE, reason=Reason.DRY_RUN)
             self._reports.decided(request, refusal)
             return refusal
-        if why := await request.why_gone():
-            refusal = _withdrawn(request, why)
+        if reason := await request.withdrawal():
+            refusal = _withdrawn(request, reason)
             self._reports.decided(request, refusal)
             return refusal
         if (obstacle := admission.by_device(request.cause())) is not None:  # found since the decision
@@ -413,15 +413,15 @@ class RestartScheduler:
         if outcome.result is Result.STEPPED_DOWN:
             return await self._admit(request, launcher_failed=outcome.detail)
         if outcome.result is Result.NOT_ALIKE:
-            return await self._without_clone(request, facts, target=target, why=outcome.detail)
+            return await self._without_clone(request, facts, target=target, reason=outcome.detail)
         return decision
 
     async def _without_clone(
-        self, request: Request, facts: admission.Facts, *, target: runtime_state.RuntimeState, why: str
+        self, request: Request, facts: admission.Facts, *, target: runtime_state.RuntimeState, reason: str
     ) -> admission.Decision:
         """Decide again after the config turned out not to be cloneable, or its clone not to be alike."""
         assert facts.runtime is not None
-        facts = replace(facts, runtime=replace(facts.runtime, not_cloneable=why))
+        facts = replace(facts, runtime=replace(facts.runtime, not_cloneable=reason))
         decision = admission.decide(facts, now=self._now())
         if decision.verb is admission.Verb.ACT:
             return await self._act(request, facts, decision, target=target)
@@ -440,6 +440,6 @@ def _crashes(facts: admission.Facts) -> cache.Crashes:
     )
 
 
-def _withdrawn(request: Request, why: str) -> admission.Decision:
+def _withdrawn(request: Request, message: str) -> admission.Decision:
     reason = Reason.CAUSE_GONE if request.round_hooks is None else Reason.ROUND_OVER
-    return admission.Decision(admission.Verb.REFUSE, reason, why)
+    return admission.Decision(admission.Verb.REFUSE, reason, message)

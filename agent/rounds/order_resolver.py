@@ -44,23 +44,21 @@ class OrderResolver:
         """Return why the pod must not be held at all; None if it may be."""
         if order.strategy not in ("", *(strategy.value for strategy in intents.Strategy)):
             return refuse(Reason.BAD_ANNOTATION, f"strategy {order.strategy!r} is unknown to this agent")
-        refusal = self.why_not_held(pod)
+        refusal = self.not_held(pod)
         if refusal is None and pod.phase == "Succeeded":
             return refuse(Reason.COMPLETED, "the pod has succeeded")
         if refusal is None and pod.phase == "Failed":
             return refuse(Reason.POD_NOT_RUNNING, "the pod has failed")
         return refusal
 
-    def why_not_held(self, pod: PodView) -> admission.Decision | None:
+    def not_held(self, pod: PodView) -> admission.Decision | None:
         """Return why no container of the pod may be held; None if they may be."""
         bounds = self._bounds
         if bounds.obstacle:
             return refuse(Reason.CANNOT_HOLD, bounds.obstacle)
         if bounds.dry_run:
             return refuse(Reason.DRY_RUN, "this agent runs in observe-only mode")
-        return admission.why_not_held(
-            pod, opted_in_namespaces=bounds.opted_in_namespaces, own_pod_uid=bounds.own_pod_uid
-        )
+        return admission.not_held(pod, opted_in_namespaces=bounds.opted_in_namespaces, own_pod_uid=bounds.own_pod_uid)
 
     async def selection(self, order: Order, pod: PodView) -> members.Selection:
         """Return the containers that the order concerns. Raises CriError."""
@@ -94,7 +92,7 @@ class OrderResolver:
                 by_round=True,
             ),
             followed=member,
-            withdrawn=member.why_over,
+            withdrawn=member.over_reason,
             round_hooks=member,
         )
 

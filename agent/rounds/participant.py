@@ -95,8 +95,8 @@ class RoundParticipant:
             await self._handle_order(order, named=pod)
         if work.error is not None and (order.round, order.pod) not in self._records.all:
             with contained.within(Part.ROUND, f"{order.round} {order.pod}"):
-                why = contained.why(work.error)
-                self._on_result(StepResult(order.round, pod, StepPhase.FAILED, reason=INTERNAL, detail=why))
+                reason = contained.describe(work.error)
+                self._on_result(StepResult(order.round, pod, StepPhase.FAILED, reason=INTERNAL, detail=reason))
 
     async def _handle_order(self, order: Order, *, named: PodRef) -> None:
         pod = await self._pod(order)
@@ -133,7 +133,7 @@ class RoundParticipant:
         must not be held is not held.
         """
         pod = self._dependencies.pods.pods().get(failed.ref.pod.uid)
-        if pod is None or self.busy(pod.ref.uid) or self._orders.why_not_held(pod) is not None:
+        if pod is None or self.busy(pod.ref.uid) or self._orders.not_held(pod) is not None:
             yield asyncio.Event()
             return
         async with self._preemptive_holds.hold(failed) as taken_over:
@@ -186,7 +186,7 @@ class RoundParticipant:
         for each in unreadable:
             contained.given_up(Part.ROUND)
             name, pod = each.key
-            log.error("round.record_unreadable", round=name, pod_uid=pod, reason=each.why)
+            log.error("round.record_unreadable", round=name, pod_uid=pod, reason=each.reason)
         await self._store.note(gone=[each.key for each in unreadable])
 
     def _load(self, record: Record, *, frozen: Mapping[ContainerId, bool], newest: bool, held: bool) -> None:
@@ -248,7 +248,7 @@ class RoundParticipant:
                         await work()
                         member.finalize()
                     if done.error is not None:
-                        await member.fail(contained.why(done.error))
+                        await member.fail(contained.describe(done.error))
             if whole.failed:
                 with contained.within(Part.ROUND, member.pod):
                     member.drop()
@@ -299,7 +299,7 @@ class RoundParticipant:
     async def _selection(self, member: MemberSession, pod: PodView) -> Selection | None:
         """Select the containers; retry, as one may vanish during the query. None if the round ends first."""
         backoff = aio.Backoff(first=0.02, limit=1.0)
-        while not await member.why_over():
+        while not await member.over_reason():
             try:
                 return await self._orders.selection(member.order, pod)
             except CriError as error:

@@ -162,7 +162,7 @@ class MemberSession:
             self._over.set()
             self._pod_holder.changed.set()
 
-    async def why_over(self) -> str:
+    async def over_reason(self) -> str:
         """Return why nothing new may start; empty if it may."""
         return f"the round has ended for this pod: {self._end_reason.value}" if self._end_reason is not None else ""
 
@@ -326,10 +326,10 @@ class MemberSession:
         if self._end_reason is None:
             await self._pod_holder.hold_running(self._over)
 
-    async def fail(self, why: str) -> None:
+    async def fail(self, reason: str) -> None:
         """Report Failed after an internal error. Held containers stay held until the round is over."""
         if self.step_result.phase not in (StepPhase.FAILED, StepPhase.RUNNING, StepPhase.SELF_RELEASED, StepPhase.GONE):
-            self.report(StepPhase.FAILED, reason=INTERNAL, detail=why)
+            self.report(StepPhase.FAILED, reason=INTERNAL, detail=reason)
         await self._over.wait()
 
     def drop(self) -> None:

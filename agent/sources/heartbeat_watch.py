@@ -109,20 +109,20 @@ class Watch:
 
     async def _check(self) -> Mark | Blank:
         """Return the state of the file; UNKNOWN, with the reason in the log, when it cannot be read."""
-        obstacle = why = ""
+        obstacle = reason = ""
         try:
             return await self._read_mark()
         except CannotInspectError as error:
-            obstacle = why = str(error)
+            obstacle = reason = str(error)
         except TimeoutError as error:
-            why = str(error) or f"the file system did not answer within {_READ_SECONDS:g} s"
+            reason = str(error) or f"the file system did not answer within {_READ_SECONDS:g} s"
         except (OSError, CriError) as error:
-            why = str(error)
+            reason = str(error)
         finally:
             self.obstacle = obstacle
-            if why and why != self._unknown_reason:
-                log.warning("heartbeat.unknown", container=str(self.view.ref), file=self.config.file, reason=why)
-            self._unknown_reason = why
+            if reason and reason != self._unknown_reason:
+                log.warning("heartbeat.unknown", container=str(self.view.ref), file=self.config.file, reason=reason)
+            self._unknown_reason = reason
         return Blank.UNKNOWN
 
     async def _read_mark(self) -> Mark | Blank:

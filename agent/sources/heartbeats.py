@@ -40,8 +40,8 @@ class Listener(Protocol):
     def silent_for(self, container: ContainerRef, seconds: float | None) -> None:
         """Seconds since the file was last touched; None while that is unknown."""
 
-    def refused(self, pod: PodRef, why: str) -> None:
-        """A pod's heartbeat annotations are invalid; ``why`` is empty when they no longer are."""
+    def refused(self, pod: PodRef, reason: str) -> None:
+        """A pod's heartbeat annotations are invalid; ``reason`` is empty when they no longer are."""
 
 
 class Polls(Protocol):
@@ -117,7 +117,7 @@ class HeartbeatSource:
         if container not in self._watches:
             return "it has ended, or its heartbeat is no longer requested"
         watch, _ = self._watches[container]
-        return _WHY_NOT[(await watch.poll()).status]
+        return _NO_LONGER_HUNG[(await watch.poll()).status]
 
     async def _wake_on(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Update the watches when the containers of a pod with a heartbeat change; most pods have none."""
@@ -159,7 +159,7 @@ class HeartbeatSource:
 
     def _wanted(self) -> Iterator[tuple[ContainerSummary, options.Heartbeat]]:
         pods = self._pods.pods()
-        self._refused = {uid: why for uid, why in self._refused.items() if uid in pods}
+        self._refused = {uid: reason for uid, reason in self._refused.items() if uid in pods}
         requested: dict[PodUid, options.Options] = {}
         for uid, pod in pods.items():
             with contained.within(contained.Part.HEARTBEAT, pod.ref):
@@ -177,15 +177,15 @@ class HeartbeatSource:
 
     def _options(self, pod: PodView) -> options.Options | None:
         """Return a pod's options; None when it requests no heartbeat, or its annotations are invalid."""
-        found, why = None, ""
+        found, reason = None, ""
         if {options.HEARTBEAT_FILE, options.HEARTBEAT_TIMEOUT} & pod.annotations.keys():
             try:
                 found = options.parse(pod.annotations)
             except options.BadAnnotationError as error:
-                why = str(error)
-        if why != self._refused.get(pod.ref.uid, ""):
-            self._refused[pod.ref.uid] = why
-            self._listener.refused(pod.ref, why)
+                reason = str(error)
+        if reason != self._refused.get(pod.ref.uid, ""):
+            self._refused[pod.ref.uid] = reason
+            self._listener.refused(pod.ref, reason)
         return found
 
     def _changed(self, watch: Watch) -> None:
@@ -226,7 +226,7 @@ class HeartbeatSource:
             self._report(ComponentStatus(ComponentState.IDLE, "no running container requests a heartbeat"))
 
 
-_WHY_NOT = {
+_NO_LONGER_HUNG = {
     HeartbeatStatus.HUNG: "",
     HeartbeatStatus.BEATING: "it beats again",
     HeartbeatStatus.NOT_STARTED: "its heartbeat file has been removed",

@@ -150,7 +150,7 @@ class LauncherWatch:
     def _may_be_restarted(self, view: ContainerSummary, pod: PodView) -> bool | None:
         """Return whether it may; None after an internal error, which may pass."""
         with contained.within(contained.Part.CONTAINER, view.ref):
-            refused = admission.why_no_fault(
+            refused = admission.no_fault_reason(
                 pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
             )
             return refused is None
@@ -198,7 +198,7 @@ class LauncherWatch:
             found = await self._launchers.follow(status, known=known, hold=hold)
             if isinstance(found, LauncherUnavailable):
                 if known is not None:
-                    log.info("launcher.silent", container=str(view.ref), reason=found.why)
+                    log.info("launcher.silent", container=str(view.ref), reason=found.reason)
                 if found != silent:
                     self._pass_on(view, found)
                 known, silent = None, found

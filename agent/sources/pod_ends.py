@@ -121,15 +121,15 @@ class PodEnds:
         for event in self._waiting:
             event.set()
 
-    def why(self, pod: PodUid, sandbox: SandboxId) -> str:
+    def reason(self, pod: PodUid, sandbox: SandboxId) -> str:
         """Return why a pod is ending, by the known state; empty if nothing shows that it is."""
         if sandbox in self._stopped:
             return "its sandbox has been stopped"
         if sandbox in self._stopping:
             return "kubelet stops all its containers"
-        return _why(self._pods.pods().get(pod))
+        return _ending_reason(self._pods.pods().get(pod))
 
-    def _why_around(self, ended: ContainerSummary) -> str:
+    def _reason_around(self, ended: ContainerSummary) -> str:
         """Return the same after a container's end.
 
         Kubelet stops all containers of a pod that it ends, and otherwise none. It stops sidecars when the main
@@ -139,22 +139,24 @@ class PodEnds:
         lasting = {view.ref.name: view for view in others if view.state is ContainerState.RUNNING}
         stopped = bool(lasting) and all(self._stopped_by_kubelet(view.id) for view in lasting.values())
         return (
-            "kubelet stops its other containers as well" if stopped else self.why(ended.ref.pod.uid, ended.sandbox_id)
+            "kubelet stops its other containers as well"
+            if stopped
+            else self.reason(ended.ref.pod.uid, ended.sandbox_id)
         )
 
     def _stopped_by_kubelet(self, container: ContainerId) -> bool:
         return container in self._asked and not self._runtime.has_ended(container)
 
-    async def why_now(self, pod: PodRef, sandbox: SandboxId) -> str:
+    async def present_reason(self, pod: PodRef, sandbox: SandboxId) -> str:
         """Return why a pod is ending, after querying the runtime for its sandbox and the API server for pod and node.
 
         If one of them does not answer, its last known state counts: the agent does not depend on the API server.
         """
-        why, _ = await self._read_states(pod, sandbox)
-        return why
+        reason, _ = await self._read_states(pod, sandbox)
+        return reason
 
     async def _read_states(self, pod: PodRef, sandbox: SandboxId) -> tuple[str, NodeState]:
-        if known := self.why(pod.uid, sandbox):
+        if known := self.reason(pod.uid, sandbox):
             return known, NodeState()
         view, node, stopped = await asyncio.gather(
             self._pods.ask(pod, timeout=_ANSWER), self._node_state(), self._has_stopped(pod.uid, sandbox)
@@ -162,9 +164,9 @@ class PodEnds:
         if stopped:
             self.sandbox_stopped(sandbox)
         shutting_down = "its node is shutting down" if node.shutting_down else ""
-        return self.why(pod.uid, sandbox) or _why(view) or shutting_down, node
+        return self.reason(pod.uid, sandbox) or _ending_reason(view) or shutting_down, node
 
-    async def why_not_its_own(
+    async def outside_reason(
         self, ended: ContainerSummary, how: exits.Exit, *, lag: float, quick: float = exits.QUICK
     ) -> str:
         """Return why a container's end is caused by the end of its pod; empty where it is a fault of its own.
@@ -174,13 +176,13 @@ class PodEnds:
         """
         pod, loop = ended.ref.pod, asyncio.get_running_loop()
         since = loop.time()
-        why, node = await self._read_states(pod, ended.sandbox_id)
-        why = why or self._why_around(ended)
+        reason, node = await self._read_states(pod, ended.sandbox_id)
+        reason = reason or self._reason_around(ended)
         checked_at = loop.time()
         event = asyncio.Event()
         self._waiting.add(event)
         try:
-            while not why and not self._has_successor(ended):
+            while not reason and not self._has_successor(ended):
                 how = replace(how, asked=self._stopped_by_kubelet(ended.id))
                 left = since + exits.doubt(how, self._scene(ended, node, lag=lag), quick=quick) - loop.time()
                 if left <= 0 and not await self._note_recorded_stop(ended):
@@ -189,12 +191,12 @@ class PodEnds:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left, _RECHECK)):
                         await event.wait()
-                why = self._why_around(ended)
+                reason = self._reason_around(ended)
         finally:
             self._waiting.discard(event)
-        if why or loop.time() - checked_at < _FRESH:
-            return why
-        return await self.why_now(pod, ended.sandbox_id)
+        if reason or loop.time() - checked_at < _FRESH:
+            return reason
+        return await self.present_reason(pod, ended.sandbox_id)
 
     def _has_hook(self, container: ContainerSummary) -> bool:
         pod = self._pods.pods().get(container.ref.pod.uid)
@@ -269,7 +271,7 @@ class PodEnds:
             return NodeState()
 
 
-def _why(pod: PodView | None) -> str:
+def _ending_reason(pod: PodView | None) -> str:
     if pod is None:
         return ""
     if pod.deleting:

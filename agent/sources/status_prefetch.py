@@ -83,6 +83,6 @@ class StatusPrefetcher:
         pod = self._pods.pods().get(view.ref.pod.uid)
         if pod is None:
             return False
-        return pod.gang is not None or not admission.why_no_fault(
+        return pod.gang is not None or not admission.no_fault_reason(
             pod, view.ref.name, opted_in_namespaces=self._namespaces, own_pod_uid=self._own_pod_uid
         )

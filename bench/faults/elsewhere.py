@@ -66,6 +66,6 @@ def _ip(*arguments: str, lines: str = "") -> str:
     except FileNotFoundError:
         raise NotTriedError("no program 'ip'; apt-get install iproute2") from None
     except subprocess.SubprocessError as error:
-        why = getattr(error, "stderr", "") or str(error)
-        raise NotTriedError(f"{' '.join(command)}: {why.strip()}; a network namespace needs root") from error
+        reason = getattr(error, "stderr", "") or str(error)
+        raise NotTriedError(f"{' '.join(command)}: {reason.strip()}; a network namespace needs root") from error
     return done.stdout

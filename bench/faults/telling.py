@@ -73,11 +73,11 @@ class Reported:
 
     def figures(self, *, fault: str, promised: str) -> dict[str, Any]:
         """Return the printed figures."""
-        why = {"not_tried": self.not_tried} if self.not_tried else {}
+        reason = {"not_tried": self.not_tried} if self.not_tried else {}
         return {
             "fault": fault,
             "promised": promised,
-            **why,
+            **reason,
             "tried": self.tried,
             "measured": self.measured,
             "checks": self.checks,

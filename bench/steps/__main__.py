@@ -96,8 +96,8 @@ async def _measure_alone(wanted: tuple[str, ...], plan: arms.Plan, *, directory:
         await stack.enter_async_context(alone.ready_agent(dev))
         await alone.have_caches(api, plan, node_name=dev.name)
         for arm in arms.ARMS:
-            if arm.name in wanted and (why := arm.why_none(plan)):
-                found[arm.name] = {"what": arm.what, "fault": arm.fault(plan), "none": why}
+            if arm.name in wanted and (reason := arm.not_possible(plan)):
+                found[arm.name] = {"what": arm.what, "fault": arm.fault(plan), "none": reason}
             elif arm.name in wanted:
                 run = alone.Run(api, dev, arm, plan, _made(directory / arm.name))
                 async with run.running():

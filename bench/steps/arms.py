@@ -102,7 +102,7 @@ class Arm:
         """Return what befalls its trainer, for people."""
         return "Xid 31" if self.survives and plan.fault is Fault.EXIT else plan.fault.value
 
-    def why_none(self, plan: "Plan") -> str:
+    def not_possible(self, plan: "Plan") -> str:
         """Return why no restart follows the fault; empty if one does."""
         return UNSEEN if plan.fault is Fault.HANG and not self.sees_hangs else ""
 
@@ -167,7 +167,7 @@ class GangArm:
         """Return what befalls the gang, for people."""
         return plan.fault.value
 
-    def why_none(self, plan: "Plan") -> str:
+    def not_possible(self, plan: "Plan") -> str:
         """Return why the restart after the fault is not measured; empty if it is."""
         if plan.fault is Fault.HANG and self.restarter is Restarter.LOOPS:
             return UNSEEN

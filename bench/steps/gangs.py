@@ -29,8 +29,10 @@ Json = dict[str, Any]
 async def measure(wanted: tuple[str, ...], plan: arms.Plan, *, members: int, directory: Path) -> Json:
     """Run the arms one after another, and return the figures."""
     chosen = [arm for arm in arms.GANG_ARMS if arm.name in wanted]
-    found: Json = {arm.name: {"what": arm.what, "fault": arm.fault(plan), "none": arm.why_none(plan)} for arm in chosen}
-    chosen = [arm for arm in chosen if not arm.why_none(plan)]
+    found: Json = {
+        arm.name: {"what": arm.what, "fault": arm.fault(plan), "none": arm.not_possible(plan)} for arm in chosen
+    }
+    chosen = [arm for arm in chosen if not arm.not_possible(plan)]
     ours = [arm for arm in chosen if arm.restarter is arms.Restarter.KUBEMEND]
     upstreams = [arm for arm in chosen if arm not in ours]
     loses = plan.fault.loses_node

@@ -97,5 +97,7 @@ def _session(configuration: lightly.Configuration) -> lightly.RESTClientObject:
         return lightly.RESTClientObject(configuration)
 
 
-def _refused(source: str, why: str) -> errors.NotConfiguredError:
-    return errors.NotConfiguredError(f"{source} cannot be used: {why}", hint="fix it; it is read again at each attempt")
+def _refused(source: str, reason: str) -> errors.NotConfiguredError:
+    return errors.NotConfiguredError(
+        f"{source} cannot be used: {reason}", hint="fix it; it is read again at each attempt"
+    )

@@ -82,8 +82,8 @@ class Transport:
 
     def unreachable(self, target: paths.Target, error: Exception) -> errors.ApiUnavailableError:
         """Return the error for an answer that did not arrive, or not completely."""
-        why = " ".join(str(error).split()) or type(error).__name__
-        return errors.ApiUnavailableError(f"cannot {target} at {self.server}: {why}", hint=REACH)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return errors.ApiUnavailableError(f"cannot {target} at {self.server}: {reason}", hint=REACH)
 
     async def _send_once(self, session: Any, request: Request) -> aiohttp.ClientResponse:
         try:

@@ -44,7 +44,7 @@ class Traces:
         try:
             self._waiting.put_nowait(span)
         except asyncio.QueueFull:
-            self._lost(span, result="dropped", why=f"{_MOST_WAITING} traces are queued already")
+            self._lost(span, result="dropped", reason=f"{_MOST_WAITING} traces are queued already")
 
     async def run(self) -> None:
         """Export traces indefinitely."""
@@ -59,16 +59,16 @@ class Traces:
         try:
             exported = await thread.call(lambda: self._recorder.export(span), timeout=_EXPORT_SECONDS)
         except Exception as error:  # noqa: BLE001 - a library's error costs one trace, not the leader
-            self._lost(span, result="failed", why=repr(error))
+            self._lost(span, result="failed", reason=repr(error))
             return
         if exported:
             self._metrics.round_traces.labels("exported").inc()
         else:
-            self._lost(span, result="failed", why="the endpoint rejected the trace")
+            self._lost(span, result="failed", reason="the endpoint rejected the trace")
 
-    def _lost(self, span: Span, *, result: str, why: str) -> None:
+    def _lost(self, span: Span, *, result: str, reason: str) -> None:
         self._metrics.round_traces.labels(result).inc()
-        log.warning("traces.lost", round=span.attributes.get("kubemend.round", ""), result=result, reason=why)
+        log.warning("traces.lost", round=span.attributes.get("kubemend.round", ""), result=result, reason=reason)
 
 
 def from_environment(environment: Mapping[str, str], *, metrics: Metrics, about: Mapping[str, str]) -> Traces | None:

@@ -155,7 +155,7 @@ class GangCoordinator:
             else:
                 self._resume(restart, self._worker(gang))
         if work.error is not None:
-            self._not_resumed(restart, why=contained.why(work.error))
+            self._not_resumed(restart, reason=contained.describe(work.error))
 
     def _under_way(self) -> tuple[list[Restart], list[Restart]]:
         """Return the previous leaders' rounds, first those that agents may hold something for.
@@ -200,21 +200,21 @@ class GangCoordinator:
         now = self._dependencies.now()
         try:
             if now - restart.begun_at > _OLDEST_ROUND_TIMEOUTS * self._dependencies.policy.limits.whole:
-                why = "the round is too old to be resumed"  # a late write of a leader that had lost the Lease
+                reason = "the round is too old to be resumed"  # a late write of a leader that had lost the Lease
             elif worker.runner is not None:
-                why = f"round {worker.runner.id} of the same gang is under way"
+                reason = f"round {worker.runner.id} of the same gang is under way"
             else:
                 worker.resume(restart)
                 return
         except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
-            why = f"the round's status is invalid: {error!r}"
-        self._not_resumed(restart, why=why)
+            reason = f"the round's status is invalid: {error!r}"
+        self._not_resumed(restart, reason=reason)
 
-    def _not_resumed(self, restart: Restart, *, why: str) -> None:
-        log.error("round.not_resumed", round=restart.id, reason=why)
+    def _not_resumed(self, restart: Restart, *, reason: str) -> None:
+        log.error("round.not_resumed", round=restart.id, reason=reason)
         with contained.within(Part.ROUND, restart.id):
             failed = round_report.failed(
-                restart.status, reason=round_report.NOT_RESUMED, why=why, now=self._dependencies.now()
+                restart.status, reason=round_report.NOT_RESUMED, message=reason, now=self._dependencies.now()
             )
             self._dependencies.restarts.set_status(restart.id, failed)
 
@@ -346,7 +346,10 @@ class GangCoordinator:
         if work.error is not None:
             with contained.within(Part.GANG, restart.id):
                 failed = round_report.failed(
-                    {}, reason=round_report.INTERNAL, why=contained.why(work.error), now=self._dependencies.now()
+                    {},
+                    reason=round_report.INTERNAL,
+                    message=contained.describe(work.error),
+                    now=self._dependencies.now(),
                 )
                 self._dependencies.restarts.set_status(restart.id, failed)
 

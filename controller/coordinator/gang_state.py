@@ -41,7 +41,7 @@ class JobSetPolicyLookup:
         self._is_ours = True
         return {"closed": policy.closed, "limit": policy.limit, "used": policy.used}
 
-    def why_off(self) -> str:
+    def off_reason(self) -> str:
         """Return why no round of the gang may continue; "" if it may."""
         closed = self.facts().get("closed")
         return f"its JobSet is {closed.lower()}" if closed else ""
@@ -124,9 +124,9 @@ class Gang:
         )
         return decision
 
-    def why_off(self) -> str:
+    def off_reason(self) -> str:
         """Return why no round of the gang may continue; "" if it may."""
-        return self._jobset_policy.why_off()
+        return self._jobset_policy.off_reason()
 
     def turned_down(self, decision: Decision, *, pod: str) -> None:
         """Record that a fault of this pod is not answered by a round."""

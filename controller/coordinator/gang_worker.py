@@ -151,11 +151,11 @@ class GangWorker:
 
     def jobset_changed(self) -> None:
         """Record that the gang's JobSet has changed: it may no longer allow restarts."""
-        if self.is_idle or not (why := self._gang.why_off()):
+        if self.is_idle or not (reason := self._gang.off_reason()):
             return
         self._queue.recheck()
         self._wake_up()
-        self.forward(Cancelled(why))
+        self.forward(Cancelled(reason))
 
     def node_changed(self, event: NodeChanged) -> None:
         """Handle that a node or its agent has appeared or disappeared."""
@@ -223,13 +223,13 @@ class GangWorker:
                 self._runner.give_up()
 
     def _refuse_by_internal_error(self, case: PendingCause) -> None:
-        why = "the controller could not decide; see the traceback in its log"
+        reason = "the controller could not decide; see the traceback in its log"
         if isinstance(case.cause, Fault):
             self._answer(
-                case.cause.id, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=why)
+                case.cause.id, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=reason)
             )
         elif case.restart is not None:
-            failed = round_report.failed({}, reason=round_report.INTERNAL, why=why, now=self._dependencies.now())
+            failed = round_report.failed({}, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now())
             self._dependencies.restarts.set_status(case.restart.id, failed)
 
     def _hold(self, case: PendingCause, decision: Decision) -> None:

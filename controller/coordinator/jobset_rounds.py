@@ -204,7 +204,7 @@ def view(name: str, attempt: int, state: Mapping[str, Any], *, started_at: float
     restarted = state.get("phase") == Phase.DONE.value
     reason, message = str(trigger.get("code") or ""), str(trigger.get("message") or "")
     if is_over and not restarted:
-        reason, message = _why_not(state)
+        reason, message = _failure(state)
     return RoundView(
         name=name,
         attempt=attempt,
@@ -224,7 +224,7 @@ def _of(restart: Restart) -> RoundView:
     return replace(seen, owner_uid=restart.owner_uid)
 
 
-def _why_not(state: Mapping[str, Any]) -> tuple[str, str]:
+def _failure(state: Mapping[str, Any]) -> tuple[str, str]:
     """Return why a round did not bring all members back: it was cancelled, or the first failed member's reason."""
     for each in state.get("conditions") or ():
         if each.get("type") == status.CANCELLED and each.get("status") == "True":

@@ -81,9 +81,9 @@ class RoundFactory:
         try:
             return self._set_out(case, decision, ref=begun.ref)
         except Exception:  # else its object would stay as that of a round under way
-            why = "an internal error of the controller; see the traceback in its log"
+            reason = "an internal error of the controller; see the traceback in its log"
             failed = round_report.failed(
-                new.status, reason=round_report.INTERNAL, why=why, now=self._dependencies.now()
+                new.status, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now()
             )
             self._dependencies.restarts.set_status(begun.ref.id, failed)
             raise

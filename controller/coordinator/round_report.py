@@ -40,7 +40,7 @@ def code_of(cause: Cause) -> str:
 
 def message_of(cause: Cause) -> str:
     """Return a cause as readable text."""
-    return cause.message if isinstance(cause, Fault) else f"request of {cause.by}: {cause.why}".removesuffix(": ")
+    return cause.message if isinstance(cause, Fault) else f"request of {cause.by}: {cause.reason}".removesuffix(": ")
 
 
 def ids_of(cause: Cause) -> dict[str, str]:
@@ -55,7 +55,7 @@ def request_of(restart: Restart, *, key: GangKey, members: int) -> Request:
     return Request(
         gang=key,
         by=restart.id,
-        why=restart.spec.reason,
+        reason=restart.spec.reason,
         at=restart.created_at,
         max_unavailable=restart.spec.unavailable(members),
     )
@@ -116,9 +116,9 @@ def refused(decision: Decision, *, now: float) -> dict[str, Any]:
     }
 
 
-def failed(status: Mapping[str, Any], *, reason: str, why: str, now: float) -> dict[str, Any]:
+def failed(status: Mapping[str, Any], *, reason: str, message: str, now: float) -> dict[str, Any]:
     """Return the status of a round that cannot continue; ``status`` is the one so far."""
-    failure = {"member": "", "node": "", "reason": reason, "message": why}
+    failure = {"member": "", "node": "", "reason": reason, "message": message}
     before = {name: value for name, value in status.items() if name != "resume"}
     return {
         **before,

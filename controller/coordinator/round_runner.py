@@ -94,9 +94,10 @@ class RoundRunner:
         with contained.within(contained.Part.ROUND, self.id):
             restart = dependencies.restarts.restarts().get(self.id)
             before = restart.status if restart is not None else {}
-            why = "an internal error of the controller; see the traceback in its log"
+            reason = "an internal error of the controller; see the traceback in its log"
             dependencies.restarts.set_status(
-                self.id, round_report.failed(before, reason=round_report.INTERNAL, why=why, now=dependencies.now())
+                self.id,
+                round_report.failed(before, reason=round_report.INTERNAL, message=reason, now=dependencies.now()),
             )
         with contained.within(contained.Part.ROUND, self.id):
             self._over(self, ())

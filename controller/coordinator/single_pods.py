@@ -138,7 +138,7 @@ class SinglePods:
                 with contained.within(Part.GANG, key) as work:
                     await self._follow(key, waiting)
                 if work.error is not None:
-                    self._give_up(waiting, why=contained.why(work.error))
+                    self._give_up(waiting, reason=contained.describe(work.error))
         finally:
             del self._waiting[key]
             self._watched[key.namespace] -= 1
@@ -146,13 +146,13 @@ class SinglePods:
                 del self._watched[key.namespace]
             self._wake.set()
 
-    def _give_up(self, waiting: _Waiting, *, why: str) -> None:
+    def _give_up(self, waiting: _Waiting, *, reason: str) -> None:
         while waiting:
             _, restart = waiting.popitem()
             self._is_resumed(restart)
             with contained.within(Part.GANG, restart.id):
                 failed = round_report.failed(
-                    restart.status, reason=round_report.INTERNAL, why=why, now=self._dependencies.now()
+                    restart.status, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now()
                 )
                 self._dependencies.restarts.set_status(restart.id, failed)
 
@@ -177,20 +177,20 @@ class SinglePods:
             self._worker(key).request(restart)
         elif gang is not None:
             how = f"create a Restart with spec.gang {{kind: {gang.kind}, name: {gang.name}}}"
-            why = f"pod {key.namespace}/{key.name} is a member of gang {gang}, which restarts as one; {how}"
-            self._refuse(restart, Reason.IN_A_GANG, why)
+            reason = f"pod {key.namespace}/{key.name} is a member of gang {gang}, which restarts as one; {how}"
+            self._refuse(restart, Reason.IN_A_GANG, reason)
         else:
             self._refuse(restart, Reason.MEMBER_GONE, f"there is no pod {key.namespace}/{key.name}")
 
-    def _refuse_all(self, waiting: _Waiting, reason: Reason, why: str) -> None:
+    def _refuse_all(self, waiting: _Waiting, reason: Reason, message: str) -> None:
         while waiting:
             restart = waiting.pop(next(iter(waiting)))
             self._is_resumed(restart)
-            self._refuse(restart, reason, why)
+            self._refuse(restart, reason, message)
 
-    def _refuse(self, restart: Restart, reason: Reason, why: str) -> None:
-        log.info("request.refused", restart=restart.id, detail=why)
-        refused = round_report.refused(Decision(Kind.OBSERVE, reason, why), now=self._dependencies.now())
+    def _refuse(self, restart: Restart, reason: Reason, message: str) -> None:
+        log.info("request.refused", restart=restart.id, detail=message)
+        refused = round_report.refused(Decision(Kind.OBSERVE, reason, message), now=self._dependencies.now())
         self._dependencies.restarts.set_status(restart.id, refused)
 
     def _is_wanted(self, restart: Restart) -> bool:

@@ -130,9 +130,9 @@ def _affordable(case: Case) -> Decision | None:
     shut = _budget(case).shut(case.facts.history, fault=fault, now=case.now)
     if shut is None:
         return None
-    until, why = shut.closed.until, shut.closed.why
+    until, reason = shut.closed.until, shut.closed.reason
     opens = "" if math.isinf(until) else f"; it opens again at {budgets.clock(until)}"
-    detail = f"the gang's budget is used up: {why}{opens}" + (f"; {shut.common_cause}" if shut.common_cause else "")
+    detail = f"the gang's budget is used up: {reason}{opens}" + (f"; {shut.common_cause}" if shut.common_cause else "")
     if shut.verdict is budget.Verdict.SPENT:
         return Decision(Kind.FAIL, Reason.NO_PROGRESS if shut.common_cause else Reason.BUDGET_SPENT, detail)
     return Decision(Kind.POSTPONE, Reason.NO_PROGRESS if shut.common_cause else Reason.BACKOFF, detail, retry_at=until)

@@ -42,13 +42,13 @@ class HubMetrics:
             ["reason"],
             registry=registry,
         )
-        for why in ConnectionEnd:
-            self._connections_closed.labels(why.value)
+        for end in ConnectionEnd:
+            self._connections_closed.labels(end.value)
 
     def refused(self, reason: Reason, *, times: int = 1) -> None:
         """Count a refusal."""
         self._refused.labels(reason.value).inc(times)
 
-    def connection_ended(self, why: ConnectionEnd) -> None:
+    def connection_ended(self, reason: ConnectionEnd) -> None:
         """Count a connection that was refused or closed."""
-        self._connections_closed.labels(why.value).inc()
+        self._connections_closed.labels(reason.value).inc()

@@ -25,7 +25,7 @@ from kubemend.controller.hub.ports import Listener, Pods
 from kubemend.controller.hub.receiver import MessageReceiver
 from kubemend.controller.hub.refusals import Reason, RefusedError
 from kubemend.controller.hub.session_registry import SessionRegistry
-from kubemend.controller.hub.streams import Caller, Context, Ending, Stream, Why
+from kubemend.controller.hub.streams import Caller, Context, Ending, EndReason, Stream
 from kubemend.controller.hub.unauthenticated import Visitors
 from kubemend.controller.model.members import NodeName, PodUid
 
@@ -97,7 +97,7 @@ class Coordination:
     def stand_by(self) -> None:
         """End all sessions, and refuse new ones."""
         self._stamp = None
-        self.roster.end_all(Ending(Why.STANDBY, grpc.StatusCode.UNAVAILABLE, _NOT_LEADING))
+        self.roster.end_all(Ending(EndReason.STANDBY, grpc.StatusCode.UNAVAILABLE, _NOT_LEADING))
 
     def pod_bound(self, uid: PodUid, node: NodeName) -> None:
         """Process its node's earlier messages about a pod, now that it is known to be bound."""
@@ -113,7 +113,7 @@ class Coordination:
         except RefusedError as error:
             if error.reason is not Reason.REVIEW_FAILED or _is_expired(stream.caller.token):
                 self._metrics.refused(error.reason)
-                self.roster.end(stream, Ending(Why.TOKEN, grpc.StatusCode.UNAUTHENTICATED, str(error)))
+                self.roster.end(stream, Ending(EndReason.TOKEN, grpc.StatusCode.UNAUTHENTICATED, str(error)))
 
     async def _connect(self, _: object, context: Context) -> None:
         with contextlib.ExitStack() as held:
@@ -124,9 +124,9 @@ class Coordination:
                 if error.reason is not Reason.STANDBY:  # every agent of the cluster tries every replica
                     peer = self.visitors.address(context.peer())
                     log.info("hub.refused", peer=peer, reason=error.reason.value, detail=str(error))
-                ending = Ending(Why.REFUSED, error.code, str(error))
+                ending = Ending(EndReason.REFUSED, error.code, str(error))
             else:
-                self._metrics.ended.labels(ending.why.value).inc()
+                self._metrics.ended.labels(ending.reason.value).inc()
             if ending.code is not grpc.StatusCode.OK:
                 await _abort(context, ending)
 
@@ -173,7 +173,7 @@ class Coordination:
             while (data := await stream.read()) is not grpc.aio.EOF and not stream.over.done():
                 self._check_rate(stream, data)
                 self._receiver.receive(stream, data)
-            stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))
+            stream.end(Ending(EndReason.DONE, grpc.StatusCode.OK, ""))
 
     @contextlib.contextmanager
     def _ending_stream_on_error(self, stream: Stream) -> Iterator[None]:
@@ -184,13 +184,15 @@ class Coordination:
         except RefusedError as error:
             self._metrics.refused(error.reason)
             log.warning("hub.protocol_violated", node=stream.node, reason=error.reason.value, detail=str(error))
-            stream.end(Ending(Why.REFUSED, error.code, str(error)))
+            stream.end(Ending(EndReason.REFUSED, error.code, str(error)))
         except grpc.aio.BaseError:
-            stream.end(Ending(Why.DONE, grpc.StatusCode.OK, ""))  # the call has ended already
+            stream.end(Ending(EndReason.DONE, grpc.StatusCode.OK, ""))  # the call has ended already
         else:
             if work.failed:
                 self._metrics.refused(Reason.INTERNAL)
-                stream.end(Ending(Why.REFUSED, grpc.StatusCode.INTERNAL, "the hub failed at this message; see its log"))
+                stream.end(
+                    Ending(EndReason.REFUSED, grpc.StatusCode.INTERNAL, "the hub failed at this message; see its log")
+                )
 
     def _check_rate(self, stream: Stream, data: bytes) -> None:
         """Raise RefusedError if an agent sends too much; long messages count as several."""

@@ -78,7 +78,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 """A call's context; requests and responses are bytes here."""
 
 
-class Why(enum.Enum):
+class EndReason(enum.Enum):
     """Why the hub ends a stream: label values of ``kubemend_hub_sessions_ended_total``."""
 
     DONE = "Done"
@@ -93,13 +93,15 @@ class Why(enum.Enum):
 class Ending:
     """How a stream ends: the status that the agent receives."""
 
-    why: Why
+    reason: EndReason
     code: grpc.StatusCode
     text: str
 
 
-TOO_SLOW = Ending(Why.SLOW, grpc.StatusCode.UNAVAILABLE, "the agent reads too slowly. Connect again and send Hello")
-REPLACED = Ending(Why.REPLACED, grpc.StatusCode.ABORTED, "a newer stream of this node has connected")
+TOO_SLOW = Ending(
+    EndReason.SLOW, grpc.StatusCode.UNAVAILABLE, "the agent reads too slowly. Connect again and send Hello"
+)
+REPLACED = Ending(EndReason.REPLACED, grpc.StatusCode.ABORTED, "a newer stream of this node has connected")
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,8 +104,8 @@ class Visitors:
             self._end(goes, ConnectionEnd.DISPLACED)
         return True
 
-    def _end(self, name: str, why: ConnectionEnd) -> None:
+    def _end(self, name: str, reason: ConnectionEnd) -> None:
         visit = self._all[name]
         self.gone(visit)
-        self.metrics.connection_ended(why)
+        self.metrics.connection_ended(reason)
         visit.end()

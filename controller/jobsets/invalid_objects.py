@@ -27,13 +27,13 @@ MOST_OF_JOBS: Final = 96 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class InvalidObject:
-    """A managed JobSet that cannot be read. ``why`` has the field, the problem and the hint."""
+    """A managed JobSet that cannot be read. ``reason`` has the field, the problem and the hint."""
 
     namespace: str
     name: str
     uid: str
     resource_version: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ def bare(found: Seen) -> Seen:
     """Return the reduced form of a JobSet that is too large: its identity, and the problem."""
     if not isinstance(found, JobSet):
         return found
-    why = (
+    reason = (
         f"the JobSets of its namespace take more than {MOST_OF_A_NAMESPACE >> 20} MiB, or most of "
         f"{MOST_OF_JOBSETS >> 20} MiB for all, or this one more than {MOST_OF_A_JOBSET >> 20} MiB. "
         "It is not run. Make templates smaller, or delete finished JobSets"
     )
-    return InvalidObject(found.namespace, found.name, found.uid, found.resource_version, why)
+    return InvalidObject(found.namespace, found.name, found.uid, found.resource_version, reason)
 
 
 def bare_job(found: Owned) -> Owned:

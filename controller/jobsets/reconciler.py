@@ -114,7 +114,7 @@ class Reconciler:
 
     def _record_invalid(self, jobset: InvalidObject) -> None:
         about = events.JobSetRef(jobset.namespace, jobset.name, jobset.uid)
-        event = Event(EventType.WARNING, NOT_UNDERSTOOD, f"the JobSet is invalid and is not run: {jobset.why}")
+        event = Event(EventType.WARNING, NOT_UNDERSTOOD, f"the JobSet is invalid and is not run: {jobset.reason}")
         self._events.record(about, event)
 
 

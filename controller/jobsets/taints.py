@@ -88,7 +88,7 @@ class Taints:
         except errors.KubeError as error:
             log.warning("node.taint_failed", node=name, error=str(error))
         except fields.InvalidFieldError as error:
-            self._log_invalid(name, why=str(error))
+            self._log_invalid(name, reason=str(error))
         else:
             self._invalid.discard(name)
         return True
@@ -104,10 +104,10 @@ class Taints:
             await self._api.patch(path, device_taints.patch(change), content_type=client.Patch.MERGE)
             log.info("node.tainted" if isinstance(change, device_taints.AddTaint) else "node.untainted", node=name)
 
-    def _log_invalid(self, name: str, *, why: str) -> None:
+    def _log_invalid(self, name: str, *, reason: str) -> None:
         """Leave a node as it is, and log that once: it is read again regularly."""
         if name not in self._invalid:
-            log.warning("node.invalid", node=name, error=why)
+            log.warning("node.invalid", node=name, error=reason)
             self._invalid.add(name)
 
     async def _node(self, name: str) -> NodeState | None:

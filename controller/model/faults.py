@@ -35,13 +35,13 @@ class Fault:
 class Request:
     """A Restart object: a request to restart this gang though nothing failed.
 
-    ``by`` is the requester and ``why`` the reason, both for people. ``at`` is Unix time. ``max_unavailable``: that many
+    ``by`` and ``reason`` are for people. ``at`` is Unix time. ``max_unavailable``: that many
     members at a time, one after another (rolling); None: all at once. ``recreate``: all members are recreated.
     """
 
     gang: GangKey
     by: str
-    why: str
+    reason: str
     at: float
     max_unavailable: int | None = None
     recreate: bool = False

@@ -125,17 +125,17 @@ class PodReplacer:
                 break
             try:
                 async with self._slots:
-                    outcome, why = await self._replace(wanted)
+                    outcome, reason = await self._replace(wanted)
             except (errors.ApiUnavailableError, errors.ConflictError) as error:
                 log.warning("recreation.delayed", pod=str(wanted.pod), error=str(error))
                 await backoff.wait()
                 continue
             except errors.KubeError as error:
-                outcome, why = Outcome.REFUSED, str(error)
+                outcome, reason = Outcome.REFUSED, str(error)
             done = request
             loop.call_later(self._keep, self._expire, uid, request)
-            log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, detail=why)
-            self._on_outcome(wanted.pod, outcome, why)
+            log.info("recreation", pod=str(wanted.pod), outcome=outcome.value, reason=wanted.reason, detail=reason)
+            self._on_outcome(wanted.pod, outcome, reason)
 
     def _expire(self, uid: PodUid, request: _Request) -> None:
         """Forget a completed request: if the pod still exists and is requested again, it is tried again."""

@@ -207,7 +207,7 @@ def _replace(draft: RoundBuilder, member: Member, nodes: Mapping[NodeName, NodeV
     elif member.phase is PodPhase.FAILED:
         replacement.lose(draft, uid, reason="PodFailed", detail="the pod has failed")
     elif isinstance(cause, Request) and cause.recreate:
-        replacement.lose(draft, uid, reason="Requested", detail=cause.why)
+        replacement.lose(draft, uid, reason="Requested", detail=cause.reason)
     elif (node := nodes.get(member.node)) is not None and node.leaving and not cases.is_lost(node):
         replacement.lose(
             draft, uid, reason="MaintenancePlanned", detail=f"maintenance of node {member.node} is planned"

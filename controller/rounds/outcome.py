@@ -16,7 +16,7 @@ _NOT_BACK = (
     MemberPhase.STOPPED,
     MemberPhase.RELEASING,
 )
-_WHY = {
+_REASONS = {
     MemberPhase.LEAVING: ("NotGone", "its old pod still exists"),
     MemberPhase.JOINING: ("NotRunning", "its new pod is not running yet"),
     MemberPhase.STOPPING: ("NotStopped", "its agent has not reported it stopped"),
@@ -71,7 +71,7 @@ def failures(state: Round) -> tuple[Failure, ...]:
     beside = (one for one in state.members.values() if one.old_runs and one.phase is not MemberPhase.WAITING)
     for one in (*current(state), *beside):
         if one.phase in _NOT_BACK:
-            reason, detail = _WHY.get(one.phase, ("", ""))
+            reason, detail = _REASONS.get(one.phase, ("", ""))
             name, node = one.member.pod.name, one.member.node
             found[one.member.slot] = Failure(name, node, one.reason or reason, one.detail or detail)
     return tuple(found[slot] for slot in sorted(found))

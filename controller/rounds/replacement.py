@@ -51,12 +51,12 @@ def lose(draft: RoundBuilder, uid: PodUid, *, reason: str, detail: str = "", dev
         draft.change(uid, phase=MemberPhase.LEAVING, reason=reason, detail=detail, recreated=True, device=device)
         draft.recreate(uid)
         return
-    why = (
+    message = (
         f"its pod is not deleted: {bar.value}"
         if bar is not None
         else "a pod of its slot was already replaced in this round"
     )
-    give_up(draft, uid, reason=reason, detail=f"{detail}; {why}" if detail else why)
+    give_up(draft, uid, reason=reason, detail=f"{detail}; {message}" if detail else message)
 
 
 def lose_with_node(draft: RoundBuilder, uid: PodUid) -> None:

@@ -195,11 +195,11 @@ class RoundBuilder:
 
     def effects(self) -> tuple[Effect, ...]:
         """Return the effects, in an order that is safe."""
-        why = self.reason if self.phase is Phase.FAILED else LEFT_OUT
+        reason = self.reason if self.phase is Phase.FAILED else LEFT_OUT
         found: list[Effect] = [Stop(node, MappingProxyType(pods)) for node, pods in self._stops.items() if pods]
         found += self._recreates.values()
         found += [Release(node, frozenset(pods)) for node, pods in self._releases.items() if pods]
-        found += [Abort(node, frozenset(pods), why) for node, pods in self._aborts.items() if pods]
+        found += [Abort(node, frozenset(pods), reason) for node, pods in self._aborts.items() if pods]
         if self.phase.is_final and not self.state.phase.is_final:
             found.append(Record())
         return tuple(found)

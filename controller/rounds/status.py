@@ -143,7 +143,7 @@ def _head(cause: Cause, *, decision: Decision, attempt: int, hit: Member | None,
 def _trigger(cause: Cause, *, hit: Member | None) -> Json:
     time = timestamps.rfc3339(cause.at)
     if isinstance(cause, Request):
-        message = f"requested by {cause.by}" + (f": {cause.why}" if cause.why else "")
+        message = f"requested by {cause.by}" + (f": {cause.reason}" if cause.reason else "")
         nowhere = {"kind": REQUEST, "member": "", "slot": "", "node": ""}
         return nowhere | {"code": REQUESTED, "message": message, "time": time}
     return {
@@ -166,7 +166,7 @@ def _resume(cause: Cause, *, decision: Decision, started_at: float) -> Json:
         "recreate": sorted(decision.recreate) if len(decision.recreate) <= MOST_SLOTS else [],
     }
     if isinstance(cause, Request):
-        return kept | {"by": cause.by, "why": cause.why, "all": cause.recreate, "atATime": cause.max_unavailable}
+        return kept | {"by": cause.by, "reason": cause.reason, "all": cause.recreate, "atATime": cause.max_unavailable}
     return kept | {
         "id": cause.id,
         "pod": [cause.pod.namespace, cause.pod.name, cause.pod.uid],
@@ -180,7 +180,7 @@ def _resume(cause: Cause, *, decision: Decision, started_at: float) -> Json:
 def _cause(trigger: Trigger, resume: Mapping[str, Any]) -> Cause:
     gang = GangKey.parse(resume["gang"])
     if trigger.kind == REQUEST:
-        return Request(gang, resume["by"], resume["why"], trigger.at, resume["atATime"], resume["all"])
+        return Request(gang, resume["by"], resume["reason"], trigger.at, resume["atATime"], resume["all"])
     namespace, name, uid = resume["pod"]
     return Fault(
         id=resume["id"],

@@ -159,7 +159,7 @@ class Containerd(Part):
             try:
                 await asyncio.wait((ready, ended), timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if not ready.done():
-                    raise ContainerdError(self._why_not())
+                    raise ContainerdError(self._failure())
             finally:
                 for task in (ready, ended):
                     task.cancel()
@@ -180,7 +180,7 @@ class Containerd(Part):
                 else:
                     return
 
-    def _why_not(self) -> str:
+    def _failure(self) -> str:
         status = self._child.returncode if self._child is not None else None
         what = f"ended with status {status}" if status is not None else f"is not ready after {_START_SECONDS:g} s"
         return self._with_log(what)

@@ -80,8 +80,8 @@ class Crio(Containerd):
 
     def _prepare(self) -> None:
         """Put the images into the storage as well: CRI-O can import none by itself, and reads the storage as it is."""
-        if why := missing():
-            raise packages.PackagesError(why)
+        if reason := missing():
+            raise packages.PackagesError(reason)
         super()._prepare()
         _renamed(self.node).mkdir(parents=True, exist_ok=True)
         if (crun := self._options.crun) is not None:

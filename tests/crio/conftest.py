@@ -46,8 +46,8 @@ class Swapper:
 @pytest.fixture(scope="session")
 def runtime() -> Iterator[crio.Crio]:
     """The shared CRI-O. The contract suite imports this fixture, and has one of its own."""
-    if why := crio.missing():
-        pytest.skip(why)
+    if reason := crio.missing():
+        pytest.skip(reason)
     machine.must_run_containers()
     name = f"crio-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{os.getpid()}-{next(_NUMBERS)}"
     made = crio.Crio(NodeLayout.named(name), packages.ensure_packages())

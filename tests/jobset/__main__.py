@@ -26,8 +26,8 @@ def main() -> int:
         scenarios = [reading.read(path) for path in args.files or sorted(_ALL.glob("*.yaml"))]
     except (ScenarioError, OSError) as error:
         sys.exit(str(error))
-    if why := apiserver.missing() or controlplane.missing():
-        sys.exit(why)
+    if reason := apiserver.missing() or controlplane.missing():
+        sys.exit(reason)
     outcomes = asyncio.run(playing.play_all(scenarios))
     for outcome in outcomes:
         print(outcome)  # noqa: T201

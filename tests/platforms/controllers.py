@@ -271,8 +271,8 @@ async def run(platform: Platform, dev: DevNode, api: kube.KubeClient) -> AsyncIt
 
     Raises PackagesError when it has not been built, processes.ProcessError or TimeoutError when it does not start.
     """
-    if why := platform.missing():
-        raise PackagesError(why)
+    if reason := platform.missing():
+        raise PackagesError(reason)
     source = await asyncio.to_thread(platform.module.source)
     await operators.define(api, [*_documents(source, platform.definitions)])
     place = Place(

@@ -67,8 +67,8 @@ class Story:
         minute. ``upon`` runs what the controller itself needs, such as one for the objects that it makes. ``patience``
         are kubemend's timeouts, as arguments of its controller. Skips the test where the controller has not been built.
         """
-        if why := platform.missing():
-            pytest.skip(why)
+        if reason := platform.missing():
+            pytest.skip(reason)
         async with contextlib.AsyncExitStack() as stack:
             api = await stack.enter_async_context(kube.connect(kubeconfig=cluster.first.kubeconfig))
             product = await stack.enter_async_context(Product.on(cluster, state=state))

@@ -137,8 +137,8 @@ async def test_a_gang_that_upstreams_sidecars_restart_in_place_is_left_to_them(t
 
 async def test_a_webhook_without_restarts_in_place_refuses_them_for_every_jobset(cluster: Cluster) -> None:
     platform, dev = controllers.JOBSET, cluster.first
-    if why := platform.missing():
-        pytest.skip(why)
+    if reason := platform.missing():
+        pytest.skip(reason)
     async with (
         kube.connect(kubeconfig=dev.kubeconfig) as api,
         controllers.run(platform, dev, api),

@@ -57,8 +57,8 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 class NotHeldError(Exception):
     """The openings of a container's driver libraries cannot be held."""
 
-    def __init__(self, obstacle: Obstacle, why: str = "") -> None:
-        super().__init__(why or obstacle.text)
+    def __init__(self, obstacle: Obstacle, reason: str = "") -> None:
+        super().__init__(reason or obstacle.text)
         self.obstacle = obstacle
 
 

@@ -154,8 +154,8 @@ class Standbys:
         pod's memory limit until the old one is dead (``agent.restart.headroom``).
         """
         memory = pod_memory.of_process(old_pid, proc=self._proc, mounted_at=self._cgroup_root) if old_pid else None
-        if why := headroom.why_no_room(memory):
-            raise HoldError(why)
+        if reason := headroom.no_room_reason(memory):
+            raise HoldError(reason)
         old_cgroup = self._cgroup(old_pid)
         old_id = cgroup_paths.container_id(old_cgroup.path.name) if old_cgroup is not None else None
         if old_id is not None and not await self._holds.could_have_held(old_id):

@@ -282,8 +282,8 @@ def container_status(
 
 def admitted(known: ContainerStatus, admit: Admit) -> ContainerStatus:
     """Return a cached status, without its config if that is not admitted."""
-    why = admit(known.weight) if known.config is not None else ""
-    return replace(known.without_config(), hidden=why) if why else known
+    reason = admit(known.weight) if known.config is not None else ""
+    return replace(known.without_config(), hidden=reason) if reason else known
 
 
 def ended(known: ContainerStatus, status: api_pb2.ContainerStatus) -> ContainerStatus:

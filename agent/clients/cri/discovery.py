@@ -35,7 +35,7 @@ class Candidate:
     """A path to try. A ``binding`` one is used even if it does not exist yet, because a user configured it."""
 
     path: str
-    why: str
+    reason: str
     binding: bool = False
 
 
@@ -44,7 +44,7 @@ class Choice:
     """The socket to use, and the reason."""
 
     path: str
-    why: str
+    reason: str
 
 
 def choose(candidates: Iterable[Candidate], *, exists: Callable[[str], bool]) -> Choice:
@@ -55,7 +55,7 @@ def choose(candidates: Iterable[Candidate], *, exists: Callable[[str], bool]) ->
     looked_at = []
     for candidate in candidates:
         if candidate.binding or exists(candidate.path):
-            return Choice(path=candidate.path, why=candidate.why)
+            return Choice(path=candidate.path, reason=candidate.reason)
         looked_at.append(candidate.path)
     raise NoRuntimeSocketError(
         f"no container runtime socket found (tried {', '.join(looked_at) or 'nothing'}); start the runtime, "
@@ -74,14 +74,14 @@ def candidates(
     Raises ValueError if the configured endpoint, or the one in the environment, is not a unix socket.
     """
     if explicit:
-        yield Candidate(path=socket_path(explicit), why="set explicitly", binding=True)
+        yield Candidate(path=socket_path(explicit), reason="set explicitly", binding=True)
     if named := environment.get(ENVIRONMENT_VARIABLE):
-        yield Candidate(path=socket_path(named), why=f"set by {ENVIRONMENT_VARIABLE}", binding=True)
+        yield Candidate(path=socket_path(named), reason=f"set by {ENVIRONMENT_VARIABLE}", binding=True)
     for file, text in kubelet_configs.items():
         if (endpoint := _kubelet_endpoint(text)) is not None:
-            yield Candidate(path=endpoint, why=f"containerRuntimeEndpoint in {file}")
+            yield Candidate(path=endpoint, reason=f"containerRuntimeEndpoint in {file}")
     for runtime, path in WELL_KNOWN:
-        yield Candidate(path=path, why=f"the usual path of {runtime}")
+        yield Candidate(path=path, reason=f"the usual path of {runtime}")
 
 
 def socket_path(endpoint: str) -> str:

@@ -23,7 +23,7 @@ class Quarantined:
 
     restart: str
     target: str
-    why: str
+    reason: str
 
 
 def read(path: Path, *, most: int) -> tuple[Quarantined, ...]:
@@ -39,7 +39,7 @@ def read(path: Path, *, most: int) -> tuple[Quarantined, ...]:
             return ()  # written by an agent that quarantined nothing
         rows = connection.execute(_QUERY, (QUARANTINED, most)).fetchall()
     return tuple(
-        Quarantined(restart, str(codec.target_from_json(body) or ""), why or "") for restart, body, why in rows
+        Quarantined(restart, str(codec.target_from_json(body) or ""), reason or "") for restart, body, reason in rows
     )
 
 

@@ -47,7 +47,7 @@ _MOST_FAILED = 2
 """Maximum number of failed replays of one intent."""
 _MOST_BEGUN = 5
 """Maximum number of replays of one intent in a row during which the agent dies. Most such deaths have other causes."""
-_LONGEST_WHY = 200
+_LONGEST_REASON = 200
 _NO_EPOCH_ABOVE = 2**63 - 1  # SQLite's largest integer
 COUNT_SECONDS = 24 * 3600.0
 """How long restarts count at most: no budget has a longer window."""
@@ -65,7 +65,7 @@ class UnreadableIntent:
 
     id: str
     target: ContainerRef | None
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class UnreadableRecord:
     """A record of a member in a round that cannot be parsed. ``key`` has the round and the pod."""
 
     key: tuple[str, PodUid]
-    why: str
+    reason: str
 
 
 class Store:
@@ -171,12 +171,12 @@ class Store:
 
         return await self._do(write)
 
-    async def quarantine(self, intent_id: str, *, why: str, now: float) -> None:
-        """Close an intent that cannot be replayed. It is kept for a week, with ``why``. Raises HistoryError."""
+    async def quarantine(self, intent_id: str, *, reason: str, now: float) -> None:
+        """Close an intent that cannot be replayed. It is kept for a week, with ``reason``. Raises HistoryError."""
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("INSERT OR IGNORE INTO replays (intent) VALUES (?)", (intent_id,))
-            connection.execute("UPDATE replays SET why = ? WHERE intent = ?", (why, intent_id))
+            connection.execute("UPDATE replays SET why = ? WHERE intent = ?", (reason, intent_id))
             connection.execute(
                 "UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, QUARANTINED, intent_id)
             )
@@ -318,7 +318,7 @@ def _record(round_name: str, pod: str, body: bytes) -> rounds.Record | Unreadabl
 
 
 def _shortened(error: Exception) -> str:
-    return repr(error)[:_LONGEST_WHY]  # an error of decoding has all the text
+    return repr(error)[:_LONGEST_REASON]  # an error of decoding has all the text
 
 
 def _replays(connection: sqlite3.Connection, intent_id: str) -> tuple[int, int]:

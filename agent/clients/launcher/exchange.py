@@ -21,7 +21,7 @@ from kubemend.common import kernel_files, openat2, unix_sockets
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST_BYTES = 64 * 1024
-_LONGEST_WHY = 200
+_LONGEST_REASON = 200
 """Characters of an error, which may quote the answer."""
 _START_TIME_FIELD = 22  # proc_pid_stat(5), counted from 1
 _PARENT_FIELD = 4
@@ -178,6 +178,6 @@ def _answers(connection: socket.socket, *, passing: Passing, until: float, least
             try:
                 latest = process.answer(line)
             except ValueError as error:
-                raise NoAnswerError(f"the launcher's answer is not valid: {str(error)[:_LONGEST_WHY]}") from None
+                raise NoAnswerError(f"the launcher's answer is not valid: {str(error)[:_LONGEST_REASON]}") from None
             if not passing(latest):
                 return latest

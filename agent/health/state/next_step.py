@@ -66,7 +66,7 @@ class Step:
 class Unknown:
     """The time of the first touch cannot be determined any more, and why."""
 
-    why: str
+    reason: str
 
 
 def first_touch(restarted: Restarted, before: FileCheck | None, check: FileCheck) -> Step | Unknown | None:

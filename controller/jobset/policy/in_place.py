@@ -200,8 +200,8 @@ def _message(one: RoundView) -> str:
         _CANCELLED: "restart in place cancelled",
         _FAILED: "restart in place failed",
     }[_reason(one)]
-    why = one.message or one.reason
-    whole = f"{outcome}, attempt {one.attempt}" + (f": {why}" if why else "")
+    reason = one.message or one.reason
+    whole = f"{outcome}, attempt {one.attempt}" + (f": {reason}" if reason else "")
     return whole[:_LONGEST_MESSAGE]
 
 

@@ -72,8 +72,8 @@ def installed(directory: Path, *components: str, options: tuple[str, ...] = ()) 
 
     ``options`` are more flags for kube-apiserver. Fails where the real programs are missing.
     """
-    if why := kubernetes.missing("etcd", "kube-apiserver", "kube-controller-manager", "kubectl"):
-        pytest.fail(why, pytrace=False)
+    if reason := kubernetes.missing("etcd", "kube-apiserver", "kube-controller-manager", "kubectl"):
+        pytest.fail(reason, pytrace=False)
     server = apiserver.KubeApiServer(directory / "server", options=options)
     loop = asyncio.new_event_loop()  # its processes are bound to no loop, so the tests' own loops can come and go
     try:

@@ -21,8 +21,8 @@ WITHOUT_OTHERS: Final = ("monitoring", "gke")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.KubeApiServer]:
-    if why := kubernetes.missing("etcd", "kube-apiserver", "kubectl"):
-        pytest.fail(why, pytrace=False)
+    if reason := kubernetes.missing("etcd", "kube-apiserver", "kubectl"):
+        pytest.fail(reason, pytrace=False)
     made = apiserver.KubeApiServer(tmp_path_factory.mktemp("helm"))
     loop = asyncio.new_event_loop()
     try:

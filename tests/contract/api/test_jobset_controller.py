@@ -70,8 +70,8 @@ class Workloads:
 
 @pytest.fixture
 async def workloads(control_plane: ControlPlane, bench: rig.Bench, tmp_path: Path) -> AsyncIterator[Workloads]:
-    if why := kubernetes.missing(_MANAGER):
-        pytest.fail(why, pytrace=False)
+    if reason := kubernetes.missing(_MANAGER):
+        pytest.fail(reason, pytrace=False)
     binary = kubernetes.program(_MANAGER)
     flags = {
         "kubeconfig": str(control_plane.kubeconfig),

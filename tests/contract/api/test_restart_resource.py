@@ -45,7 +45,7 @@ async def test_valid_requests_are_accepted(api: client.KubeClient, namespace: st
 
 
 @pytest.mark.parametrize(
-    ("spec", "why"),
+    ("spec", "reason"),
     [
         ({"gang": {"kind": "Deployment", "name": "x"}}, "Unsupported value"),
         ({"gang": {"name": "x"}}, "spec.gang.kind: Required value"),
@@ -60,14 +60,14 @@ async def test_valid_requests_are_accepted(api: client.KubeClient, namespace: st
     ],
 )
 async def test_requests_that_the_schema_forbids_are_refused(
-    api: client.KubeClient, namespace: str, spec: dict[str, Any], why: str
+    api: client.KubeClient, namespace: str, spec: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(errors.InvalidError, match=why):
+    with pytest.raises(errors.InvalidError, match=reason):
         await create(api, namespace, **spec)
 
 
 @pytest.mark.parametrize(
-    ("spec", "why"),
+    ("spec", "reason"),
     [
         ({}, "exactly one of gang and targetRef"),
         ({"gang": GANG, "targetRef": JOB}, "exactly one of gang and targetRef"),
@@ -86,10 +86,10 @@ async def test_requests_that_the_schema_forbids_are_refused(
     ],
 )
 async def test_invalid_requests_are_refused_with_the_reason(
-    api: client.KubeClient, namespace: str, spec: dict[str, Any], why: str
+    api: client.KubeClient, namespace: str, spec: dict[str, Any], reason: str
 ) -> None:
     body = {**restarts.restart("a"), "spec": spec}
-    with pytest.raises(errors.InvalidError, match=why):
+    with pytest.raises(errors.InvalidError, match=reason):
         await api.create(names.collection(namespace), body)
 
 

@@ -16,7 +16,9 @@ async def test_force_deleted_pod_counts_as_failed_and_is_replaced(bench: Bench) 
     for pod in live.values():
         await bench.say(pod, "Running")
     outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
-    pod_replacer = PodReplacer(api=bench.api, on_outcome=lambda _pod, outcome, _why: outcomes.put_nowait(outcome))
+    pod_replacer = PodReplacer(
+        api=bench.api, on_outcome=lambda _pod, outcome, _ending_reason: outcomes.put_nowait(outcome)
+    )
     async with background.running(pod_replacer.run()):
         metadata = live[1]["metadata"]
         lost = PodRef(bench.namespace, metadata["name"], PodUid(metadata["uid"]))

@@ -29,9 +29,9 @@ def agent_flags(tmp_path: Path) -> Sequence[str]:
 
 async def test_without_cgroup_v2_the_hint_is_logged_and_only_pods_that_need_a_hold_are_refused(board: Board) -> None:
     events = [json.loads(line) for line in board.dev.layout.log_file("agent").read_text().splitlines()]
-    (why,) = [event["error"] for event in events if event["event"] == "standby.unavailable"]
-    assert "no cgroup version 2 hierarchy" in why
-    assert "mount one" in why, "the hint"
+    (reason,) = [event["error"] for event in events if event["event"] == "standby.unavailable"]
+    assert "no cgroup version 2 hierarchy" in reason
+    assert "mount one" in reason, "the hint"
     async with board.pod("version-1", ALONE) as before:
         after = await board.restarted("version-1", Strategy.SWAP, before)
         assert not board.overlapped(after)

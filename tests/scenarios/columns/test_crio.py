@@ -19,8 +19,8 @@ LAST_WORDS = f"echo up >> {DATA}/up; echo step 4711 > /dev/termination-log; whil
 @pytest.fixture(scope="module")
 def dev() -> Iterator[node.DevNode]:
     """A node with CRI-O."""
-    if why := crio.missing():
-        pytest.skip(why)
+    if reason := crio.missing():
+        pytest.skip(reason)
     with dev_nodes.running("crio", options=node.Options(runtime=RuntimeOptions(program=CRIO))) as made:
         yield made
 

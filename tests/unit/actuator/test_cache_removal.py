@@ -108,12 +108,12 @@ def test_link_in_place_of_the_directory_is_removed_itself(node: Node, tmp_path: 
     assert (tmp_path / "outside" / "precious").exists()
 
 
-@pytest.mark.parametrize(("above", "why"), [(0, "Not a directory"), (1, "symbolic links"), (3, "symbolic links")])
-def test_link_in_place_of_the_volume_or_above_is_refused(node: Node, tmp_path: Path, above: int, why: str) -> None:
+@pytest.mark.parametrize(("above", "reason"), [(0, "Not a directory"), (1, "symbolic links"), (3, "symbolic links")])
+def test_link_in_place_of_the_volume_or_above_is_refused(node: Node, tmp_path: Path, above: int, reason: str) -> None:
     moved = [node.directory, *node.directory.parents][above]
     moved.rename(tmp_path / "elsewhere")
     moved.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match=why):
+    with pytest.raises(OSError, match=reason):
         node.empty()
     assert node.trainers.exists()
 

@@ -115,14 +115,14 @@ def test_directory_with_a_special_file_leaves_nothing(layers: Layers) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "why"),
+    ("limits", "reason"),
     [
         (Limits(size=7), "more than 0 MiB would have to be copied"),
         (Limits(entries=3), "more than 3 files would have to be copied"),
     ],
 )
-def test_what_is_too_large_leaves_nothing(layers: Layers, limits: Limits, why: str) -> None:
-    assert layers.copy("/root/a/cache", limits=limits) == why
+def test_what_is_too_large_leaves_nothing(layers: Layers, limits: Limits, reason: str) -> None:
+    assert layers.copy("/root/a/cache", limits=limits) == reason
     assert tree(layers.root) == []
 
 

@@ -44,7 +44,10 @@ async def test_kills_holds_checks_and_releases_and_touches_no_container(rig: Rig
         (Launchers(LauncherUnavailable("it did not answer")), "it did not answer"),
         (Launchers(left=(7,)), "the launcher reports that the program has ended, but processes of it live"),
         (Launchers(left=LauncherUnavailable("unreadable")), "unreadable"),
-        (Launchers(Launcher(State.RUNNING, 1, "r1", why="not permitted")), "the launcher has refused: not permitted"),
+        (
+            Launchers(Launcher(State.RUNNING, 1, "r1", error="not permitted")),
+            "the launcher has refused: not permitted",
+        ),
         (Launchers(obeys=False), "the launcher remains in state running"),
         (Launchers(Launcher(State.STOPPING, 1, "r1"), obeys=False), "the launcher remains in state stopping"),
         (Launchers(Launcher(State.HELD, 1, "r1"), obeys=False), "the launcher remains in state held"),

@@ -297,7 +297,7 @@ def test_endless_tree_is_cut_off(node: Node) -> None:
 def test_remaining_names_are_limited() -> None:
     emptied = Emptied()
     for number in range(1500):
-        emptied.leave(f"file{number}", why="is in use")
+        emptied.leave(f"file{number}", reason="is in use")
     assert len(emptied.left) == 1000
     assert "1500 left (" in str(emptied)
 

@@ -65,10 +65,10 @@ class Env(NodeEnv):
         assert isinstance(found, Answer)
         return found
 
-    async def why(self, container: ContainerId = CONTAINERS[0]) -> str:
+    async def reason(self, container: ContainerId = CONTAINERS[0]) -> str:
         found = await self.checks.of(container)
         assert isinstance(found, Undetermined)
-        return found.why
+        return found.reason
 
 
 def hold(*devices: DeviceId, pod: PodRef, others: frozenset[PluginDevice] = frozenset()) -> Allocation:
@@ -112,37 +112,37 @@ async def test_fault_that_a_restart_fixes_does_not_fail_the_check(env: Env) -> N
 
 async def test_silent_gpu_is_undetermined(env: Env) -> None:
     env.devices.inventory = DeviceInventory(gpus=GPUS, complete=True, silent=frozenset({GPUS[0].uuid}))
-    assert "GPU-0" in await env.why()
+    assert "GPU-0" in await env.reason()
     assert (await env.answer(CONTAINERS[1])).success
 
 
 async def test_driver_that_does_not_answer_is_undetermined(env: Env) -> None:
     env.devices.inventory = DeviceInventory(gpus=GPUS, complete=False)
-    assert "GPU-0" in await env.why()
+    assert "GPU-0" in await env.reason()
 
 
 async def test_container_that_is_not_listed_is_undetermined(env: Env) -> None:
-    assert "does not list" in await env.why(ContainerId("container-9"))
+    assert "does not list" in await env.reason(ContainerId("container-9"))
 
 
 async def test_kubelet_that_does_not_answer_is_undetermined(env: Env) -> None:
     env.holders.allocations = dataclasses.replace(env.holders.allocations, known=False)
-    assert "kubelet" in await env.why()
+    assert "kubelet" in await env.reason()
 
 
 async def test_pod_of_the_same_name_with_another_identity_has_no_devices(env: Env) -> None:
     namesake = dataclasses.replace(PODS[0], uid=PodUid("uid-9"))
     env.events.run(ContainerRef(namesake, "trainer"), name="container-9")
-    assert "no GPU" in await env.why(ContainerId("container-9"))
+    assert "no GPU" in await env.reason(ContainerId("container-9"))
 
 
 async def test_gpu_in_an_unknown_form_is_undetermined_unless_another_one_fails(env: Env) -> None:
     hidden = frozenset({PluginDevice("nvidia.com/gpu", "odd")})
     env.holders.allocations = Allocations(items=(hold(GPUS[0].uuid, pod=PODS[0], others=hidden),), known=True)
-    assert "cannot be matched" in await env.why()
+    assert "cannot be matched" in await env.reason()
     env.breaks(GPUS[0], "79")
     assert not (await env.answer()).success
 
 
 async def test_without_the_runtime_it_is_undetermined(store: Store) -> None:
-    assert "container runtime" in await env_on(store, runtime=False).why()
+    assert "container runtime" in await env_on(store, runtime=False).reason()

@@ -22,16 +22,16 @@ def test_a_number_is_reached_up_to_its_limit(monkeypatch: pytest.MonkeyPatch, ra
 
 
 @pytest.mark.parametrize(
-    ("reported", "why"),
+    ("reported", "reason"),
     [({}, "not run"), ({"program": "it fell over"}, "it fell over"), ({"program": {"other": 1}}, "KeyError('ratio')")],
 )
 def test_unmeasured_goal_is_not_reached(
-    monkeypatch: pytest.MonkeyPatch, reported: dict[str, goals.Json | str], why: str
+    monkeypatch: pytest.MonkeyPatch, reported: dict[str, goals.Json | str], reason: str
 ) -> None:
     _only(monkeypatch, _GOAL)
     (standing,) = goals.standings(reported)
     assert not standing.reached
-    assert why in standing.figures()["why"]
+    assert reason in standing.figures()["reason"]
 
 
 def test_each_goal_names_an_existing_benchmark() -> None:

@@ -133,8 +133,8 @@ def test_hang_of_a_trainer_is_seen_by_its_heartbeat_or_a_probe_or_not_at_all(arm
     watched = made["metadata"].get("annotations", {}).get("kubemend.io/heartbeat-file") == file
     assert watched == ("kubemend.io/restart" in made["metadata"].get("annotations", {}))
     assert ("livenessProbe" in container) != watched
-    assert bool(arm.why_none(HANGING)) == (arm.name in ("process", "spare", "spare-prepared"))
-    assert arm.why_none(PLAN) == ""
+    assert bool(arm.not_possible(HANGING)) == (arm.name in ("process", "spare", "spare-prepared"))
+    assert arm.not_possible(PLAN) == ""
 
 
 @pytest.mark.parametrize("arm", arms.GANG_ARMS, ids=lambda arm: arm.name)
@@ -145,12 +145,12 @@ def test_hang_of_a_gang_is_seen_by_its_heartbeats_or_probes_except_with_loops(ar
     ours, loops = arm.restarter is arms.Restarter.KUBEMEND, arm.restarter is arms.Restarter.LOOPS
     assert ("kubemend.io/heartbeat-file" in template["metadata"]["annotations"]) == ours
     assert ("livenessProbe" in container) == (not ours and not loops)
-    assert bool(arm.why_none(HANGING)) == loops
+    assert bool(arm.not_possible(HANGING)) == loops
 
 
 @pytest.mark.parametrize("plan", [LOSING, NOTICING], ids=lambda plan: plan.fault.value)
 def test_gang_that_loses_a_node_has_no_faults_of_its_own_and_is_spread_over_nodes(plan: arms.Plan) -> None:
-    arm = next(each for each in arms.GANG_ARMS if not each.why_none(plan))
+    arm = next(each for each in arms.GANG_ARMS if not each.not_possible(plan))
     made = arms.gang(arm, plan, members=3, node=DEV, records=Path("/records"))
     pod = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     environment = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}

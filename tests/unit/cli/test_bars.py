@@ -158,17 +158,17 @@ def test_of_many_members_the_slowest_are_taken_and_the_others_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "why"),
+    ("status", "reason"),
     [
         (None, "has not ended yet (requested)"),
         ({"phase": "Stopping"}, "has not ended yet (Stopping)"),
         ({"phase": "Refused"}, "is Refused and has no times of any member"),
     ],
 )
-def test_nothing_to_draw_gives_the_reason(status: dict[str, Any] | None, why: str) -> None:
+def test_nothing_to_draw_gives_the_reason(status: dict[str, Any] | None, reason: str) -> None:
     with pytest.raises(bars.NothingToDrawError) as raised:
         bars.chart(objects.parse(builders.restart(status=status)))
-    assert why in str(raised.value)
+    assert reason in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,11 @@ def test_beneath_opens_what_is_below(tree: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "why"), [("link", "symbolic links"), ("/tmp", "cross-device"), ("..", "cross-device")]
+    ("path", "reason"), [("link", "symbolic links"), ("/tmp", "cross-device"), ("..", "cross-device")]
 )
-def test_beneath_follows_no_link_and_leads_nowhere_else(tree: int, tmp_path: Path, path: str, why: str) -> None:
+def test_beneath_follows_no_link_and_leads_nowhere_else(tree: int, tmp_path: Path, path: str, reason: str) -> None:
     (tmp_path / "root" / "link").symlink_to("tmp")
-    with pytest.raises(OSError, match=why):
+    with pytest.raises(OSError, match=reason):
         opened_beneath(tree, path)
 
 

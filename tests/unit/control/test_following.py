@@ -121,11 +121,11 @@ async def test_agent_that_never_answers_is_not_reachable(path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"), [(b"", "Server disconnected"), (b"SSH-2.0-OpenSSH\r\n\r\n", "does not speak HTTP")]
+    ("answer", "reason"), [(b"", "Server disconnected"), (b"SSH-2.0-OpenSSH\r\n\r\n", "does not speak HTTP")]
 )
-async def test_service_without_http_is_not_reachable(path: Path, answer: bytes, why: str) -> None:
+async def test_service_without_http_is_not_reachable(path: Path, answer: bytes, reason: str) -> None:
     async with answering(path, answer):
-        with pytest.raises(client.NotReachableError, match=f"{path}: .*{why}") as error:
+        with pytest.raises(client.NotReachableError, match=f"{path}: .*{reason}") as error:
             await follow(path)
     assert "\n" not in str(error.value)
 

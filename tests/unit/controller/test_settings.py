@@ -64,7 +64,7 @@ def test_agents_account_has_api_servers_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "why"),
+    ("arguments", "reason"),
     [
         (("--hub-address", "nonsense"), "--hub-address 'nonsense' is not HOST:PORT"),
         (("--probes-address", "x"), "--probes-address 'x' is not HOST:PORT"),
@@ -90,8 +90,8 @@ def test_agents_account_has_api_servers_form() -> None:
         (("--log-format", "xml"), "use json or console"),
     ],
 )
-def test_invalid_values_are_refused_with_hint(arguments: tuple[str, ...], why: str) -> None:
+def test_invalid_values_are_refused_with_hint(arguments: tuple[str, ...], reason: str) -> None:
     settings, result = run(*arguments)
     assert settings is None
     assert result.exit_code == 2
-    assert why in " ".join(result.output.split())
+    assert reason in " ".join(result.output.split())

@@ -33,7 +33,7 @@ def test_explicit_endpoint_wins_even_if_missing() -> None:
         present=everything,
     )
 
-    assert choice == discovery.Choice(path="/run/mine.sock", why="set explicitly")
+    assert choice == discovery.Choice(path="/run/mine.sock", reason="set explicitly")
 
 
 def test_environment_overrides_kubelets_config() -> None:
@@ -42,14 +42,14 @@ def test_environment_overrides_kubelets_config() -> None:
     )
 
     assert choice.path == "/run/env.sock"
-    assert "CONTAINER_RUNTIME_ENDPOINT" in choice.why
+    assert "CONTAINER_RUNTIME_ENDPOINT" in choice.reason
 
 
 def test_kubelets_config_overrides_well_known_paths() -> None:
     choice = chosen(kubelet=KUBELET, present={"/run/k.sock", "/run/containerd/containerd.sock"})
 
     assert choice.path == "/run/k.sock"
-    assert "/var/lib/kubelet/config.yaml" in choice.why
+    assert "/var/lib/kubelet/config.yaml" in choice.reason
 
 
 @pytest.mark.parametrize(("runtime", "path"), discovery.WELL_KNOWN)
@@ -57,7 +57,7 @@ def test_existing_well_known_path_is_found(runtime: str, path: str) -> None:
     choice = chosen(present={path})
 
     assert choice.path == path
-    assert runtime in choice.why
+    assert runtime in choice.reason
 
 
 def test_error_lists_tried_paths_and_hint() -> None:

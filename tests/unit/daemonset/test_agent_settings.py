@@ -138,7 +138,7 @@ def test_the_runtime_is_found_where_its_directory_is_mounted(variant: Sequence[s
         ),
         exists=lambda socket: str(PurePosixPath(socket).parent) in mounted,
     )
-    assert found.why == f"the usual path of {runtime}"
+    assert found.reason == f"the usual path of {runtime}"
 
 
 def test_the_agent_sees_the_hosts_processes_and_devices() -> None:

@@ -73,7 +73,9 @@ def test_every_way_into_the_host_is_in_the_table() -> None:
     read_only = {
         mount["mountPath"].removeprefix("/host") for mount in manifests.agent()["volumeMounts"] if mount.get("readOnly")
     }
-    assert {name.strip("`") for name, _, why in rows(section("## On the node")) if "read-only" in why} == read_only
+    assert {
+        name.strip("`") for name, _, reason in rows(section("## On the node")) if "read-only" in reason
+    } == read_only
 
 
 def test_every_policy_is_in_the_table() -> None:

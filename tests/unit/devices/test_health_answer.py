@@ -81,17 +81,17 @@ def test_fault_of_a_nic_nearby_is_listed_and_does_not_fail_the_check() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "all_known", "why"),
+    ("own", "all_known", "reason"),
     [
         pytest.param([GOOD, UNKNOWN], True, "GPU-5: the driver could not be queried", id="a-device-is-unknown"),
         pytest.param([], True, "no GPU and no NIC", id="no-device"),
         pytest.param([GOOD], False, "cannot be matched", id="a-hidden-gpu"),
     ],
 )
-def test_unknown_state_is_no_answer(own: list[Verdict], all_known: bool, why: str) -> None:
+def test_unknown_state_is_no_answer(own: list[Verdict], all_known: bool, reason: str) -> None:
     found = health_answer.of(own, all_known=all_known, now=NOW)
     assert isinstance(found, Undetermined)
-    assert why in found.why
+    assert reason in found.reason
 
 
 def test_text_of_a_message_is_short_and_valid_unicode() -> None:

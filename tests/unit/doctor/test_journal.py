@@ -24,10 +24,10 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-async def quarantine(store: Store, restart: str, *, why: str = "IndexError in shm.py") -> None:
+async def quarantine(store: Store, restart: str, *, reason: str = "IndexError in shm.py") -> None:
     await store.begin(builders.intent(id=restart))
     assert await store.replay_begins(restart)
-    await store.quarantine(restart, why=why, now=1000.0)
+    await store.quarantine(restart, reason=reason, now=1000.0)
 
 
 async def test_missing_journal_is_not_needed_and_not_created(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_quarantined_restart_is_reported_with_reason_and_hint(store: Store
 
 async def test_many_quarantined_restarts_are_reported_in_one_line(store: Store, tmp_path: Path) -> None:
     for number in range(20):
-        await quarantine(store, f"r{number}", why="two\nlines " * 10_000)
+        await quarantine(store, f"r{number}", reason="two\nlines " * 10_000)
     (check,) = await directories.quarantined(tmp_path)
     assert "and 17 more" in check.what
     assert "\n" not in check.what

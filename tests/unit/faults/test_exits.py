@@ -11,7 +11,7 @@ import pytest
 from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.journal.store import Store
-from kubemend.agent.faults.exits import Ended, Exits, why_not_its_own
+from kubemend.agent.faults.exits import Ended, Exits, outside_reason
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -76,7 +76,7 @@ class Restarts:
     requests: "asyncio.Queue[tuple[Request, str]]" = field(default_factory=asyncio.Queue)
 
     async def submit(self, request: Request) -> None:
-        self.requests.put_nowait((request, await request.why_gone()))
+        self.requests.put_nowait((request, await request.withdrawal()))
 
     async def next(self) -> tuple[Request, str]:
         async with asyncio.timeout(SECONDS):
@@ -101,21 +101,21 @@ class Runtime:
 class Ends:
     """The reason why the pod is ending; empty if it is not."""
 
-    why: str = ""
+    reason: str = ""
     asked: set[ContainerId] = field(default_factory=set)
     quick: list[float] = field(default_factory=list)
 
     async def was_stopped(self, ended: ContainerSummary) -> bool:
         return ended.id in self.asked
 
-    async def why_now(self, pod: PodRef, sandbox: SandboxId) -> str:
-        return self.why
+    async def present_reason(self, pod: PodRef, sandbox: SandboxId) -> str:
+        return self.reason
 
-    async def why_not_its_own(
+    async def outside_reason(
         self, ended: ContainerSummary, how: exits.Exit, *, lag: float, quick: float = exits.QUICK
     ) -> str:
         self.quick.append(quick)
-        return self.why
+        return self.reason
 
 
 @dataclass
@@ -204,7 +204,7 @@ async def test_exit_of_container_without_devices_skips_device_query(rig: Rig) ->
 
 
 async def test_exit_of_ending_pod_withdraws_cause(rig: Rig) -> None:
-    rig.ends.why = "it is being deleted"
+    rig.ends.reason = "it is being deleted"
     async with rig.running():
         rig.events.exit(C, code=1)
         _, gone = await rig.restarts.next()
@@ -248,12 +248,12 @@ async def test_exit_caused_by_agent_or_round_is_ignored(rig: Rig) -> None:
 
 
 async def test_internal_error_on_exit_of_a_pod_leaves_the_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    why_no_fault = admission.why_no_fault
+    no_fault_reason = admission.no_fault_reason
 
     def fails_for_trainer(pod: PodView, name: str, **more: Any) -> Any:
         if pod.ref == REF:
             raise IndexError
-        return why_no_fault(pod, name, **more)
+        return no_fault_reason(pod, name, **more)
 
     monkeypatch.setattr(admission, "why_no_fault", fails_for_trainer)
     before = contained.count([Part.FAULT])
@@ -300,7 +300,7 @@ async def doubt(
     rig.events.run(TRAINER, name="before", created_at=0)
     rig.events.run(TRAINER, name="c", created_at=1, attempt=1, state=state)
     rig.runtime.infos[C] = status(exit_code=code)
-    return await why_not_its_own(TRAINER, pods=rig.pods, events=rig.events, runtime=rig.runtime, ends=rig.ends)
+    return await outside_reason(TRAINER, pods=rig.pods, events=rig.events, runtime=rig.runtime, ends=rig.ends)
 
 
 async def test_end_of_a_never_container_is_its_own(rig: Rig) -> None:
@@ -323,15 +323,15 @@ async def test_end_on_request_is_not_its_own(rig: Rig) -> None:
 
 async def test_end_with_its_pod_is_not_its_own(rig: Rig) -> None:
     await rig.pods.put(never())
-    rig.ends.why = "its sandbox has been stopped"
+    rig.ends.reason = "its sandbox has been stopped"
     assert await doubt(rig) == "the pod is ending: its sandbox has been stopped"
 
 
 async def test_end_that_the_runtime_does_not_report_is_not_its_own(rig: Rig) -> None:
     await rig.pods.put(never())
     rig.events.run(TRAINER, name="c", state=ContainerState.EXITED)
-    why = await why_not_its_own(TRAINER, pods=rig.pods, events=rig.events, runtime=rig.runtime, ends=rig.ends)
-    assert why.startswith("the runtime does not report how it ended")
+    reason = await outside_reason(TRAINER, pods=rig.pods, events=rig.events, runtime=rig.runtime, ends=rig.ends)
+    assert reason.startswith("the runtime does not report how it ended")
 
 
 @pytest.mark.parametrize("running", [True, False])

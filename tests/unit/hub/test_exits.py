@@ -40,7 +40,7 @@ def view(
     )
 
 
-def why(
+def no_fault(
     pod: PodView,
     *,
     code: int = 1,
@@ -59,16 +59,16 @@ def why(
         exit_codes={container.id: code, **known},
         **changes,
     )
-    return exits.why_no_fault(found, opted_in_namespaces=frozenset({"open"}))
+    return exits.no_fault_reason(found, opted_in_namespaces=frozenset({"open"}))
 
 
 @pytest.mark.parametrize("code", [1, 42, 137, 139, 143, 255])
 def test_nonzero_exit_of_main_container_is_fault(code: int) -> None:
-    assert why(builders.member(), code=code) is None
+    assert no_fault(builders.member(), code=code) is None
 
 
 def test_exit_with_0_is_completion() -> None:
-    assert why(builders.member(), code=0) is NoFault.COMPLETED
+    assert no_fault(builders.member(), code=0) is NoFault.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -77,23 +77,23 @@ def test_exit_with_0_is_completion() -> None:
 )
 def test_exit_of_init_or_sidecar_is_left_to_kubelet(role: ContainerRole, reason: Reason) -> None:
     pod = builders.member(containers=(ContainerSpec("trainer", role), ContainerSpec("main", ContainerRole.MAIN)))
-    assert why(pod) is reason
+    assert no_fault(pod) is reason
 
 
 def test_exit_of_container_without_devices_is_left_to_kubelet() -> None:
     trainer = ContainerSpec("trainer", ContainerRole.MAIN, holds_devices=True)
     pod = builders.member(containers=(trainer, ContainerSpec("log-shipper", ContainerRole.MAIN)))
-    assert why(pod) is None
-    assert why(pod, ended=view("l", name="log-shipper")) is Reason.NOT_SELECTED
+    assert no_fault(pod) is None
+    assert no_fault(pod, ended=view("l", name="log-shipper")) is Reason.NOT_SELECTED
 
 
 def test_exit_of_container_missing_from_pod_is_no_fault() -> None:
-    assert why(builders.member(containers=())) is Reason.CONTAINER_UNKNOWN
+    assert no_fault(builders.member(containers=())) is Reason.CONTAINER_UNKNOWN
 
 
 def test_exit_of_deleted_pod_is_no_fault() -> None:
-    assert why(builders.member(deleting=True)) is Reason.POD_DELETING
-    assert why(builders.member(leaving="Evicted"), code=137) is Reason.POD_DELETING
+    assert no_fault(builders.member(deleting=True)) is Reason.POD_DELETING
+    assert no_fault(builders.member(leaving="Evicted"), code=137) is Reason.POD_DELETING
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_exit_of_deleted_pod_is_no_fault() -> None:
     [({}, Reason.NOT_OPTED_IN), ({"kubemend.io/restart": "Perhaps"}, Reason.BAD_ANNOTATION)],
 )
 def test_exit_without_opt_in_is_no_fault(annotations: dict[str, str], reason: Reason) -> None:
-    assert why(builders.member(annotations=annotations)) is reason
+    assert no_fault(builders.member(annotations=annotations)) is reason
 
 
 def test_exit_in_opted_in_namespace_is_fault() -> None:
-    assert why(builders.member(annotations={}, ref=replace(builders.ref(0), namespace="open"))) is None
+    assert no_fault(builders.member(annotations={}, ref=replace(builders.ref(0), namespace="open"))) is None
 
 
 def test_exit_of_container_not_in_annotation_is_no_fault() -> None:
@@ -114,26 +114,26 @@ def test_exit_of_container_not_in_annotation_is_no_fault() -> None:
         annotations=selected,
         containers=(ContainerSpec("trainer", ContainerRole.MAIN), ContainerSpec("launcher", ContainerRole.MAIN)),
     )
-    assert why(pod) is Reason.NOT_SELECTED
-    assert why(pod, ended=view("l", name="launcher")) is None
+    assert no_fault(pod) is Reason.NOT_SELECTED
+    assert no_fault(pod, ended=view("l", name="launcher")) is None
 
 
 def test_exit_caused_by_restart_or_round_is_no_fault() -> None:
-    assert why(builders.member(), code=137, ours=True) is NoFault.OURS
+    assert no_fault(builders.member(), code=137, ours=True) is NoFault.OURS
 
 
 def test_exit_reported_after_successor_runs_is_no_fault() -> None:
     successor = view("n", attempt=1, state=ContainerState.RUNNING, restart_id="r1")
-    assert why(builders.member(), others=(successor,)) is NoFault.OURS
+    assert no_fault(builders.member(), others=(successor,)) is NoFault.OURS
 
 
 def test_exit_that_kubelet_restarted_first_is_fault() -> None:
     successor = view("n", attempt=1, state=ContainerState.RUNNING)
-    assert why(builders.member(), others=(successor,)) is None
+    assert no_fault(builders.member(), others=(successor,)) is None
 
 
 def test_exit_of_successor_is_fault() -> None:
-    assert why(builders.member(), ended=view("n", attempt=1, restart_id="r1"), others=(view("c"),)) is None
+    assert no_fault(builders.member(), ended=view("n", attempt=1, restart_id="r1"), others=(view("c"),)) is None
 
 
 def test_only_triggering_exit_of_whole_pod_restart_is_fault() -> None:
@@ -141,8 +141,8 @@ def test_only_triggering_exit_of_whole_pod_restart_is_fault() -> None:
         containers=(builders.restarts_all("trainer", on=7), ContainerSpec("logger", ContainerRole.MAIN))
     )
     first, second = view("c"), view("l", name="logger")
-    assert why(pod, code=7, ended=first) is None
-    assert why(pod, code=137, ended=second, others=(first,), codes={"c": 7}) is NoFault.KUBELETS
-    assert why(pod, code=137, ended=second, others=(first,), codes={"c": 8}) is None
+    assert no_fault(pod, code=7, ended=first) is None
+    assert no_fault(pod, code=137, ended=second, others=(first,), codes={"c": 7}) is NoFault.KUBELETS
+    assert no_fault(pod, code=137, ended=second, others=(first,), codes={"c": 8}) is None
     again = view("c2", attempt=1, state=ContainerState.RUNNING)
-    assert why(pod, code=137, ended=second, others=(first, again), codes={"c": 7}) is None
+    assert no_fault(pod, code=137, ended=second, others=(first, again), codes={"c": 7}) is None

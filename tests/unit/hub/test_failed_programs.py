@@ -48,7 +48,7 @@ class Env:
             launchers=self,
             report=self.report,
             pod=lambda _: self.pod,
-            why_ending=lambda _uid, _sandbox: self.ending,
+            ending_reason=lambda _uid, _sandbox: self.ending,
             now=lambda: 1000.0,
         )
         programs.failed(RUNNING, CONTAINER, launcher)

@@ -295,12 +295,12 @@ async def test_force_deleted_pod_is_gone_after_its_last_container(rig: Rig) -> N
 
 
 async def test_internal_error_of_one_member_does_not_affect_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    why_no_fault = exits.why_no_fault
+    no_fault_reason = exits.no_fault_reason
 
     def asked(ended: exits.Exit, **more: Any) -> exits.NoFault | Reason | None:
         if ended.pod.ref == builders.ref(0):
             raise IndexError
-        return why_no_fault(ended, **more)
+        return no_fault_reason(ended, **more)
 
     monkeypatch.setattr(exits, "why_no_fault", asked)
     for number in range(3):

@@ -235,13 +235,13 @@ class Bench:
         """End a Job: first the fields that the API server requires, like the Job controller."""
         kinds = ("FailureTarget", "Failed") if failed else ("SuccessCriteriaMet", "Complete")
         begun = await self._begun(name)  # before the end is written: the second may change in between
-        why = {
+        detail = {
             "reason": reason or ("BackoffLimitExceeded" if failed else "CompletionsReached"),
             "message": message,
             "lastTransitionTime": now(),
             "lastProbeTime": now(),
         }
-        conditions = [{"type": kind, "status": "True", **why} for kind in kinds]
+        conditions = [{"type": kind, "status": "True", **detail} for kind in kinds]
         count: Json = {"failed": 1} if failed else {"succeeded": 1, "completionTime": now()}
         await self.job_status(name, active=0, ready=0, conditions=conditions, **begun, **count)
 

@@ -24,7 +24,7 @@ def test_oversized_jobset_is_reported_as_invalid() -> None:
     found = invalid_objects.bare(jobset)
     assert isinstance(found, InvalidObject)
     assert (found.namespace, found.name, found.uid) == (jobset.namespace, jobset.name, jobset.uid)
-    assert "take more than 64 MiB" in found.why
+    assert "take more than 64 MiB" in found.reason
     assert invalid_objects.bare(found) is found
 
 

@@ -153,9 +153,9 @@ async def test_unreadable_intent_is_reported_apart_from_the_others(store: Store,
     assert [intent.id for intent in await store.unfinished()] == ["good"]
     (entry,) = await store.unreadable()
     assert (entry.id, entry.target) == ("bad", None)
-    assert entry.why.startswith("its entry cannot be read: ")
-    assert len(entry.why) < 300
-    await store.quarantine("bad", why=entry.why, now=1000.0)
+    assert entry.reason.startswith("its entry cannot be read: ")
+    assert len(entry.reason) < 300
+    await store.quarantine("bad", reason=entry.reason, now=1000.0)
     assert await store.unreadable() == ()
     assert await store.quarantined() == {"bad"}
 
@@ -165,7 +165,7 @@ async def test_intent_of_a_newer_agent_shows_its_target(store: Store) -> None:
     store._connection.execute("UPDATE intents SET body = json_set(body, '$.version', 9)")
     (entry,) = await store.unreadable()
     assert entry.target == builders.intent().target
-    assert "version 9" in entry.why
+    assert "version 9" in entry.reason
     store._connection.execute("UPDATE intents SET body = json_set(body, '$.uid', json('[]'))")
     (entry,) = await store.unreadable()
     assert entry.target is None
@@ -292,7 +292,7 @@ async def test_quarantined_intent_is_kept_with_its_reason(tmp_path: Path) -> Non
     store = await Store.open(path)
     assert await store.replay_begins("bad")
     assert await store.replay_ended("bad", failed=True), "the second time, by another agent"
-    await store.quarantine("bad", why="IndexError", now=1000.0)
+    await store.quarantine("bad", reason="IndexError", now=1000.0)
     assert [intent.id for intent in await store.unfinished()] == ["good"]
     await store.finish("good", outcome="Swapped", now=1000.0)
     assert await store.quarantined() == {"bad"}

@@ -79,16 +79,16 @@ async def test_the_launcher_is_asked_in_another_process_with_a_deadline() -> Non
 
 
 @pytest.mark.parametrize(
-    ("error", "why"),
+    ("error", "reason"),
     [
         (NoAnswerError("it is gone"), "it is gone"),
         (TimeoutError(), "the container's file system did not answer within 2.5 s"),
         (ProcessEndedError("too many"), "the launcher could not be asked: too many"),
     ],
 )
-async def test_errors_are_reasons(error: Exception, why: str) -> None:
+async def test_errors_are_reasons(error: Exception, reason: str) -> None:
     launchers, _ = client(error)
-    assert await launchers.status(CONTAINER) == LauncherUnavailable(why)
+    assert await launchers.status(CONTAINER) == LauncherUnavailable(reason)
 
 
 async def test_a_container_without_a_process_has_no_launcher() -> None:

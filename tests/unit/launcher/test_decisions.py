@@ -35,7 +35,7 @@ def test_a_trainer_that_lived_is_restarted_at_once_and_ends_the_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "code", "stopping", "why"),
+    ("policy", "code", "stopping", "reason"),
     [
         (POLICY, 0, False, ""),
         (POLICY, 1, True, ""),
@@ -44,9 +44,9 @@ def test_a_trainer_that_lived_is_restarted_at_once_and_ends_the_row() -> None:
         (POLICY._replace(limit=1), 1, False, "1 of 1 restarts within 3600 s are used"),
     ],
 )
-def test_an_end_that_is_not_followed_by_a_restart(policy: Policy, code: int, stopping: bool, why: str) -> None:
+def test_an_end_that_is_not_followed_by_a_restart(policy: Policy, code: int, stopping: bool, reason: str) -> None:
     past = Past((5.0,), 1)
-    assert decide(policy, past, code, 1.0, 10.0, stopping=stopping) == Decision(None, why, past)
+    assert decide(policy, past, code, 1.0, 10.0, stopping=stopping) == Decision(None, reason, past)
 
 
 @given(LIVES, st.integers(1, 5), st.floats(1.0, 1000.0))

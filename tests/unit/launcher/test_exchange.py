@@ -23,7 +23,7 @@ LINE = (
         {
             "kubemend-run": 1,
             "state": "stopping",
-            "why": "",
+            "error": "",
             "order": "",
             "trainer": 1,
             "age": 0,
@@ -116,7 +116,7 @@ def endlessly(text: bytes) -> Callable[[socket.socket], None]:
 
 
 @pytest.mark.parametrize(
-    ("how", "why"),
+    ("how", "reason"),
     [
         (endlessly(b"x" * 1000), "the launcher's answer does not end"),
         (endlessly(LINE), "the launcher's answer does not end"),
@@ -129,9 +129,9 @@ def endlessly(text: bytes) -> Callable[[socket.socket], None]:
     ],
     ids=["endless-line", "endless-lines", "empty-lines", "other-json", "nested", "long-quote", "closed", "half-a-line"],
 )
-def test_nonsense_is_no_answer(listener: Listener, how: Callable[[socket.socket], None], why: str) -> None:
+def test_nonsense_is_no_answer(listener: Listener, how: Callable[[socket.socket], None], reason: str) -> None:
     listener.answers(how)
-    with pytest.raises(NoAnswerError, match=why):
+    with pytest.raises(NoAnswerError, match=reason):
         listener.ask(State.STOPPING)
 
 

@@ -346,7 +346,7 @@ async def test_requests_that_are_not_valid_end_their_connection_only(agent: Agen
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "reason"),
     [
         ("os.unlink(path)", "the launcher has no socket in"),
         ("os.unlink(path); s = socket.socket(1); s.bind(path); s.listen()", "another process than the launcher"),
@@ -355,13 +355,13 @@ async def test_requests_that_are_not_valid_end_their_connection_only(agent: Agen
     ],
     ids=["removed", "claimed", "file", "link"],
 )
-async def test_a_program_that_takes_the_socket_gets_no_orders(agent: Agent, change: str, why: str) -> None:
+async def test_a_program_that_takes_the_socket_gets_no_orders(agent: Agent, change: str, reason: str) -> None:
     agent.launcher.start("--no-spare", under=NAMESPACE)
     await agent.launcher.nth(1, "begin")
     await agent.address()
     agent.launcher.order(f"import glob, socket; path = glob.glob('cache/*.sock')[0]; {change}; events.say('done')")
     await agent.launcher.nth(1, "done")
-    with pytest.raises(NoAnswerError, match=why):
+    with pytest.raises(NoAnswerError, match=reason):
         await agent.ask()
 
 

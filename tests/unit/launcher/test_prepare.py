@@ -95,7 +95,7 @@ async def test_each_next_spare_prepares_again_and_a_cold_start_does_not(launcher
 
 
 @pytest.mark.parametrize(
-    ("body", "why"),
+    ("body", "reason"),
     [
         ("raise ValueError('no\\ndata')", "ValueError: no data"),
         ("sys.exit(7)", "SystemExit: 7"),
@@ -109,13 +109,13 @@ async def test_each_next_spare_prepares_again_and_a_cold_start_does_not(launcher
         ("global huge; huge = bytearray(b'1') * (128 << 20)", "MiB of --spare-memory"),
     ],
 )
-async def test_function_that_fails_leaves_a_spare_that_only_imports(launcher: Running, body: str, why: str) -> None:
+async def test_function_that_fails_leaves_a_spare_that_only_imports(launcher: Running, body: str, reason: str) -> None:
     (launcher.folder / "nvidia0").touch()
-    limit = "1s" if "within" in why else "60s"
+    limit = "1s" if "within" in reason else "60s"
     bounds = ("--prepare-timeout", limit, "--spare-memory", "100Mi", "--spare-devices", f"{launcher.folder}/nvidia")
     _prepares(launcher, body, *bounds)
     failed = await launcher.nth(1, "preparing")
-    await launcher.said(f"{why}, in made:prepare; the next spare only imports\n")
+    await launcher.said(f"{reason}, in made:prepare; the next spare only imports\n")
     await launcher.said("the spare is ready: it has imported ")
     spare = await launcher.spare(3)
     assert await _restarted(launcher) == spare != failed
@@ -125,20 +125,20 @@ async def test_function_that_fails_leaves_a_spare_that_only_imports(launcher: Ru
 
 
 @pytest.mark.parametrize(
-    ("function", "why"),
+    ("function", "reason"),
     [
         ("missing:prepare", "ModuleNotFoundError: No module named 'missing'"),
         ("made:missing", "AttributeError: module 'made' has no attribute 'missing'"),
     ],
 )
-async def test_function_that_is_missing_is_one_line(launcher: Running, function: str, why: str) -> None:
+async def test_function_that_is_missing_is_one_line(launcher: Running, function: str, reason: str) -> None:
     launcher.write("made.py", "")
     launcher.start("--prepare", function)
     await launcher.said("the spare is ready: it has imported ")
     spare = await launcher.spare(3)
     assert await _restarted(launcher) == spare
     await _ends(launcher)
-    assert f"the spare is dropped: {why}, in {function}; the next spare only imports\n" in launcher.stderr()
+    assert f"the spare is dropped: {reason}, in {function}; the next spare only imports\n" in launcher.stderr()
     assert launcher.stderr().count("the spare is dropped") == 1
 
 

@@ -381,17 +381,17 @@ def test_a_round_restarts_no_pod_that_has_not_opted_in() -> None:
     ],
 )
 def test_unrestartable_pod_is_not_held_either(changes: dict[str, Any], reason: Reason) -> None:
-    refusal = admission.why_not_held(builders.pod(**changes), opted_in_namespaces=frozenset(), own_pod_uid=None)
+    refusal = admission.not_held(builders.pod(**changes), opted_in_namespaces=frozenset(), own_pod_uid=None)
     assert refusal is not None
     assert refusal.reason is reason
 
 
 def test_agents_own_pod_is_not_held() -> None:
     pod = builders.pod(annotations=OPT_IN)
-    own = admission.why_not_held(pod, opted_in_namespaces=frozenset(), own_pod_uid=pod.ref.uid)
+    own = admission.not_held(pod, opted_in_namespaces=frozenset(), own_pod_uid=pod.ref.uid)
     assert own is not None
     assert own.reason is Reason.OWN_POD
-    assert admission.why_not_held(pod, opted_in_namespaces=frozenset(), own_pod_uid=None) is None
+    assert admission.not_held(pod, opted_in_namespaces=frozenset(), own_pod_uid=None) is None
 
 
 def test_round_counts_all_job_pods_and_never_waits_for_owner() -> None:

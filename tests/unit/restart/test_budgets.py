@@ -121,7 +121,7 @@ def test_one_namespace_leaves_others_a_part_of_the_nodes_budget() -> None:
     closed = spent("loops")
     assert closed is not None
     assert (closed.scope, closed.closed.until) == (Scope.NODE, 300.0)
-    assert closed.closed.why == "60 restarts in its namespace within 5 min"
+    assert closed.closed.reason == "60 restarts in its namespace within 5 min"
 
 
 def test_budget_that_opens_last_is_named() -> None:

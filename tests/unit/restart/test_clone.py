@@ -224,7 +224,7 @@ def test_config_from_kubelet_breaks_no_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({"metadata": {}}, "the config has no name"),
         ({"image": {}}, "the config names no image"),
@@ -246,8 +246,8 @@ def test_config_from_kubelet_breaks_no_rule() -> None:
         ({"linux": {"resources": {"hugepage_limits": [{"limit": 1}]}}}, "names no size"),
     ],
 )
-def test_uncreatable_config_is_refused(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(clone.CloneRefusedError, match=why) as refused:
+def test_uncreatable_config_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(clone.CloneRefusedError, match=reason) as refused:
         successor(CONFIG | changes)
     assert refused.value.reason is clone.CloneRefusal.NOT_CREATABLE
 

@@ -33,50 +33,50 @@ def pod(**changes: Any) -> PodView:
     return PodView(**defaults | changes)
 
 
-def why(view: PodView, code: int, **about: Any) -> Left | Reason | None:
+def left(view: PodView, code: int, **about: Any) -> Left | Reason | None:
     ended = Exit(about.pop("name", "trainer"), code, **about)
-    return exits.why_left(view, ended, opted_in_namespaces=frozenset({"open"}), own_pod_uid="agent")
+    return exits.left_reason(view, ended, opted_in_namespaces=frozenset({"open"}), own_pod_uid="agent")
 
 
 @pytest.mark.parametrize("code", [1, 42, 134, 139, 255])
 @pytest.mark.parametrize("policy", [RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE])
 def test_error_of_opted_in_container_is_restarted(code: int, policy: RestartPolicy) -> None:
-    assert why(pod(restart_policy=policy), code) is None
+    assert left(pod(restart_policy=policy), code) is None
 
 
 def test_oom_kill_is_an_error_and_sigkill_a_stop() -> None:
-    assert why(pod(), 137, reason="OOMKilled") is None
-    assert why(pod(), 137, reason="Error") is Left.STOPPED
-    assert why(pod(), 143, reason="Error") is Left.STOPPED
+    assert left(pod(), 137, reason="OOMKilled") is None
+    assert left(pod(), 137, reason="Error") is Left.STOPPED
+    assert left(pod(), 143, reason="Error") is Left.STOPPED
 
 
 def test_completion_and_never_are_left_to_kubelet() -> None:
-    assert why(pod(), 0) is Left.COMPLETED
-    assert why(pod(restart_policy=RestartPolicy.NEVER), 1) is Left.NEVER
+    assert left(pod(), 0) is Left.COMPLETED
+    assert left(pod(restart_policy=RestartPolicy.NEVER), 1) is Left.NEVER
 
 
 def test_fatal_exit_code_is_left_to_kubelet() -> None:
     fatal = pod(annotations={"kubemend.io/restart": "InPlace", "kubemend.io/fatal-exit-codes": "42, 64-78"})
-    assert why(fatal, 42) is Left.FATAL
-    assert why(fatal, 70) is Left.FATAL
-    assert why(fatal, 43) is None
+    assert left(fatal, 42) is Left.FATAL
+    assert left(fatal, 70) is Left.FATAL
+    assert left(fatal, 43) is None
 
 
 @pytest.mark.parametrize("text", ["0", "256", "9-1", "x", "1-2-3", "1" * 10])
 def test_invalid_fatal_exit_codes_restart_nothing(text: str) -> None:
     bad = pod(annotations={"kubemend.io/restart": "InPlace", "kubemend.io/fatal-exit-codes": text})
-    assert why(bad, 1) is Reason.BAD_ANNOTATION
+    assert left(bad, 1) is Reason.BAD_ANNOTATION
 
 
 def test_exit_matched_by_container_rules_is_left_to_kubelet() -> None:
     rule = RestartRule(RuleAction.RESTART_ALL, frozenset({7}))
     ruled = pod(containers=(ContainerSpec("trainer", ContainerRole.MAIN, restart_rules=(rule,)),))
-    assert why(ruled, 7) is Left.RULE
-    assert why(ruled, 8) is None
+    assert left(ruled, 7) is Left.RULE
+    assert left(ruled, 8) is None
 
 
 def test_end_requested_by_the_agent_is_no_cause() -> None:
-    assert why(pod(), 1, ours=True) is Left.OURS
+    assert left(pod(), 1, ours=True) is Left.OURS
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_end_requested_by_the_agent_is_no_cause() -> None:
     ],
 )
 def test_pod_without_opt_in_or_terminating_is_left_alone(view: PodView, reason: Reason) -> None:
-    assert why(view, 1) is reason
+    assert left(view, 1) is reason
 
 
 def test_only_selected_targets_are_restarted() -> None:
     trainer = ContainerSpec("trainer", ContainerRole.MAIN, holds_devices=True)
     shipper = ContainerSpec("shipper", ContainerRole.MAIN)
     both = pod(containers=(trainer, shipper))
-    assert why(both, 1) is None
-    assert why(both, 1, name="shipper") is Reason.NOT_SELECTED
+    assert left(both, 1) is None
+    assert left(both, 1, name="shipper") is Reason.NOT_SELECTED
     named = replace(both, annotations={"kubemend.io/restart": "InPlace", "kubemend.io/containers": "shipper"})
-    assert why(named, 1, name="shipper") is None
+    assert left(named, 1, name="shipper") is None
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_doubt_after_requested_stop_lasts_until_kubelet_acts() -> None:
 
 
 def test_error_exit_after_a_requested_stop_is_left_to_kubelet() -> None:
-    assert why(pod(), 5, asked=True) is Left.STOPPED
+    assert left(pod(), 5, asked=True) is Left.STOPPED
 
 
 def test_doubt_grows_with_lag_up_to_the_bound() -> None:

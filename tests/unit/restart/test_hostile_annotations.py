@@ -52,12 +52,12 @@ def test_any_annotations_are_parsed_or_refused(annotations: dict[str, str]) -> N
     try:
         wishes = options.parse(annotations)
     except options.BadAnnotationError as error:
-        why = str(error)
+        reason = str(error)
     else:
-        why = ""
-    if why:
-        assert len(why) < 10_000
-        refused = admission.why_no_fault(pod, TARGET.name, opted_in_namespaces=frozenset({"default"}))
+        reason = ""
+    if reason:
+        assert len(reason) < 10_000
+        refused = admission.no_fault_reason(pod, TARGET.name, opted_in_namespaces=frozenset({"default"}))
         assert refused is not None
         assert refused.reason is Reason.BAD_ANNOTATION
         return

@@ -25,7 +25,7 @@ AGAIN = Launcher(State.RUNNING, trainer=4, order="r1")
 VALID = {
     "kubemend-run": 1,
     "state": "running",
-    "why": "",
+    "error": "",
     "order": "r1",
     "trainer": 4,
     "age": 1.5,
@@ -196,7 +196,7 @@ def test_any_answer_is_an_error_or_gives_a_bounded_condition(change: dict[str, o
     condition = spares.condition({"trainer": found})
     assert condition.reason in spares.REASONS
     assert condition.message.isprintable()
-    assert len(condition.message) <= spares.LONGEST_WHY + len("trainer: ")
+    assert len(condition.message) <= spares.LONGEST_REASON + len("trainer: ")
 
 
 def test_the_launcher_has_the_agents_reasons() -> None:
@@ -243,7 +243,7 @@ CHANGES: tuple[dict[str, object], ...] = (
     {"age": 10**400},
     {"age": "1"},
     {"order": None},
-    {"why": "two\nlines"},
+    {"error": "two\nlines"},
     {"no_spare": None},
     {"code": -1},
     {"code": 256},

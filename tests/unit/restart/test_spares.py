@@ -29,8 +29,8 @@ SILENT = LauncherUnavailable("the launcher has no socket in /var/cache/kubemend"
         ({"a": SILENT}, UNKNOWN, "LauncherSilent", "a: the launcher has no socket in /var/cache/kubemend"),
         ({"a": LauncherUnavailable("no socket in /\n\ud800")}, UNKNOWN, "LauncherSilent", "a: no socket in /??"),
         ({}, UNKNOWN, "NotRunning", "no container with the launcher runs that may be restarted"),
-        ({"b": READY, "a": SILENT}, UNKNOWN, "LauncherSilent", f"a: {SILENT.why}; b: ready, 1.2 GiB"),
-        ({"b": DROPPED, "a": SILENT}, FALSE, "DeviceOpened", f"a: {SILENT.why}; b: {DROPPED.no_spare}"),
+        ({"b": READY, "a": SILENT}, UNKNOWN, "LauncherSilent", f"a: {SILENT.reason}; b: ready, 1.2 GiB"),
+        ({"b": DROPPED, "a": SILENT}, FALSE, "DeviceOpened", f"a: {SILENT.reason}; b: {DROPPED.no_spare}"),
         ({"b": NONE, "a": DROPPED}, FALSE, "DeviceOpened", f"a: {DROPPED.no_spare}; b: no spare is due yet"),
     ],
 )

@@ -35,6 +35,6 @@ def test_runtime_with_node_processes_is_supported(runtime_type: str | None, hand
     ],
 )
 def test_sandboxed_runtime_is_refused_by_name(runtime_type: str | None, handler: str, word: str) -> None:
-    why = oci_programs.unsupported(runtime_type=runtime_type, handler=handler)
-    assert why is not None
-    assert word in why
+    reason = oci_programs.unsupported(runtime_type=runtime_type, handler=handler)
+    assert reason is not None
+    assert word in reason

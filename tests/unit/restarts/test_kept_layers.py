@@ -101,16 +101,16 @@ class Outside:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "why"),
+    ("runtime", "reason"),
     [
         (Outside(SnapshotError("unknown service")), "unknown service"),
         (Outside(None), "the snapshotter's root is nothing, not an overlay"),
         (Outside(None, snapshot=None), keep.NO_DIRECTORY),
     ],
 )
-async def test_runtime_without_an_answer_is_a_reason(runtime: Any, why: str) -> None:
+async def test_runtime_without_an_answer_is_a_reason(runtime: Any, reason: str) -> None:
     keeper = LayerKeeper(calls=runtime, snapshots=runtime, statuses=runtime)
-    assert await keeper.move(OLD, NEW, ["/a"]) == keep.NotKept(why)
+    assert await keeper.move(OLD, NEW, ["/a"]) == keep.NotKept(reason)
 
 
 async def test_internal_error_is_a_reason_and_counted() -> None:
@@ -118,7 +118,7 @@ async def test_internal_error_is_a_reason_and_counted() -> None:
     counted = contained.count()
     moved = await LayerKeeper(calls=runtime, snapshots=runtime, statuses=runtime).move(OLD, NEW, ["/a"])
     assert isinstance(moved, keep.NotKept)
-    assert moved.why.startswith("internal error (RuntimeError in ")
+    assert moved.reason.startswith("internal error (RuntimeError in ")
     assert contained.count() == counted + 1
 
 
@@ -169,7 +169,7 @@ async def test_only_what_was_parked_is_moved_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "is_restarted", "why"),
+    ("role", "is_restarted", "reason"),
     [
         (ContainerRole.MAIN, True, ""),
         (ContainerRole.SIDECAR, True, ""),
@@ -177,8 +177,8 @@ async def test_only_what_was_parked_is_moved_on() -> None:
         (ContainerRole.INIT, True, keep.INIT),
     ],
 )
-def test_rerun_keeps_nothing_where_an_end_could_be_final(role: ContainerRole, is_restarted: bool, why: str) -> None:
-    assert keep.obstacle_of_rerun(role=role, exit_is_restarted=is_restarted) == why
+def test_rerun_keeps_nothing_where_an_end_could_be_final(role: ContainerRole, is_restarted: bool, reason: str) -> None:
+    assert keep.obstacle_of_rerun(role=role, exit_is_restarted=is_restarted) == reason
 
 
 @pytest.mark.parametrize("order", intents.SwapOrder)

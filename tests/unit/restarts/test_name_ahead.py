@@ -126,10 +126,10 @@ async def test_container_that_came_after_the_end_is_found_by_a_listing(env: Rest
 async def test_withdrawn_restart_releases_the_name(env: RestartEnv) -> None:
     request = await exited(env)
 
-    async def why() -> str:
+    async def reason() -> str:
         return "the pod is ending"
 
-    await env.restarts.submit(replace(request, withdrawn=why))
+    await env.restarts.submit(replace(request, withdrawn=reason))
     assert creations(env) == [(RESERVED, 2)]
     assert await env.pod.reserved() == set()
 

@@ -68,12 +68,12 @@ def test_clock_step_without_process_keeps_start_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"), [("overlay", None), (None, None), ("ext4", "its root is ext4, not an overlay")]
+    ("kind", "reason"), [("overlay", None), (None, None), ("ext4", "its root is ext4, not an overlay")]
 )
-def test_not_holdable_reports_root_that_is_no_overlay(kind: str | None, why: str | None) -> None:
+def test_not_holdable_reports_root_that_is_no_overlay(kind: str | None, reason: str | None) -> None:
     target = target_started_at(noted=BOOTED_AT)
     processes = outside.Processes(roots=kind)
-    assert runtime_state.not_holdable(target.info, processes=processes) == why
+    assert runtime_state.not_holdable(target.info, processes=processes) == reason
 
 
 async def test_ended_container_is_queried_once(rig: Rig) -> None:

@@ -102,8 +102,8 @@ class Recorded:
     def silent_for(self, container: ContainerRef, seconds: float | None) -> None:
         self.silent.put_nowait((container, seconds))
 
-    def refused(self, pod: PodRef, why: str) -> None:
-        self.refusals.put_nowait((pod, why))
+    def refused(self, pod: PodRef, reason: str) -> None:
+        self.refusals.put_nowait((pod, reason))
 
     def polled(self, container: ContainerSummary, check: FileCheck) -> None:
         self.checks.setdefault(container.id, []).append(check)

@@ -118,7 +118,7 @@ class Rig:
         ended = self.events.views[ContainerId("c")]
         async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
             following = aio.spawn_eternal(tasks, self.ends.run(), name="ends")
-            doubt = tasks.create_task(self.ends.why_not_its_own(ended, how, lag=0.0, quick=quick))
+            doubt = tasks.create_task(self.ends.outside_reason(ended, how, lag=0.0, quick=quick))
             yield doubt
             await doubt
             following.cancel()
@@ -130,48 +130,48 @@ def condition(kind: str, status: str, message: str = "") -> dict[str, Any]:
 
 async def test_running_pod_is_not_ending() -> None:
     rig = Rig()
-    assert rig.ends.why(REF.uid, SANDBOX) == ""
-    assert await rig.ends.why_now(REF, SANDBOX) == ""
+    assert rig.ends.reason(REF.uid, SANDBOX) == ""
+    assert await rig.ends.present_reason(REF, SANDBOX) == ""
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
         ({"deleting": True}, "it is being deleted"),
         ({"leaving": "Evicted"}, "Kubernetes is ending it: Evicted"),
         ({"phase": "Failed"}, "its phase is Failed"),
     ],
 )
-async def test_pod_marked_in_the_api_is_ending(changes: dict[str, Any], why: str) -> None:
+async def test_pod_marked_in_the_api_is_ending(changes: dict[str, Any], reason: str) -> None:
     rig = Rig()
     await rig.pods.put(pod(**changes))
-    assert rig.ends.why(REF.uid, SANDBOX) == why
+    assert rig.ends.reason(REF.uid, SANDBOX) == reason
 
 
 async def test_stop_of_sandbox_ends_only_its_pod() -> None:
     rig = Rig()
     rig.ends.sandbox_stopped(SandboxId("another"))
-    assert rig.ends.why(REF.uid, SANDBOX) == ""
+    assert rig.ends.reason(REF.uid, SANDBOX) == ""
     rig.ends.sandbox_stopped(SANDBOX)
-    assert rig.ends.why(REF.uid, SANDBOX) == "its sandbox has been stopped"
+    assert rig.ends.reason(REF.uid, SANDBOX) == "its sandbox has been stopped"
 
 
 async def test_sandbox_without_event_is_queried() -> None:
     rig = Rig(runtime=Runtime(ready=False))
-    assert await rig.ends.why_now(REF, SANDBOX) == "its sandbox has been stopped"
+    assert await rig.ends.present_reason(REF, SANDBOX) == "its sandbox has been stopped"
 
 
 async def test_node_shutdown_ends_its_pods() -> None:
     rig = Rig(api=Api(condition("Ready", "False", "node is shutting down")))
-    assert await rig.ends.why_now(REF, SANDBOX) == "its node is shutting down"
+    assert await rig.ends.present_reason(REF, SANDBOX) == "its node is shutting down"
 
 
 async def test_unavailable_api_and_runtime_leave_the_last_state() -> None:
     rig = Rig(runtime=Runtime(answers=False), api=Api(node=None))
     rig.pods.answers = False
-    assert await rig.ends.why_now(REF, SANDBOX) == ""
+    assert await rig.ends.present_reason(REF, SANDBOX) == ""
     await rig.pods.put(pod(deleting=True))
-    assert await rig.ends.why_now(REF, SANDBOX) == "it is being deleted"
+    assert await rig.ends.present_reason(REF, SANDBOX) == "it is being deleted"
 
 
 async def test_remembered_sandboxes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ async def test_remembered_sandboxes_are_bounded(monkeypatch: pytest.MonkeyPatch)
     rig = Rig()
     for number in range(4):
         rig.ends.sandbox_stopped(SandboxId(str(number)))
-    assert [bool(rig.ends.why(REF.uid, SandboxId(str(number)))) for number in range(4)] == [False, False, True, True]
+    assert [bool(rig.ends.reason(REF.uid, SandboxId(str(number)))) for number in range(4)] == [False, False, True, True]
 
 
 async def test_unexplained_exit_is_a_fault_after_a_moment() -> None:
@@ -318,7 +318,7 @@ async def test_error_in_a_pre_stop_hook_of_a_stopped_pod_is_no_fault_however_lon
     rig.events.run(ContainerRef(REF, "shipper"), name="s")
     async with rig.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == "kubelet stops all its containers"
-    assert rig.ends.why(REF.uid, SANDBOX) == "kubelet stops all its containers"
+    assert rig.ends.reason(REF.uid, SANDBOX) == "kubelet stops all its containers"
 
 
 async def test_kubelets_event_may_arrive_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

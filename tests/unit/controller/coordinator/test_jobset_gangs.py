@@ -229,8 +229,8 @@ async def test_suspended_jobset_begins_no_round() -> None:
         assert theatre.stage.restarts.statuses["team/please"]["phase"] == "Refused"
 
 
-@pytest.mark.parametrize("why", ["suspended", "gone", "completed", "recreating"])
-async def test_round_is_cancelled_when_jobset_takes_no_restarts(why: str) -> None:
+@pytest.mark.parametrize("reason", ["suspended", "gone", "completed", "recreating"])
+async def test_round_is_cancelled_when_jobset_takes_no_restarts(reason: str) -> None:
     theatre = Theatre()
     async with theatre.stage.leading() as coordinator:
         theatre.stage.fails(coordinator, 0)
@@ -244,14 +244,14 @@ async def test_round_is_cancelled_when_jobset_takes_no_restarts(why: str) -> Non
                 "gone": None,
                 "completed": replace(jobset, status=Status(conditions=(done,))),
                 "recreating": replace(jobset, status=Status(restarts=1)),
-            }[why]
+            }[reason]
         )
         for index in range(SIZE):
             assert (await theatre.stage.agent(index).received("abort")).abort.round == round_id
         status = theatre.stage.restarts.statuses[round_id]
         assert status["phase"] == "Failed"
         (cancelled,) = [each for each in status["conditions"] if each["type"] == "Cancelled"]
-        assert cancelled["message"] == f"its JobSet is {why}"
+        assert cancelled["message"] == f"its JobSet is {reason}"
 
 
 async def test_cancelled_round_costs_nothing() -> None:

@@ -41,7 +41,7 @@ def test_spent_budget_stays_closed_until_window_opens() -> None:
     spent = shut(row(3000, 2000, 1000), budget=GangBudget(limit=3))
     assert spent is not None
     assert (spent.verdict, spent.closed.until) == (Verdict.SPENT, NOW + 600.0)
-    assert spent.closed.why == "3 rounds within 1 h"
+    assert spent.closed.reason == "3 rounds within 1 h"
 
 
 def test_faults_in_one_slot_are_no_progress() -> None:

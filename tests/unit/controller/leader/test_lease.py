@@ -148,9 +148,9 @@ async def test_foreign_annotations_are_kept(env: Env) -> None:
 async def test_errors_are_reported_and_never_raised(env: Env) -> None:
     one = lock(env, "a")
     env.server.fail_next(1, status=403, method="GET", path="/leases")
-    found, why = await env.read(one)
+    found, reason = await env.read(one)
     assert not found
-    assert why.status == 403
+    assert reason.status == 403
     assert isinstance(one.error, errors.ForbiddenError)
     assert (await env.read(one))[1].body == '{"code": 404}'
     assert one.error is None

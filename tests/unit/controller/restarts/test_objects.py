@@ -215,7 +215,7 @@ def test_detail_is_cut_to_the_conditions_limit() -> None:
     "cause",
     [
         controller_builders.fault(0),
-        Request(builders.GANG, by="team/a", why="new data", at=builders.NOW, max_unavailable=2),
+        Request(builders.GANG, by="team/a", reason="new data", at=builders.NOW, max_unavailable=2),
     ],
 )
 def test_first_status_of_rounds_is_valid(cause: Cause) -> None:

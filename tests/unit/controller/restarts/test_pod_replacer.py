@@ -28,7 +28,7 @@ class Env:
         self.outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
         self.pod_replacer = PodReplacer(
             api=api,
-            on_outcome=lambda _pod, outcome, _why: self.outcomes.put_nowait(outcome),
+            on_outcome=lambda _pod, outcome, _ending_reason: self.outcomes.put_nowait(outcome),
             backoff=lambda: aio.Backoff(first=0.01, limit=0.05),
             stale=stale,
             keep=keep,
