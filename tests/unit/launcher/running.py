@@ -107,8 +107,8 @@ class Running:
         return self._launcher.pid
 
     def order(self, code: str) -> None:
-        """Have the trainer run Python code."""
-        os.write(self._orders, code.encode())
+        """Have the trainer run Python code. Orders that it reads at once are lines of one program."""
+        os.write(self._orders, f"{code}\n".encode())
 
     def events(self, name: str) -> list[int]:
         """Return the processes that wrote an event, in order."""

@@ -61,8 +61,7 @@ async def test_function_of_a_file_elsewhere_is_called(launcher: Running) -> None
     spare = await launcher.nth(1, "prepared")
     await launcher.said("the spare is ready")
     assert await _restarted(launcher) == spare
-    launcher.order(_SHOW + "print('below' in str(sys.path));")
-    assert await _ends(launcher, "") == f"[{spare}]False\n"
+    assert await _ends(launcher, _SHOW + "print('below' in str(sys.path));") == f"[{spare}]False\n"
 
 
 async def test_function_of_the_script_gives_its_result_to_the_program(launcher: Running) -> None:
