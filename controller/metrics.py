@@ -62,7 +62,7 @@ class Metrics:
         )
         self.round_gpu_seconds = Counter(
             "kubemend_round_gpu_seconds",
-            "Those GPUs, times the seconds from the round's fault to its end.",
+            "GPUs of gangs whose rounds have ended, times the seconds from the round's fault to its end, by phase.",
             ["phase"],
             registry=registry,
         )

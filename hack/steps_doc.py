@@ -50,7 +50,7 @@ _PREPARED = """
 ## A spare that prepares
 
 Measured in a run of its own, {every} steps between faults, with the loop in the same run, on {cores} cores
-(Linux {kernel}; load {load_before:g} before the run). Each fault waits until a spare is ready: `all of it` counts that.
+(Linux {kernel}; load {load_before:g} before the run). Each fault waits until a spare is ready: `whole run` counts that.
 
 """
 
@@ -129,7 +129,7 @@ def render(report: Json) -> str:
         layers=report["layers"],
         faults=faults,
         every=report["steps_between_faults"],
-        ways=_lines(_table(ways, base="the loop's")),
+        ways=_lines(_table(ways, base="the loop")),
         stages=_lines(_stages(ways)),
         prepared=_of_prepared(report["prepared"]) if "prepared" in report else "",
         gang=_of_gangs(report["gang"], cores=machine["cores"]) if "gang" in report else "",
@@ -143,15 +143,15 @@ def render(report: Json) -> str:
 def _of_prepared(run: Json) -> str:
     """Return the part on the ways of a later run than that of all others, which has its own loop."""
     ways = run["ways"]
-    return _PREPARED.format(**run["machine"], every=run["steps_between_faults"]) + _both(ways, base="the loop's")
+    return _PREPARED.format(**run["machine"], every=run["steps_between_faults"]) + _both(ways, base="the loop")
 
 
 def _of_hangs(run: Json) -> str:
     """Return the part on hangs."""
     facts = {"every": run["steps_between_faults"], "layers": run["layers"], "faults": _faults(run["ways"])}
-    text = _HANG.format(**facts, **run["machine"]) + _both(run["ways"], base="kubelet's")
+    text = _HANG.format(**facts, **run["machine"]) + _both(run["ways"], base="kubelet")
     if gang := run.get("gang"):
-        text += _HANG_GANG.format(**gang) + _both(gang["ways"], base="kubemend's")
+        text += _HANG_GANG.format(**gang) + _both(gang["ways"], base="kubemend")
     return text
 
 
@@ -162,10 +162,10 @@ def _of_lost_nodes(report: Json) -> str:
     gang = run["gang"]
     facts = {"members": gang["members"], "layers": gang["layers"], "every": run["steps_between_faults"]}
     facts["faults"] = _faults(gang["ways"])
-    text = _LOST_NODE.format(**facts, **run["machine"]) + _both(gang["ways"], base="kubemend's")
+    text = _LOST_NODE.format(**facts, **run["machine"]) + _both(gang["ways"], base="kubemend")
     if noticed := report.get("noticed-node"):
         text += _NOTICED_NODE.format(faults=_faults(noticed["gang"]["ways"]), **noticed["machine"]) + _both(
-            noticed["gang"]["ways"], base="kubemend's"
+            noticed["gang"]["ways"], base="kubemend"
         )
     return text
 
@@ -186,7 +186,7 @@ def _of_gangs(gang: Json, *, cores: int) -> str:
     return "".join(
         (
             _GANG.format(members=gang["members"], layers=gang["layers"]),
-            _both(ways, base="kubemend's"),
+            _both(ways, base="kubemend"),
             _GANG_NOTES.format(members=gang["members"], cores=cores),
         )
     )
@@ -199,12 +199,12 @@ def _lines(lines: Iterable[str]) -> str:
 def block(report: Json) -> str:
     """Return the part of the README between its two marks, with them."""
     lines = [BEGIN, "", "![Stages from the fault to the first step](docs/steps.svg)", ""]
-    lines += _table(report["ways"], base="the loop's")
+    lines += _table(report["ways"], base="the loop")
     if prepared := report.get("prepared"):
         lines += ["", _PREPARED_IN_README, ""]
-        lines += _table(prepared["ways"], base="the loop's")
+        lines += _table(prepared["ways"], base="the loop")
     if gang := report.get("gang"):
-        lines += ["", f"A gang of {gang['members']}, one of which fails:", "", *_table(gang["ways"], base="kubemend's")]
+        lines += ["", f"A gang of {gang['members']}, one of which fails:", "", *_table(gang["ways"], base="kubemend")]
     return "\n".join([*lines, "", END])
 
 
@@ -216,8 +216,8 @@ def _table(ways: Json, *, base: str) -> Iterator[str]:
         *(["fault"] if mixed else []),
         "first step",
         "new step",
-        f"of {base}",
-        "all of it",
+        f"relative to {base}",
+        "whole run",
     ]
     yield _row(head)
     yield "|---" * len(head) + "|"

@@ -117,7 +117,7 @@ ARMS: Final = (
     Arm("swap", "kubemend's swap, caches in the writable layer", annotations={**_OPTED_IN, "kubemend.io/cache": "Off"}),
     Arm(
         "swap-caches",
-        "kubemend's swap with the component caches (the third finds them emptied: two young deaths)",
+        "kubemend's swap with the component caches (emptied before the third restart)",
         annotations=_OPTED_IN,
         own_cache=False,
     ),

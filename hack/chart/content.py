@@ -161,7 +161,7 @@ _POD_FIELDS: Final[Mapping[str, Any]] = {"nodeSelector": {}, "affinity": {}, "to
 _COMMENTS: Final = {
     "env": "More variables; `kubemend agent --help` and `kubemend controller --help` list them.",
     "affinity": "null: no affinity.",
-    "ingress": "The NetworkPolicy's rules. daemonset/hub-from-nodes has an example that admits only your nodes.",
+    "ingress": "The NetworkPolicy's rules.",
 }
 _NAMES_ELSEWHERE: Final[Mapping[str, Any]] = {
     "DaemonSet": [

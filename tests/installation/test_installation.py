@@ -145,10 +145,10 @@ async def test_readmes_first_fault_restarts_the_job_in_place(kubemend: installed
     # The README's image comes from a registry, which a dev cluster lacks: the node already has it.
     given = typed("-f").given.replace("image: busybox", "image: busybox\n          imagePullPolicy: IfNotPresent")
     kubemend.kubectl(*typed("-f").words[1:], given=given)
-    kubemend.kubectl("wait", "--for=jsonpath={.status.ready}=4", "job/first", TIMED)
+    kubemend.kubectl(*typed("wait").words[1:])
     before = kubemend.get("pods", "--selector", "job-name=first")["items"]
     await until_begun(kubemend, *(pod["metadata"]["name"] for pod in before))
-    fail(kubemend, *typed("job/first").words[1:])
+    fail(kubemend, *typed("kill").words[1:])
     status = restart_of(kubemend, "first")["status"]
     assert (status["phase"], status["trigger"]["code"], status["decision"]["kind"]) == ("Done", "Exit1", "InPlace")
     assert (status["members"]["total"], status["members"]["running"]) == (4, 4)

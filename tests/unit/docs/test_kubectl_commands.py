@@ -22,6 +22,8 @@ SAID: Final = kubectl_words.understood(TYPED)
 
 KUBERNETES: Final = frozenset(
     {
+        "clusterrole",
+        "clusterrolebinding",
         "daemonset",
         "deployment",
         "devicetaintrules",
@@ -57,6 +59,18 @@ def with_verbs(*verbs: str) -> pytest.MarkDecorator:
     found = {place: said for place, said in SAID.items() if said.verb in verbs}
     assert found, verbs
     return pytest.mark.parametrize("said", found.values(), ids=found)
+
+
+AWAITED: Final = frozenset(
+    {
+        *(
+            ("condition", name)
+            for name in (*RESTART_CONDITIONS, conditions.WARM_SPARE, "Ready", "Available", "Complete")
+        ),
+        ("jsonpath", "{.status.ready}"),  # of a Job
+    }
+)
+"""What `kubectl wait` may wait for: conditions, and fields."""
 
 
 def resources() -> frozenset[str]:
@@ -161,8 +175,7 @@ def test_label_has_a_valid_value(said: Said) -> None:
 @with_verbs("wait")
 def test_awaited_condition_exists(said: Said) -> None:
     kind, _, name = said.flags["for"].partition("=")
-    assert kind == "condition"
-    assert name in {*RESTART_CONDITIONS, conditions.WARM_SPARE, "Ready", "Available", "Complete"}
+    assert (kind, name.partition("=")[0]) in AWAITED
 
 
 @pytest.mark.parametrize(
