@@ -22,11 +22,11 @@ BYTES = st.integers(0, 1 << 50)
         (PodMemory(limit=10 * MIB, used=0), False),
     ],
 )
-def test_why_no_room_only_near_the_limit(memory: PodMemory | None, has_room: bool) -> None:
+def test_no_room_reason_only_near_the_limit(memory: PodMemory | None, has_room: bool) -> None:
     assert (no_room_reason(memory) == "") is has_room
 
 
-def test_why_no_room_says_how_near_and_what_to_do() -> None:
+def test_no_room_reason_says_how_near_and_what_to_do() -> None:
     assert no_room_reason(PodMemory(limit=64 * MIB, used=60 * MIB, page_cache=1 * MIB)) == (
         "the pod is 5 MiB below its memory limit of 64 MiB, and a successor held next to the old container may "
         "take 16 MiB; raise the limit"
@@ -47,6 +47,6 @@ def test_has_room_counts_page_cache_as_free(memory: PodMemory | None, expected: 
 
 
 @given(limit=BYTES, used=BYTES, cache=BYTES, more=BYTES)
-def test_why_no_room_is_never_lifted_by_more_use(limit: int, used: int, cache: int, more: int) -> None:
+def test_no_room_reason_is_never_lifted_by_more_use(limit: int, used: int, cache: int, more: int) -> None:
     if no_room_reason(PodMemory(limit, used, cache)) and cache <= used:
         assert no_room_reason(PodMemory(limit, used + more, cache))
