@@ -101,8 +101,8 @@ async def watched_since(store: Store, *, boot_id: str) -> float:
 class StoredCursor:
     """Saves at most once a second, and only when all findings read so far have been handled.
 
-    Reading a record twice is harmless (a container that began after it is never restarted for it); a skipped record is
-    a lost restart.
+    Reading a record twice is harmless (a container that began after it is never restarted for it, and the verdicts
+    have it once: ``VerdictStore.was_folded``); a skipped record is a lost restart.
     """
 
     def __init__(self, *, store: Store, may_forget: Callable[[], bool]) -> None:

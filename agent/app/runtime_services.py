@@ -41,7 +41,7 @@ from kubemend.agent.restart.exits import Exit
 from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
-from kubemend.agent.restarts.recovery import Recovery
+from kubemend.agent.restarts.recovery import Background, Recovery
 from kubemend.agent.restarts.runtime_access import RuntimeAccess
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import NodePolicy
@@ -370,7 +370,13 @@ class RuntimeServices:
         )
         held = await _until_done(rounds.load, name="rounds")
         aio.spawn_eternal(tasks, rounds.run(), name="rounds")
-        recovery = Recovery(dependencies=dependencies, store=self._store, now=self._now, spared=held)
+        recovery = Recovery(
+            dependencies=dependencies,
+            store=self._store,
+            now=self._now,
+            spared=held,
+            background=Background(tasks, restarts),
+        )
         count = await _until_done(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
         doubt = functools.partial(outside_reason, pods=self._pods, events=watch, runtime=cri, ends=ends)

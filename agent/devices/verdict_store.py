@@ -8,11 +8,12 @@ import structlog
 from kubemend.agent.clients.journal import codec
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.health.catalog.catalog import EMPTY, Catalog
+from kubemend.agent.health.kmsg import record_key
 from kubemend.agent.health.state import fold, recurrence
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator, device_key
-from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,7 @@ class VerdictStore:
         self._boot_id = boot_id
         self._history = recurrence.History()
         self._saved = self._state, self._history
+        self._folded_before = ""
         self._inventory = DeviceInventory()
         self._names: dict[str, str] = {}
         self._last_faults: dict[str, float] = {}
@@ -61,19 +63,32 @@ class VerdictStore:
         except (KeyError, ValueError, TypeError) as error:
             raise HistoryError(f"cannot read the saved verdicts: {error!r}. Remove the state file.") from error
         self._saved = self._state, self._history
+        self._folded_before = self._state.newest_key
+
+    def was_folded(self, finding: Finding) -> bool:
+        """Return whether a previous agent has folded the finding, which is read from the kernel log again.
+
+        Its end may have been folded as well, and is not reported again.
+        """
+        return finding.source is Source.KERNEL_LOG and record_key.reaches(self._folded_before, finding.key)
 
     def apply(self, finding: Finding, *, inventory: DeviceInventory, pod: str = "") -> str:
-        """Fold one finding; return the key of its device. ``pod`` is the UID of the pod that it hit."""
-        device, now = self.key(finding.device, inventory=inventory), self._now()
+        """Fold one finding, once; return the key of its device. ``pod`` is the UID of the pod that it hit."""
+        device = self.key(finding.device, inventory=inventory)
+        if not self.was_folded(finding):
+            self._fold(finding, device=device, pod=pod)
+        if finding.action.severity >= ActionClass.RESTART_APP.severity and finding.kind not in fold.EVIDENCE:
+            self._last_faults[device] = max(finding.observed_at, self._last_faults.get(device, 0.0))
+        return device
+
+    def _fold(self, finding: Finding, *, device: str, pod: str) -> None:
+        now = self._now()
         self._state = fold.fold(self._state, finding, device=device, catalog=self._catalog, now=now)
         self._history, repeated = recurrence.noted(
             self._history, finding, device=device, pod=pod, catalog=self._catalog
         )
         if repeated is not None:
             self._state = fold.fold(self._state, repeated, device=device, catalog=self._catalog, now=now)
-        if finding.action.severity >= ActionClass.RESTART_APP.severity and finding.kind not in fold.EVIDENCE:
-            self._last_faults[device] = max(finding.observed_at, self._last_faults.get(device, 0.0))
-        return device
 
     def verdict(self, device: str, *, inventory: DeviceInventory) -> Verdict:
         """Return a device's current verdict."""

@@ -151,6 +151,7 @@ class AppFaultHandler:
             events=events,
             processes=self._processes,
             holders=functools.partial(self._holders_of, recorded.device),
+            process=recorded.process,
             renewed=(programs := _Programs()).restarted,
         )
         if found.restart and self._catalog.may_follow_graver(FaultKey(recorded.finding.kind, recorded.finding.code)):

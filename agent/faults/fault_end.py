@@ -5,10 +5,15 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 
+import structlog
+
 from kubemend.agent import ports
 from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.health.state.attribution import Attribution, AttributionResult
+from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
+
+log = structlog.get_logger(__name__)
 
 Holders = Callable[[], Awaitable[Sequence[ContainerRef] | None]]
 """Return the containers that hold a device; None if kubelet could not be asked."""
@@ -25,13 +30,15 @@ def of(
     events: ports.Events,
     processes: ports.Processes,
     holders: Holders,
+    process: ProcessFacts | None = None,
     renewed: AbstractSet[ContainerId] = frozenset(),
 ) -> Callable[[], Awaitable[None]]:
     """Record the running containers, and return a function that waits until all affected ones have ended.
 
-    For a process in a pod that is its container. For a process outside all pods, or one that was put into a container,
-    it is the process itself. If only the holders are known, it is all their containers. ``noticed_at`` is the Unix time
-    of the finding. A container in ``renewed`` counts as ended, although it runs: its program has been restarted in it.
+    For a process in a pod that is its container, or the process itself (``process``) if it ends earlier: a launcher may
+    restart the program in its container. For a process outside all pods, or one that was put into a container, it is
+    the process itself. If only the holders are known, it is all their containers. ``noticed_at`` is the Unix time of
+    the finding. A container in ``renewed`` counts as ended, although it runs: its program has been restarted in it.
     """
     if found.how in (AttributionResult.PROCESS_GONE, AttributionResult.NO_HOLDER):
         return _nothing
@@ -41,7 +48,10 @@ def of(
         return functools.partial(wait_until_replaced, noticed_at, holders=holders, events=events)
     hit = found.restart or found.concerned
     running = {view.id for view in events.containers() if view.ref in hit and view.state in _ALIVE}
-    return functools.partial(_stopped, running, events=events, renewed=renewed)
+    stopped = functools.partial(_stopped, running, events=events, renewed=renewed)
+    if found.how is AttributionResult.PROCESS and process is not None:
+        return functools.partial(_either, stopped, functools.partial(_process_ended, process, processes=processes))
+    return stopped
 
 
 async def wait_until_replaced(
@@ -75,6 +85,29 @@ async def holders_older_than(
 
 async def _nothing() -> None:
     return
+
+
+async def _either(*waits: Callable[[], Awaitable[None]]) -> None:
+    """Wait until the first of these waits has ended."""
+    tasks = [asyncio.ensure_future(wait()) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in done:
+        task.result()
+
+
+async def _process_ended(process: ProcessFacts, *, processes: ports.Processes) -> None:
+    """Wait until that very process has ended; indefinitely if it cannot be followed: its container's end counts."""
+    try:
+        if processes.is_alive(process):
+            await processes.ended(process.pid)
+    except OSError as error:
+        log.warning("fault.process_not_followed", pid=process.pid, error=str(error))
+        await asyncio.Event().wait()
 
 
 async def _stopped(

@@ -53,8 +53,11 @@ class LostDevices:
         self._under_way: dict[str, set[asyncio.Task[None]]] = {}
 
     def is_one(self, finding: Finding) -> bool:
-        """Return whether a finding reports its device as lost now. A finding that predates the agent does not count."""
-        predates_agent = evidence.LOOK_BACK in finding.evidence
+        """Return whether a finding reports its device as lost now.
+
+        A finding that predates the agent does not count: ``found`` reports a previous agent's when this one starts.
+        """
+        predates_agent = evidence.LOOK_BACK in finding.evidence or self._verdict_store.was_folded(finding)
         return not predates_agent and self._catalog.ends_programs(FaultKey(finding.kind, finding.code))
 
     def found(self, device: str, tasks: asyncio.TaskGroup, *, earlier: bool = False) -> None:

@@ -50,12 +50,13 @@ class RecoveryActionQuery:
     async def is_usable(self, recorded: RecordedFinding) -> bool:
         """Poll until the driver requires no recovery action; return False if the fault is no longer active.
 
-        False also if another call polls for the same fault. The driver may not be up yet, hang, or be content only
-        after a reset; without the poll none of that would be noticed later.
+        False also if another call polls for the same fault, or if a previous agent saw its end. The driver may not be
+        up yet, hang, or be content only after a reset; without the poll none of that would be noticed later.
         """
         finding = recorded.finding
         question = recorded.device, finding.kind, finding.code, finding.pid
-        if question in self._open:
+        ended_before = self._verdict_store.was_folded(finding) and not self._is_held(recorded)
+        if question in self._open or ended_before:
             return False
         self._open.add(question)
         try:

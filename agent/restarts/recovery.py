@@ -1,4 +1,8 @@
-"""Resume the restarts that a previous agent left open."""
+"""Resume the restarts that a previous agent left open.
+
+Those with a grace period are resumed in the background: a program may take all of it to end, up to an hour. Only their
+pods wait for them.
+"""
 
 import asyncio
 import contextlib
@@ -19,6 +23,7 @@ from kubemend.agent.restarts import config_shares, planning, restart_proof, veri
 from kubemend.agent.restarts.config_shares import ConfigShare, NoRoomError
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.plan_execution import STALE_AFTER, AnyExecution, execution_of
+from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.restarts.slots import Slots
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
@@ -50,6 +55,17 @@ class _Resumed:
     outcome: Outcome
 
 
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What replays in the background need: tasks, and the scheduler whose restarts of the same pods wait for them."""
+
+    tasks: asyncio.TaskGroup
+    restarts: RestartScheduler
+
+
+_Share = Callable[[intents.AnyIntent], ConfigShare]
+
+
 class Recovery:
     """Replay the journal. Run it before any new restart."""
 
@@ -61,55 +77,103 @@ class Recovery:
         now: Callable[[], float],
         timeouts: verifier.Timeouts = _TIMEOUTS,
         spared: Collection[PodUid] = (),
+        background: Background | None = None,
     ) -> None:
-        """``spared``: pods that a round holds. The round finishes their restarts."""
+        """``spared``: pods that a round holds. The round finishes their restarts.
+
+        ``background`` None: all intents are replayed in ``run``.
+        """
         self._dependencies = dependencies
         self._store = store
         self._now = now
         self._spared = frozenset(spared)
+        self._background = background
+        self._in_background: set[PodUid] = set()
         self._verifier = verifier.RestartVerifier(dependencies=dependencies, timeouts=timeouts)
         self._failed: set[str] = set()
         self._configs = Slots(config_shares.MOST)
 
     async def run(self) -> int:
-        """Finish or undo every open intent; return how many there were.
+        """Finish or undo every open intent; return how many there were, with those of the background.
 
         A successor in CREATED next to a running container is dangerous, because kubelet would start a third. Such
         intents come first. Kubelet may still act, up to 1 s later, on what it saw while no agent ran. As after any
         restart, the replay therefore waits until kubelet agrees, and resolves a duplicate that kubelet starts. Raises
         CriError or HistoryError once the other intents are concluded: try again, and start nothing new before that.
+        Pods whose intents are left to the background are locked when it returns.
         """
         for entry in await self._store.unreadable():
             await self._quarantine_unreadable(entry)
         opened = await self._store.unfinished()
-        unfinished = [intent for intent in opened if intent.target.pod.uid not in self._spared]
+        not_mine = self._spared | self._in_background
+        unfinished = [intent for intent in opened if intent.target.pod.uid not in not_mine]
         views = await self._dependencies.runtime.list_containers()
         owned = frozenset(intent.id for intent in opened) | await self._store.quarantined()
         lost = await self._mine(swap.orphans(views, owned=owned, now=self._now()))
         for orphan in lost:
             with contained.within(Part.REPLAY, orphan.target, passing=_TRY_LATER):
                 await self._undo_orphan(orphan)
+        if self._background is not None:
+            for pod in dict.fromkeys(each.target.pod.uid for each in unfinished if each.grace_seconds > 0):
+                await self._replay_in_background(pod, background=self._background)
+        await self._replay_all(
+            [each for each in unfinished if each.target.pod.uid not in self._in_background],
+            share=lambda _: ConfigShare(self._configs, "", waits=True),
+        )
+        return len(unfinished) + len(lost)
+
+    async def _replay_all(self, unfinished: Sequence[intents.AnyIntent], *, share: _Share) -> None:
         dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
         # A device that is slow to be freed, a proof, and a launcher must not delay the others.
-        left: list[intents.AnyIntent] = []
+        left: list[tuple[intents.AnyIntent, int]] = []
         with contextlib.ExitStack() as shares:
-            replays = [(each, shares.enter_context(self._share(waits=True))) for each in dangerous_first]
+            replays = [(each, shares.enter_context(share(each))) for each in dangerous_first]
             resumed = await asyncio.gather(
-                *(self._resume(each, share=share, left=left) for each, share in replays), return_exceptions=True
+                *(self._resume(each, share=held, left=left) for each, held in replays), return_exceptions=True
             )
             await aio.side_by_side(*(self._conclude(each) for each in resumed if isinstance(each, _Resumed)))
         failures = [each for each in resumed if isinstance(each, BaseException)]
         del resumed
-        for intent in left:  # their configs together would fill this process's memory
-            with self._share(waits=False) as share:
-                if (alone := await self._resume(intent, share=share, left=left)) is not None:
-                    await self._conclude(alone)
+        for intent, needed in left:  # their configs together would fill this process's memory
+            await self._replay_alone(intent, needed, share=share(intent))
         for failure in failures:
             raise failure
-        return len(unfinished) + len(lost)
 
-    def _share(self, *, waits: bool) -> ConfigShare:
-        return ConfigShare(self._configs, "", waits=waits)
+    async def _replay_alone(self, intent: intents.AnyIntent, needed: int, *, share: ConfigShare) -> None:
+        """Replay an intent once there is room for its configs: ``needed`` bytes, and those that it asks for then."""
+        left = [(intent, needed)]
+        while left:
+            _, needed = left.pop()
+            await share.wait(needed)
+            with share:
+                if (resumed := await self._resume(intent, share=share, left=left)) is not None:
+                    await self._conclude(resumed)
+
+    async def _replay_in_background(self, pod: PodUid, *, background: Background) -> None:
+        """Start to replay the intents of a pod; return once the pod is locked."""
+        self._in_background.add(pod)
+        locked = asyncio.Event()
+        replay = self._replay_pod(pod, locked=locked, restarts=background.restarts)
+        background.tasks.create_task(replay, name=f"replay {pod}")
+        await locked.wait()
+
+    async def _replay_pod(self, pod: PodUid, *, locked: asyncio.Event, restarts: RestartScheduler) -> None:
+        async with restarts.turn(pod):
+            locked.set()
+            with contained.within(Part.REPLAY, pod):
+                await self._replay_until_done(pod, restarts=restarts)
+
+    async def _replay_until_done(self, pod: PodUid, *, restarts: RestartScheduler) -> None:
+        backoff = aio.Backoff(first=0.1, limit=5.0)
+        while True:
+            try:
+                mine = [each for each in await self._store.unfinished() if each.target.pod.uid == pod]
+                await self._replay_all(mine, share=lambda each: restarts.config_share(each.target.pod, waits=True))
+            except _TRY_LATER as error:
+                log.warning("restart.replay_waits", pod=pod, error=str(error))
+                await backoff.wait()
+            else:
+                return
 
     async def _undo_orphan(self, orphan: intents.Intent) -> None:
         outcome = await execution_of(self._dependencies, planning.bare(orphan)).carry_out(
@@ -132,9 +196,11 @@ class Recovery:
         return [orphan for orphan in lost if orphan.target.pod.uid in self._dependencies.pods.pods()]
 
     async def _resume(
-        self, intent: intents.AnyIntent, *, share: ConfigShare, left: list[intents.AnyIntent]
+        self, intent: intents.AnyIntent, *, share: ConfigShare, left: list[tuple[intents.AnyIntent, int]]
     ) -> _Resumed | None:
         """Replay one intent; return None if that failed with an error that concerns it, or if it is ``left``, for room.
+
+        ``left`` then has the bytes that it needs.
 
         Each try is recorded beforehand, so that one that ends this process counts, too. After the last try the intent
         is quarantined; each agent counts one. Raises CriError or HistoryError if the error concerns every intent.
@@ -146,10 +212,10 @@ class Recovery:
         try:
             with contained.within(Part.REPLAY, intent.target, passing=(*_TRY_LATER, NoRoomError)) as work:
                 resumed = await self._replay_patiently(intent, share=share)
-        except NoRoomError:
+        except NoRoomError as short:
             share.give_back()
             await self._store.replay_ended(intent.id, failed=False)
-            left.append(intent)
+            left.append((intent, short.needed))
             return None
         except _TRY_LATER:
             await self._store.replay_ended(intent.id, failed=False)
@@ -245,6 +311,9 @@ class Recovery:
         outcome = resumed.outcome
         if outcome.result is Result.DEVICE_NOT_USABLE:
             self._report_failure(resumed.intent, outcome.detail, reason=Reason.DEVICE_NOT_USABLE)
+        if outcome.result is Result.RESTARTED:
+            for container in outcome.current.values():
+                self._dependencies.heartbeats.restarted(container)
         if outcome.result.restarted:
             with contained.within(Part.VERIFICATION, resumed.intent.target, passing=_TRY_LATER):
                 outcome = await self._verified(resumed)

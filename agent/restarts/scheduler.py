@@ -17,7 +17,7 @@ from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
 from kubemend.agent.model.outcomes import Result
-from kubemend.agent.model.workloads import ContainerRef, PodRef, PodView
+from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, PodView
 from kubemend.agent.restart import admission, budget, cache, clone, process
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import config_shares, planning, runtime_state
@@ -143,6 +143,10 @@ class RestartScheduler:
         if done.error is not None:
             with contained.within(contained.Part.RESTART, request.target):
                 self._reports.internal_error(request, done.error)
+
+    def turn(self, pod: PodUid) -> contextlib.AbstractAsyncContextManager[None]:
+        """Hold a pod during the block; its other restarts wait for the end."""
+        return self._locks.turn(pod)
 
     async def resume(
         self, plan: RestartPlan, *, cause: admission.Cause, round_hooks: RoundHooks, holding: HoldSet

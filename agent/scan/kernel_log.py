@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kubemend.agent.health.catalog.catalog import Catalog
-from kubemend.agent.health.kmsg import kmsg_record, line_reader, provenance
+from kubemend.agent.health.kmsg import kmsg_record, line_reader, provenance, record_key
 from kubemend.agent.health.kmsg.line_findings import LineContext
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model.findings import Finding
@@ -63,7 +63,7 @@ def _findings(records: list[bytes], *, lines: line_reader.LineReader) -> Iterato
         seen = LineContext(
             observed_at=offset + boot_seconds,
             boot_seconds=boot_seconds,
-            key=f"kmsg:{record.seq}:{record.usec}",
+            key=record_key.of(record.seq, record.usec),
             evidence=_LOOK_BACK,
         )
         yield from lines.read(record.text, seen=seen)

@@ -96,7 +96,7 @@ class ContainerWatch:
         """Follow the stream until it breaks. Raises CriError."""
         self._stream_is_lossy = False
         self._suspects = frozenset()
-        self._ledger.stream_opened(at=time.time_ns())
+        self._ledger.stream_opened(_clocks())
         async with contextlib.aclosing(self._cri.events()) as stream, _ReadAhead(stream) as ahead:
             await self._list()
             backoff.reset()
@@ -123,6 +123,7 @@ class ContainerWatch:
             for subscriber in self._sandbox_subscribers:
                 subscriber(stopped)
         if (seen := events.read(message)) is not None:
+            self._ledger.clocks_read(_clocks())
             self._publish(self._ledger.observe(seen))
 
     async def _audit(self) -> float:
@@ -178,6 +179,10 @@ class ContainerWatch:
         if status != self._status:
             self._status = status
             self._report(status)
+
+
+def _clocks() -> events.Clocks:
+    return events.Clocks(unix=time.time_ns(), since_boot=time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
 
 class _ReadAhead:

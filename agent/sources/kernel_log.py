@@ -20,7 +20,7 @@ from typing import Protocol
 import structlog
 
 from kubemend.agent.health.catalog.catalog import Catalog
-from kubemend.agent.health.kmsg import kmsg_record, line_reader, log_clock, provenance
+from kubemend.agent.health.kmsg import kmsg_record, line_reader, log_clock, provenance, record_key
 from kubemend.agent.health.kmsg.line_findings import LineContext
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model.findings import Finding
@@ -29,9 +29,6 @@ from kubemend.common import aio, contained
 from kubemend.common.components import ComponentState, ComponentStatus
 
 log = structlog.get_logger(__name__)
-
-_CLOCK_SLACK = 1_000_000
-"""Microseconds. Records of different CPUs may be stamped out of order, but by less than a second."""
 
 _LOOK_BACK = ((evidence.LOOK_BACK, "true"),)
 
@@ -80,7 +77,7 @@ class KernelLogSource:
     """Reads kernel log records from a path and emits their findings.
 
     Findings from before the first start on this boot are emitted too, marked ``evidence.LOOK_BACK``: a GPU that died
-    earlier is still dead. Each finding's ``key`` is unique per record, so reading one twice is harmless.
+    earlier is still dead. Each finding's ``key`` is unique, so reading a record twice is harmless.
     """
 
     def __init__(
@@ -174,7 +171,7 @@ class KernelLogSource:
                 continue
             seq, usec = at
             if last is not None:
-                if seq <= last.seq and usec <= last.usec + _CLOCK_SLACK:
+                if record_key.was_read(at, up_to=(last.seq, last.usec)):
                     continue
                 lost += max(seq - last.seq - 1, 0)
             last = Cursor(self._boot_id, seq, usec)
@@ -206,7 +203,7 @@ class KernelLogSource:
         seen = LineContext(
             observed_at=offset + boot_seconds,
             boot_seconds=boot_seconds,
-            key=f"kmsg:{record.seq}:{record.usec}",
+            key=record_key.of(record.seq, record.usec),
             evidence=_LOOK_BACK if boot_seconds < self._watched_since else (),
         )
         for finding in self._lines.read(record.text, seen=seen):

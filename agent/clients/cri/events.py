@@ -155,17 +155,35 @@ def _settled(before: ContainerSummary | None, after: ContainerSummary) -> Contai
     return after if before is None or _STAGE[after.state] >= _STAGE[before.state] else before
 
 
+_WORTH_A_STEP = 1_000_000_000
+"""Nanoseconds by which the wall clock must have been set back: reading two clocks takes some of them, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Two clocks at one moment, in nanoseconds: Unix time, which can be set back, and the time since boot."""
+
+    unix: int
+    since_boot: int
+
+    def at(self, earlier: "Clocks") -> int:
+        """Return what the wall clock, as it is set now, would have shown at an earlier moment."""
+        return self.unix - (self.since_boot - earlier.since_boot)
+
+
 class Ledger:
     """The known state of all containers, so that each step is returned once, however often it is seen.
 
     The first listing only sets the initial state. Events that a stream replays from before it was opened (containerd
-    does) are contained in the listing of that moment, and are dropped.
+    does) are contained in the listing of that moment, and are dropped. Their times tell them from later ones, so
+    ``clocks_read`` corrects that moment when the wall clock has been set back since.
     """
 
     def __init__(self) -> None:
         self._known: dict[ContainerId, ContainerSummary] | None = None
         self._in_order: tuple[ContainerSummary, ...] | None = None  # None: something has changed
         self._stream_since = 0
+        self._opened: Clocks | None = None
         # Ids are never reused: any later stream message about these is late.
         self._gone: set[ContainerId] = set()
         self._gone_before: set[ContainerId] = set()
@@ -176,9 +194,14 @@ class Ledger:
             self._in_order = tuple(sorted((self._known or {}).values(), key=operator.attrgetter("created_at")))
         return self._in_order
 
-    def stream_opened(self, *, at: int) -> None:
-        """Record that a stream was opened at ``at`` (Unix nanoseconds), before the next listing."""
-        self._stream_since = at
+    def stream_opened(self, clocks: Clocks) -> None:
+        """Record that a stream was opened at that moment, before the next listing."""
+        self._opened, self._stream_since = clocks, clocks.unix
+
+    def clocks_read(self, now: Clocks) -> None:
+        """Record the clocks before the next message is observed."""
+        if self._opened is not None and (moment := now.at(self._opened)) < self._stream_since - _WORTH_A_STEP:
+            self._stream_since = moment
 
     def new_events(self, listing: Iterable[ContainerSummary], *, at: int) -> tuple[ContainerEvent, ...]:
         """Return the new steps in a full listing, requested at ``at``; change nothing."""

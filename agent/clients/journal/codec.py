@@ -241,21 +241,23 @@ def record_from_json(text: str | bytes) -> rounds.Record:
 
 
 def health_to_json(state: HealthState) -> str:
-    """Serialise the active faults of every device."""
+    """Serialise the active faults of every device, and the place in the kernel log up to which they are folded."""
     devices = {
         device: [_active_fault_to_raw(fault) for fault in active_faults]
         for device, active_faults in state.devices.items()
     }
-    return json.dumps({"bootId": state.boot_id, "devices": devices})
+    return json.dumps({"bootId": state.boot_id, "devices": devices, "newestKey": state.newest_key})
 
 
 def health_from_json(text: str) -> HealthState:
-    """Parse active faults. Raises KeyError or ValueError if they are not valid."""
+    """Parse active faults. Raises KeyError or ValueError if they are not valid. Older agents stored no key."""
     raw = json.loads(text)
     devices = {
         device: tuple(_active_fault_from_raw(item) for item in items) for device, items in raw["devices"].items()
     }
-    return HealthState(boot_id=raw["bootId"], devices=MappingProxyType(devices))
+    return HealthState(
+        boot_id=raw["bootId"], devices=MappingProxyType(devices), newest_key=str(raw.get("newestKey", ""))
+    )
 
 
 def _active_fault_to_raw(fault: ActiveFault) -> dict[str, Any]:

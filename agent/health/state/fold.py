@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kubemend.agent.health.catalog.catalog import EMPTY, Catalog, FaultKey
+from kubemend.agent.health.kmsg import record_key
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.findings import Finding, FindingKind
+from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health, Verdict
 
 HOLD = 5.0
@@ -52,10 +53,14 @@ class ActiveFault:
 
 @dataclass(frozen=True, slots=True)
 class HealthState:
-    """The active faults of every device, keyed by device (GPU UUID, else PCI address), on one boot of the node."""
+    """The active faults of every device, keyed by device (GPU UUID, else PCI address), on one boot of the node.
+
+    ``newest_key`` is the key of the newest finding from the kernel log that has been folded; empty without one.
+    """
 
     boot_id: str = ""
     devices: Mapping[str, tuple[ActiveFault, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    newest_key: str = ""
 
     def active_faults(self, device: str) -> tuple[ActiveFault, ...]:
         """Return the active faults of a device."""
@@ -83,7 +88,14 @@ def fold(
     held = tuple(latch for latch in held if latch.key not in cancelled)
     if _raises(finding) and not any(_is_effect(finding, of=latch, catalog=catalog) for latch in held):
         held = _raised(tuple(latch for latch in held if not _explains(finding, latch, catalog=catalog)), finding)
-    return state.with_latches(device, held)
+    return _with_key(state.with_latches(device, held), finding)
+
+
+def _with_key(state: HealthState, finding: Finding) -> HealthState:
+    """Return the state with the key of a finding from the kernel log, unless it has folded a later one."""
+    has_one = finding.source is Source.KERNEL_LOG and finding.key != ""
+    is_newer = has_one and not record_key.reaches(state.newest_key, finding.key)
+    return replace(state, newest_key=finding.key) if is_newer else state
 
 
 def _is_effect(finding: Finding, *, of: ActiveFault, catalog: Catalog) -> bool:

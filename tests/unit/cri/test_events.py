@@ -130,11 +130,40 @@ def test_unknown_state_changes_nothing() -> None:
 
 def test_replayed_stream_events_are_dropped() -> None:
     ledger = events.Ledger()
-    ledger.stream_opened(at=100)
+    ledger.stream_opened(events.Clocks(unix=100, since_boot=5))
     ledger.reconcile([view("a", ContainerState.EXITED)], at=101)
     old = events.Observation(EventKind.CREATED, ContainerId("b"), 99, view("b", ContainerState.CREATED))
 
     assert ledger.observe(old) == ()
+
+
+def test_stream_events_after_the_clock_was_set_back_have_their_steps() -> None:
+    """Also those of containers that are newer than the stream; only the replayed ones are dropped."""
+    second, hour = 10**9, 3600 * 10**9
+    opened = events.Clocks(unix=10 * hour, since_boot=hour)
+    ledger = events.Ledger()
+    ledger.stream_opened(opened)
+    ledger.reconcile([view("a", ContainerState.RUNNING)], at=opened.unix)
+    now = events.Clocks(unix=opened.unix - hour + 30 * second, since_boot=opened.since_boot + 30 * second)
+    ledger.clocks_read(now)
+
+    def seen(kind: EventKind, name: str, *, at: int) -> list[EventKind]:
+        step = events.Observation(kind, ContainerId(name), at, view(name, ContainerState.UNKNOWN))
+        return [each.kind for each in ledger.observe(step)]
+
+    assert seen(EventKind.STOPPED, "a", at=now.unix) == [EventKind.STOPPED]
+    assert seen(EventKind.CREATED, "b", at=now.unix) == [EventKind.CREATED]
+    assert seen(EventKind.CREATED, "c", at=opened.unix - hour - 1) == []
+
+
+def test_clock_that_ran_on_or_was_put_forward_changes_no_replay() -> None:
+    ledger = events.Ledger()
+    ledger.stream_opened(events.Clocks(unix=10**12, since_boot=0))
+    ledger.reconcile([], at=10**12)
+    for now in (events.Clocks(10**12 + 5, 6), events.Clocks(10**15, 10**10)):
+        ledger.clocks_read(now)
+        old = events.Observation(EventKind.CREATED, ContainerId("b"), 10**12 - 1, view("b", ContainerState.CREATED))
+        assert ledger.observe(old) == ()
 
 
 def test_late_events_of_a_deleted_container_are_dropped() -> None:

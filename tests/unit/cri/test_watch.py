@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import pathlib
+import time
 from collections.abc import AsyncIterator
+
+import pytest
 
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.events import ContainerEvent, EventKind
@@ -173,3 +176,20 @@ async def test_container_storm_is_delivered_completely(server: CriServer, cri: C
     for step in steps:
         lives.setdefault(step.container_id, []).append(step.kind)
     assert list(lives.values()) == [list(EventKind)] * count
+
+
+async def test_stream_steps_need_no_listing_after_the_clock_was_set_back(
+    server: CriServer, cri: CriClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container_id = create(server)
+    start(server, container_id)
+    async with watching(cri, intervals=SELDOM) as watched:
+        await watched.reports.until(ComponentState.READY)
+        await server.reader_present()
+        set_back = time.time_ns() - 3600 * 10**9
+        monkeypatch.setattr(time, "time_ns", lambda: set_back)
+        monkeypatch.setattr(server.runtime, "_last_time", set_back)
+        server.runtime.exit(container_id, exit_code=3)
+        (step,) = await watched.steps(1)
+
+    assert (step.kind, step.exit_code) == (EventKind.STOPPED, 3)

@@ -255,7 +255,7 @@ async def test_internal_error_on_exit_of_a_pod_leaves_the_others(rig: Rig, monke
             raise IndexError
         return no_fault_reason(pod, name, **more)
 
-    monkeypatch.setattr(admission, "why_no_fault", fails_for_trainer)
+    monkeypatch.setattr(admission, "no_fault_reason", fails_for_trainer)
     before = contained.count([Part.FAULT])
     async with rig.running():
         rig.events.exit(C, code=1)

@@ -302,7 +302,7 @@ async def test_internal_error_of_one_member_does_not_affect_others(rig: Rig, mon
             raise IndexError
         return no_fault_reason(ended, **more)
 
-    monkeypatch.setattr(exits, "why_no_fault", asked)
+    monkeypatch.setattr(exits, "no_fault_reason", asked)
     for number in range(3):
         await rig.pods.put(builders.member(number))
         rig.events.run(builders.trainer(number), name=f"c{number}")

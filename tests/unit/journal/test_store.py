@@ -101,8 +101,12 @@ async def test_newer_format_is_refused(tmp_path: Path) -> None:
 
 def test_verdicts_survive_a_round_trip() -> None:
     latch = fold.ActiveFault(FindingKind.XID, "79", ActionClass.REBOOT_NODE, 1.0, 2.0, text="off the bus", count=3)
-    state = fold.HealthState(boot_id="b", devices={"GPU-1": (latch,)})
+    state = fold.HealthState(boot_id="b", devices={"GPU-1": (latch,)}, newest_key="kmsg:7:5000000")
     assert codec.health_from_json(codec.health_to_json(state)) == state
+
+
+def test_verdicts_of_an_older_agent_have_no_key() -> None:
+    assert codec.health_from_json('{"bootId": "b", "devices": {}}') == fold.HealthState(boot_id="b")
 
 
 def test_pod_intent_survives_a_round_trip() -> None:

@@ -351,6 +351,12 @@ def test_end_of_the_newest_container_is_restarted_also_after_a_failed_successor(
         assert admission.decide(facts(cause=ended, runtime=newest), now=NOW).verb is Verb.ACT
 
 
+def test_end_of_a_container_before_its_start_is_restarted_because_the_clock_was_set_back() -> None:
+    ended = cause(container=ContainerId("old"))
+    exited = runtime(container=ContainerId("old"), state=ContainerState.EXITED, exit_code=1, started_at=NOW)
+    assert admission.decide(facts(cause=ended, runtime=exited), now=NOW).verb is Verb.ACT
+
+
 ROUND = overrides.RestartOverrides(containers=frozenset({"trainer"}), by_round=True)
 
 

@@ -206,7 +206,7 @@ async def test_an_error_about_one_state_is_contained(world: World) -> None:
 async def test_an_error_about_one_pod_is_contained(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contained.count([contained.Part.CONTAINER])
     with monkeypatch.context() as patch:
-        patch.setattr(admission, "why_no_fault", lambda *_, **__: 1 / 0)
+        patch.setattr(admission, "no_fault_reason", lambda *_, **__: 1 / 0)
         async with world.watched():
             await eventually.true(lambda: contained.count([contained.Part.CONTAINER]) > before)
             patch.undo()

@@ -1,0 +1,127 @@
+"""A restart with a grace period that the previous agent left open delays only the other restarts of its pod."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from kubemend.agent.actuator import progress
+from kubemend.agent.clients.journal.store import HistoryError
+from kubemend.agent.model.workloads import ContainerId
+from kubemend.agent.restart import admission
+from kubemend.agent.restarts.recovery import Background, Recovery
+from kubemend.agent.restarts.requests import Request
+from kubemend.agent.restarts.verifier import Timeouts
+from tests.environments.restarts import NOW, RestartEnv
+from tests.environments.runtime import POD, TARGET
+
+_GRACE = 600.0
+_AT_ONCE = Timeouts(kubelet=0.0, pod=0.0)  # no test acts as kubelet
+
+
+@dataclass
+class Stop:
+    """The runtime is asked to stop the old container; its program ends when ``ended`` is set."""
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class Queued:
+    """A follower that waits until its restart waits for another one."""
+
+    seen: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def notify(self, event: progress.Event) -> None:
+        if isinstance(event, progress.Queued):
+            self.seen.set()
+
+
+@pytest.fixture
+async def stop(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> Stop:
+    """The previous agent was killed while it stopped the old container with a grace period."""
+    await env.store.begin(env.pod.rig.intent(created_at=NOW - 30, grace_seconds=_GRACE))
+    this, stop_container = Stop(), env.pod.rig.cri.stop_container
+
+    async def with_grace(container_id: ContainerId, *, grace: float) -> None:
+        this.asked.set()
+        await this.ended.wait()
+        await stop_container(container_id, grace=grace)
+
+    monkeypatch.setattr(env.pod.rig.cri, "stop_container", with_grace)
+    return this
+
+
+@contextlib.asynccontextmanager
+async def recovery(env: RestartEnv) -> AsyncIterator[Recovery]:
+    """Recovery with a background; wait for that at the end."""
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        yield Recovery(
+            dependencies=env.dependencies,
+            store=env.store,
+            now=lambda: NOW,
+            timeouts=_AT_ONCE,
+            background=Background(tasks, env.restarts),
+        )
+
+
+async def is_restarted(env: RestartEnv) -> bool:
+    (running,) = await env.pod.rig.running()
+    return running.restart_id is not None and await env.store.unfinished() == ()
+
+
+async def test_recovery_does_not_wait_for_a_grace_period(env: RestartEnv, stop: Stop) -> None:
+    async with recovery(env) as replay:
+        assert await replay.run() == 1
+        await stop.asked.wait()
+        assert len(await env.store.unfinished()) == 1
+        stop.ended.set()
+    assert await is_restarted(env)
+
+
+async def test_recovery_that_is_repeated_replays_nothing_twice(env: RestartEnv, stop: Stop) -> None:
+    async with recovery(env) as replay:
+        await replay.run()
+        await stop.asked.wait()
+        assert await replay.run() == 0
+        stop.ended.set()
+    assert await is_restarted(env)
+    assert env.pod.rig.server.called().count("StopContainer") == 1
+
+
+async def test_request_for_a_pod_under_replay_waits_for_its_end(env: RestartEnv, stop: Stop) -> None:
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+    cause, queued = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW), Queued()
+    async with recovery(env) as replay:
+        await replay.run()
+        request = Request(target=TARGET, cause=lambda: cause, devices=frozenset(), followed=queued)
+        waiting = asyncio.create_task(env.restarts.submit(request))
+        await queued.seen.wait()
+        assert len(await env.store.unfinished()) == 1
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        stop.ended.set()
+    assert await is_restarted(env)
+
+
+async def test_background_replay_is_repeated_when_the_disk_can_be_used_again(
+    env: RestartEnv, stop: Stop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins, failed = env.store.replay_begins, asyncio.Event()
+
+    async def fails_once(intent_id: str) -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise HistoryError("the disk is full")
+        return await begins(intent_id)
+
+    monkeypatch.setattr(env.store, "replay_begins", fails_once)
+    stop.ended.set()
+    async with recovery(env) as replay:
+        await replay.run()
+    assert failed.is_set()
+    assert await is_restarted(env)
