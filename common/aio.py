@@ -94,6 +94,19 @@ async def side_by_side(*works: Coroutine[Any, Any, _T]) -> list[_T]:
     return [task.result() for task in tasks]
 
 
+async def first_of(*works: Coroutine[Any, Any, object]) -> None:
+    """Wait until the first has ended, and cancel the others. Its exception is raised once all have ended."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
 _SLICES: Final = 4
 
 

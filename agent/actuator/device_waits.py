@@ -7,6 +7,7 @@ from kubemend.agent.actuator.runtime_ops import RuntimeOps
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import steps
+from kubemend.common import aio
 
 DEVICE_PHASE = "device"
 """The phase in which a successor waits for the old process to leave its devices."""
@@ -45,7 +46,7 @@ class DeviceWaits:
 
     async def wait_for_change(self, changes: "asyncio.Queue[ContainerEvent]") -> None:
         """Wait for the gate, or for a change: kubelet does not wait, and its own container takes precedence."""
-        await listings.first_of(self._gates.opens(self._ops.intent.id), listings.next_change(changes))
+        await aio.first_of(self._gates.opens(self._ops.intent.id), listings.next_change(changes))
         self.check()
 
     def check(self) -> None:

@@ -1,8 +1,7 @@
 """List the containers that a restart is about, and wait until they change."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from kubemend.agent import ports
 from kubemend.agent.clients.cri.events import ContainerEvent
@@ -44,14 +43,3 @@ async def next_change(changes: "asyncio.Queue[ContainerEvent]", *, timeout: floa
         return
     while not changes.empty():
         changes.get_nowait()  # one listing answers them all
-
-
-async def first_of(*works: Coroutine[Any, Any, object]) -> None:
-    """Wait until the first has ended, and cancel the others."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -23,6 +23,7 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import intents, reset, steps
 from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
+from kubemend.common import aio
 
 NOTICED_AFTER = 30.0
 """Seconds after which kubelet must have seen a container even without confirmation: it relists once a second."""
@@ -137,7 +138,7 @@ class KubeletView:
             await listings.next_change(changes)
             return
         before = self.containers()
-        await listings.first_of(
+        await aio.first_of(
             self._pods.wait_for(self._uid, lambda pod: pod.containers != before, timeout=listings.RELIST_SECONDS),
             listings.next_change(changes),
         )

@@ -12,6 +12,7 @@ from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.health.state.attribution import Attribution, AttributionResult
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
+from kubemend.common import aio
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +51,7 @@ def of(
     running = {view.id for view in events.containers() if view.ref in hit and view.state in _ALIVE}
     stopped = functools.partial(_stopped, running, events=events, renewed=renewed)
     if found.how is AttributionResult.PROCESS and process is not None:
-        return functools.partial(_either, stopped, functools.partial(_process_ended, process, processes=processes))
+        return lambda: aio.first_of(stopped(), _process_ended(process, processes=processes))
     return stopped
 
 
@@ -85,19 +86,6 @@ async def holders_older_than(
 
 async def _nothing() -> None:
     return
-
-
-async def _either(*waits: Callable[[], Awaitable[None]]) -> None:
-    """Wait until the first of these waits has ended."""
-    tasks = [asyncio.ensure_future(wait()) for wait in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    for task in done:
-        task.result()
 
 
 async def _process_ended(process: ProcessFacts, *, processes: ports.Processes) -> None:
