@@ -59,3 +59,24 @@ async def test_fact_that_a_blocked_loop_learns_late_counts(fact: Fact) -> None:
         await asyncio.sleep(0)
     await fact.becomes_known()
     assert await asyncio.gather(*waits) == [True, True]
+
+
+async def test_first_of_ends_with_the_first_and_cancels_the_others() -> None:
+    other = asyncio.Event()
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            other.set()
+
+    await aio.first_of(asyncio.sleep(0), waits())
+    assert other.is_set()
+
+
+async def test_first_of_raises_the_exception_of_the_first() -> None:
+    async def fails() -> None:
+        raise OSError("lost")
+
+    with pytest.raises(OSError, match="lost"):
+        await aio.first_of(fails(), asyncio.Event().wait())
