@@ -99,7 +99,6 @@ class RestartScheduler:
             store=store,
             metrics=metrics,
             now=now,
-            retry_seconds=self._limits.retry_seconds,
             suspects=suspects,
             reattach_timer=reattach_timer,
             next_steps=next_steps,
