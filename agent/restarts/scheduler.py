@@ -128,6 +128,7 @@ class RestartScheduler:
             await same.join(request.followed)
             if request.asked is not None or same.settled(request.cause().happened_at):
                 return
+            request = replace(request, was_postponed=request.was_postponed or same.was_postponed)
         under_way = self._for_faults if request.asked is None else self._for_people
         followers = under_way[request.target] = ProgressFanout(request.followed, cause=request.cause)
         try:
