@@ -318,3 +318,18 @@ async def test_restart_of_which_the_runtime_is_away_for_long_is_finished_once_it
         assert "restart.unfinished" in {entry["event"] for entry in logged}
         assert env.said.said[POD, conditions.IN_PLACE_RESTART].status is ConditionStatus.TRUE
         assert await env.store.unfinished() == ()
+
+
+async def test_container_whose_stops_fail_ends_by_itself_later(env: RestartEnv) -> None:
+    """Else its exit would count as the agent's work: not restarted in place, not reported to its gang."""
+    env.pod.rig.server.fail("StopContainer", grpc.StatusCode.UNKNOWN, details="shim: connection refused", times=3)
+    condition = await env.ask(strategy="swap")
+    assert condition.status is ConditionStatus.FALSE
+    old = env.pod.old["trainer"]
+    assert (await env.pod.running())["trainer"] == [old]
+    assert not env.pod.rig.cri.has_ended(old)
+
+
+async def test_container_that_a_restart_has_stopped_is_ended_by_the_agent(env: RestartEnv) -> None:
+    await env.ask(strategy="swap")
+    assert env.pod.rig.cri.has_ended(env.pod.old["trainer"])
