@@ -119,6 +119,9 @@ class RestartCalls(ContainerStatuses, Execs, Protocol):
 
     async def remove_container(self, container_id: ContainerId) -> None: ...
 
+    def forget_end(self, container_id: ContainerId) -> None:
+        """Note that a container runs on although its end was requested. It ends by itself later. Never fails."""
+
 
 class Runtime(RestartCalls, Sandboxes, CachedStatuses, Protocol):
     """Access the container runtime (``agent.clients.cri.client.CriClient``). Every call raises CriError."""

@@ -54,7 +54,9 @@ class PlanRunner:
                 async with time_up:
                     if list_first:
                         await self._ops.refresh()
-                    return await self._drive(changes)
+                    outcome = await self._drive(changes)
+                    self._forget_failed_ends(outcome)
+                    return outcome
             except TimeoutError:
                 return self._outcome(Result.UNFINISHED, detail=self._state.last_error or "time limit reached")
             finally:
@@ -102,6 +104,17 @@ class PlanRunner:
                 if self._strategy.gives_up():
                     return self._outcome(Result.FAILED)
                 self._failures = 0
+
+    def _forget_failed_ends(self, outcome: Outcome) -> None:
+        """Let the exits of old containers that run on count again as their own: the requests to end them have failed.
+
+        One that cannot be killed (``STUCK``) is still ended by that kill.
+        """
+        if outcome.result not in _OLD_RUNS_ON:
+            return
+        for view in self._state.seen:
+            if view.id in self._ops.intent.old_ids and view.state is ContainerState.RUNNING:
+                self._ops.tools.runtime.forget_end(view.id)
 
     def _ended(self, end: steps.Step) -> Outcome:
         detail = self._state.last_error or self._ops.listing.end_detail(end)
@@ -367,6 +380,7 @@ _KILLS = (steps.StepKind.STOP, steps.StepKind.REMOVE)
 _KUBELET_ACTS = (cri_errors.NameReserved, cri_errors.ContainerBusy)
 _MOST_FAILURES = 3
 _PROOF_OF_UNKILLABLE = 2
+_OLD_RUNS_ON = (Result.UNDONE, Result.FAILED, Result.NOT_ALIKE, Result.DEVICE_NOT_USABLE)
 _NOT_STARTED = (ContainerState.CREATED, ContainerState.UNKNOWN)
 
 _RESULT = {

@@ -74,6 +74,8 @@ class ProcessActuator:
             return run.outcome(Result.STEPPED_DOWN, str(error))
         except device_release.DeviceUnusableError as error:
             return run.outcome(Result.DEVICE_NOT_USABLE, str(error))
+        except cri_errors.NotFound:
+            return run.outcome(Result.STEPPED_DOWN, "the container has ended and been removed")
         except cri_errors.CriError as error:
             return run.outcome(Result.UNFINISHED, str(error))
 

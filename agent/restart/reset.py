@@ -68,7 +68,7 @@ def next_steps(
     starts the pod because of a change in its listings, without its timer.
     """
     seen = tuple(seen)
-    if resolution is Resolution.UNDO and is_untouched(intent, seen):
+    if resolution is Resolution.UNDO and is_undoable(intent, seen):
         return (Step(StepKind.DONE, StepReason.UNDONE),)
     return clearing_for_kubelet(intent, seen, known=known) or (Step(StepKind.DONE, StepReason.CLEARED),)
 
@@ -76,6 +76,18 @@ def next_steps(
 def is_untouched(intent: intents.PodIntent, seen: Iterable[ContainerSummary]) -> bool:
     """Return whether nothing has been removed yet, so that the restart can be undone."""
     return {view.id for view in seen if view.ref.name in intent.names} == intent.old_ids
+
+
+def is_undoable(intent: intents.PodIntent, seen: Sequence[ContainerSummary]) -> bool:
+    """Return whether the pod can be left as it is: old containers are left, and none but init containers is missing.
+
+    Kubelet may have restarted or collected some since, so this is not a sign that the restart had ended any: an old one
+    that runs, and a successor that kubelet has started, may have worked for days when an agent comes back.
+    """
+    names = {view.ref.name for view in seen}
+    ran = {planned.name for planned in intent.plan if planned.old and planned.role is not ContainerRole.INIT}
+    is_complete = ran <= names and any(view.id in intent.old_ids for view in seen)
+    return is_complete or is_untouched(intent, seen)
 
 
 def clearing(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known) -> tuple[Step, ...]:

@@ -1,5 +1,6 @@
 """Count restarts for the budgets, in memory and on disk, so that concurrent decisions are exact."""
 
+import bisect
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,13 @@ class Budgets:
 
     def forget(self, counted: counts.Begun) -> None:
         """Stop counting a restart that was cancelled. A later agent counts it still, from the journal."""
-        self._begun.remove(counted)
+        if counted in self._begun:  # one that took long may no longer count
+            self._begun.remove(counted)
+
+    def recall(self, counted: counts.Begun) -> None:
+        """Count a forgotten restart again. Nothing happens if it counts."""
+        if counted not in self._begun:
+            bisect.insort(self._begun, counted, key=lambda each: each.at)
 
     def all(self) -> tuple[counts.Begun, ...]:
         """Return every restart that was started and still counts."""
@@ -101,6 +108,10 @@ class Counted:
     def cancel(self) -> None:
         """Remove the count: the restart is tried in another way, which counts again."""
         self.budgets.forget(self.restart)
+
+    def restore(self) -> None:
+        """Take a ``cancel`` back, if there was one: the other way was not tried."""
+        self.budgets.recall(self.restart)
 
 
 class BudgetGauges(Collector):

@@ -31,7 +31,7 @@ from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.plan_execution import STALE_AFTER, AnyExecution, execution_of
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.agent.restarts.restart_plan import RestartPlan
-from kubemend.common import contained
+from kubemend.common import aio, contained
 from kubemend.common.contained import Part as Kind
 
 log = structlog.get_logger(__name__)
@@ -121,7 +121,6 @@ class RestartExecutor:
         store: Store,
         metrics: Metrics,
         now: Callable[[], float],
-        retry_seconds: float,
         suspects: SuspicionTracker | None = None,
         reattach_timer: DeviceReattachTimer | None = None,
         next_steps: NextStepTimer | None = None,
@@ -131,7 +130,6 @@ class RestartExecutor:
         self._store = store
         self._metrics = metrics
         self._now = now
-        self._retry_seconds = retry_seconds
         self._suspects = suspects
         self._reattach_timer = reattach_timer
         self._next_steps = next_steps
@@ -265,12 +263,17 @@ class RestartExecutor:
         return await execution.undo(reason=contained.describe(work.error))
 
     async def _carried_out(self, execution: AnyExecution) -> Outcome:
-        """Execute the plan; retry while the runtime is away, and undo after STALE_AFTER seconds if that is safe."""
+        """Execute the plan; retry while the runtime is away, and undo after STALE_AFTER seconds if that is safe.
+
+        However long that takes: only this agent can continue what it has begun, for example thaw the old container.
+        """
         clock = asyncio.get_running_loop().time
-        begun = clock()
+        begun, backoff = clock(), aio.Backoff()
         outcome = await execution.carry_out()
-        while outcome.result is Result.UNFINISHED and clock() - begun < self._retry_seconds:
+        while outcome.result is Result.UNFINISHED:
             log.warning("restart.unfinished", restart=execution.plan.id, detail=outcome.detail)
+            async with turns.waiting():
+                await backoff.wait()
             stale = clock() - begun > STALE_AFTER
             outcome = await execution.carry_out(resolution=steps.Resolution.UNDO if stale else steps.Resolution.FINISH)
         return outcome
@@ -278,8 +281,8 @@ class RestartExecutor:
     async def _conclude(self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession) -> None:
         """Report at once, verify, wait until kubelet agrees, report again, and close the intents.
 
-        The first report is skipped for a round's members, because there are many. An unfinished intent stays open in
-        the journal; the agent's next start resumes it.
+        The first report is skipped for a round's members, because there are many. The intent of a restart that
+        could not be undone after an internal error stays open in the journal; the agent's next start resumes it.
         """
         self._count(done)
         if done.outcome.result is Result.STEPPED_DOWN:

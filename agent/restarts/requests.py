@@ -11,7 +11,6 @@ from kubemend.agent.clients.cri.convert import Admit, admit_all
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, overrides
-from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.executor import RoundHooks
 from kubemend.common.coordination import FaultKind
 
@@ -65,8 +64,9 @@ class ProgressFanout:
         self._all = [first]
         self._cause = cause
         self._latest: dict[type[Event], Event] = {}
+        self.was_postponed = False
+        """A budget has put it on hold, and with it the requests that have joined it (``Request.lapsed``)."""
         self._begun: Begun | None = None
-        self._decided: Decided | None = None
         self._ended = asyncio.Event()
 
     @property
@@ -77,12 +77,10 @@ class ProgressFanout:
     def settled(self, happened_at: float) -> bool:
         """Return whether the ended restart also handled what happened at that Unix time.
 
-        It did not handle a fault of the successor: one after the restart had started, or after another restart (or
-        kubelet) had replaced the container first.
+        It did not handle a fault of the successor: one after the restart had started. One that did not start handled
+        nothing: its own cause may have ended, been refused or waited in vain, which says nothing about others.
         """
-        if self._begun is not None:
-            return happened_at <= self._begun.at
-        return self._decided is None or self._decided.decision.reason is not Reason.ALREADY_REPLACED
+        return self._begun is not None and happened_at <= self._begun.at
 
     def notify(self, event: Event) -> None:
         """Pass an event on to all followers."""
@@ -90,8 +88,8 @@ class ProgressFanout:
         self._latest[type(event)] = event
         if isinstance(event, Begun):
             self._begun = event
-        elif isinstance(event, Decided):
-            self._decided = event
+        elif isinstance(event, Decided) and event.decision.retry_at is not None:
+            self.was_postponed = True
         for each in self._all:
             each.notify(event)
 

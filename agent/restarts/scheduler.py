@@ -49,6 +49,14 @@ class Limits:
     parallel_pods: int = 8
 
 
+@dataclass(frozen=True, slots=True)
+class _SteppedDown:
+    """A restart that its launcher could not carry out, and why."""
+
+    reason: str
+    counted: Counted
+
+
 _ASK_AGAIN = 1.0
 _LONGEST_WAIT = 30.0
 """Seconds between checks of a request that a budget has put on hold, because its cause may have ended."""
@@ -99,7 +107,6 @@ class RestartScheduler:
             store=store,
             metrics=metrics,
             now=now,
-            retry_seconds=self._limits.retry_seconds,
             suspects=suspects,
             reattach_timer=reattach_timer,
             next_steps=next_steps,
@@ -129,6 +136,7 @@ class RestartScheduler:
             await same.join(request.followed)
             if request.asked is not None or same.settled(request.cause().happened_at):
                 return
+            request = replace(request, was_postponed=request.was_postponed or same.was_postponed)
         under_way = self._for_faults if request.asked is None else self._for_people
         followers = under_way[request.target] = ProgressFanout(request.followed, cause=request.cause)
         try:
@@ -276,10 +284,10 @@ class RestartScheduler:
             return None
         return planning.name_ahead(self._dependencies.runtime, target)
 
-    async def _admit(self, request: Request, *, launcher_failed: str = "") -> admission.Decision:
+    async def _admit(self, request: Request, *, stepped_down: _SteppedDown | None = None) -> admission.Decision:
         """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read.
 
-        ``launcher_failed``: why the container's launcher could not restart the program; empty if it has not tried.
+        ``stepped_down``: the restart that the container's launcher could not carry out; None if it has not tried.
         """
         cause = request.cause()
         pod = self._dependencies.pods.pods().get(request.target.pod.uid)
@@ -295,8 +303,8 @@ class RestartScheduler:
             async with turns.waiting(after=turns.SLOW):  # the API server may be away
                 owner = await self._dependencies.owners.facts(pod, at_once=by_round) if pod is not None else None
             await self._budgets.load()
-            if launcher_failed and target is not None:
-                target = replace(target, launcher=process.LauncherUnavailable(launcher_failed))
+            if stepped_down is not None and target is not None:
+                target = replace(target, launcher=process.LauncherUnavailable(stepped_down.reason))
             elif target is not None:
                 launcher = await runtime_state.launcher(self._dependencies.launchers, target.info)
                 target = replace(target, launcher=launcher)
@@ -304,6 +312,8 @@ class RestartScheduler:
             return admission.Decision(admission.Verb.POSTPONE, Reason.RUNTIME_UNAVAILABLE, str(error))
         except HistoryError as error:
             return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
+        if stepped_down is not None:
+            stepped_down.counted.cancel()
         facts = self._facts(request, cause, pod, target=target, owner=owner)
         decision = admission.decide(facts, now=self._now())
         if decision.verb is admission.Verb.ACT:
@@ -415,10 +425,21 @@ class RestartScheduler:
         except HistoryError as error:
             return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
         if outcome.result is Result.STEPPED_DOWN:
-            return await self._admit(request, launcher_failed=outcome.detail)
+            return await self._without_launcher(request, _SteppedDown(outcome.detail, counted))
         if outcome.result is Result.NOT_ALIKE:
             return await self._without_clone(request, facts, target=target, reason=outcome.detail)
         return decision
+
+    async def _without_launcher(self, request: Request, stepped_down: _SteppedDown) -> admission.Decision:
+        """Decide again after the launcher could not restart the program, which may have ended: one of both counts."""
+        begun = False
+        try:
+            decision = await self._admit(request, stepped_down=stepped_down)
+            begun = decision.verb is admission.Verb.ACT
+            return decision
+        finally:
+            if not begun:
+                stepped_down.counted.restore()
 
     async def _without_clone(
         self, request: Request, facts: admission.Facts, *, target: runtime_state.RuntimeState, reason: str

@@ -95,6 +95,10 @@ class CriClient:
         """Return whether this client requested the container's end, by a stop or a removal. Keeps the latest only."""
         return container_id in self._ended
 
+    def forget_end(self, container_id: ContainerId) -> None:
+        """Note that a container runs on, whose stop or removal has failed: when it ends, that is not this client's."""
+        self._ended.pop(container_id, None)
+
     async def version(self) -> RuntimeVersion:
         """Return the runtime's name and version. Raises NotCri if it is not a CRI v1 runtime."""
         with self._errors("Version"):

@@ -147,3 +147,10 @@ async def test_a_runtime_that_is_away_leaves_it_unfinished(rig: Rig) -> None:
     await rig.server.stop()
     outcome = await carried_out(rig, Launchers())
     assert outcome.result is Result.UNFINISHED
+
+
+async def test_steps_down_for_a_container_that_has_been_removed(rig: Rig) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=137)
+    await rig.cri.remove_container(rig.old)
+    outcome = await carried_out(rig, Launchers())
+    assert (outcome.result, outcome.detail) == (Result.STEPPED_DOWN, "the container has ended and been removed")

@@ -225,5 +225,5 @@ def test_undo_leaves_untouched_pod_and_clears_half_cleared_one() -> None:
     }
     assert rerun.next_steps(intent, ALL_OLD, resolution=undo)[0].reason is steps.StepReason.UNDONE
     known = reset.Known(noticed=intent.old_ids)
-    cleared = rerun.next_steps(intent, ALL_OLD[1:], known=known, resolution=undo)
+    cleared = rerun.next_steps(intent, ALL_OLD[:-1], known=known, resolution=undo)
     assert {step.reason for step in cleared} == {steps.StepReason.OLD_LEFT}

@@ -1,9 +1,12 @@
 """The reset and rules rules."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from kubemend.agent.model.workloads import ContainerId, ContainerSpec, RestartRule, RuleAction
-from kubemend.agent.restart import reset, rules, steps
+import pytest
+
+from kubemend.agent.model.workloads import ContainerId, ContainerSpec, ContainerSummary, RestartRule, RuleAction
+from kubemend.agent.restart import rerun, reset, rules, steps
 from kubemend.agent.restart.intents import Strategy
 from tests.unit.restart import builders, pods
 from tests.unit.restart.pods import CREATED, EXITED, RUNNING, new, old
@@ -77,6 +80,39 @@ def test_kubelet_must_have_seen_the_newest_of_each_name() -> None:
         (steps.StepKind.REMOVE, before.id),
         (steps.StepKind.REMOVE, newest.id),
     ]
+
+
+OLD = {item.name: old(item.name) for item in pods.PLAN} | {"prepare": old("prepare", EXITED)}
+RESTARTED = new("logger", RUNNING, ours=False)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param({**OLD, "logger": old("logger", EXITED), "again": RESTARTED}, id="kubelet-restarted-another"),
+        pytest.param({**OLD, "logger": RESTARTED}, id="and-collected-the-ended-one"),
+        pytest.param({**OLD, "prepare": new("prepare", EXITED, ours=False)}, id="a-later-run-of-init"),
+        pytest.param({name: OLD[name] for name in ("shipper", "trainer", "logger")}, id="init-collected"),
+        pytest.param(
+            {name: old(name, EXITED) for name in OLD} | {f"new {name}": new(name, RUNNING, ours=False) for name in OLD},
+            id="kubelet-restarted-all",
+        ),
+    ],
+)
+@pytest.mark.parametrize("rule", [reset.next_steps, rerun.next_steps])
+def test_expired_reset_ends_nothing_in_a_complete_pod(
+    rule: Callable[..., tuple[steps.Step, ...]], seen: dict[str, ContainerSummary]
+) -> None:
+    known = reset.Known(noticed=frozenset(view.id for view in seen.values()))
+    (end,) = rule(RESET, seen.values(), known=known, resolution=steps.Resolution.UNDO)
+    assert end.reason is steps.StepReason.UNDONE
+
+
+def test_expired_reset_that_has_removed_a_container_is_completed() -> None:
+    seen = [OLD["shipper"], OLD["logger"]]
+    known = reset.Known(noticed=frozenset(view.id for view in seen))
+    todo = reset.next_steps(RESET, seen, known=known, resolution=steps.Resolution.UNDO)
+    assert {step.container for step in todo} == {"old-shipper", "old-logger"}
 
 
 RULES = pods.intent(strategy=Strategy.RULES, trigger=ContainerId("old-trainer"))

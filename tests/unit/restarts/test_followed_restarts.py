@@ -8,7 +8,7 @@ import pytest
 
 from kubemend.agent.actuator.progress import Begun, Decided, Event, Joined, Queued, Reported, StepTaken
 from kubemend.agent.model import conditions
-from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.admission import Verb
 from kubemend.agent.restart.intents import Strategy
@@ -16,7 +16,8 @@ from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.steps import StepKind
 from kubemend.agent.restarts.requests import Request
-from tests.environments import pod_rig
+from kubemend.agent.restarts.scheduler import RestartScheduler
+from tests.environments import node, pod_rig
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET
 
@@ -245,6 +246,53 @@ async def test_fault_after_one_that_kubelet_answered_is_not_lost(env: RestartEnv
     last = [event.decision.reason for event in watcher.events if isinstance(event, Decided)][-1]
     assert last is Reason.ALREADY_REPLACED
     assert len(await env.store.begun_since(0)) == 1
+
+
+async def _joined_a_hang_that_ends(env: RestartEnv, *, lapsed: str = "") -> Condition:
+    """Spend the budget; have an Xid join a hang on hold, which beats again; return what is reported last.
+
+    The budget is free again when the Xid is decided.
+    """
+    await opt_in(env)
+    clock, beats = [NOW], asyncio.Event()
+    await spend_the_budget(env)
+    scheduler = RestartScheduler(
+        dependencies=env.dependencies, store=env.store, metrics=node.metrics(), now=lambda: clock[0]
+    )
+
+    async def withdrawn() -> str:
+        return "it beats again" if beats.is_set() else ""
+
+    async def has_lapsed() -> str:
+        return lapsed
+
+    hang = admission.Cause(code="HeartbeatTimeout", message="no heartbeat", happened_at=NOW)
+    first = asyncio.create_task(
+        scheduler.submit(Request(target=TARGET, cause=lambda: hang, devices=None, withdrawn=withdrawn))
+    )
+    async with asyncio.timeout(SECONDS):
+        await env.said.wait_for(POD, conditions.IN_PLACE_RESTART, Reason.BUDGET_SPENT.value)
+    xid = Person(env)
+    second = asyncio.create_task(scheduler.submit(replace(fault(), lapsed=has_lapsed, followed=xid)))
+    await xid.until(Joined)
+    beats.set()
+    clock[0] += 7200.0
+    async with env.kubelet():
+        await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], labels={"changed": "yes"}))
+        await asyncio.gather(first, second)
+    return env.said.said[POD, conditions.IN_PLACE_RESTART]
+
+
+async def test_fault_that_joined_a_request_whose_cause_ends_is_decided_on_its_own(env: RestartEnv) -> None:
+    condition = await _joined_a_hang_that_ends(env)
+    assert condition.message.startswith("trainer restart")
+    assert (await env.pod.running())["trainer"] != [env.pod.old["trainer"]]
+
+
+async def test_fault_that_joined_a_request_on_hold_restarts_nothing_once_its_process_has_ended(env: RestartEnv) -> None:
+    condition = await _joined_a_hang_that_ends(env, lapsed="process 4711, which the fault hit, has ended")
+    assert (condition.reason, "4711" in condition.message) == (Reason.CAUSE_GONE.value, True)
+    assert (await env.pod.running())["trainer"] == [env.pod.old["trainer"]]
 
 
 async def test_fault_older_than_container_is_refused_visibly(env: RestartEnv) -> None:

@@ -7,15 +7,18 @@ from typing import Any
 import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
+from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.restart import intents
+from kubemend.agent.restart import admission, intents
 from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.recovery import Recovery
+from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.restarts.verifier import Timeouts
 from tests.environments import node
 from tests.environments.restarts import NOW, RestartEnv
-from tests.environments.runtime import TARGET
+from tests.environments.runtime import POD, TARGET
 
 CHANGES = {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"}
 
@@ -76,6 +79,33 @@ async def test_a_launcher_that_fails_on_the_way_is_swapped(launched: RestartEnv,
     assert condition.message.endswith("; verified")
     assert await launched.store.unfinished() == ()
     assert len(await launched.store.begun_since(0.0)) == 2
+
+
+async def test_a_launcher_that_fails_and_the_swap_after_it_spend_one_restart(launched: RestartEnv) -> None:
+    launched.launchers.left = (7,)
+    async with asyncio.timeout(30):
+        condition = await launched.ask(**{"max-restarts": "1"})
+    assert (condition.status, condition.message.startswith("trainer restart")) == (ConditionStatus.TRUE, True)
+    await _next_is_on_hold(launched)
+
+
+async def test_a_launcher_that_fails_spends_a_restart_even_if_none_follows(launched: RestartEnv) -> None:
+    """It may have ended the program."""
+    launched.launchers.left = (7,)
+    condition = await launched.ask(**{"max-restarts": "1", "strategy": "process"})
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, Reason.NO_LAUNCHER.value)
+    await _next_is_on_hold(launched)
+
+
+async def _next_is_on_hold(env: RestartEnv) -> None:
+    """Wait until another fault is on hold, because the budget is spent."""
+    cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW + 1)
+    request = Request(target=TARGET, cause=lambda: cause, devices=frozenset())
+    waiting = asyncio.create_task(env.restarts.submit(request))
+    async with asyncio.timeout(30):
+        await env.said.wait_for(POD, conditions.IN_PLACE_RESTART, Reason.BUDGET_SPENT.value)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def test_a_container_that_ends_on_the_way_is_swapped(launched: RestartEnv) -> None:

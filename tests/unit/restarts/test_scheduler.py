@@ -2,10 +2,13 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
+from kubemend.agent.actuator import progress
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
@@ -14,12 +17,12 @@ from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.requests import Request
-from kubemend.agent.restarts.scheduler import RestartScheduler
+from kubemend.agent.restarts.scheduler import Limits, RestartScheduler
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments import node, pod_rig
 from tests.environments.pod_rig import LASTING
-from tests.environments.restarts import NOW, RestartEnv
-from tests.environments.runtime import POD, TARGET
+from tests.environments.restarts import NOW, RestartEnv, restarts_on
+from tests.environments.runtime import POD, TARGET, Rig
 from tests.fakes import outside
 
 
@@ -287,3 +290,46 @@ async def test_process_that_ends_at_once_does_not_prevent_restart(env: RestartEn
     async with env.kubelet():
         await env.restarts.submit(Request(target=TARGET, cause=lambda: cause, devices=frozenset(), lapsed=lapsed))
     assert env.said.said[POD, conditions.IN_PLACE_RESTART].status is ConditionStatus.TRUE
+
+
+class _Outage:
+    """Follows a restart. The runtime starts nothing as soon as that has begun, for several tries."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+
+    def notify(self, event: progress.Event) -> None:
+        if isinstance(event, progress.Begun):
+            self._rig.server.fail("StartContainer", grpc.StatusCode.UNAVAILABLE, details="down", times=8)
+
+
+async def test_restart_of_which_the_runtime_is_away_for_long_is_finished_once_it_is_back(
+    rig: Rig, tmp_path: Path
+) -> None:
+    limits, tools = Limits(retry_seconds=0.0), {"time_limit": 0.1}
+    async with restarts_on(rig, tmp_path, can_hold=True, limits=limits, tools=tools) as env:
+        view = env.pod.pods.pods()[POD.uid]
+        await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
+        cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
+        request = Request(target=TARGET, cause=lambda: cause, devices=frozenset(), followed=_Outage(rig))
+        with capture_logs() as logged:
+            async with env.kubelet():
+                await env.restarts.submit(request)
+        assert "restart.unfinished" in {entry["event"] for entry in logged}
+        assert env.said.said[POD, conditions.IN_PLACE_RESTART].status is ConditionStatus.TRUE
+        assert await env.store.unfinished() == ()
+
+
+async def test_container_whose_stops_fail_ends_by_itself_later(env: RestartEnv) -> None:
+    """Else its exit would count as the agent's work: not restarted in place, not reported to its gang."""
+    env.pod.rig.server.fail("StopContainer", grpc.StatusCode.UNKNOWN, details="shim: connection refused", times=3)
+    condition = await env.ask(strategy="swap")
+    assert condition.status is ConditionStatus.FALSE
+    old = env.pod.old["trainer"]
+    assert (await env.pod.running())["trainer"] == [old]
+    assert not env.pod.rig.cri.has_ended(old)
+
+
+async def test_container_that_a_restart_has_stopped_is_ended_by_the_agent(env: RestartEnv) -> None:
+    await env.ask(strategy="swap")
+    assert env.pod.rig.cri.has_ended(env.pod.old["trainer"])
