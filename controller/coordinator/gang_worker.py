@@ -22,7 +22,7 @@ from kubemend.controller.coordinator.round_runner import RoundRunner
 from kubemend.controller.decisions import facts
 from kubemend.controller.decisions.facts import Decision, Kind
 from kubemend.controller.leader.election import Term
-from kubemend.controller.model.faults import Fault, Request
+from kubemend.controller.model.faults import Fault, FaultKey, Request
 from kubemend.controller.model.members import Member
 from kubemend.controller.model.rounds import (
     Cancelled,
@@ -61,10 +61,10 @@ class GangWorker:
         *,
         dependencies: Dependencies,
         term: Term,
-        answer: Callable[[str, FaultAnswerMessage], None],
+        answer: Callable[[FaultKey, FaultAnswerMessage], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
-        """``answer`` takes a fault's id and its answer; ``spawn`` runs a named task."""
+        """``answer`` takes a fault's key and its answer; ``spawn`` runs a named task."""
         self._gang = Gang(key, dependencies=dependencies)
         self._dependencies = dependencies
         self._beginning = RoundFactory(self._gang, dependencies=dependencies, term=term, over=self._over)
@@ -101,10 +101,10 @@ class GangWorker:
         if self._runner is not None:
             self._joined[event] = fault
             self._runner.submit(event)
-            self._answer(fault.id, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))
+            self._answer(fault.key, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))
         elif self._last_record is not None and self._last_record.has(event):
             self._answer(
-                fault.id, FaultAnswerMessage(FaultAnswer.ROUND, self._last_record.round)
+                fault.key, FaultAnswerMessage(FaultAnswer.ROUND, self._last_record.round)
             )  # it came late: that round is over
         else:
             self._open(PendingCause(fault))
@@ -226,7 +226,7 @@ class GangWorker:
         reason = "the controller could not decide; see the traceback in its log"
         if isinstance(case.cause, Fault):
             self._answer(
-                case.cause.id, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=reason)
+                case.cause.key, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=reason)
             )
         elif case.restart is not None:
             failed = round_report.failed({}, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now())
@@ -236,7 +236,7 @@ class GangWorker:
         """Postpone the gang's restart and have the agent leave the member to the controller."""
         if isinstance(case.cause, Fault):
             message = FaultAnswerMessage(FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
-            self._answer(case.cause.id, message)
+            self._answer(case.cause.key, message)
         case.postponed_until = math.inf if decision.retry_at is None else decision.retry_at
 
     async def _begin(self, case: PendingCause, decision: Decision) -> None:
@@ -255,7 +255,7 @@ class GangWorker:
     def _answer_begun(self, case: PendingCause, ref: RoundRef) -> None:
         """Answer the cause that the round has begun, and add the faults queued since then to the round."""
         if isinstance(case.cause, Fault):
-            self._answer(case.cause.id, FaultAnswerMessage(FaultAnswer.ROUND, ref.id))
+            self._answer(case.cause.key, FaultAnswerMessage(FaultAnswer.ROUND, ref.id))
         for fault in self._queue.take_faults():
             self.fault(fault)
 
@@ -297,7 +297,7 @@ class GangWorker:
             return
         alone = decision.kind is Kind.ALONE or decision.reason in _LEFT_TO_AGENTS
         what = FaultAnswer.ALONE if alone else FaultAnswer.NOTHING
-        self._answer(case.cause.id, FaultAnswerMessage(what, reason=decision.reason.value, detail=decision.detail))
+        self._answer(case.cause.key, FaultAnswerMessage(what, reason=decision.reason.value, detail=decision.detail))
         if decision.kind is Kind.FAIL:
             round_report.report_refusal(case.cause, decision, dependencies=self._dependencies)
         self._gang.turned_down(decision, pod=case.cause.pod.name)
