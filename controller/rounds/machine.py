@@ -105,8 +105,8 @@ def resume(
 ) -> Advance:
     """Resume a previous leader's round, as far as it is known, and return it with the next effects.
 
-    ``results`` are the results in agents' Hellos so far; others follow as events. Pods that are newer than the Restart
-    object are replacements.
+    ``results`` are the results in agents' Hellos so far; others follow as events. Pods that are newer than all with
+    which the round began are replacements.
     """
     everyone = tuple(members)
     present = members_module.by_slot(everyone)
@@ -127,7 +127,7 @@ def resume(
     )
     draft = RoundBuilder(state, now=now)
     for member in _counting(everyone, present):
-        is_new = member.created_at > kept.created_at
+        is_new = member.created_at > kept.members_until
         if is_new or member.deleting:
             draft.replaced.add(member.slot)
         _enrol(draft, member, is_new=is_new)

@@ -1067,6 +1067,17 @@ def test_pods_newer_than_round_are_held_without_second_deletion() -> None:
     ]
 
 
+def test_pod_created_while_request_waited_is_no_replacement_for_new_leader() -> None:
+    everyone = [builders.member(0), builders.member(1, created_at=NOW - 20.0)]
+    play = Play(everyone, cause=Request(GANG, "me", "new weights", NOW - 60.0))
+    kept = status.parse(status.render(play.round), created_at=NOW - 60.0)
+    advance = machine.resume(REF, kept=kept, members=everyone, nodes=builders.nodes(2), now=NOW + 5.0)
+    assert [each.pods for each in advance.effects if isinstance(each, Stop)] == [
+        {uid(0): OrderKind.RESTART},
+        {uid(1): OrderKind.RESTART},
+    ]
+
+
 def test_slot_with_deleted_pod_is_still_awaited() -> None:
     advance = resumed([builders.member(1)], StepResult(uid(1), StepPhase.STOPPED), decision=RECREATE_0)
     assert (advance.round.phase, list(advance.round.awaited)) == (Phase.STOPPING, ["train/0"])
