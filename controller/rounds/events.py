@@ -26,6 +26,13 @@ def apply(draft: RoundBuilder, event: RoundEvent) -> None:
     _HANDLERS[type(event)](draft, event)
 
 
+def count_running_pod(draft: RoundBuilder, member: Member) -> None:
+    """Count a pod without an order to hold it as running when the API server shows that."""
+    one = draft.members[member.pod.uid]
+    if one.order is None and member.phase is PodPhase.RUNNING:
+        draft.change(member.pod.uid, phase=MemberPhase.RUNNING, running=draft.elapsed)
+
+
 # ---- state of the API server ----
 
 
@@ -58,7 +65,7 @@ def _add_newcomer(draft: RoundBuilder, member: Member) -> None:
         draft.vacate(place)
     draft.add(MemberState(member, MemberPhase.JOINING, draft.now, order=order, replaces=place is not None))
     draft.stop(member.pod.uid)
-    _count_running_pod(draft, member)
+    count_running_pod(draft, member)
 
 
 def _update_member(draft: RoundBuilder, one: MemberState, member: Member) -> None:
@@ -72,7 +79,7 @@ def _update_member(draft: RoundBuilder, one: MemberState, member: Member) -> Non
         replacement.leave(draft, member)
     elif one.phase is MemberPhase.JOINING:
         draft.stop(uid)
-        _count_running_pod(draft, member)
+        count_running_pod(draft, member)
 
 
 def _pod_failed(draft: RoundBuilder, one: MemberState) -> None:
@@ -83,13 +90,6 @@ def _pod_failed(draft: RoundBuilder, one: MemberState) -> None:
         replacement.lose(draft, uid, reason="PodFailed", detail=detail)
     elif one.phase is not MemberPhase.LEAVING:
         draft.change(uid, phase=MemberPhase.FAILED, reason="PodFailed", detail=detail)
-
-
-def _count_running_pod(draft: RoundBuilder, member: Member) -> None:
-    """Count a pod without an order to hold it as running when the API server shows that."""
-    one = draft.members[member.pod.uid]
-    if one.order is None and member.phase is PodPhase.RUNNING:
-        draft.change(member.pod.uid, phase=MemberPhase.RUNNING, running=draft.elapsed)
 
 
 # ---- nodes, faults, requests ----

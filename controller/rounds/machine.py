@@ -179,6 +179,7 @@ def _enrol(draft: RoundBuilder, member: Member, *, is_new: bool = False) -> None
         order = None if rolling else OrderKind.HOLD
         draft.add(MemberState(member, MemberPhase.JOINING, draft.now, order=order, replaces=is_new))
         draft.stop(member.pod.uid)
+        events.count_running_pod(draft, member)
     elif member.deleting:
         dead = member.node in draft.dead
         reason = replacement.POD_DELETING

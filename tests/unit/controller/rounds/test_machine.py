@@ -1078,6 +1078,13 @@ def test_pod_created_while_request_waited_is_no_replacement_for_new_leader() -> 
     ]
 
 
+def test_new_leader_of_rolling_round_counts_replacement_that_runs_already() -> None:
+    request = Request(GANG, "me", "new weights", NOW, max_unavailable=1)
+    advance = resumed([builders.member(0, generation=5), builders.member(1)], cause=request, max_unavailable=1)
+    assert advance.round.members[uid(0, 5)].phase is MemberPhase.RUNNING
+    assert advance.round.members[uid(1)].phase is MemberPhase.STOPPING
+
+
 def test_slot_with_deleted_pod_is_still_awaited() -> None:
     advance = resumed([builders.member(1)], StepResult(uid(1), StepPhase.STOPPED), decision=RECREATE_0)
     assert (advance.round.phase, list(advance.round.awaited)) == (Phase.STOPPING, ["train/0"])
