@@ -274,8 +274,9 @@ class GangWorker:
             self._last_record = EndedRound.of(ended)
         self._dependencies.metrics.rounds_active.dec()
         if ended.phase.is_final:
-            self._dependencies.jobsets.ended(ended)
-            round_report.report_end(ended, dependencies=self._dependencies)
+            with contained.within(Part.ROUND, round_.id):  # else what is queued would wait without an end
+                self._dependencies.jobsets.ended(ended)
+                round_report.report_end(ended, dependencies=self._dependencies)
         joined, self._joined = self._joined, {}
         for event in again:
             if event in joined:
