@@ -12,7 +12,7 @@ import structlog
 from kubemend.common import contained
 from kubemend.common.contained import Part
 from kubemend.common.coordination import FaultAnswer
-from kubemend.common.gangs import GangKey
+from kubemend.common.gangs import POD, GangKey
 from kubemend.controller.coordinator import pending, round_report, round_runner
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.gang_state import Gang
@@ -27,6 +27,7 @@ from kubemend.controller.model.members import Member
 from kubemend.controller.model.rounds import (
     Cancelled,
     FaultReported,
+    MemberLeft,
     MemberSeen,
     NodeChanged,
     PodGone,
@@ -138,14 +139,23 @@ class GangWorker:
         if gone:
             self.forward(PodGone(member.pod.uid))
             self._gang.member_gone()
-            self.member_left(member)
+            self._recheck(member)
             return
         self.forward(MemberSeen(self._gang.counted(member)))
         if member.node:
             self.forward(round_runner.node_event(member.node, dependencies=self._dependencies))
 
     def member_left(self, member: Member) -> None:
-        """Record that a member has left the gang: no decision waits for it any longer."""
+        """Handle that a member has left the gang, though its pod still exists.
+
+        A single pod also leaves when it is no longer polled, as at the end of a term: its round goes on elsewhere.
+        """
+        if self._gang.key.kind != POD:
+            self.forward(MemberLeft(member.pod.uid))
+        self._recheck(member)
+
+    def _recheck(self, member: Member) -> None:
+        """Decide again about what was postponed for a member that the gang no longer has."""
         self._queue.recheck(pod=member.pod.uid)
         self._wake_up()
 

@@ -160,6 +160,18 @@ async def test_queued_request_runs_though_end_of_round_was_not_reported(monkeypa
         assert await stopped(stage, members=2) == "team/please"
 
 
+async def test_gang_restarts_without_member_that_left_during_round() -> None:
+    stage = Stage(builders.gang(3))
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0)
+        first = await stopped(stage)
+        stage.members.gone(builders.member(2).pod.uid, kind=MemberChangeKind.LEFT)
+        assert (await stage.agent(2).received("abort")).abort.round == first
+        assert await stopped(stage, members=2) == "team/train-2"
+        assert stage.restarts.statuses[first]["phase"] == "Failed"
+        assert stage.replaced.wanted == []
+
+
 # ---- holds ----
 
 

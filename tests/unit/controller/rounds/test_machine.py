@@ -19,6 +19,7 @@ from kubemend.controller.model.rounds import (
     Cancelled,
     Effect,
     FaultReported,
+    MemberLeft,
     MemberSeen,
     NodeChanged,
     PodGone,
@@ -935,6 +936,26 @@ def test_cancelled_round_releases_all() -> None:
     play.tell(Cancelled("deleted"))
     assert (play.round.phase, play.round.reason) == (Phase.FAILED, "Cancelled")
     assert pods(play.wanted(Abort)) == {uid(0), uid(1)}
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_round_ends_without_deletion_when_a_member_leaves_its_gang(left: int) -> None:
+    play = Play(builders.gang(3))
+    play.reported(StepPhase.STOPPED, 2)
+    play.tell(MemberLeft(uid(left)))
+    assert (play.round.phase, play.round.reason) == (Phase.FAILED, "MemberLeft")
+    assert pods(play.wanted(Abort)) == {uid(0), uid(1), uid(2)}
+    assert not play.wanted(Recreate)
+    assert [each.pod for each in play.advance.again] == [uid(0)] * left  # decided on again if its member stayed
+
+
+@pytest.mark.parametrize("phase", [StepPhase.STOPPED, StepPhase.RUNNING])
+def test_released_member_may_leave_its_gang(phase: StepPhase) -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.reported(phase, 0)
+    play.tell(MemberLeft(uid(0)))
+    assert play.round.phase is Phase.RELEASING
 
 
 def test_releasing_round_is_not_cancelled() -> None:
