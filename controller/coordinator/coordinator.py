@@ -33,6 +33,7 @@ from kubemend.controller.watches.members import MemberChange, MemberChangeKind
 log = structlog.get_logger(__name__)
 
 _OLDEST_ROUND_TIMEOUTS: Final = 2.0  # factor of the longest round; the clocks of API server and replicas may differ
+_CLOCKS_APART_SECONDS: Final = 60.0  # at most, between replicas (docs/rounds.md)
 _FAULTS_KEPT: Final = 10_000
 _TIDY_SECONDS: Final = 60.0
 _NO_GANG: Final = "the request names neither a pod, a Job, a JobSet nor a gang"
@@ -202,6 +203,8 @@ class GangCoordinator:
         try:
             if now - restart.begun_at > _OLDEST_ROUND_TIMEOUTS * self._dependencies.policy.limits.whole:
                 reason = "the round is too old to be resumed"  # a late write of a leader that had lost the Lease
+            elif restart.begun_at > now + _CLOCKS_APART_SECONDS:
+                reason = "the round begins in the future"  # no leader wrote that
             elif worker.runner is not None:
                 reason = f"round {worker.runner.id} of the same gang is under way"
             else:

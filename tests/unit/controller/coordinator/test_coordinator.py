@@ -243,15 +243,16 @@ async def test_invalid_round_fails_and_leader_continues() -> None:
         await stopped(stage)
 
 
-async def test_old_round_is_not_resumed() -> None:
+@pytest.mark.parametrize("begun", [-3 * Limits().whole, 3600.0], ids=["long ago", "in the future"])
+async def test_round_of_an_impossible_time_is_not_resumed(begun: float) -> None:
     stage = Stage(builders.gang(SIZE))
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
         round_id = await stopped(stage)
-    long_ago = stage.now() - 3 * Limits().whole
+    at = stage.now() + begun
     found = stage.restarts.all[round_id]
-    status = {**found.status, "startTime": timestamps.rfc3339(long_ago)}
-    stage.restarts.all[round_id] = replace(found, created_at=long_ago, status=status)
+    status = {**found.status, "startTime": timestamps.rfc3339(at)}
+    stage.restarts.all[round_id] = replace(found, created_at=min(at, found.created_at), status=status)
     async with stage.leading(epoch=2):
         assert stage.restarts.statuses[round_id]["phase"] == "Failed"
         assert stage.restarts.statuses[round_id]["failures"][0]["reason"] == "NotResumed"
