@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,7 +24,7 @@ from kubemend.controller.decisions import facts
 from kubemend.controller.decisions.facts import Decision, Kind
 from kubemend.controller.leader.election import Term
 from kubemend.controller.model.faults import Fault, FaultKey, Request
-from kubemend.controller.model.members import Member
+from kubemend.controller.model.members import Member, PodUid
 from kubemend.controller.model.rounds import (
     Cancelled,
     FaultReported,
@@ -38,6 +39,9 @@ from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.rounds.outcome import EndedRound
 
 log = structlog.get_logger(__name__)
+
+_JOINED_OF_A_POD: Final = 64
+"""Faults of one pod that a round takes: eight for each GPU of a large node. Agents may report any number."""
 
 _LEFT_TO_AGENTS: Final = frozenset({facts.Reason.NOT_OPTED_IN, facts.Reason.DRY_RUN})
 """Reasons not to restart a gang as one, though each agent may still restart its own member."""
@@ -76,6 +80,7 @@ class GangWorker:
         self._deciding = False
         self._runner: RoundRunner | None = None
         self._joined: dict[FaultReported, Fault] = {}
+        self._joined_of: Counter[PodUid] = Counter()
         self._last_record: EndedRound | None = None
         self._taken: set[str] = set()
         self._settled = asyncio.Event()
@@ -100,8 +105,11 @@ class GangWorker:
         """Queue a member's fault or add it to the round under way; its answer follows."""
         event = pending.fault_event(fault)
         if self._runner is not None:
-            self._joined[event] = fault
-            self._runner.submit(event)
+            pod = fault.pod.uid
+            self._joined_of[pod] += 1
+            if self._joined_of[pod] <= _JOINED_OF_A_POD:
+                self._joined[event] = fault
+                self._runner.submit(event)
             self._answer(fault.key, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))
         elif self._last_record is not None and self._last_record.has(event):
             self._answer(
@@ -288,6 +296,7 @@ class GangWorker:
                 self._dependencies.jobsets.ended(ended)
                 round_report.report_end(ended, dependencies=self._dependencies)
         joined, self._joined = self._joined, {}
+        self._joined_of.clear()
         for event in again:
             if event in joined:
                 self._queue.add(PendingCause(joined[event]))
