@@ -22,6 +22,7 @@ from kubemend.controller.coordinator.stragglers import Stragglers
 from kubemend.controller.decisions.facts import Decision, Kind, Reason
 from kubemend.controller.hub.ports import Session
 from kubemend.controller.leader.election import Term
+from kubemend.controller.model.faults import FaultKey
 from kubemend.controller.model.members import NodeChange, NodeName, PodRef, PodUid
 from kubemend.controller.model.rounds import PodGone, StepResult
 from kubemend.controller.restarts.objects import Restart
@@ -32,6 +33,7 @@ from kubemend.controller.watches.members import MemberChange, MemberChangeKind
 log = structlog.get_logger(__name__)
 
 _OLDEST_ROUND_TIMEOUTS: Final = 2.0  # factor of the longest round; the clocks of API server and replicas may differ
+_CLOCKS_APART_SECONDS: Final = 60.0  # at most, between replicas (docs/rounds.md)
 _FAULTS_KEPT: Final = 10_000
 _TIDY_SECONDS: Final = 60.0
 _NO_GANG: Final = "the request names neither a pod, a Job, a JobSet nor a gang"
@@ -53,7 +55,7 @@ class GangCoordinator:
         self._dependencies = dependencies
         self._term = term
         self._workers: dict[GangKey, GangWorker] = {}
-        self._faults: OrderedDict[str, _ReportedFault] = OrderedDict()
+        self._faults: OrderedDict[FaultKey, _ReportedFault] = OrderedDict()
         self._stragglers = Stragglers(dependencies=dependencies)
         self._single_pods = SinglePods(dependencies=dependencies, worker=self._worker, resume=self._resume_single)
         self._spawned: asyncio.Queue[tuple[Coroutine[Any, Any, None], str]] = asyncio.Queue()
@@ -201,6 +203,8 @@ class GangCoordinator:
         try:
             if now - restart.begun_at > _OLDEST_ROUND_TIMEOUTS * self._dependencies.policy.limits.whole:
                 reason = "the round is too old to be resumed"  # a late write of a leader that had lost the Lease
+            elif restart.begun_at > now + _CLOCKS_APART_SECONDS:
+                reason = "the round begins in the future"  # no leader wrote that
             elif worker.runner is not None:
                 reason = f"round {worker.runner.id} of the same gang is under way"
             else:
@@ -219,18 +223,19 @@ class GangCoordinator:
             self._dependencies.restarts.set_status(restart.id, failed)
 
     def _fault(self, session: Session, reported: pb.Fault) -> None:
-        known = self._faults.get(reported.id)
+        key = FaultKey(PodUid(reported.pod.uid), reported.id)
+        known = self._faults.get(key)
         if known is not None:
             known.session = session
             if known.answer is not None:
                 self._send(known.session, reported.id, known.answer)
             return
         kind = wire.fault_kind(reported).name
-        self._faults[reported.id] = _ReportedFault(session, kind)
+        self._faults[key] = _ReportedFault(session, kind)
         if len(self._faults) > _FAULTS_KEPT:
             answered = (each for each, entry in self._faults.items() if entry.answer is not None)
             del self._faults[next(answered, next(iter(self._faults)))]
-        member = self._dependencies.members.by_uid(PodUid(reported.pod.uid))
+        member = self._dependencies.members.by_uid(key.pod)
         pod = f"{reported.pod.namespace}/{reported.pod.name}"
         log.info(
             "fault",
@@ -244,31 +249,27 @@ class GangCoordinator:
             gang=str(member.gang) if member is not None else "",
         )
         if member is None:
-            self._answer(
-                reported.id, FaultAnswerMessage(FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang")
-            )
+            self._answer(key, FaultAnswerMessage(FaultAnswer.ALONE, reason="NotAGang", detail="the pod is in no gang"))
             return
         worker = self._worker(member.gang)
         with self._contained_to(worker, member.gang):
             worker.fault(wire.fault(reported, gang=member.gang, now=self._dependencies.now()))
-        entry = self._faults.get(reported.id)
+        entry = self._faults.get(key)
         if (
             entry is not None and entry.answer is None and worker.is_idle
         ):  # the worker failed before it queued the fault
             detail = "the controller could not decide; see the traceback in its log"
-            self._answer(
-                reported.id, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail)
-            )
+            self._answer(key, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=detail))
 
-    def _answer(self, fault_id: str, message: FaultAnswerMessage) -> None:
-        entry = self._faults.get(fault_id)
+    def _answer(self, fault: FaultKey, message: FaultAnswerMessage) -> None:
+        entry = self._faults.get(fault)
         if entry is None or entry.answer == message:
             return  # a fault of the controller's own, or one that was dropped
         entry.answer = message
         answer = message.what.name
         self._dependencies.metrics.faults.labels(entry.kind, answer).inc()
-        log.info("fault.answered", fault=fault_id, round=message.round, answer=answer, reason=message.reason)
-        self._send(entry.session, fault_id, message)
+        log.info("fault.answered", fault=fault.id, round=message.round, answer=answer, reason=message.reason)
+        self._send(entry.session, fault.id, message)
 
     def _send(self, session: Session, fault_id: str, message: FaultAnswerMessage) -> None:
         session.send(

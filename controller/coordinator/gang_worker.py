@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +13,7 @@ import structlog
 from kubemend.common import contained
 from kubemend.common.contained import Part
 from kubemend.common.coordination import FaultAnswer
-from kubemend.common.gangs import GangKey
+from kubemend.common.gangs import POD, GangKey
 from kubemend.controller.coordinator import pending, round_report, round_runner
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.gang_state import Gang
@@ -22,11 +23,12 @@ from kubemend.controller.coordinator.round_runner import RoundRunner
 from kubemend.controller.decisions import facts
 from kubemend.controller.decisions.facts import Decision, Kind
 from kubemend.controller.leader.election import Term
-from kubemend.controller.model.faults import Fault, Request
-from kubemend.controller.model.members import Member
+from kubemend.controller.model.faults import Fault, FaultKey, Request
+from kubemend.controller.model.members import Member, PodUid
 from kubemend.controller.model.rounds import (
     Cancelled,
     FaultReported,
+    MemberLeft,
     MemberSeen,
     NodeChanged,
     PodGone,
@@ -37,6 +39,9 @@ from kubemend.controller.restarts.objects import Restart
 from kubemend.controller.rounds.outcome import EndedRound
 
 log = structlog.get_logger(__name__)
+
+_JOINED_OF_A_POD: Final = 64
+"""Faults of one pod that a round takes: eight for each GPU of a large node. Agents may report any number."""
 
 _LEFT_TO_AGENTS: Final = frozenset({facts.Reason.NOT_OPTED_IN, facts.Reason.DRY_RUN})
 """Reasons not to restart a gang as one, though each agent may still restart its own member."""
@@ -61,10 +66,10 @@ class GangWorker:
         *,
         dependencies: Dependencies,
         term: Term,
-        answer: Callable[[str, FaultAnswerMessage], None],
+        answer: Callable[[FaultKey, FaultAnswerMessage], None],
         spawn: Callable[[Coroutine[Any, Any, None], str], None],
     ) -> None:
-        """``answer`` takes a fault's id and its answer; ``spawn`` runs a named task."""
+        """``answer`` takes a fault's key and its answer; ``spawn`` runs a named task."""
         self._gang = Gang(key, dependencies=dependencies)
         self._dependencies = dependencies
         self._beginning = RoundFactory(self._gang, dependencies=dependencies, term=term, over=self._over)
@@ -75,6 +80,7 @@ class GangWorker:
         self._deciding = False
         self._runner: RoundRunner | None = None
         self._joined: dict[FaultReported, Fault] = {}
+        self._joined_of: Counter[PodUid] = Counter()
         self._last_record: EndedRound | None = None
         self._taken: set[str] = set()
         self._settled = asyncio.Event()
@@ -99,12 +105,15 @@ class GangWorker:
         """Queue a member's fault or add it to the round under way; its answer follows."""
         event = pending.fault_event(fault)
         if self._runner is not None:
-            self._joined[event] = fault
-            self._runner.submit(event)
-            self._answer(fault.id, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))
+            pod = fault.pod.uid
+            self._joined_of[pod] += 1
+            if self._joined_of[pod] <= _JOINED_OF_A_POD:
+                self._joined[event] = fault
+                self._runner.submit(event)
+            self._answer(fault.key, FaultAnswerMessage(FaultAnswer.ROUND, self._runner.id))
         elif self._last_record is not None and self._last_record.has(event):
             self._answer(
-                fault.id, FaultAnswerMessage(FaultAnswer.ROUND, self._last_record.round)
+                fault.key, FaultAnswerMessage(FaultAnswer.ROUND, self._last_record.round)
             )  # it came late: that round is over
         else:
             self._open(PendingCause(fault))
@@ -138,14 +147,23 @@ class GangWorker:
         if gone:
             self.forward(PodGone(member.pod.uid))
             self._gang.member_gone()
-            self.member_left(member)
+            self._recheck(member)
             return
         self.forward(MemberSeen(self._gang.counted(member)))
         if member.node:
             self.forward(round_runner.node_event(member.node, dependencies=self._dependencies))
 
     def member_left(self, member: Member) -> None:
-        """Record that a member has left the gang: no decision waits for it any longer."""
+        """Handle that a member has left the gang, though its pod still exists.
+
+        A single pod also leaves when it is no longer polled, as at the end of a term: its round goes on elsewhere.
+        """
+        if self._gang.key.kind != POD:
+            self.forward(MemberLeft(member.pod.uid))
+        self._recheck(member)
+
+    def _recheck(self, member: Member) -> None:
+        """Decide again about what was postponed for a member that the gang no longer has."""
         self._queue.recheck(pod=member.pod.uid)
         self._wake_up()
 
@@ -226,7 +244,7 @@ class GangWorker:
         reason = "the controller could not decide; see the traceback in its log"
         if isinstance(case.cause, Fault):
             self._answer(
-                case.cause.id, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=reason)
+                case.cause.key, FaultAnswerMessage(FaultAnswer.NOTHING, reason=round_report.INTERNAL, detail=reason)
             )
         elif case.restart is not None:
             failed = round_report.failed({}, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now())
@@ -236,7 +254,7 @@ class GangWorker:
         """Postpone the gang's restart and have the agent leave the member to the controller."""
         if isinstance(case.cause, Fault):
             message = FaultAnswerMessage(FaultAnswer.ROUND, reason=decision.reason.value, detail=decision.detail)
-            self._answer(case.cause.id, message)
+            self._answer(case.cause.key, message)
         case.postponed_until = math.inf if decision.retry_at is None else decision.retry_at
 
     async def _begin(self, case: PendingCause, decision: Decision) -> None:
@@ -255,7 +273,7 @@ class GangWorker:
     def _answer_begun(self, case: PendingCause, ref: RoundRef) -> None:
         """Answer the cause that the round has begun, and add the faults queued since then to the round."""
         if isinstance(case.cause, Fault):
-            self._answer(case.cause.id, FaultAnswerMessage(FaultAnswer.ROUND, ref.id))
+            self._answer(case.cause.key, FaultAnswerMessage(FaultAnswer.ROUND, ref.id))
         for fault in self._queue.take_faults():
             self.fault(fault)
 
@@ -274,9 +292,11 @@ class GangWorker:
             self._last_record = EndedRound.of(ended)
         self._dependencies.metrics.rounds_active.dec()
         if ended.phase.is_final:
-            self._dependencies.jobsets.ended(ended)
-            round_report.report_end(ended, dependencies=self._dependencies)
+            with contained.within(Part.ROUND, round_.id):  # else what is queued would wait without an end
+                self._dependencies.jobsets.ended(ended)
+                round_report.report_end(ended, dependencies=self._dependencies)
         joined, self._joined = self._joined, {}
+        self._joined_of.clear()
         for event in again:
             if event in joined:
                 self._queue.add(PendingCause(joined[event]))
@@ -297,7 +317,7 @@ class GangWorker:
             return
         alone = decision.kind is Kind.ALONE or decision.reason in _LEFT_TO_AGENTS
         what = FaultAnswer.ALONE if alone else FaultAnswer.NOTHING
-        self._answer(case.cause.id, FaultAnswerMessage(what, reason=decision.reason.value, detail=decision.detail))
+        self._answer(case.cause.key, FaultAnswerMessage(what, reason=decision.reason.value, detail=decision.detail))
         if decision.kind is Kind.FAIL:
             round_report.report_refusal(case.cause, decision, dependencies=self._dependencies)
         self._gang.turned_down(decision, pod=case.cause.pod.name)

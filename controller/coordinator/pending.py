@@ -38,7 +38,13 @@ class PendingQueue:
         return case in self._waiting
 
     def add(self, case: PendingCause) -> None:
-        """Queue a cause."""
+        """Queue a cause. A fault replaces one of the same pod whose hold has no end: agents may report any number.
+
+        Nothing is lost: a fault that is held so begins no round, and the next round restarts its pod, too.
+        """
+        if isinstance(case.cause, Fault):
+            pod = case.cause.pod.uid
+            self._waiting = [each for each in self._waiting if not _waits_for_event(each, pod)]
         self._waiting.append(case)
 
     def remove(self, case: PendingCause) -> None:
@@ -75,6 +81,10 @@ class PendingQueue:
         """Remove and return all causes."""
         everything, self._waiting = self._waiting, []
         return everything
+
+
+def _waits_for_event(case: PendingCause, pod: PodUid) -> bool:
+    return isinstance(case.cause, Fault) and case.cause.pod.uid == pod and case.postponed_until == math.inf
 
 
 def fault_event(fault: Fault) -> FaultReported:

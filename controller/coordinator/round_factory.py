@@ -47,6 +47,7 @@ class RoundFactory:
             attempt=attempt,
             hit=self._dependencies.members.by_uid(cause.pod.uid) if isinstance(cause, Fault) else None,
             started_at=self._dependencies.now(),
+            members=self._gang.members(),
         )
         return NewRound(
             gang=self._gang.key,

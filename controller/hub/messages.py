@@ -41,6 +41,9 @@ _UID: Final = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,63}")
 _WORD: Final = re.compile(r"[\x21-\x7e]{0,128}")  # codes, reasons, versions and identifiers: no blanks
 _ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
+_LONGEST_SECONDS: Final = 7 * 86400.0
+"""A week. Times are computed from durations, and far longer ones give no date."""
+
 _KINDS: Final = frozenset(pb.Fault.Kind.values())
 _PHASES: Final = frozenset(pb.StepResult.Phase.values()) - {pb.StepResult.NONE}
 
@@ -171,5 +174,5 @@ def _count(items: Collection[object], most: int, what: str) -> None:
 
 
 def _seconds(value: float, what: str) -> None:
-    if not 0 <= value < math.inf:
+    if not 0 <= value <= _LONGEST_SECONDS:
         raise RefusedError(Reason.MALFORMED, f"{what}: {value} is not a valid duration")

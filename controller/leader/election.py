@@ -6,6 +6,7 @@ A replica that finds the Lease holder's process dead does not wait until the Lea
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,6 +42,11 @@ _REFUSALS: Final = 6
 """Refused connections in a row, with the Lease unwritten since the first: a leader writes it every two seconds."""
 
 
+_RAISES: Final = 4
+_RAISES_SECONDS: Final = 40.0
+"""So many raises of the epoch in this time: each costs a message to every agent and a write on every node."""
+
+
 class LostError(Exception):
     """The Lease is lost: another leader may be doing what this one was about to do."""
 
@@ -57,6 +63,7 @@ class Term:
         self._clock = clock
         self.renewed_at = renewed_at  # loop time
         self.seen = epoch - 1
+        self._raised: deque[float] = deque(maxlen=_RAISES)  # Unix times of the last ones
         self.over = False
         self.raise_requested = asyncio.Event()
         self._news = asyncio.Event()
@@ -66,11 +73,21 @@ class Term:
 
         That happens if the Lease was deleted and created again, for example. Nothing is done if the epoch is higher
         already or is about to be, nor if there cannot have been so many leaders yet: then the report is wrong, or will
-        be repeated.
+        be repeated. After many raises within a short time, it waits for a later renewal.
         """
         if max(self.epoch, self.seen + 1) <= seen < epochs.highest(self._clock()):
             self.seen = seen
-            self.raise_requested.set()
+            if self._may_raise():
+                self.raise_requested.set()
+
+    @property
+    def floor(self) -> int:
+        """Return the lowest epoch with which to renew the Lease now."""
+        return max(self.seen + 1, self.epoch) if self._may_raise() else self.epoch
+
+    def _may_raise(self) -> bool:
+        many = len(self._raised) == _RAISES
+        return not (many and 0.0 <= self._clock() - self._raised[0] < _RAISES_SECONDS)
 
     async def risen(self, *, above: int) -> int:
         """Wait until the epoch is higher than ``above``, and return it. Raises LostError when the term ends."""
@@ -83,6 +100,8 @@ class Term:
 
     def renewed(self, *, epoch: int, at: float) -> None:
         """Record that the Lease is held as of ``at`` (loop time)."""
+        if epoch > self.epoch:
+            self._raised.append(self._clock())
         self.epoch, self.renewed_at = epoch, at
         self._notify()
 
@@ -224,7 +243,7 @@ class Election:
         """Retry until the Lease is renewed. Raises LostError once another replica has held it."""
         while True:
             term.raise_requested.clear()
-            self._lock.floor = term.seen + 1
+            self._lock.floor = term.floor
             at = asyncio.get_running_loop().time()
             if await self._rules.try_acquire_or_renew():
                 if self._lock.regained:  # it was deleted, or another replica has led since

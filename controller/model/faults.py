@@ -1,10 +1,18 @@
 """The cause of a round: a member's fault, or a request."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kubemend.common.coordination import FaultKind
 from kubemend.common.gangs import GangKey
-from kubemend.controller.model.members import PodRef
+from kubemend.controller.model.members import PodRef, PodUid
+
+
+class FaultKey(NamedTuple):
+    """What identifies a fault: an agent chooses the id, so it is unique for its own pods only."""
+
+    pod: PodUid
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,11 @@ class Fault:
     action_class: str = "None"
     device: str = ""
     alone: bool = False
+
+    @property
+    def key(self) -> FaultKey:
+        """Return what identifies it."""
+        return FaultKey(self.pod.uid, self.id)
 
 
 @dataclass(frozen=True, slots=True)

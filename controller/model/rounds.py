@@ -35,6 +35,13 @@ class PodGone:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberLeft:
+    """The pod still exists, but in no gang or in another one: its labels were changed. Nothing of it has ended."""
+
+    pod: PodUid
+
+
+@dataclass(frozen=True, slots=True)
 class MemberSeen:
     """A member is new or has changed: scheduled, running, over, being deleted. It may be a replacement."""
 
@@ -80,7 +87,7 @@ class TimePassed:
     """Only time has passed."""
 
 
-RoundEvent = StepResult | PodGone | MemberSeen | FaultReported | NodeChanged | Cancelled | TimePassed
+RoundEvent = StepResult | PodGone | MemberLeft | MemberSeen | FaultReported | NodeChanged | Cancelled | TimePassed
 
 
 @dataclass(frozen=True, slots=True)

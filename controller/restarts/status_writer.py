@@ -93,9 +93,10 @@ class StatusWriter:
     async def begin(self, restart_id: str, first: First, *, timeout: float) -> bool:
         """Do ``first``; return whether it succeeds within ``timeout`` seconds. After that it is still retried.
 
-        If another leader was faster, or the API server refuses it, it is never done: False at once.
+        If another leader was faster, or the API server refuses it, it is never done: False at once. An unwritten status
+        is of a deleted object of that name, and stays apart.
         """
-        entry = self._entry(restart_id, known=None)
+        entry = self._new_entry(restart_id, known=None)
         entry.first = first
         self._wake(entry)
         with contextlib.suppress(TimeoutError):
@@ -154,11 +155,12 @@ class StatusWriter:
 
     def _entry(self, restart_id: str, *, known: writing.Written | None) -> _Pending:
         entry = self._pending.get(restart_id)
-        if entry is None:
-            known = self._ours.get(restart_id, known)
-            entry = _Pending(restart_id, known=known, since=asyncio.get_running_loop().time())
-            self._pending[restart_id] = entry
-            self._all_written.clear()
+        return entry if entry is not None else self._new_entry(restart_id, known=self._ours.get(restart_id, known))
+
+    def _new_entry(self, restart_id: str, *, known: writing.Written | None) -> _Pending:
+        entry = _Pending(restart_id, known=known, since=asyncio.get_running_loop().time())
+        self._pending[restart_id] = entry
+        self._all_written.clear()
         return entry
 
     def _wake(self, entry: _Pending) -> None:
@@ -234,7 +236,7 @@ class StatusWriter:
         if entry.status is status:  # else there is a newer one in the meantime
             entry.status = None
             if status.get("phase") in objects.FINAL and not entry.left:
-                self._ours.pop(entry.id, None)
+                self._disown(entry)
 
     def _report_status(self, entry: _Pending, status: ComponentStatus) -> None:
         if not entry.left:  # this replica may be on standby while another one leads
@@ -244,11 +246,17 @@ class StatusWriter:
         if entry.left:
             return
         if not entry.is_written:
-            self._ours.pop(entry.id, None)
-        del self._pending[entry.id]
+            self._disown(entry)
+        if self._pending.get(entry.id) is entry:
+            del self._pending[entry.id]
         self._end_writing(entry.namespace)
         if not self._pending:
             self._all_written.set()
+
+    def _disown(self, entry: _Pending) -> None:
+        """Forget an object that has ended, unless another one of its name has begun since."""
+        if self._ours.get(entry.id) is entry.known:
+            self._ours.pop(entry.id, None)
 
 
 def _concerns_one_namespace(error: errors.KubeError) -> bool:

@@ -5,10 +5,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kubemend.common.coordination import OrderKind
+from kubemend.controller.decisions.facts import needs_recreation
+from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import Member, PodPhase
 from kubemend.controller.model.rounds import (
     Cancelled,
     FaultReported,
+    MemberLeft,
     MemberSeen,
     NodeChanged,
     PodGone,
@@ -26,6 +29,13 @@ def apply(draft: RoundBuilder, event: RoundEvent) -> None:
     _HANDLERS[type(event)](draft, event)
 
 
+def count_running_pod(draft: RoundBuilder, member: Member) -> None:
+    """Count a pod without an order to hold it as running when the API server shows that."""
+    one = draft.members[member.pod.uid]
+    if one.order is None and member.phase is PodPhase.RUNNING:
+        draft.change(member.pod.uid, phase=MemberPhase.RUNNING, running=draft.elapsed)
+
+
 # ---- state of the API server ----
 
 
@@ -33,6 +43,21 @@ def _pod_gone(draft: RoundBuilder, event: PodGone) -> None:
     one = draft.members.get(event.pod)
     if one is not None and one.phase not in OVER:
         replacement.gone(draft, event.pod)
+
+
+def _left(draft: RoundBuilder, event: MemberLeft) -> None:
+    """End the round for a member that left its gang: its pod must not be deleted, and it no longer reports its stop.
+
+    The fault with which the round began is decided on again, for the gang as it is now.
+    """
+    one = draft.members.get(event.pod)
+    if draft.phase is not Phase.STOPPING or one is None or one.phase not in (*BEFORE_RELEASE, MemberPhase.LEAVING):
+        return
+    cause, again = draft.state.cause, None
+    if isinstance(cause, Fault) and cause.pod.uid != event.pod:
+        again = FaultReported(cause.pod.uid, cause.code, cause.message, needs_recreation(cause), at=cause.at)
+    detail = f"pod {one.member.pod} left the gang: its labels were changed"
+    replacement.fail(draft, reason="MemberLeft", detail=detail, again=again)
 
 
 def _seen(draft: RoundBuilder, event: MemberSeen) -> None:
@@ -58,7 +83,7 @@ def _add_newcomer(draft: RoundBuilder, member: Member) -> None:
         draft.vacate(place)
     draft.add(MemberState(member, MemberPhase.JOINING, draft.now, order=order, replaces=place is not None))
     draft.stop(member.pod.uid)
-    _count_running_pod(draft, member)
+    count_running_pod(draft, member)
 
 
 def _update_member(draft: RoundBuilder, one: MemberState, member: Member) -> None:
@@ -72,7 +97,7 @@ def _update_member(draft: RoundBuilder, one: MemberState, member: Member) -> Non
         replacement.leave(draft, member)
     elif one.phase is MemberPhase.JOINING:
         draft.stop(uid)
-        _count_running_pod(draft, member)
+        count_running_pod(draft, member)
 
 
 def _pod_failed(draft: RoundBuilder, one: MemberState) -> None:
@@ -83,13 +108,6 @@ def _pod_failed(draft: RoundBuilder, one: MemberState) -> None:
         replacement.lose(draft, uid, reason="PodFailed", detail=detail)
     elif one.phase is not MemberPhase.LEAVING:
         draft.change(uid, phase=MemberPhase.FAILED, reason="PodFailed", detail=detail)
-
-
-def _count_running_pod(draft: RoundBuilder, member: Member) -> None:
-    """Count a pod without an order to hold it as running when the API server shows that."""
-    one = draft.members[member.pod.uid]
-    if one.order is None and member.phase is PodPhase.RUNNING:
-        draft.change(member.pod.uid, phase=MemberPhase.RUNNING, running=draft.elapsed)
 
 
 # ---- nodes, faults, requests ----
@@ -178,6 +196,7 @@ _HANDLERS: Final[Mapping[type, Callable[[RoundBuilder, Any], None]]] = MappingPr
     {
         StepResult: answers.apply,
         PodGone: _pod_gone,
+        MemberLeft: _left,
         MemberSeen: _seen,
         NodeChanged: _node_changed,
         FaultReported: _fault_reported,

@@ -105,8 +105,8 @@ def resume(
 ) -> Advance:
     """Resume a previous leader's round, as far as it is known, and return it with the next effects.
 
-    ``results`` are the results in agents' Hellos so far; others follow as events. Pods that are newer than the Restart
-    object are replacements.
+    ``results`` are the results in agents' Hellos so far; others follow as events. Pods that are newer than all with
+    which the round began are replacements.
     """
     everyone = tuple(members)
     present = members_module.by_slot(everyone)
@@ -127,7 +127,7 @@ def resume(
     )
     draft = RoundBuilder(state, now=now)
     for member in _counting(everyone, present):
-        is_new = member.created_at > kept.created_at
+        is_new = member.created_at > kept.members_until
         if is_new or member.deleting:
             draft.replaced.add(member.slot)
         _enrol(draft, member, is_new=is_new)
@@ -179,6 +179,7 @@ def _enrol(draft: RoundBuilder, member: Member, *, is_new: bool = False) -> None
         order = None if rolling else OrderKind.HOLD
         draft.add(MemberState(member, MemberPhase.JOINING, draft.now, order=order, replaces=is_new))
         draft.stop(member.pod.uid)
+        events.count_running_pod(draft, member)
     elif member.deleting:
         dead = member.node in draft.dead
         reason = replacement.POD_DELETING

@@ -52,20 +52,32 @@ class Trigger:
 class Kept:
     """A new leader's knowledge of a round.
 
-    ``created_at`` is Unix time by the API server's clock, other times by this process's clock.
+    Pods created after ``members_until``, by the API server's clock, are replacements. Other times are by this process's
+    clock.
     """
 
     cause: Cause
     decision: Decision
     trigger: Trigger
     started_at: float
-    created_at: float
+    members_until: float
 
 
-def first(cause: Cause, *, decision: Decision, attempt: int, hit: Member | None, started_at: float) -> Json:
-    """Return the first status of a round's object. ``hit`` is the member at fault, if there is one."""
+def first(
+    cause: Cause,
+    *,
+    decision: Decision,
+    attempt: int,
+    hit: Member | None,
+    started_at: float,
+    members: Iterable[Member],
+) -> Json:
+    """Return the first status of a round's object.
+
+    ``hit`` is the member at fault, if there is one; ``members`` are all pods of the gang.
+    """
     written = _head(cause, decision=decision, attempt=attempt, hit=hit, started_at=started_at)
-    return written | {"resume": _resume(cause, decision=decision, started_at=started_at)}
+    return written | {"resume": _resume(cause, decision=decision, started_at=started_at, members=members)}
 
 
 def render(state: Round) -> Json:
@@ -80,7 +92,8 @@ def render(state: Round) -> Json:
         started_at=started_at,
     ) | {"phase": state.phase.value}
     if not state.phase.is_final:
-        return written | {"resume": _resume(cause, decision=decision, started_at=started_at)}
+        members = (each.member for each in state.members.values() if not each.replaces)
+        return written | {"resume": _resume(cause, decision=decision, started_at=started_at, members=members)}
     assert state.ended is not None
     ended_at = state.started_at + state.ended
     failures = outcome.failures(state) if state.phase is not Phase.DONE else ()
@@ -95,7 +108,11 @@ def render(state: Round) -> Json:
 
 
 def parse(status: Mapping[str, Any], *, created_at: float) -> Kept:
-    """Return what ``render`` kept of a round that is not over. Raises KeyError, ValueError or TypeError."""
+    """Return what ``render`` kept of a round that is not over. Raises KeyError, ValueError or TypeError.
+
+    ``created_at`` is when its object was created, by the API server's clock. A request may have waited since then, so
+    the newest pod with which the round began counts, too.
+    """
     resume, written, decided = status["resume"], status["trigger"], status["decision"]
     trigger = Trigger(
         kind=written["kind"],
@@ -109,7 +126,8 @@ def parse(status: Mapping[str, Any], *, created_at: float) -> Kept:
     decision = Decision(
         Kind(decided["kind"]), Reason(decided["reason"]), decided["detail"], recreate=frozenset(resume["recreate"])
     )
-    return Kept(_cause(trigger, resume), decision, trigger, float(resume["startedAt"]), created_at)
+    members_until = max(created_at, float(resume.get("newestMemberAt", 0.0)))  # older controllers wrote none
+    return Kept(_cause(trigger, resume), decision, trigger, float(resume["startedAt"]), members_until)
 
 
 def past(status: Mapping[str, Any], *, created_at: float) -> Past:
@@ -157,12 +175,13 @@ def _trigger(cause: Cause, *, hit: Member | None) -> Json:
     }
 
 
-def _resume(cause: Cause, *, decision: Decision, started_at: float) -> Json:
+def _resume(cause: Cause, *, decision: Decision, started_at: float, members: Iterable[Member]) -> Json:
     """Return the fields that only another leader needs."""
     kept: Json = {
         "gang": str(cause.gang),
         "startedAt": started_at,
         "causeAt": cause.at,
+        "newestMemberAt": max((each.created_at for each in members), default=0.0),
         "recreate": sorted(decision.recreate) if len(decision.recreate) <= MOST_SLOTS else [],
     }
     if isinstance(cause, Request):

@@ -18,7 +18,7 @@ from kubemend.controller.restarts.objects import Restart, RestartSpec
 from kubemend.controller.rounds import machine
 from kubemend.controller.rounds.states import Limits, MemberPhase
 from tests.unit.controller import builders
-from tests.unit.controller.coordinator.stage import WAIT, RestartsHere, Stage
+from tests.unit.controller.coordinator.stage import WAIT, RestartsHere, Stage, pod
 
 SIZE = 3
 Result = pb.StepResult
@@ -104,6 +104,18 @@ async def test_repeated_fault_gets_same_answer_and_no_second_round() -> None:
         stage.fails(coordinator, 1)
         assert (await stage.agent(1).received("answer")).answer == first
         assert len(stage.restarts.all) == 1
+
+
+async def test_fault_id_that_another_pod_reported_first_still_begins_a_round() -> None:
+    other = replace(builders.member(9), gang=GangKey("evil", "Job", "other"))
+    stage = Stage([*builders.gang(SIZE), other])
+    stolen = pb.Fault(id="exit:victim", pod=pod(other), gang=str(other.gang), kind=pb.Fault.EXIT, code="Exit0")
+    async with stage.leading() as coordinator:
+        coordinator.received(stage.agent(9), pb.AgentMessage(fault=stolen))
+        assert (await stage.agent(9).received("answer")).answer.answer == pb.FaultAnswer.NOTHING
+        stage.fails(coordinator, 0, fault_id="exit:victim")
+        round_id = await stopped(stage)
+        assert (await stage.agent(0).received("answer")).answer.round == round_id
 
 
 async def test_faults_during_write_of_round_join_it() -> None:
@@ -231,15 +243,16 @@ async def test_invalid_round_fails_and_leader_continues() -> None:
         await stopped(stage)
 
 
-async def test_old_round_is_not_resumed() -> None:
+@pytest.mark.parametrize("begun", [-3 * Limits().whole, 3600.0], ids=["long ago", "in the future"])
+async def test_round_of_an_impossible_time_is_not_resumed(begun: float) -> None:
     stage = Stage(builders.gang(SIZE))
     async with stage.leading() as coordinator:
         stage.fails(coordinator, 1)
         round_id = await stopped(stage)
-    long_ago = stage.now() - 3 * Limits().whole
+    at = stage.now() + begun
     found = stage.restarts.all[round_id]
-    status = {**found.status, "startTime": timestamps.rfc3339(long_ago)}
-    stage.restarts.all[round_id] = replace(found, created_at=long_ago, status=status)
+    status = {**found.status, "startTime": timestamps.rfc3339(at)}
+    stage.restarts.all[round_id] = replace(found, created_at=min(at, found.created_at), status=status)
     async with stage.leading(epoch=2):
         assert stage.restarts.statuses[round_id]["phase"] == "Failed"
         assert stage.restarts.statuses[round_id]["failures"][0]["reason"] == "NotResumed"

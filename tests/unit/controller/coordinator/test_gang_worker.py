@@ -3,13 +3,16 @@
 import pytest
 
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
+from kubemend.controller.coordinator import round_report
 from kubemend.controller.coordinator.coordinator import GangCoordinator
+from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.gang_worker import GangWorker
 from kubemend.controller.decisions import table
 from kubemend.controller.decisions.facts import Decision, Facts, Kind, Reason
 from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import PodPhase
 from kubemend.controller.restarts.objects import RestartSpec
+from kubemend.controller.rounds.states import Round
 from kubemend.controller.watches.members import MemberChangeKind
 from tests import eventually
 from tests.unit.controller import builders
@@ -138,6 +141,47 @@ async def test_queued_request_runs_though_fault_after_round_is_gone() -> None:
         stage.stands(coordinator, 0, first, Result.SELF_RELEASED)
         stage.members.gone(builders.member(0).pod.uid)
         assert (await stage.agent(1).received("stop")).stop.round == "team/please"
+
+
+async def test_queued_request_runs_though_end_of_round_was_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(builders.gang(2))
+    as_usual = round_report.report_end
+
+    def broken(ended: Round, *, dependencies: Dependencies) -> None:
+        if ended.ref.name == "train-1":
+            raise OverflowError
+        as_usual(ended, dependencies=dependencies)
+
+    monkeypatch.setattr(round_report, "report_end", broken)
+    async with stage.leading() as coordinator:
+        first = await released(stage, coordinator, members=2)
+        stage.restarts.asked(request(RestartSpec(gang=builders.GANG)))
+        stage.stands(coordinator, 1, first, Result.RUNNING)
+        assert await stopped(stage, members=2) == "team/please"
+
+
+async def test_gang_restarts_without_member_that_left_during_round() -> None:
+    stage = Stage(builders.gang(3))
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0)
+        first = await stopped(stage)
+        stage.members.gone(builders.member(2).pod.uid, kind=MemberChangeKind.LEFT)
+        assert (await stage.agent(2).received("abort")).abort.round == first
+        assert await stopped(stage, members=2) == "team/train-2"
+        assert stage.restarts.statuses[first]["phase"] == "Failed"
+        assert stage.replaced.wanted == []
+
+
+async def test_round_takes_a_limited_number_of_faults_of_one_pod() -> None:
+    stage = Stage(builders.gang(2))
+    async with stage.leading() as coordinator:
+        first = await released(stage, coordinator, members=2)
+        for number in range(200):
+            stage.fails(coordinator, 0, fault_id=f"fault {number}", age=number / 1e3)
+            assert (await answer(stage, 0, f"fault {number}")).round == first
+        assert len(worker(coordinator)._joined) == 64
+        stage.fails(coordinator, 1, fault_id="of the other")
+        assert len(worker(coordinator)._joined) == 65
 
 
 # ---- holds ----

@@ -48,6 +48,14 @@ def test_change_of_pod_ends_its_holds() -> None:
     assert waiting.next(now=NOW) is one
 
 
+def test_fault_replaces_only_those_of_its_pod_whose_hold_has_no_end() -> None:
+    without_end, other = (PendingCause(builders.fault(index), postponed_until=float("inf")) for index in range(2))
+    timed, newest = PendingCause(builders.fault(0), postponed_until=NOW + 1.0), PendingCause(builders.fault(0))
+    waiting = cases(without_end, other, timed, newest)
+    assert without_end not in waiting
+    assert waiting.take_all() == [other, timed, newest]
+
+
 def test_take_faults_keeps_requests_until_withdrawn() -> None:
     restart = test_coordinator.request(RestartSpec(gang=builders.GANG))
     asked = PendingCause(Request(builders.GANG, restart.id, "new data", NOW), restart=restart)

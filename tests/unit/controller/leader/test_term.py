@@ -42,7 +42,22 @@ def test_pending_raise_is_not_requested_again() -> None:
     term.renewed(epoch=9, at=1.0)
     term.raise_above(8)
     assert not term.raise_requested.is_set()
-    term.raise_above(9)
+    assert term.floor == 9
+
+
+def test_raise_after_many_waits_but_is_not_lost() -> None:
+    now = NOW
+    term = Term(epoch=1, renewed_at=0.0, clock=lambda: now)
+    for seen in (2, 4, 6, 8):
+        term.raise_above(seen)
+        assert (term.raise_requested.is_set(), term.floor) == (True, seen + 1)
+        term.raise_requested.clear()
+        term.renewed(epoch=seen + 1, at=1.0)
+    term.raise_above(20)
+    assert (term.raise_requested.is_set(), term.floor) == (False, 9)
+    now += 60.0
+    assert term.floor == 21  # of the next renewal
+    term.raise_above(30)
     assert term.raise_requested.is_set()
 
 

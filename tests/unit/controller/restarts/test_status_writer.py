@@ -215,6 +215,43 @@ async def test_end_of_round_owned_by_another_leader_is_left(env: Env) -> None:
     assert await env.read("b") == taken
 
 
+@pytest.mark.parametrize("is_down", [False, True])
+async def test_end_of_deleted_object_stays_apart_from_its_successor_of_that_name(
+    monkeypatch: pytest.MonkeyPatch, is_down: bool
+) -> None:
+    may_answer, asked, written = asyncio.Event(), asyncio.Event(), []
+
+    async def write_status(_: object, known: writing.Written, status: object, *, now: float) -> None:
+        asked.set()
+        await may_answer.wait()
+        if is_down:
+            may_answer.clear()
+            raise errors.ApiUnavailableError("no answer")
+        if known.uid != "new":
+            raise writing.SupersededError("it was replaced")
+        written.append(status)
+
+    async def first() -> writing.Written:
+        may_answer.set()
+        return writing.Written("team", "a", "new", 1, "1")
+
+    monkeypatch.setattr(writing, "write_status", write_status)
+    backoff = aio.Backoff(first=0.01, limit=0.05)
+    writer = StatusWriter(api=cast("client.KubeClient", None), report=lambda _: None, backoff=lambda: backoff)
+    running = asyncio.create_task(writer.run())
+    writer.set_status("team/a", {"phase": "Failed"}, known=writing.Written("team", "a", "old", 1, "1"))
+    await asked.wait()
+    assert await writer.begin("team/a", first, timeout=SECONDS)
+    is_down = False
+    may_answer.set()
+    while _writes(asyncio.all_tasks()):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    known = writer.known("team/a")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (written, known) == ([], writing.Written("team", "a", "new", 1, "1"))
+
+
 async def test_object_of_another_leader_is_not_waited_for(env: Env) -> None:
     async def taken() -> writing.Written:
         raise writing.SupersededError("another leader has it")

@@ -19,6 +19,7 @@ from kubemend.controller.model.rounds import (
     Cancelled,
     Effect,
     FaultReported,
+    MemberLeft,
     MemberSeen,
     NodeChanged,
     PodGone,
@@ -937,6 +938,26 @@ def test_cancelled_round_releases_all() -> None:
     assert pods(play.wanted(Abort)) == {uid(0), uid(1)}
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_round_ends_without_deletion_when_a_member_leaves_its_gang(left: int) -> None:
+    play = Play(builders.gang(3))
+    play.reported(StepPhase.STOPPED, 2)
+    play.tell(MemberLeft(uid(left)))
+    assert (play.round.phase, play.round.reason) == (Phase.FAILED, "MemberLeft")
+    assert pods(play.wanted(Abort)) == {uid(0), uid(1), uid(2)}
+    assert not play.wanted(Recreate)
+    assert [each.pod for each in play.advance.again] == [uid(0)] * left  # decided on again if its member stayed
+
+
+@pytest.mark.parametrize("phase", [StepPhase.STOPPED, StepPhase.RUNNING])
+def test_released_member_may_leave_its_gang(phase: StepPhase) -> None:
+    play = Play(builders.gang(2))
+    play.reported(StepPhase.STOPPED, 0, 1)
+    play.reported(phase, 0)
+    play.tell(MemberLeft(uid(0)))
+    assert play.round.phase is Phase.RELEASING
+
+
 def test_releasing_round_is_not_cancelled() -> None:
     play = Play(builders.gang(1))
     play.reported(StepPhase.STOPPED, 0)
@@ -1065,6 +1086,24 @@ def test_pods_newer_than_round_are_held_without_second_deletion() -> None:
         {new.pod.uid: OrderKind.HOLD},
         {uid(1): OrderKind.RESTART},
     ]
+
+
+def test_pod_created_while_request_waited_is_no_replacement_for_new_leader() -> None:
+    everyone = [builders.member(0), builders.member(1, created_at=NOW - 20.0)]
+    play = Play(everyone, cause=Request(GANG, "me", "new weights", NOW - 60.0))
+    kept = status.parse(status.render(play.round), created_at=NOW - 60.0)
+    advance = machine.resume(REF, kept=kept, members=everyone, nodes=builders.nodes(2), now=NOW + 5.0)
+    assert [each.pods for each in advance.effects if isinstance(each, Stop)] == [
+        {uid(0): OrderKind.RESTART},
+        {uid(1): OrderKind.RESTART},
+    ]
+
+
+def test_new_leader_of_rolling_round_counts_replacement_that_runs_already() -> None:
+    request = Request(GANG, "me", "new weights", NOW, max_unavailable=1)
+    advance = resumed([builders.member(0, generation=5), builders.member(1)], cause=request, max_unavailable=1)
+    assert advance.round.members[uid(0, 5)].phase is MemberPhase.RUNNING
+    assert advance.round.members[uid(1)].phase is MemberPhase.STOPPING
 
 
 def test_slot_with_deleted_pod_is_still_awaited() -> None:

@@ -167,13 +167,15 @@ def test_new_leader_reads_the_decision(cause: Cause, kind: Kind, recreate: froze
     decision = Decision(kind, Reason.MEMBERS_LOST, "because", recreate)
     written = json.dumps(status.render(begun(cause=cause, decision=decision)))
     kept = status.parse(json.loads(written), created_at=NOW)
-    assert (kept.cause, kept.decision, kept.started_at, kept.created_at) == (cause, decision, NOW, NOW)
+    assert (kept.cause, kept.decision, kept.started_at, kept.members_until) == (cause, decision, NOW, NOW)
 
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_first_status_equals_rendered_status(cause: Cause) -> None:
     hit = builders.member(0) if isinstance(cause, Fault) else None
-    first = status.first(cause, decision=IN_PLACE, attempt=REF.attempt, hit=hit, started_at=NOW)
+    first = status.first(
+        cause, decision=IN_PLACE, attempt=REF.attempt, hit=hit, started_at=NOW, members=builders.gang(2)
+    )
     assert first == status.render(begun(cause=cause))
 
 
