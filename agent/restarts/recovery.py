@@ -1,7 +1,7 @@
 """Resume the restarts that a previous agent left open.
 
-Those with a grace period are resumed in the background: a program may take all of it to end, up to an hour. Only their
-pods wait for them.
+Those with a grace period are resumed in the background: a program may take all of it to end, up to an hour. So are
+those that the runtime does not let end at once. Only their pods wait for them.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Recovery:
     ) -> None:
         """``spared``: pods that a round holds. The round finishes their restarts.
 
-        ``background`` None: all intents are replayed in ``run``.
+        ``background`` None: all intents are replayed in ``run``, and what stays unfinished is left to the next agent.
         """
         self._dependencies = dependencies
         self._store = store
@@ -120,7 +120,15 @@ class Recovery:
             [each for each in unfinished if each.target.pod.uid not in self._in_background],
             share=lambda _: ConfigShare(self._configs, "", waits=True),
         )
+        if self._background is not None:  # else a container that is frozen for its restart would stay so
+            for pod in {each.target.pod.uid for each in await self._left_open()} - self._spared - self._in_background:
+                await self._replay_in_background(pod, background=self._background)
         return len(unfinished) + len(lost)
+
+    async def _left_open(self, pod: PodUid | None = None) -> list[intents.AnyIntent]:
+        """Return the intents (of a pod) that this agent must still replay: not those whose replay has failed in it."""
+        opened = [each for each in await self._store.unfinished() if each.id not in self._failed]
+        return [each for each in opened if pod is None or each.target.pod.uid == pod]
 
     async def _replay_all(self, unfinished: Sequence[intents.AnyIntent], *, share: _Share) -> None:
         dangerous_first = sorted(unfinished, key=lambda item: not _is_dangerous(item))
@@ -167,13 +175,14 @@ class Recovery:
         backoff = aio.Backoff(first=0.1, limit=5.0)
         while True:
             try:
-                mine = [each for each in await self._store.unfinished() if each.target.pod.uid == pod]
+                mine = await self._left_open(pod)
                 await self._replay_all(mine, share=lambda each: restarts.config_share(each.target.pod, waits=True))
+                if not await self._left_open(pod):
+                    return
+                log.warning("restart.replay_waits", pod=pod, error="the runtime has not finished it")
             except _TRY_LATER as error:
                 log.warning("restart.replay_waits", pod=pod, error=str(error))
-                await backoff.wait()
-            else:
-                return
+            await backoff.wait()
 
     async def _undo_orphan(self, orphan: intents.Intent) -> None:
         outcome = await execution_of(self._dependencies, planning.bare(orphan)).carry_out(
@@ -307,7 +316,7 @@ class Recovery:
         return outcome
 
     async def _conclude(self, resumed: _Resumed) -> None:
-        """Verify it and close its intent. The next start resumes one that stays unfinished."""
+        """Verify it and close its intent. One that stays unfinished is replayed again."""
         outcome = resumed.outcome
         if outcome.result is Result.DEVICE_NOT_USABLE:
             self._report_failure(resumed.intent, outcome.detail, reason=Reason.DEVICE_NOT_USABLE)

@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from kubemend.agent.actuator import progress
 from kubemend.agent.clients.journal.store import HistoryError
@@ -14,8 +17,8 @@ from kubemend.agent.restart import admission
 from kubemend.agent.restarts.recovery import Background, Recovery
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.verifier import Timeouts
-from tests.environments.restarts import NOW, RestartEnv
-from tests.environments.runtime import POD, TARGET
+from tests.environments.restarts import NOW, RestartEnv, restarts_on
+from tests.environments.runtime import POD, TARGET, Rig
 
 _GRACE = 600.0
 _AT_ONCE = Timeouts(kubelet=0.0, pod=0.0)  # no test acts as kubelet
@@ -125,3 +128,18 @@ async def test_background_replay_is_repeated_when_the_disk_can_be_used_again(
         await replay.run()
     assert failed.is_set()
     assert await is_restarted(env)
+
+
+async def test_replay_of_which_the_runtime_is_away_for_long_is_finished_once_it_is_back(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """Else a container that is frozen for it would stay so until the next agent."""
+    async with restarts_on(rig, tmp_path, can_hold=True, tools={"time_limit": 0.1}) as env:
+        await env.store.begin(rig.intent(created_at=NOW - 30))
+        rig.server.fail("StartContainer", grpc.StatusCode.UNAVAILABLE, details="down", times=8)
+        with capture_logs() as logged:
+            async with recovery(env) as replay:
+                assert await replay.run() == 1
+                assert len(await env.store.unfinished()) == 1
+        assert "restart.replay_waits" in {entry["event"] for entry in logged}
+        assert await is_restarted(env)
