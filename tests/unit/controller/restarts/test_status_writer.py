@@ -244,8 +244,7 @@ async def test_end_of_deleted_object_stays_apart_from_its_successor_of_that_name
     assert await writer.begin("team/a", first, timeout=SECONDS)
     is_down = False
     may_answer.set()
-    while _writes(asyncio.all_tasks()):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await asyncio.gather(*_writes(asyncio.all_tasks()))
     known = writer.known("team/a")
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
