@@ -35,6 +35,7 @@ from tests import background, eventually
 from tests.contract.api import (
     admission_agents,
     admission_controllers,
+    admission_people,
     admission_scene,
     installation,
     jobsets,
@@ -44,7 +45,7 @@ from tests.contract.api.admission_calls import HERE, RULES, THERE, Case, Scene, 
 from tests.contract.api.installation import Cluster
 from tests.control_plane import DEADLINES
 
-CASES = (*admission_agents.CASES, *admission_controllers.CASES)
+CASES = (*admission_agents.CASES, *admission_controllers.CASES, *admission_people.CASES)
 ALLOWED = [case for case in CASES if not case.refused]
 REFUSED = [case for case in CASES if case.refused]
 
@@ -67,6 +68,7 @@ NEVER = (
          lambda api, scene: api.create(f"{scene.of('events')}{TRY}", event(scene, component="kubelet"))),
     Case("controller-own", "controller",
          lambda api, _: api.create(f"{paths.collection('secrets', namespace='kubemend')}{TRY}", NAMED)),
+    Case("rounds", "person", admission_people.creates(admission_people.IMITATED, query=TRY)),
 )  # fmt: skip
 """For each policy a call that it alone refuses, and that has no effect if it does not."""
 
@@ -90,7 +92,7 @@ async def administrator(cluster: Cluster) -> AsyncIterator[client.KubeClient]:
 
 @pytest.fixture(scope="module")
 def accounts(cluster: Cluster) -> Mapping[str, Path]:
-    """The accounts' kubeconfigs: an agent's, the same account's without a pod, and the controller's."""
+    """The accounts' kubeconfigs: an agent's, the same account's without a pod, the controller's, and a person's."""
 
     async def written() -> Mapping[str, Path]:
         async with cluster.administrator() as administrator:
@@ -99,6 +101,7 @@ def accounts(cluster: Cluster) -> Mapping[str, Path]:
             "agent": await cluster.kubeconfig(installation.AGENT, pod=pods[HERE]),
             "unbound": await cluster.kubeconfig(installation.AGENT),
             "controller": await cluster.kubeconfig(installation.CONTROLLER),
+            "person": cluster.server.kubeconfig,
         }
 
     return asyncio.run(written())

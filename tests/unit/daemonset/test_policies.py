@@ -15,6 +15,7 @@ from kubemend.controller.hub import identity
 from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobset.placement import device_taints, exclusive
 from kubemend.controller.jobset.spec import model
+from kubemend.controller.restarts import names
 from kubemend.controller.settings import Settings
 from tests.unit.daemonset import manifests
 
@@ -46,6 +47,7 @@ def expressions(policy: str) -> str:
         ("controller-nodes", [device_taints.TAINT, device_taints.EFFECT]),
         ("controller-jobsets", [model.MANAGED_BY, naming.JOBSET_NAME, Settings().namespace]),
         ("controller-own", [keeper.SECRET, keeper.CONFIG_MAP, Settings().lease_name, Settings().namespace]),
+        ("rounds", [names.ROUND, names.ATTEMPT, names.EPOCH, names.GANG_UID]),
         ("restart-namespaces", [members.RESTART]),
     ],
 )
