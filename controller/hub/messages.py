@@ -41,8 +41,8 @@ _UID: Final = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,63}")
 _WORD: Final = re.compile(r"[\x21-\x7e]{0,128}")  # codes, reasons, versions and identifiers: no blanks
 _ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
-_LONGEST_SECONDS: Final = 10 * 365 * 86400.0
-"""Ten years: no agent runs for longer. Times are computed from durations, and far longer ones give no date."""
+_LONGEST_SECONDS: Final = 100 * 365 * 86400.0
+"""A hundred years: a clock that is not set shows 1970. Far longer durations give no date."""
 
 _KINDS: Final = frozenset(pb.Fault.Kind.values())
 _PHASES: Final = frozenset(pb.StepResult.Phase.values()) - {pb.StepResult.NONE}

@@ -106,7 +106,7 @@ def _set(path: str, value: object) -> Callable[[pb.AgentMessage], object]:
         ("result", "result.round", "train/llm-1/x"),
         ("result", "result.reason", "no text"),
         ("result", "result.slipped_seconds", math.nan),
-        ("result", "result.slipped_seconds", 1e9),
+        ("result", "result.slipped_seconds", 1e10),
         ("samples", "samples.devices.0.clock", math.nan),
         ("samples", "samples.devices.0.device", ""),
         ("samples", "samples.devices.0.pod_uid", ""),
