@@ -177,7 +177,7 @@ async def test_round_takes_a_limited_number_of_faults_of_one_pod() -> None:
     async with stage.leading() as coordinator:
         first = await released(stage, coordinator, members=2)
         for number in range(200):
-            stage.fails(coordinator, 0, fault_id=f"fault {number}", age=number / 1e3)
+            stage.fails(coordinator, 0, fault_id=f"fault {number}", age=number / 10)
             assert (await answer(stage, 0, f"fault {number}")).round == first
         assert len(worker(coordinator)._joined) == 64
         stage.fails(coordinator, 1, fault_id="of the other")
