@@ -34,6 +34,11 @@ _TOGETHER: Final = (
 )
 """Packages that start a cluster for all their tests: one worker process runs all of each, so it starts once."""
 
+_FIRST: Final = ("tests/scenarios/", "tests/e2e/")
+"""They take longest, and each of their clusters ends with its package. The API server of the other tests stays until
+the end once it has started, so it does so after them.
+"""
+
 # The duration of an example depends on the machine, not on the code.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
@@ -84,6 +89,11 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
     """Distribute the tests of ``--dist loadscope``; return None for other ways."""
     return _Scheduling(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the tests; those of a package stay in their order."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
 
 
 def pytest_configure(config: pytest.Config) -> None:

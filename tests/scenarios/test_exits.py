@@ -1,5 +1,7 @@
 """A container that opted in and exits with an error is restarted by its agent, before kubelet's backoff."""
 
+import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -57,19 +59,22 @@ async def until_logged(
     return next(filter(holds, logged(agent, event, pod=pod)))
 
 
-@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
-@pytest.mark.parametrize("sidecar", [True, False], ids=["sidecar", "alone"])
 async def test_exit_with_an_error_causes_a_restart_in_place(
-    dev: node.DevNode, observer: Observer, own_state: str, policy: str, *, sidecar: bool
+    dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
-    name = f"exits-{policy.lower()}-{'with' if sidecar else 'alone'}"
-    async with dev.agent(own_state) as agent:
-        await training.until_ready(agent)
+    async def exits_twice(policy: str, *, sidecar: bool) -> None:
+        name = f"exits-{policy.lower()}-{'with' if sidecar else 'alone'}"
         async with training.pod(dev, observer, name, restart_policy=policy, sidecar=sidecar, script=DIES) as seen:
             for _ in range(2):
                 end(observer, seen, code=3)
                 seen = await training.restarted(observer, name, seen)  # noqa: PLW2901 - from one restart to the next
                 assert "ended with exit code 3" in seen.condition("InPlaceRestart")["message"]
+
+    async with dev.agent(own_state) as agent:
+        await training.until_ready(agent)
+        async with asyncio.TaskGroup() as pods:
+            for policy, sidecar in itertools.product(("Always", "OnFailure"), (True, False)):
+                pods.create_task(exits_twice(policy, sidecar=sidecar))
 
 
 @pytest.mark.parametrize(("policy", "code", "left"), [("Always", 0, "Completed"), ("Always", 42, "FatalExitCode")])

@@ -1,5 +1,6 @@
 """GPU faults on a node with real containers: the restarted containers, the method, and those left alone."""
 
+import asyncio
 import signal
 from pathlib import Path
 
@@ -18,26 +19,31 @@ def own_state(tmp_path: Path) -> str:
     return f"--state-dir={tmp_path / 'state'}"
 
 
-@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
 async def test_an_xid_restarts_the_container_of_its_process_under_any_restart_policy(
-    dev: node.DevNode, observer: Observer, own_state: str, policy: str
+    dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
-    name = f"policy-{policy.lower()}"
-    async with dev.agent(own_state) as agent, training.pod(dev, observer, name, restart_policy=policy) as before:
+    async def faults(policy: str) -> None:
+        name = f"policy-{policy.lower()}"
+        async with training.pod(dev, observer, name, restart_policy=policy) as before:
+            await training.xid(dev, observer, name, 31)
+            after = await training.restarted(observer, name, before)
+            assert "Xid 31" in after.condition("InPlaceRestart")["message"]
+            log = await training.log_of(observer, name, after)
+            assert "restart 1 Xid31" in log or not training.is_ours(after)
+            assert "resumed from step 0," not in log
+            healthy = await observer.until(
+                name,
+                lambda s: s.condition("DevicesHealthy").get("status") == "True",
+                timeout=training.DEADLINE,
+                what="healthy again",
+            )
+            assert healthy.condition("DeviceFailure")["status"] == "False"
+
+    async with dev.agent(own_state) as agent:
         await training.until_ready(agent)
-        await training.xid(dev, observer, name, 31)
-        after = await training.restarted(observer, name, before)
-        assert "Xid 31" in after.condition("InPlaceRestart")["message"]
-        log = await training.log_of(observer, name, after)
-        assert "restart 1 Xid31" in log or not training.is_ours(after)
-        assert "resumed from step 0," not in log
-        healthy = await observer.until(
-            name,
-            lambda s: s.condition("DevicesHealthy").get("status") == "True",
-            timeout=training.DEADLINE,
-            what="healthy again",
-        )
-        assert healthy.condition("DeviceFailure")["status"] == "False"
+        async with asyncio.TaskGroup() as pods:
+            for policy in ("Always", "OnFailure", "Never"):
+                pods.create_task(faults(policy))
 
 
 async def test_three_faults_in_a_row_are_three_restarts_without_backoff(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import time
@@ -69,56 +70,66 @@ async def watched(agent: node.Agent, name: str) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("file", ["/beat", f"{trainer.CHECKPOINTS}/beat"], ids=["in-its-root", "on-a-volume"])
 async def test_a_trainer_that_stops_beating_is_restarted_and_watched_again(
-    dev: node.DevNode, observer: Observer, own_state: str, file: str
+    dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
-    name = "hangs" if file == "/beat" else "hangs-on-volume"
-    async with dev.agent(own_state) as agent, beating(dev, observer, name, file=file) as before:
+    async def hangs_twice(agent: node.Agent, name: str, file: str) -> None:
+        async with beating(dev, observer, name, file=file) as seen:
+            for _ in range(2):
+                await watched(agent, name)
+                seen = await hung(observer, name, seen)  # noqa: PLW2901 - from one restart to the next
+                condition = seen.condition("InPlaceRestart")
+                assert f"no heartbeat in {file} for " in condition["message"]
+                assert "threads: " in condition["message"]
+                restart = seen.restart_counts["trainer"]
+                log = await training.log_of(observer, name, seen)
+                assert (f"restart {restart} Hung" in log) is (condition["reason"] == "Swapped"), "not kubelet's"
+
+    async with dev.agent(own_state) as agent:
         await training.until_ready(agent)
-        seen = before
-        for _ in range(2):
-            await watched(agent, name)
-            seen = await hung(observer, name, seen)
-            condition = seen.condition("InPlaceRestart")
-            assert f"no heartbeat in {file} for " in condition["message"]
-            assert "threads: " in condition["message"]
-            restart = seen.restart_counts["trainer"]
-            log = await training.log_of(observer, name, seen)
-            assert (f"restart {restart} Hung" in log) is (condition["reason"] == "Swapped"), "kubelet's has no reason"
+        async with asyncio.TaskGroup() as pods:
+            pods.create_task(hangs_twice(agent, "hangs", "/beat"))
+            pods.create_task(hangs_twice(agent, "hangs-on-volume", f"{trainer.CHECKPOINTS}/beat"))
         counted = await training.metric(
             agent, "kubemend_findings_total", source="heartbeat", kind="Heartbeat", code="Hung"
         )
-        assert counted == 2.0
+        assert counted == 4.0
 
 
-@pytest.mark.parametrize(
-    ("strategy", "file"),
-    [("swap", "/beat"), ("swap", f"{trainer.CHECKPOINTS}/beat"), ("reset", "/beat")],
-    ids=["in-its-root", "on-a-volume", "started-by-kubelet"],
-)
 async def test_next_step_of_a_restarted_trainer_is_measured(
-    dev: node.DevNode, observer: Observer, own_state: str, strategy: str, file: str
+    dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
-    name = f"steps-again-{strategy}-{Path(file).parent.name or 'root'}"
     metric = "kubemend_restart_next_step_seconds"
-    async with (
-        dev.agent(own_state) as agent,
-        beating(dev, observer, name, file=file, strategy=strategy) as before,
-    ):
+
+    async def steps_again(agent: node.Agent, strategy: str, file: str) -> None:
+        name = f"steps-again-{strategy}-{Path(file).parent.name or 'root'}"
+        earlier = {
+            (suffix, since): await training.metric(agent, f"{metric}_{suffix}", strategy=strategy, since=since) or 0.0
+            for suffix, since in itertools.product(("count", "sum"), ("start", "fault"))
+        }
+
+        async def grown(suffix: str, since: str) -> float:
+            now = await training.metric(agent, f"{metric}_{suffix}", strategy=strategy, since=since) or 0.0
+            return now - earlier[suffix, since]
+
+        async with beating(dev, observer, name, file=file, strategy=strategy) as before:
+            await watched(agent, name)
+            begun = time.monotonic()
+            await hung(observer, name, before)
+            async with asyncio.timeout(training.DEADLINE):
+                while not await grown("count", "start"):
+                    assert not (unknown := not_timed(agent, name)), unknown
+                    await asyncio.sleep(0.05)
+            most = time.monotonic() - begun
+            assert await grown("count", "fault") == 1.0
+            assert 0.0 < await grown("sum", "start") < await grown("sum", "fault") < most
+
+    async with dev.agent(own_state) as agent:
         await training.until_ready(agent)
-        await watched(agent, name)
-        begun = time.monotonic()
-        await hung(observer, name, before)
-        async with asyncio.timeout(training.DEADLINE):
-            while not await training.metric(agent, f"{metric}_count", strategy=strategy, since="start"):
-                assert not (unknown := not_timed(agent, name)), unknown
-                await asyncio.sleep(0.05)
-        most = time.monotonic() - begun
-        assert await training.metric(agent, f"{metric}_count", strategy=strategy, since="fault") == 1.0
-        since_start = await training.metric(agent, f"{metric}_sum", strategy=strategy, since="start")
-        since_fault = await training.metric(agent, f"{metric}_sum", strategy=strategy, since="fault")
-        assert 0.0 < since_start < since_fault < most
+        async with asyncio.TaskGroup() as pods:
+            pods.create_task(steps_again(agent, "swap", "/beat"))
+            pods.create_task(steps_again(agent, "reset", "/beat"))
+        await steps_again(agent, "swap", f"{trainer.CHECKPOINTS}/beat")
 
 
 async def test_a_trainer_that_has_never_beaten_is_left_alone(
@@ -149,30 +160,29 @@ def stop(pid: int) -> Callable[[], None]:
     return lambda: os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("pause", [freeze, stop])
 async def test_a_trainer_that_is_frozen_or_stopped_does_not_hang(
-    dev: node.DevNode, observer: Observer, own_state: str, pause: Callable[[int], Callable[[], None]]
+    dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
-    name, other = f"paused-by-{pause.__name__}", f"hangs-beside-{pause.__name__}"
+    other = "hangs-beside-paused"
     async with (
         dev.agent(own_state) as agent,
-        beating(dev, observer, name) as before,
+        beating(dev, observer, "frozen") as frozen,
+        beating(dev, observer, "stopped") as stopped,
         beating(dev, observer, other) as beside,
     ):
         await training.until_ready(agent)
-        await watched(agent, name)
-        resume = pause(await observer.pid(before.running["trainer"][0]))
-        try:
+        with contextlib.ExitStack() as paused:
+            for name, before, pause in (("frozen", frozen, freeze), ("stopped", stopped, stop)):
+                await watched(agent, name)
+                paused.callback(pause(await observer.pid(before.running["trainer"][0])))
             await watched(agent, other)
             again = await hung(observer, other, beside)
             await watched(agent, other)
-            await hung(observer, other, again)  # so far the paused one has been silent for twice the timeout and more
-        finally:
-            resume()
-        seen = await observer.see(name)
-        later = await training.trains_on(observer, name, seen)
-        assert later.running["trainer"] == before.running["trainer"]
-        assert later.condition("InPlaceRestart") == {}
+            await hung(observer, other, again)  # so far the paused ones have been silent for twice the timeout and more
+        for name, before in (("frozen", frozen), ("stopped", stopped)):
+            later = await training.trains_on(observer, name, await observer.see(name))
+            assert later.running["trainer"] == before.running["trainer"]
+            assert later.condition("InPlaceRestart") == {}
 
 
 async def test_returning_agent_finds_a_trainer_that_hung_in_its_absence(

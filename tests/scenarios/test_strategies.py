@@ -1,5 +1,7 @@
 """Every strategy on real containers, under kubelet."""
 
+import asyncio
+import itertools
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,21 +63,25 @@ def check_whole(before: Seen, after: Seen) -> None:
     assert after.init_runs > before.init_runs
 
 
-@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
-@pytest.mark.parametrize("strategy", ["rerun", "reset"])
 async def test_the_whole_pod_is_restarted_init_containers_first(
-    dev: node.DevNode, observer: Observer, own_state: str, strategy: str, policy: str
+    dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
-    name = f"{strategy}-{policy.lower()}"
-    fields: dict[str, Any] = {"restart_policy": policy, "annotations": asking_for(strategy)}
-    async with dev.agent(own_state) as agent, training.pod(dev, observer, name, **fields) as before:
+    async def restarts(strategy: str, policy: str) -> None:
+        name = f"{strategy}-{policy.lower()}"
+        fields: dict[str, Any] = {"restart_policy": policy, "annotations": asking_for(strategy)}
+        async with training.pod(dev, observer, name, **fields) as before:
+            await training.xid(dev, observer, name, 31)
+            after = await whole_pod_restarted(observer, name, before, by=strategy)
+            # Kubelet runs an init container of its own if it relists between the creation and the start of kubemend's.
+            assert after.init_runs - before.init_runs in ((1,) if strategy == "reset" else (1, 2))
+            await in_order(observer, after)
+            await observer.until(name, lambda s: s.step > after.step, timeout=training.DEADLINE, what="further steps")
+
+    async with dev.agent(own_state) as agent:
         await training.until_ready(agent)
-        await training.xid(dev, observer, name, 31)
-        after = await whole_pod_restarted(observer, name, before, by=strategy)
-        # Kubelet runs an init container of its own if it relists between the creation and the start of kubemend's.
-        assert after.init_runs - before.init_runs in ((1,) if strategy == "reset" else (1, 2))
-        await in_order(observer, after)
-        await observer.until(name, lambda s: s.step > after.step, timeout=training.DEADLINE, what="further steps")
+        async with asyncio.TaskGroup() as pods:
+            for strategy, policy in itertools.product(("rerun", "reset"), ("Always", "OnFailure")):
+                pods.create_task(restarts(strategy, policy))
 
 
 async def in_order(observer: Observer, seen: Seen) -> None:

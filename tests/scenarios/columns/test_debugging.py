@@ -15,7 +15,7 @@ from kubemend.agent.restart.intents import Strategy
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 from tests import eventually
-from tests.scenarios.columns.board import DATA, Board, Seen
+from tests.scenarios.columns.board import DATA, STRATEGIES, Board, Seen
 
 pytestmark = pytest.mark.devnode
 
@@ -53,14 +53,13 @@ async def runs(cri: CriClient, container: ContainerId) -> bool:
     return (await cri.container_status(container)).state is ContainerState.RUNNING
 
 
-@pytest.mark.parametrize("strategy", [Strategy.SWAP, Strategy.RERUN, Strategy.RESET], ids=lambda each: each.value)
-async def test_debugger_next_to_the_container_lives_on(board: Board, strategy: Strategy) -> None:
-    name = f"debugged-{strategy.value}"
-    async with board.pod(name) as seen:
-        debugger = await debug(board, name, "beside")
-        await board.restarted(name, strategy, seen)
-        assert await runs(board.cri, debugger)
-        assert "running" in state(await board.see(name), "beside")
+async def test_debugger_next_to_the_container_lives_on(board: Board) -> None:
+    async with board.pod("debugged") as seen:
+        debugger = await debug(board, "debugged", "beside")
+        for strategy in STRATEGIES:
+            seen = await board.restarted("debugged", strategy, seen)  # noqa: PLW2901 - from one restart to the next
+            assert await runs(board.cri, debugger), strategy
+            assert "running" in state(await board.see("debugged"), "beside"), strategy
 
 
 async def test_debugger_in_the_containers_pid_namespace_ends_with_it(board: Board) -> None:

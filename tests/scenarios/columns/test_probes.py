@@ -1,5 +1,6 @@
 """Probes with short periods: a pod is Ready again after every restart, and no probe ends a restarted container."""
 
+import asyncio
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,8 +46,14 @@ async def tried_again(board: Board, seen: Seen, kind: str, *, more: int = MORE) 
     await eventually.true(lambda: tried(volume, kind) >= wanted)
 
 
-@pytest.mark.parametrize("kinds", [KINDS, ("livenessProbe",), ("readinessProbe",)], ids="+".join)
-async def test_a_probed_pod_is_ready_again_after_every_restart_and_stays(board: Board, kinds: tuple[str, ...]) -> None:
+async def test_a_probed_pod_is_ready_again_after_every_restart_and_stays(board: Board) -> None:
+    async with asyncio.TaskGroup() as pods:
+        for kinds in (KINDS, ("livenessProbe",), ("readinessProbe",)):
+            pods.create_task(is_ready_again(board, kinds))
+
+
+async def is_ready_again(board: Board, kinds: tuple[str, ...]) -> None:
+    """Restart a pod with these probes by every strategy."""
     name = "-".join(kind.removesuffix("Probe") for kind in kinds)
     # A successor inherits "started" from its predecessor until its first startup probe, so kubelet probes its liveness.
     failures = ENOUGH if "startupProbe" in kinds else 1

@@ -112,16 +112,13 @@ async def bring_to_an_end(api: kube.KubeClient, observer: Observer, name: str, s
 
 
 @pytest.mark.parametrize("sidecar", BOTH, ids=["sidecar", "alone"])
-@pytest.mark.parametrize("how", [*WAYS, pytest.param(HOOKED, marks=pytest.mark.long)])
-async def test_ended_pod_is_not_restarted(
-    cluster: Cluster, observer: Observer, tmp_path: Any, how: str, *, sidecar: bool
+async def test_ended_pods_are_not_restarted(
+    cluster: Cluster, observer: Observer, tmp_path: Any, *, sidecar: bool
 ) -> None:
-    dev, name = cluster.first, f"ends-{how}-{'with' if sidecar else 'alone'}"
-    async with (
-        dev.agent(f"--state-dir={tmp_path / 'state'}") as agent,
-        kube.connect(kubeconfig=dev.kubeconfig) as api,
-    ):
-        await training.until_ready(agent)
+    dev = cluster.first
+
+    async def ends(agent: node.Agent, api: kube.KubeClient, how: str) -> None:
+        name = f"ends-{how}-{'with' if sidecar else 'alone'}"
         made = manifest(name, dev, sidecar=sidecar)
         async with running(observer, with_hooks(made) if how == HOOKED else made) as seen:
             async with ended(dev, seen.uid):
@@ -129,17 +126,33 @@ async def test_ended_pod_is_not_restarted(
             decided = test_exits.logged(agent, "restart.decided", pod=name)
             assert all(each["verb"] != "act" for each in decided), decided
 
+    async with (
+        dev.agent(f"--state-dir={tmp_path / 'state'}") as agent,
+        kube.connect(kubeconfig=dev.kubeconfig) as api,
+    ):
+        await training.until_ready(agent)
+        async with asyncio.TaskGroup() as pods:
+            for how in (*WAYS, HOOKED):
+                pods.create_task(ends(agent, api, how))
+
 
 @pytest.mark.parametrize("sidecar", BOTH, ids=["sidecar", "alone"])
-@pytest.mark.parametrize("how", [*WAYS, HOOKED])
-async def test_member_of_an_ended_pod_causes_no_gang_fault(
-    cluster: Cluster, observer: Observer, product: Product, how: str, *, sidecar: bool
+async def test_members_of_ended_pods_cause_no_gang_fault(
+    cluster: Cluster, observer: Observer, product: Product, *, sidecar: bool
 ) -> None:
-    dev, gang = cluster.first, f"gang-{how}-{'with' if sidecar else 'alone'}"
     await product.start(nodes=1)
+    async with kube.connect(kubeconfig=cluster.first.kubeconfig) as api, asyncio.TaskGroup() as gangs:
+        for how in (*WAYS, HOOKED):
+            gangs.create_task(causes_no_fault(cluster.first, api, observer, how, sidecar=sidecar))
+
+
+async def causes_no_fault(
+    dev: node.DevNode, api: kube.KubeClient, observer: Observer, how: str, *, sidecar: bool
+) -> None:
+    """End a member's pod in that way, and let another member exit."""
+    gang = f"gang-{how}-{'with' if sidecar else 'alone'}"
     made = manifest(f"{gang}-0", dev, sidecar=sidecar, gang=gang)
     async with (
-        kube.connect(kubeconfig=dev.kubeconfig) as api,
         running(observer, with_hooks(made) if how == HOOKED else made) as seen,
         running(observer, manifest(f"{gang}-1", dev, sidecar=sidecar, gang=gang)) as other,
     ):

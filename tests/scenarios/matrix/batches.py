@@ -56,13 +56,18 @@ def _is_full(config: pytest.Config) -> bool:
 
 
 def _parameters(wanted: Sequence[Cell]) -> list[object]:
+    """Return the batches. All but the first are long: the whole matrix is not for every run of the tests."""
     by_kind: defaultdict[Acts, list[Cell]] = defaultdict(list)
     for cell in wanted:
         by_kind[cell.acts].append(cell)
-    return [
-        pytest.param(batch, id=f"kubelet {acts.value}, {number}")
+    every = [
+        (f"kubelet {acts.value}, {number}", batch)
         for acts, found in by_kind.items()
         for number, batch in enumerate(_batched(found), start=1)
+    ]
+    return [
+        pytest.param(batch, id=name, marks=[pytest.mark.long] if place else [])
+        for place, (name, batch) in enumerate(every)
     ]
 
 

@@ -79,10 +79,13 @@ def test_undisturbed_rerun_starts_each_container_once_in_order() -> None:
             rerun_of(*pods.PLAN, grace=5.0), AT_ONCE, id="with-grace-init-and-two-mains", marks=pytest.mark.long
         ),
         pytest.param(rerun_of(*SMALL, grace=5.0), AT_ONCE, id="with-grace-one-main"),
-        pytest.param(rerun_of(*NO_INIT, grace=5.0), AT_ONCE, id="with-grace-no-init"),
-        pytest.param(rerun_of(*TWO_INITS), AT_ONCE, id="two-inits"),
+        pytest.param(rerun_of(*NO_INIT, grace=5.0), AT_ONCE, id="with-grace-no-init", marks=pytest.mark.long),
+        pytest.param(rerun_of(*TWO_INITS), AT_ONCE, id="two-inits", marks=pytest.mark.long),
         pytest.param(rerun_of(*NO_INIT), AT_ONCE, id="no-init"),
-        pytest.param(rerun_of(*SMALL), ONE_BY_ONE, id="a-look-that-is-not-of-one-moment"),
+        pytest.param(
+            rerun_of(*SMALL), ONE_BY_ONE, id="a-look-that-is-not-of-one-moment-and-init", marks=pytest.mark.long
+        ),
+        pytest.param(rerun_of(*NO_INIT[:2]), ONE_BY_ONE, id="a-look-that-is-not-of-one-moment"),
     ],
 )
 def test_every_state_has_started_each_container_once_in_order(world: World, moves: Sequence[exploring.Move]) -> None:

@@ -123,6 +123,7 @@ async def test_post_start_hook_runs_once(env: RoundEnv, beside: bool) -> None:
     env.rounds.release("default/gang-1", [])
     assert (await reported.next()).phase is StepPhase.RUNNING
     await eventually.true(lambda: "ExecSync" in env.pod.rig.server.called())
+    await env.pod.kubelet_says_running("trainer")
     await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
     assert env.pod.rig.server.called().count("ExecSync") == 1
 
