@@ -220,7 +220,7 @@ class GangCoordinator:
             failed = round_report.failed(
                 restart.status, reason=round_report.NOT_RESUMED, message=reason, now=self._dependencies.now()
             )
-            self._dependencies.restarts.set_status(restart.id, failed)
+            self._dependencies.restarts.set_status(restart.id, failed, of=restart.ref)
 
     def _fault(self, session: Session, reported: pb.Fault) -> None:
         key = FaultKey(PodUid(reported.pod.uid), reported.id)

@@ -98,6 +98,7 @@ class RoundRunner:
             dependencies.restarts.set_status(
                 self.id,
                 round_report.failed(before, reason=round_report.INTERNAL, message=reason, now=dependencies.now()),
+                of=self._round.ref,
             )
         with contained.within(contained.Part.ROUND, self.id):
             self._over(self, ())
@@ -135,7 +136,7 @@ class RoundRunner:
                     gang, node = self._round.ref.gang, self._round.members[effect.pod.uid].member.node
                     self._dependencies.jobsets.left(gang, node=node, code=effect.reason, pod=effect.pod.uid)
             case rounds.Record():
-                self._dependencies.restarts.set_status(self.id, status.render(self._round))
+                self._dependencies.restarts.set_status(self.id, status.render(self._round), of=self._round.ref)
 
 
 def node_event(node: NodeName, *, dependencies: Dependencies) -> NodeChanged:

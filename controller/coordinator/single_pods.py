@@ -154,7 +154,7 @@ class SinglePods:
                 failed = round_report.failed(
                     restart.status, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now()
                 )
-                self._dependencies.restarts.set_status(restart.id, failed)
+                self._dependencies.restarts.set_status(restart.id, failed, of=restart.ref)
 
     async def _follow(self, key: GangKey, waiting: _Waiting) -> None:
         """Handle all requests queued for one pod, including later ones, while the pod is watched."""

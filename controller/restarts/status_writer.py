@@ -105,7 +105,10 @@ class StatusWriter:
         return entry.durable.is_set()
 
     def set_status(self, restart_id: str, status: Mapping[str, Any], *, known: writing.Written | None) -> None:
-        """Set the status to write; ``known`` if the object was not begun here. Does not block."""
+        """Set the status to write; ``known`` are the object's preconditions, None if it was begun here.
+
+        Does not block.
+        """
         entry = self._entry(restart_id, known=known)
         entry.status = dict(status)
         self._wake(entry)
@@ -154,8 +157,15 @@ class StatusWriter:
                 group.create_task(self._converge(entry), name=f"end of restart {entry.id}")
 
     def _entry(self, restart_id: str, *, known: writing.Written | None) -> _Pending:
-        entry = self._pending.get(restart_id)
-        return entry if entry is not None else self._new_entry(restart_id, known=self._ours.get(restart_id, known))
+        """Return the object's entry. ``known`` is of another object than the one of that name that was begun here if it
+        has replaced that one.
+        """
+        ours, entry = self._ours.get(restart_id), self._pending.get(restart_id)
+        if ours is None or (known is not None and known.uid != ours.uid):
+            ours = known
+        if entry is None or (ours is not None and entry.known is not None and entry.known.uid != ours.uid):
+            return self._new_entry(restart_id, known=ours)
+        return entry
 
     def _new_entry(self, restart_id: str, *, known: writing.Written | None) -> _Pending:
         entry = _Pending(restart_id, known=known, since=asyncio.get_running_loop().time())

@@ -91,6 +91,7 @@ class RestartStore:
         self._writer = status_writer.StatusWriter(api=api, report=part.reporter(), clock=clock, backoff=backoff)
         self._by_id: dict[str, Restart] = {}
         self._newest: dict[GangKey, int] = {}
+        self._begun: dict[str, RoundRef] = {}  # the last round that was begun with an object of this name
         self._listeners: list[Callable[[RestartChange], None]] = []
         self._changed = asyncio.Event()
         self._informer.subscribe(self._apply)
@@ -155,19 +156,26 @@ class RestartStore:
 
     async def resume(self, restart: Restart, *, epoch: int, timeout: float = 2.0) -> bool:
         """Take a round over from a previous leader, whose late writes then fail; return whether that is durable."""
-        before = _presupposed(restart)
+        before, ref = _presupposed(restart), restart.ref
+        assert ref is not None
+        self._begun[restart.id] = ref
         return await self._writer.begin(
             restart.id, lambda: writing.resume(self._api, before, epoch=epoch), timeout=timeout
         )
 
-    def set_status(self, restart_id: str, status: Mapping[str, Any]) -> None:
+    def set_status(self, restart_id: str, status: Mapping[str, Any], *, of: RoundRef | None = None) -> None:
         """Set the status that an object should have; the newest counts. Does not block.
 
-        Nothing is written to an object that is deleted or belongs to another leader by now.
+        ``of`` is the round that the status describes; None: the status is of a request. Nothing is written to an object
+        that is deleted, was replaced by another one of its name, or belongs to another leader by now.
         """
-        restart = self._by_id.get(restart_id)
-        known = self._writer.known(restart_id) or (_presupposed(restart) if restart is not None else None)
-        if known is None and not self._writer.is_pending(restart_id):
+        restart, known = self._by_id.get(restart_id), None
+        is_newest = of is None or self._begun.get(restart_id, of) == of
+        if restart is not None and (of is None or restart.ref == of):
+            known = _presupposed(restart)
+        if of is not None and is_newest:
+            known = self._writer.known(restart_id) or known
+        if known is None and not (is_newest and self._writer.is_pending(restart_id)):
             log.info("restart.deleted_in_progress", restart=restart_id, phase=status.get("phase"))
             return
         self._writer.set_status(restart_id, status, known=known)
@@ -194,6 +202,7 @@ class RestartStore:
 
     async def _begin(self, ref: RoundRef, first: status_writer.First, *, timeout: float) -> Begun:
         self._count(ref.gang, ref.attempt)
+        self._begun[ref.id] = ref
         return Begun(ref, await self._writer.begin(ref.id, first, timeout=timeout))
 
     def _count(self, gang: GangKey, attempt: int) -> None:
@@ -249,12 +258,15 @@ class RestartStore:
                 log.warning("restart.closed", restart=restart.id, epoch=restart.epoch, reason=_SUPERSEDED["message"])
                 before = {name: value for name, value in restart.status.items() if name != "resume"}
                 end = {"phase": "Failed", "completionTime": timestamps.rfc3339(now), "failures": [dict(_SUPERSEDED)]}
-                self.set_status(restart.id, {**before, **end})
+                self.set_status(restart.id, {**before, **end}, of=restart.ref)
 
     def _forget_old_gangs(self) -> None:
-        """Forget the numbers of gangs without members and objects."""
+        """Forget the numbers of gangs without members and objects, and the rounds of objects that are deleted."""
         kept = {each.gang for each in self._by_id.values()}
         self._newest = {gang: n for gang, n in self._newest.items() if gang in kept or self._is_alive(gang)}
+        self._begun = {
+            name: ref for name, ref in self._begun.items() if name in self._by_id or self._writer.is_pending(name)
+        }
 
 
 def _presupposed(restart: Restart) -> writing.Written:

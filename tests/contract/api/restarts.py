@@ -37,7 +37,9 @@ def restart(name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": name}, "spec": wanted}
 
 
-def new_round(namespace: str, *, attempt: int = 1, epoch: int = 5, phase: str = "Stopping") -> NewRound:
+def new_round(
+    namespace: str, *, name: str = "train", attempt: int = 1, epoch: int = 5, phase: str = "Stopping"
+) -> NewRound:
     """Return a round that begins."""
     status = {
         "phase": phase,
@@ -46,7 +48,7 @@ def new_round(namespace: str, *, attempt: int = 1, epoch: int = 5, phase: str = 
         "decision": {"kind": "InPlace", "reason": "DeviceFault", "detail": "all stay where they are"},
         "members": {"total": 4},
     }
-    return NewRound(GangKey(namespace, "Job", "train"), attempt=attempt, epoch=epoch, status=status)
+    return NewRound(GangKey(namespace, "Job", name), attempt=attempt, epoch=epoch, status=status)
 
 
 def done(new: NewRound) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from kubemend.common.kube import client, errors
 from kubemend.controller.restarts import names
 from kubemend.controller.restarts.history import Keeping
 from kubemend.controller.restarts.objects import Restart
-from kubemend.controller.restarts.store import RestartChange, RestartChangeKind, RestartStore
+from kubemend.controller.restarts.store import Begun, RestartChange, RestartChangeKind, RestartStore
 from tests import background
 from tests.contract.api import restarts
 from tests.control_plane import Tenant
@@ -94,7 +94,7 @@ async def test_a_round_is_one_creation_and_one_status(api: client.KubeClient, na
     assert shown is not None
     assert (shown.attempt, shown.epoch, shown.phase, shown.ref) == (1, 5, "Stopping", begun.ref)
     assert [each.id for each in store.store.unfinished() if each.namespace == namespace] == [begun.ref.id]
-    store.store.set_status(begun.ref.id, restarts.done(new))
+    store.store.set_status(begun.ref.id, restarts.done(new), of=begun.ref)
     assert await store.store.flush(timeout=SECONDS)
     status = (await read(api, begun.ref.id))["status"]
     assert (status["phase"], status["observedGeneration"]) == ("Done", 1)
@@ -143,10 +143,12 @@ async def test_writes_of_a_previous_leader_do_not_count(api: client.KubeClient, 
         found = successor.shown(begun.ref.id)
         assert found is not None
         assert await successor.store.resume(found, epoch=6, timeout=SECONDS)
-        store.store.set_status(begun.ref.id, {**restarts.done(new), "phase": "Failed"})  # a late one of the old leader
+        store.store.set_status(
+            begun.ref.id, {**restarts.done(new), "phase": "Failed"}, of=begun.ref
+        )  # a late one of the old leader
         assert await store.store.flush(timeout=SECONDS)
         assert "status" not in await read(api, begun.ref.id)
-        successor.store.set_status(begun.ref.id, restarts.done(new))
+        successor.store.set_status(begun.ref.id, restarts.done(new), of=begun.ref)
         assert await successor.store.flush(timeout=SECONDS)
     assert (await read(api, begun.ref.id))["status"]["phase"] == "Done"
 
@@ -170,7 +172,7 @@ async def test_deletion_of_a_round_is_reported(api: client.KubeClient, namespace
     await store.until(lambda: store.shown(begun.ref.id) is None)
     last = [each for each in store.changes if each.restart.id == begun.ref.id][-1]
     assert (last.kind, last.restart.is_finished) == (RestartChangeKind.GONE, False)
-    store.store.set_status(begun.ref.id, {"phase": "Failed"})  # the object no longer exists
+    store.store.set_status(begun.ref.id, {"phase": "Failed"}, of=begun.ref)  # the object no longer exists
     assert await store.store.flush(timeout=SECONDS)
 
 
@@ -178,9 +180,49 @@ async def test_status_of_another_object_of_the_name_stays(api: client.KubeClient
     begun = await store.store.create(restarts.new_round(namespace), timeout=SECONDS)
     await api.delete(names.path(namespace, begun.ref.name))
     await api.create(names.collection(namespace), restarts.restart(begun.ref.name))
-    store.store.set_status(begun.ref.id, {"phase": "Done"})
+    store.store.set_status(begun.ref.id, {"phase": "Done"}, of=begun.ref)
     assert await store.store.flush(timeout=SECONDS)
     assert "status" not in await read(api, begun.ref.id)
+
+
+async def adopted(api: client.KubeClient, namespace: str, store: Store, *, gang: str) -> Begun:
+    """Create the request "mine" for a Job, in place of an older object of that name, and make it a round."""
+    await replaced(api, namespace, store, gang=gang)
+    (request,) = [each for each in store.store.requests() if each.namespace == namespace]
+    return await store.store.adopt(request, restarts.new_round(namespace, name=gang), timeout=SECONDS)
+
+
+async def replaced(api: client.KubeClient, namespace: str, store: Store, *, gang: str) -> None:
+    """Create the request "mine", as ``kubectl replace --force`` does."""
+    with contextlib.suppress(errors.NotFoundError):
+        await api.delete(names.path(namespace, "mine"))
+    made = await api.create(names.collection(namespace), restarts.restart("mine", gang={"kind": "Job", "name": gang}))
+    uid = made["metadata"]["uid"]
+    await store.until(lambda: (found := store.shown(f"{namespace}/mine")) is not None and found.uid == uid)
+
+
+async def test_end_of_a_round_is_not_of_another_gangs_round_with_its_name(
+    api: client.KubeClient, namespace: str, store: Store
+) -> None:
+    old = await adopted(api, namespace, store, gang="train")
+    new = await adopted(api, namespace, store, gang="other")
+    store.store.set_status(old.ref.id, restarts.done(restarts.new_round(namespace)), of=old.ref)
+    assert await store.store.flush(timeout=SECONDS)
+    assert "status" not in await read(api, new.ref.id)
+    store.store.set_status(new.ref.id, restarts.done(restarts.new_round(namespace, name="other")), of=new.ref)
+    assert await store.store.flush(timeout=SECONDS)
+    assert (await read(api, new.ref.id))["status"]["phase"] == "Done"
+
+
+async def test_request_in_place_of_a_round_under_way_is_refused(
+    api: client.KubeClient, namespace: str, store: Store
+) -> None:
+    old = await adopted(api, namespace, store, gang="train")
+    await replaced(api, namespace, store, gang="other")
+    store.store.set_status(old.ref.id, {"phase": "Refused"})
+    store.store.set_status(old.ref.id, restarts.done(restarts.new_round(namespace)), of=old.ref)
+    assert await store.store.flush(timeout=SECONDS)
+    assert (await read(api, old.ref.id))["status"]["phase"] == "Refused"
 
 
 async def test_finished_objects_are_deleted_after_their_ttl(api: client.KubeClient, namespace: str) -> None:
@@ -202,8 +244,8 @@ async def test_round_continues_while_the_api_is_unavailable(tenant: Tenant, api:
         await tenant.server.stop()
         begun = await store.store.create(new, timeout=0.2)
         assert not begun.durable
-        store.store.set_status(begun.ref.id, {**restarts.done(new), "phase": "Releasing"})
-        store.store.set_status(begun.ref.id, restarts.done(new))
+        store.store.set_status(begun.ref.id, {**restarts.done(new), "phase": "Releasing"}, of=begun.ref)
+        store.store.set_status(begun.ref.id, restarts.done(new), of=begun.ref)
         await tenant.server.start()
         assert await store.store.flush(timeout=SECONDS)
     assert (await read(api, begun.ref.id))["status"]["phase"] == "Done"

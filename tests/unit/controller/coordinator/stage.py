@@ -176,7 +176,7 @@ class RestartsHere(Synced):
         self.all[restart.id] = replace(self.all[restart.id], epoch=epoch)
         return True
 
-    def set_status(self, restart_id: str, status: Mapping[str, Any]) -> None:
+    def set_status(self, restart_id: str, status: Mapping[str, Any], *, of: RoundRef | None = None) -> None:
         self.statuses[restart_id] = dict(status)
         if restart_id in self.all:
             self.all[restart_id] = replace(self.all[restart_id], status=dict(status))
