@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from kubemend.agent import ports
 from kubemend.agent.clients.journal.store import COUNT_SECONDS, Store
-from kubemend.agent.model.workloads import ContainerRef, PodView
+from kubemend.agent.model.workloads import ContainerRef, PodUid, PodView
 from kubemend.agent.restart import admission, counts, options
 from kubemend.agent.restart.budget import ON_DEVICE
 from kubemend.agent.restart.strategies import SPECS, Scope
@@ -30,6 +30,7 @@ class Budgets:
         self.storm = storm
         self._begun: list[counts.Begun] = []
         self._about_to_begin: list[counts.Begun] = []
+        self._forgotten: list[counts.Begun] = []  # in the journal still
         self._loaded = False
 
     async def load(self) -> None:
@@ -76,18 +77,27 @@ class Budgets:
     def keep(self, counted: counts.Begun) -> None:
         """Count a restart that is in the journal; drop those that no longer count."""
         self._about_to_begin.remove(counted)
-        self._begun = [each for each in self._begun if each.at > counted.at - COUNT_SECONDS]
+        oldest = counted.at - COUNT_SECONDS
+        self._forgotten = [each for each in self._forgotten if each.pod != counted.pod and each.at > oldest]
+        self._begun = [each for each in self._begun if each.at > oldest]
         self._begun.append(counted)
 
     def forget(self, counted: counts.Begun) -> None:
-        """Stop counting a restart that was cancelled. A later agent counts it still, from the journal."""
+        """Stop counting a restart that was cancelled. It leaves the journal when the next restart of its pod begins."""
         if counted in self._begun:  # one that took long may no longer count
             self._begun.remove(counted)
+            self._forgotten.append(counted)
 
     def recall(self, counted: counts.Begun) -> None:
         """Count a forgotten restart again. Nothing happens if it counts."""
+        if counted in self._forgotten:
+            self._forgotten.remove(counted)
         if counted not in self._begun:
             bisect.insort(self._begun, counted, key=lambda each: each.at)
+
+    def forgotten(self, pod: PodUid) -> tuple[counts.Begun, ...]:
+        """Return the pod's cancelled restarts that the journal still counts."""
+        return tuple(each for each in self._forgotten if each.pod == pod)
 
     def all(self) -> tuple[counts.Begun, ...]:
         """Return every restart that was started and still counts."""
@@ -108,6 +118,10 @@ class Counted:
     def cancel(self) -> None:
         """Remove the count: the restart is tried in another way, which counts again."""
         self.budgets.forget(self.restart)
+
+    def cancelled(self) -> tuple[counts.Begun, ...]:
+        """Return the restarts of the pod that were cancelled, and are counted by the journal still."""
+        return self.budgets.forgotten(self.restart.pod)
 
     def restore(self) -> None:
         """Take a ``cancel`` back, if there was one: the other way was not tried."""

@@ -172,7 +172,9 @@ class RestartExecutor:
         if not devices and cause.device is None:
             judge = device_health.no_obstacle
         async with gates.around(plan.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
-            await self._store.begin(*plan.entries, counted=counted.restart, record=record)
+            await self._store.begin(
+                *plan.entries, counted=counted.restart, instead_of=counted.cancelled(), record=record
+            )
             counted.has_begun()
             on_begun()
             containers = sorted(plan.names)

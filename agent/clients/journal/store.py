@@ -107,12 +107,17 @@ class Store:
         self._thread.shutdown(wait=True)
 
     async def begin(
-        self, *begun: intents.AnyIntent, counted: Begun | None = None, record: rounds.Record | None = None
+        self,
+        *begun: intents.AnyIntent,
+        counted: Begun | None = None,
+        instead_of: Sequence[Begun] = (),
+        record: rounds.Record | None = None,
     ) -> None:
         """Write the intents of one restart to disk and count them against the budgets. Returns once it is durable.
 
-        ``counted`` None: the count is derived from the intents, for no device. ``record`` is set if the restart is a
-        member's part in a round. Raises HistoryError (disk full, read-only): then nothing may be done.
+        ``counted`` None: the count is derived from the intents, for no device. Restarts in ``instead_of`` no longer
+        count. ``record`` is set if the restart is a member's part in a round. Raises HistoryError (disk full,
+        read-only): then nothing may be done.
         """
         count = counted if counted is not None else _counted(begun)
 
@@ -123,7 +128,12 @@ class Store:
             )
             connection.execute(
                 "INSERT INTO begun (pod_uid, containers, device, at, fault_at) VALUES (?, ?, ?, ?, ?)",
-                (count.pod, codec.names_to_json(count.containers), count.device, count.at, count.fault_at),
+                _row(count),
+            )
+            connection.executemany(
+                "DELETE FROM begun WHERE rowid = (SELECT rowid FROM begun WHERE pod_uid = ? AND containers = ?"
+                " AND device IS ? AND at = ? AND fault_at IS ? LIMIT 1)",
+                [_row(each) for each in instead_of],
             )
             if record is not None:
                 _put_record(connection, record)
@@ -324,6 +334,10 @@ def _shortened(error: Exception) -> str:
 def _replays(connection: sqlite3.Connection, intent_id: str) -> tuple[int, int]:
     row = connection.execute("SELECT begun, failed FROM replays WHERE intent = ?", (intent_id,)).fetchone()
     return (0, 0) if row is None else (row[0], row[1])
+
+
+def _row(count: Begun) -> tuple[object, ...]:
+    return count.pod, codec.names_to_json(count.containers), count.device, count.at, count.fault_at
 
 
 def _put_record(connection: sqlite3.Connection, record: rounds.Record) -> None:
