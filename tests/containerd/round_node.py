@@ -315,6 +315,12 @@ async def agent(
             dependencies=everything, store=store, metrics=env.metrics, now=time.time, can_hold=can_hold
         )
         received: dict[tuple[str, PodUid], Received] = {}
+
+        def deliver(step_result: StepResult) -> None:
+            reported = received.get((step_result.round, step_result.pod.uid))
+            if reported is not None:  # else a resumed member reports before its order is repeated, which reports again
+                reported(step_result)
+
         rounds = RoundParticipant(
             dependencies=everything,
             store=store,
@@ -330,7 +336,7 @@ async def agent(
             device_facts=env.facts(),
             clocks=Clocks(now=time.time, since_boot=lambda: since_boot() + later, boot="this"),
             metrics=env.metrics,
-            on_result=lambda result: received[result.round, result.pod.uid](result),
+            on_result=deliver,
         )
         held = await rounds.load()
         works = (events.run(), rounds.run(), _kubelet(events, views))
