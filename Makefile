@@ -48,7 +48,7 @@ demo: devnode kubernetes  ## GPU faults restart a container and a gang of four i
 
 # Some ten API servers run at a time. On one processor each costs a sixth less, above all when it is idle.
 test: lint devnode kubernetes  ## everything that CI runs
-	GOMAXPROCS=1 python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
+	GOMAXPROCS=1 python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 test-long: devnode kubernetes crio platforms image  ## the slower checks: the tests marked long, the whole matrix, kill runs, fault suite, an installation (hours)
 	python -m pytest -m long -n 3 --dist loadscope --no-loadscope-reorder

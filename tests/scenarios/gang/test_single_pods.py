@@ -111,8 +111,9 @@ async def test_requested_strategy_applies_to_a_single_pod(
     async with training.pod(dev, observer, "rerun-alone") as before:
         await ask(api, "all-of-it", pod="rerun-alone", strategy=strategy)
         assert (await ended(api, "all-of-it"))["phase"] == "Done"
+        # Kubelet runs an init container of its own if it relists between the creation and the start of kubemend's.
         after = await observer.until(
-            "rerun-alone", lambda seen: seen.init_runs == 2, timeout=SECONDS, what="init containers again"
+            "rerun-alone", lambda seen: seen.init_runs in (2, 3), timeout=SECONDS, what="init containers again"
         )
         assert (after.uid, after.ip) == (before.uid, before.ip)
 
