@@ -46,7 +46,7 @@ image: venv  ## build the image with buildah on a base of Debian's packages, and
 demo: devnode kubernetes  ## GPU faults restart a container and a gang of four in place, on real Kubernetes
 	python -m hack.demo
 
-# Some ten API servers run at a time. On one processor each costs a sixth less, above all when it is idle.
+# Several API servers run at a time. On one processor each costs a sixth less, above all when it is idle.
 test: lint devnode kubernetes  ## everything that CI runs
 	GOMAXPROCS=1 python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
