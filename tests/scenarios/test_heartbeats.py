@@ -14,6 +14,7 @@ import pytest
 from hack.devnode import node, trainer
 from hack.devnode.observer import Observer, Seen
 from kubemend.agent.actuator.hold.cgroups import Cgroup
+from tests import eventually
 from tests.scenarios import training
 
 pytestmark = pytest.mark.devnode
@@ -112,14 +113,15 @@ async def test_next_step_of_a_restarted_trainer_is_measured(
             now = await training.metric(agent, f"{metric}_{suffix}", strategy=strategy, since=since) or 0.0
             return now - earlier[suffix, since]
 
+        async def is_measured() -> bool:
+            assert not (unknown := not_timed(agent, name)), unknown
+            return await grown("count", "start") > 0.0
+
         async with beating(dev, observer, name, file=file, strategy=strategy) as before:
             await watched(agent, name)
             begun = time.monotonic()
             await hung(observer, name, before)
-            async with asyncio.timeout(training.DEADLINE):
-                while not await grown("count", "start"):
-                    assert not (unknown := not_timed(agent, name)), unknown
-                    await asyncio.sleep(0.05)
+            await eventually.true(is_measured)
             most = time.monotonic() - begun
             assert await grown("count", "fault") == 1.0
             assert 0.0 < await grown("sum", "start") < await grown("sum", "fault") < most
