@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from kubemend.agent import ports
 from kubemend.agent.clients.journal.store import COUNT_SECONDS, Store
-from kubemend.agent.model.workloads import ContainerRef, PodUid, PodView
+from kubemend.agent.model.workloads import ContainerRef, PodView
 from kubemend.agent.restart import admission, counts, options
 from kubemend.agent.restart.budget import ON_DEVICE
 from kubemend.agent.restart.strategies import SPECS, Scope
@@ -78,12 +78,13 @@ class Budgets:
         """Count a restart that is in the journal; drop those that no longer count."""
         self._about_to_begin.remove(counted)
         oldest = counted.at - COUNT_SECONDS
-        self._forgotten = [each for each in self._forgotten if each.pod != counted.pod and each.at > oldest]
+        replaced = self.replaced_by(counted)
+        self._forgotten = [each for each in self._forgotten if each not in replaced and each.at > oldest]
         self._begun = [each for each in self._begun if each.at > oldest]
         self._begun.append(counted)
 
     def forget(self, counted: counts.Begun) -> None:
-        """Stop counting a restart that was cancelled. It leaves the journal when the next restart of its pod begins."""
+        """Stop counting a restart that was cancelled. It leaves the journal when the one that replaces it begins."""
         if counted in self._begun:  # one that took long may no longer count
             self._begun.remove(counted)
             self._forgotten.append(counted)
@@ -95,9 +96,16 @@ class Budgets:
         if counted not in self._begun:
             bisect.insort(self._begun, counted, key=lambda each: each.at)
 
-    def forgotten(self, pod: PodUid) -> tuple[counts.Begun, ...]:
-        """Return the pod's cancelled restarts that the journal still counts."""
-        return tuple(each for each in self._forgotten if each.pod == pod)
+    def replaced_by(self, counted: counts.Begun) -> tuple[counts.Begun, ...]:
+        """Return the cancelled restarts that the journal still counts, and that this one replaces.
+
+        They are of a container of it, and for the same fault.
+        """
+        return tuple(
+            each
+            for each in self._forgotten
+            if (each.pod, each.fault_at) == (counted.pod, counted.fault_at) and each.containers & counted.containers
+        )
 
     def all(self) -> tuple[counts.Begun, ...]:
         """Return every restart that was started and still counts."""
@@ -119,9 +127,9 @@ class Counted:
         """Remove the count: the restart is tried in another way, which counts again."""
         self.budgets.forget(self.restart)
 
-    def cancelled(self) -> tuple[counts.Begun, ...]:
-        """Return the restarts of the pod that were cancelled, and are counted by the journal still."""
-        return self.budgets.forgotten(self.restart.pod)
+    def replaced(self) -> tuple[counts.Begun, ...]:
+        """Return the cancelled restarts that this one replaces in the journal."""
+        return self.budgets.replaced_by(self.restart)
 
     def restore(self) -> None:
         """Take a ``cancel`` back, if there was one: the other way was not tried."""

@@ -173,7 +173,7 @@ class RestartExecutor:
             judge = device_health.no_obstacle
         async with gates.around(plan.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
             await self._store.begin(
-                *plan.entries, counted=counted.restart, instead_of=counted.cancelled(), record=record
+                *plan.entries, counted=counted.restart, instead_of=counted.replaced(), record=record
             )
             counted.has_begun()
             on_begun()

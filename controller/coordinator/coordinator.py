@@ -220,7 +220,7 @@ class GangCoordinator:
             failed = round_report.failed(
                 restart.status, reason=round_report.NOT_RESUMED, message=reason, now=self._dependencies.now()
             )
-            self._dependencies.restarts.set_status(restart.id, failed, of=restart.ref)
+            self._dependencies.restarts.set_status(restart.ref or restart, failed)
 
     def _fault(self, session: Session, reported: pb.Fault) -> None:
         key = FaultKey(PodUid(reported.pod.uid), reported.id)
@@ -352,7 +352,7 @@ class GangCoordinator:
                     message=contained.describe(work.error),
                     now=self._dependencies.now(),
                 )
-                self._dependencies.restarts.set_status(restart.id, failed)
+                self._dependencies.restarts.set_status(restart, failed)
 
     def _accept(self, restart: Restart) -> None:
         key = restart.gang
@@ -364,7 +364,7 @@ class GangCoordinator:
             log.info("request.refused", restart=restart.id, detail=detail)
             decision = Decision(Kind.OBSERVE, Reason.NOT_A_GANG, detail)
             self._dependencies.restarts.set_status(
-                restart.id, round_report.refused(decision, now=self._dependencies.now())
+                restart, round_report.refused(decision, now=self._dependencies.now())
             )
             return
         self._worker(key).request(restart)

@@ -248,7 +248,7 @@ class GangWorker:
             )
         elif case.restart is not None:
             failed = round_report.failed({}, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now())
-            self._dependencies.restarts.set_status(case.restart.id, failed)
+            self._dependencies.restarts.set_status(case.restart, failed)
 
     def _hold(self, case: PendingCause, decision: Decision) -> None:
         """Postpone the gang's restart and have the agent leave the member to the controller."""
@@ -312,7 +312,7 @@ class GangWorker:
         if isinstance(case.cause, Request):
             assert case.restart is not None
             self._dependencies.restarts.set_status(
-                case.restart.id, round_report.refused(decision, now=self._dependencies.now())
+                case.restart, round_report.refused(decision, now=self._dependencies.now())
             )
             return
         alone = decision.kind is Kind.ALONE or decision.reason in _LEFT_TO_AGENTS

@@ -86,7 +86,7 @@ class RoundFactory:
             failed = round_report.failed(
                 new.status, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now()
             )
-            self._dependencies.restarts.set_status(begun.ref.id, failed, of=begun.ref)
+            self._dependencies.restarts.set_status(begun.ref, failed)
             raise
 
     def resume(self, restart: Restart) -> RoundRunner:

@@ -96,9 +96,8 @@ class RoundRunner:
             before = restart.status if restart is not None else {}
             reason = "an internal error of the controller; see the traceback in its log"
             dependencies.restarts.set_status(
-                self.id,
+                self._round.ref,
                 round_report.failed(before, reason=round_report.INTERNAL, message=reason, now=dependencies.now()),
-                of=self._round.ref,
             )
         with contained.within(contained.Part.ROUND, self.id):
             self._over(self, ())
@@ -136,7 +135,7 @@ class RoundRunner:
                     gang, node = self._round.ref.gang, self._round.members[effect.pod.uid].member.node
                     self._dependencies.jobsets.left(gang, node=node, code=effect.reason, pod=effect.pod.uid)
             case rounds.Record():
-                self._dependencies.restarts.set_status(self.id, status.render(self._round), of=self._round.ref)
+                self._dependencies.restarts.set_status(self._round.ref, status.render(self._round))
 
 
 def node_event(node: NodeName, *, dependencies: Dependencies) -> NodeChanged:

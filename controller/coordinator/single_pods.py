@@ -154,7 +154,7 @@ class SinglePods:
                 failed = round_report.failed(
                     restart.status, reason=round_report.INTERNAL, message=reason, now=self._dependencies.now()
                 )
-                self._dependencies.restarts.set_status(restart.id, failed, of=restart.ref)
+                self._dependencies.restarts.set_status(restart.ref or restart, failed)
 
     async def _follow(self, key: GangKey, waiting: _Waiting) -> None:
         """Handle all requests queued for one pod, including later ones, while the pod is watched."""
@@ -191,7 +191,7 @@ class SinglePods:
     def _refuse(self, restart: Restart, reason: Reason, message: str) -> None:
         log.info("request.refused", restart=restart.id, detail=message)
         refused = round_report.refused(Decision(Kind.OBSERVE, reason, message), now=self._dependencies.now())
-        self._dependencies.restarts.set_status(restart.id, refused)
+        self._dependencies.restarts.set_status(restart, refused)
 
     def _is_wanted(self, restart: Restart) -> bool:
         """Return whether a request was neither deleted nor answered while it waited."""

@@ -157,9 +157,7 @@ class StatusWriter:
                 group.create_task(self._converge(entry), name=f"end of restart {entry.id}")
 
     def _entry(self, restart_id: str, *, known: writing.Written | None) -> _Pending:
-        """Return the object's entry. ``known`` is of another object than the one of that name that was begun here if it
-        has replaced that one.
-        """
+        """Return the object's entry. One that has replaced the object that was begun here has an entry of its own."""
         ours, entry = self._ours.get(restart_id), self._pending.get(restart_id)
         if ours is None or (known is not None and known.uid != ours.uid):
             ours = known

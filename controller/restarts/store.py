@@ -163,22 +163,31 @@ class RestartStore:
             restart.id, lambda: writing.resume(self._api, before, epoch=epoch), timeout=timeout
         )
 
-    def set_status(self, restart_id: str, status: Mapping[str, Any], *, of: RoundRef | None = None) -> None:
-        """Set the status that an object should have; the newest counts. Does not block.
+    def set_status(self, of: RoundRef | Restart, status: Mapping[str, Any]) -> None:
+        """Set the status that the object of a round, or a request, should have; the newest counts. Does not block.
 
-        ``of`` is the round that the status describes; None: the status is of a request. Nothing is written to an object
-        that is deleted, was replaced by another one of its name, or belongs to another leader by now.
+        Nothing is written to an object that is deleted, was replaced by another one of its name, or belongs to another
+        leader by now.
         """
-        restart, known = self._by_id.get(restart_id), None
-        is_newest = of is None or self._begun.get(restart_id, of) == of
-        if restart is not None and (of is None or restart.ref == of):
-            known = _presupposed(restart)
-        if of is not None and is_newest:
-            known = self._writer.known(restart_id) or known
-        if known is None and not (is_newest and self._writer.is_pending(restart_id)):
-            log.info("restart.deleted_in_progress", restart=restart_id, phase=status.get("phase"))
+        known = _presupposed(of) if isinstance(of, Restart) else self._preconditions(of)
+        if known is None and not self._is_beginning(of):
+            log.info("restart.deleted_in_progress", restart=of.id, phase=status.get("phase"))
             return
-        self._writer.set_status(restart_id, status, known=known)
+        self._writer.set_status(of.id, status, known=known)
+
+    def _preconditions(self, ref: RoundRef) -> writing.Written | None:
+        """Return the preconditions of writes to a round's object; None if there is no such object, or not yet."""
+        if self._is_last(ref) and (known := self._writer.known(ref.id)) is not None:
+            return known
+        restart = self._by_id.get(ref.id)
+        return _presupposed(restart) if restart is not None and restart.ref == ref else None
+
+    def _is_beginning(self, of: RoundRef | Restart) -> bool:
+        return isinstance(of, RoundRef) and self._is_last(of) and self._writer.is_pending(of.id)
+
+    def _is_last(self, ref: RoundRef) -> bool:
+        """Return whether no other round has begun with an object of this name since."""
+        return self._begun.get(ref.id, ref) == ref
 
     async def flush(self, *, timeout: float) -> bool:
         """Wait until everything is written, ``timeout`` seconds at most; return whether it is.
@@ -258,7 +267,7 @@ class RestartStore:
                 log.warning("restart.closed", restart=restart.id, epoch=restart.epoch, reason=_SUPERSEDED["message"])
                 before = {name: value for name, value in restart.status.items() if name != "resume"}
                 end = {"phase": "Failed", "completionTime": timestamps.rfc3339(now), "failures": [dict(_SUPERSEDED)]}
-                self.set_status(restart.id, {**before, **end}, of=restart.ref)
+                self.set_status(restart.ref or restart, {**before, **end})
 
     def _forget_old_gangs(self) -> None:
         """Forget the numbers of gangs without members and objects, and the rounds of objects that are deleted."""

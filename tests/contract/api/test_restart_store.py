@@ -46,6 +46,11 @@ class Store:
     def shown(self, restart_id: str) -> Restart | None:
         return self.store.restarts().get(restart_id)
 
+    def request(self, namespace: str) -> Restart:
+        """Return the only request of a namespace."""
+        (found,) = [each for each in self.store.requests() if each.namespace == namespace]
+        return found
+
     def _hear(self, change: RestartChange) -> None:
         self.changes.append(change)
         self._news.set()
@@ -94,7 +99,7 @@ async def test_a_round_is_one_creation_and_one_status(api: client.KubeClient, na
     assert shown is not None
     assert (shown.attempt, shown.epoch, shown.phase, shown.ref) == (1, 5, "Stopping", begun.ref)
     assert [each.id for each in store.store.unfinished() if each.namespace == namespace] == [begun.ref.id]
-    store.store.set_status(begun.ref.id, restarts.done(new), of=begun.ref)
+    store.store.set_status(begun.ref, restarts.done(new))
     assert await store.store.flush(timeout=SECONDS)
     status = (await read(api, begun.ref.id))["status"]
     assert (status["phase"], status["observedGeneration"]) == ("Done", 1)
@@ -106,7 +111,7 @@ async def test_a_round_is_one_creation_and_one_status(api: client.KubeClient, na
 async def test_a_request_becomes_a_round_by_one_write(api: client.KubeClient, namespace: str, store: Store) -> None:
     await api.create(names.collection(namespace), restarts.restart("mine"))
     await store.until(lambda: store.shown(f"{namespace}/mine") is not None)
-    (request,) = [each for each in store.store.requests() if each.namespace == namespace]
+    request = store.request(namespace)
     begun = await store.store.adopt(request, restarts.new_round(namespace, attempt=3), timeout=SECONDS)
     assert (begun.durable, begun.ref.name, begun.ref.attempt) == (True, "mine", 3)
     await store.until(lambda: (found := store.shown(begun.ref.id)) is not None and found.is_round)
@@ -119,7 +124,7 @@ async def test_request_edited_in_the_meantime_is_still_accepted(
 ) -> None:
     await api.create(names.collection(namespace), restarts.restart("mine"))
     await store.until(lambda: store.shown(f"{namespace}/mine") is not None)
-    (request,) = [each for each in store.store.requests() if each.namespace == namespace]
+    request = store.request(namespace)
     change = {"metadata": {"labels": {"team": "a"}}}
     await api.patch(names.path(namespace, "mine"), change, content_type=client.Patch.MERGE)
     assert (await store.store.adopt(request, restarts.new_round(namespace), timeout=SECONDS)).durable
@@ -130,7 +135,7 @@ async def test_a_request_can_be_refused(api: client.KubeClient, namespace: str, 
     await api.create(names.collection(namespace), restarts.restart("mine"))
     await store.until(lambda: store.shown(f"{namespace}/mine") is not None)
     decision = {"kind": "Observe", "reason": "NotAGang", "detail": "there are no such pods"}
-    store.store.set_status(f"{namespace}/mine", {"phase": "Refused", "decision": decision})
+    store.store.set_status(store.request(namespace), {"phase": "Refused", "decision": decision})
     assert await store.store.flush(timeout=SECONDS)
     assert (await read(api, f"{namespace}/mine"))["status"]["decision"]["reason"] == "NotAGang"
     await store.until(lambda: not [each for each in store.store.requests() if each.namespace == namespace])
@@ -143,12 +148,11 @@ async def test_writes_of_a_previous_leader_do_not_count(api: client.KubeClient, 
         found = successor.shown(begun.ref.id)
         assert found is not None
         assert await successor.store.resume(found, epoch=6, timeout=SECONDS)
-        store.store.set_status(
-            begun.ref.id, {**restarts.done(new), "phase": "Failed"}, of=begun.ref
-        )  # a late one of the old leader
+        # A late one of the old leader.
+        store.store.set_status(begun.ref, {**restarts.done(new), "phase": "Failed"})
         assert await store.store.flush(timeout=SECONDS)
         assert "status" not in await read(api, begun.ref.id)
-        successor.store.set_status(begun.ref.id, restarts.done(new), of=begun.ref)
+        successor.store.set_status(begun.ref, restarts.done(new))
         assert await successor.store.flush(timeout=SECONDS)
     assert (await read(api, begun.ref.id))["status"]["phase"] == "Done"
 
@@ -156,7 +160,7 @@ async def test_writes_of_a_previous_leader_do_not_count(api: client.KubeClient, 
 async def test_one_of_two_leaders_takes_a_request(api: client.KubeClient, namespace: str, store: Store) -> None:
     await api.create(names.collection(namespace), restarts.restart("mine"))
     await store.until(lambda: store.shown(f"{namespace}/mine") is not None)
-    (request,) = [each for each in store.store.requests() if each.namespace == namespace]
+    request = store.request(namespace)
     async with running(api) as other:
         taken = await asyncio.gather(
             store.store.adopt(request, restarts.new_round(namespace, epoch=5), timeout=60.0),
@@ -172,7 +176,7 @@ async def test_deletion_of_a_round_is_reported(api: client.KubeClient, namespace
     await store.until(lambda: store.shown(begun.ref.id) is None)
     last = [each for each in store.changes if each.restart.id == begun.ref.id][-1]
     assert (last.kind, last.restart.is_finished) == (RestartChangeKind.GONE, False)
-    store.store.set_status(begun.ref.id, {"phase": "Failed"}, of=begun.ref)  # the object no longer exists
+    store.store.set_status(begun.ref, {"phase": "Failed"})  # the object no longer exists
     assert await store.store.flush(timeout=SECONDS)
 
 
@@ -180,7 +184,7 @@ async def test_status_of_another_object_of_the_name_stays(api: client.KubeClient
     begun = await store.store.create(restarts.new_round(namespace), timeout=SECONDS)
     await api.delete(names.path(namespace, begun.ref.name))
     await api.create(names.collection(namespace), restarts.restart(begun.ref.name))
-    store.store.set_status(begun.ref.id, {"phase": "Done"}, of=begun.ref)
+    store.store.set_status(begun.ref, {"phase": "Done"})
     assert await store.store.flush(timeout=SECONDS)
     assert "status" not in await read(api, begun.ref.id)
 
@@ -188,7 +192,7 @@ async def test_status_of_another_object_of_the_name_stays(api: client.KubeClient
 async def adopted(api: client.KubeClient, namespace: str, store: Store, *, gang: str) -> Begun:
     """Create the request "mine" for a Job, in place of an older object of that name, and make it a round."""
     await replaced(api, namespace, store, gang=gang)
-    (request,) = [each for each in store.store.requests() if each.namespace == namespace]
+    request = store.request(namespace)
     return await store.store.adopt(request, restarts.new_round(namespace, name=gang), timeout=SECONDS)
 
 
@@ -206,10 +210,10 @@ async def test_end_of_a_round_is_not_of_another_gangs_round_with_its_name(
 ) -> None:
     old = await adopted(api, namespace, store, gang="train")
     new = await adopted(api, namespace, store, gang="other")
-    store.store.set_status(old.ref.id, restarts.done(restarts.new_round(namespace)), of=old.ref)
+    store.store.set_status(old.ref, restarts.done(restarts.new_round(namespace)))
     assert await store.store.flush(timeout=SECONDS)
     assert "status" not in await read(api, new.ref.id)
-    store.store.set_status(new.ref.id, restarts.done(restarts.new_round(namespace, name="other")), of=new.ref)
+    store.store.set_status(new.ref, restarts.done(restarts.new_round(namespace, name="other")))
     assert await store.store.flush(timeout=SECONDS)
     assert (await read(api, new.ref.id))["status"]["phase"] == "Done"
 
@@ -219,8 +223,8 @@ async def test_request_in_place_of_a_round_under_way_is_refused(
 ) -> None:
     old = await adopted(api, namespace, store, gang="train")
     await replaced(api, namespace, store, gang="other")
-    store.store.set_status(old.ref.id, {"phase": "Refused"})
-    store.store.set_status(old.ref.id, restarts.done(restarts.new_round(namespace)), of=old.ref)
+    store.store.set_status(store.request(namespace), {"phase": "Refused"})
+    store.store.set_status(old.ref, restarts.done(restarts.new_round(namespace)))
     assert await store.store.flush(timeout=SECONDS)
     assert (await read(api, old.ref.id))["status"]["phase"] == "Refused"
 
@@ -231,7 +235,7 @@ async def test_finished_objects_are_deleted_after_their_ttl(api: client.KubeClie
         await api.create(names.collection(namespace), restarts.restart(name, gang=gang, ttlSecondsAfterFinished=ttl))
     async with running(api) as store:
         for name in ("short", "long"):
-            store.store.set_status(f"{namespace}/{name}", {"phase": "Refused"})
+            store.store.set_status(store.store.restarts()[f"{namespace}/{name}"], {"phase": "Refused"})
         await store.until(lambda: store.shown(f"{namespace}/short") is None)
         assert store.shown(f"{namespace}/long") is not None
     with pytest.raises(errors.NotFoundError):
@@ -244,8 +248,8 @@ async def test_round_continues_while_the_api_is_unavailable(tenant: Tenant, api:
         await tenant.server.stop()
         begun = await store.store.create(new, timeout=0.2)
         assert not begun.durable
-        store.store.set_status(begun.ref.id, {**restarts.done(new), "phase": "Releasing"}, of=begun.ref)
-        store.store.set_status(begun.ref.id, restarts.done(new), of=begun.ref)
+        store.store.set_status(begun.ref, {**restarts.done(new), "phase": "Releasing"})
+        store.store.set_status(begun.ref, restarts.done(new))
         await tenant.server.start()
         assert await store.store.flush(timeout=SECONDS)
     assert (await read(api, begun.ref.id))["status"]["phase"] == "Done"

@@ -95,6 +95,21 @@ async def test_budgets_restart_of_previous_agent_counts(store: Store) -> None:
     assert after.all() == tuple(replace(each, namespace="") for each in before.all())
 
 
+async def test_budgets_only_what_replaces_a_cancelled_restart_takes_it_from_the_journal(store: Store) -> None:
+    made = budgets(store)
+    later = replace(facts().cause, happened_at=NOW - 0.5)
+    causes = {"cancelled": facts().cause, "other-fault": later, "replacement": facts().cause}
+    for name, cause in causes.items():
+        with made.counting(facts(cause=cause), SWAP) as restart:
+            await store.begin(builders.intent(id=name), counted=restart.restart, instead_of=restart.replaced())
+            restart.has_begun()
+        if name == "cancelled":
+            restart.cancel()
+        assert len(await store.begun_since(0.0)) == (1 if name == "cancelled" else 2)
+    assert sorted(each.fault_at for each in await store.begun_since(0.0)) == [NOW - 1, NOW - 0.5]
+    assert sorted(each.fault_at for each in made.all()) == [NOW - 1, NOW - 0.5]
+
+
 # ---- in a restart ----
 
 

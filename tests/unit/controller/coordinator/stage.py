@@ -176,10 +176,10 @@ class RestartsHere(Synced):
         self.all[restart.id] = replace(self.all[restart.id], epoch=epoch)
         return True
 
-    def set_status(self, restart_id: str, status: Mapping[str, Any], *, of: RoundRef | None = None) -> None:
-        self.statuses[restart_id] = dict(status)
-        if restart_id in self.all:
-            self.all[restart_id] = replace(self.all[restart_id], status=dict(status))
+    def set_status(self, of: RoundRef | Restart, status: Mapping[str, Any]) -> None:
+        self.statuses[of.id] = dict(status)
+        if of.id in self.all:
+            self.all[of.id] = replace(self.all[of.id], status=dict(status))
 
     def asked(self, restart: Restart) -> None:
         self.all[restart.id] = restart
