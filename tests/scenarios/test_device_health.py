@@ -98,12 +98,7 @@ async def test_lost_gpu_is_reported_until_it_is_back(
         # Only another nvmlInit shows a lost GPU again; the tool that resets a GPU asks for it.
         done = await command("release-devices", "true", state=state)
         assert done.returncode == 0, done
-        await observer.until(
-            "loses-one",
-            lambda s: s.condition("DevicesHealthy").get("status") == "True",
-            timeout=training.DEADLINE,
-            what="healthy again",
-        )
+        await training.healthy(observer, "loses-one")
         await node_condition(api, dev, lambda c: c["status"] == "True", what="a healthy node again")
         await event(api, "DeviceHealthy", about="loses-one")
 
@@ -132,12 +127,7 @@ async def test_degradation_is_reported_and_ends_only_by_evidence(
             dev.nvml.after_reset(gpu=gpu)
             dev.nvml.remapped_rows(gpu=gpu, pending=False)
         dev.nvml.event(control.EVENT_RECOVERY_ACTION, gpu=gpu)
-        await observer.until(
-            "remaps",
-            lambda s: s.condition("DevicesHealthy").get("status") == "True",
-            timeout=training.DEADLINE,
-            what="healthy after the reset",
-        )
+        await training.healthy(observer, "remaps")
 
 
 async def test_verdict_survives_a_killed_agent_until_an_operator_clears_it(
@@ -162,12 +152,7 @@ async def test_verdict_survives_a_killed_agent_until_an_operator_clears_it(
             gpu = await training.first_gpu(dev, observer, "outlives")
             done = await command("clear", dev.gpu_uuids[gpu], state=state)
             assert (done.returncode, done.stdout) == (0, f"{dev.gpu_uuids[gpu]}: cleared Xid 64\n")
-            await observer.until(
-                "outlives",
-                lambda s: s.condition("DevicesHealthy").get("status") == "True",
-                timeout=training.DEADLINE,
-                what="healthy after the operator's command",
-            )
+            await training.healthy(observer, "outlives")
             await node_condition(api, dev, lambda c: c["status"] == "True", what="a healthy node")
 
 
@@ -177,12 +162,7 @@ async def test_gpu_lost_without_an_agent_is_detected_by_the_next(
     async with training.pod(dev, observer, "missed"):
         gpu = await training.first_gpu(dev, observer, "missed")
         async with agent_of(dev, state):
-            await observer.until(
-                "missed",
-                lambda s: s.condition("DevicesHealthy").get("status") == "True",
-                timeout=training.DEADLINE,
-                what="healthy",
-            )
+            await training.healthy(observer, "missed")
         dev.nvml.remove(gpu=gpu)
         try:
             async with agent_of(dev, state):

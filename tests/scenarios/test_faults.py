@@ -31,12 +31,7 @@ async def test_an_xid_restarts_the_container_of_its_process_under_any_restart_po
             log = await training.log_of(observer, name, after)
             assert "restart 1 Xid31" in log or not training.is_ours(after)
             assert "resumed from step 0," not in log
-            healthy = await observer.until(
-                name,
-                lambda s: s.condition("DevicesHealthy").get("status") == "True",
-                timeout=training.DEADLINE,
-                what="healthy again",
-            )
+            healthy = await training.healthy(observer, name)
             assert healthy.condition("DeviceFailure")["status"] == "False"
 
     async with dev.agent(own_state) as agent:

@@ -72,7 +72,7 @@ async def test_a_fault_of_the_program_makes_no_container_and_the_next_one_does(
         after = await restarted(observer, name, before, by="process", because="Xid 31")
         assert is_unchanged(before, after)
         assert after.condition("InPlaceRestart")["reason"] == "Restarted"
-        assert after.condition("DevicesHealthy")["status"] == "True"
+        await training.healthy(observer, name)
         read = log(observer, name, after)
         await eventually.true(lambda: read().count("resumed from step") == 2)
         assert read().splitlines()[-1].endswith(" 1")

@@ -80,6 +80,16 @@ async def restarted(observer: Observer, name: str, before: Seen) -> Seen:
     return after
 
 
+async def healthy(observer: Observer, name: str) -> Seen:
+    """Wait until a pod's devices are healthy: the condition of a fault may come after that of the restart."""
+    return await observer.until(
+        name,
+        lambda seen: seen.condition("DevicesHealthy").get("status") == "True",
+        timeout=DEADLINE,
+        what=f"healthy devices of {name}",
+    )
+
+
 def is_ours(after: Seen) -> bool:
     """Return whether kubemend, and not kubelet, has created the successor."""
     return after.condition("InPlaceRestart")["reason"] == "Swapped"
