@@ -47,8 +47,9 @@ demo: devnode kubernetes  ## GPU faults restart a container and a gang of four i
 	python -m hack.demo
 
 # Several API servers run at a time. On one processor each costs a sixth less, above all when it is idle.
+# Scenarios wait for a quarter of their time: a third worker process runs unit tests in it, at low priority.
 test: lint devnode kubernetes  ## everything that CI runs
-	GOMAXPROCS=1 python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+	GOMAXPROCS=1 python -m pytest -n 3 --background-worker gw2 --dist loadscope --no-loadscope-reorder
 
 test-long: devnode kubernetes crio platforms image  ## the slower checks: the tests marked long, the whole matrix, kill runs, fault suite, an installation (hours)
 	python -m pytest -m long -n 3 --dist loadscope --no-loadscope-reorder

@@ -13,6 +13,7 @@ import pytest_asyncio
 import structlog
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from hack.devnode import processes
 
@@ -38,6 +39,8 @@ _FIRST: Final = ("tests/scenarios/", "tests/e2e/")
 """They take longest, and each of their clusters ends with its package. The API server of the other tests stays until
 the end once it has started, so it does so after them.
 """
+
+_BACKGROUND_NICENESS: Final = 10
 
 # The duration of an example depends on the machine, not on the code.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -84,6 +87,18 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         packages = [name for name in _TOGETHER if nodeid.startswith(name)]
         return packages[0] if packages else super()._split_scope(nodeid)
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Assign the first module or package in order; to the background worker, the last."""
+        if node.gateway.id == self.config.getoption("background_worker"):
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of the background worker."""
+    text = "this one (gw2) runs at low priority, and from the end of the tests: it uses the time that the others wait"
+    parser.addoption("--background-worker", metavar="WORKER", help=text)
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
@@ -102,6 +117,8 @@ def pytest_configure(config: pytest.Config) -> None:
     A shell that starts the tests in the background has them ignore SIGINT, and so would each program they start.
     """
     config.pluginmanager.register(_WiderFixtures())
+    if os.environ.get("PYTEST_XDIST_WORKER", "") == config.getoption("background_worker"):
+        os.setpriority(os.PRIO_PROCESS, 0, _BACKGROUND_NICENESS)
     if not hasattr(config, "workerinput"):  # a worker process of xdist has no terminal of its own
         config.pluginmanager.register(_FailuresAtOnce(config))
     processes.end_on_sigterm()
