@@ -33,6 +33,7 @@ def chosen(*names: str) -> list[Subject]:
     return [subject for subject in subjects.ALL if subject.name in names]
 
 
+@pytest.mark.long
 async def test_killed_agent_fails_duplicates_and_loses_nothing(dev: node.DevNode, tmp_path: Path) -> None:
     pods = chosen("never", "pair", "rerun")
     async with Scene.on(dev, subjects=pods, state_dir=tmp_path / "state") as scene:

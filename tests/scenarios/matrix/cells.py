@@ -293,11 +293,12 @@ def every(*, can_hold: bool, looks: tuple[Look, ...] = PLACED, on_crio: bool = F
 
 def covering(cells: list[Cell]) -> list[Cell]:
     """Return few cells in which every pair of values that occurs together in any cell occurs."""
-    left = set().union(*map(_pairs, cells))
+    pairs = [(cell, _pairs(cell)) for cell in cells]
+    left = set().union(*(each for _, each in pairs))
     chosen = []
     while left:
-        best = max(cells, key=lambda cell: len(_pairs(cell) & left))  # the first of several: deterministic
-        left -= _pairs(best)
+        best, covered = max(pairs, key=lambda each: len(each[1] & left))  # the first of several: deterministic
+        left -= covered
         chosen.append(best)
     return chosen
 
