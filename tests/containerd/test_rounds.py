@@ -10,6 +10,7 @@ import pytest
 from hack.devnode.containerd import Containerd
 from kubemend.agent.actuator.hold import cgroups
 from kubemend.agent.actuator.hold.freezer import Freezer
+from kubemend.agent.model.rounds import AGENT_AWAY_SECONDS
 from kubemend.agent.model.workloads import PodView, RestartPolicy
 from kubemend.agent.rounds.round_records import since_boot
 from kubemend.agent.sources.processes import ProcFs
@@ -153,7 +154,7 @@ async def test_next_agent_releases_by_itself_at_the_hold_timeout(node: RoundNode
     pod = await node.pod("member")
     async with node.agent() as agent:
         await agent.order(order(pod, hold_seconds=3.0)).until(StepPhase.STOPPED)
-    async with node.agent() as agent:
+    async with node.agent(later=AGENT_AWAY_SECONDS) as agent:
         await agent.stands(StepPhase.SELF_RELEASED)
         await node.has_run(pod, times=2)
         await agent.nothing_is_open()
@@ -164,7 +165,7 @@ async def test_agent_that_returns_too_late_releases_at_once(node: RoundNode) -> 
     async with node.agent() as agent:
         await agent.order(order(pod, hold_seconds=60.0)).until(StepPhase.STOPPED)
     assert len(node.runs(pod)) == 1
-    async with node.agent(later=61.0) as agent:
+    async with node.agent(later=60.0 + AGENT_AWAY_SECONDS) as agent:
         await agent.stands(StepPhase.SELF_RELEASED)
         await node.has_run(pod, times=2)
 
