@@ -30,8 +30,7 @@ from kubemend.common.kube import client, errors, paths
 
 Json = dict[str, Any]
 
-DEADLINES: Final = client.Deadlines(connect=30.0, call=60.0)
-"""For clients whose deadlines are not tested: the machine may be busy."""
+DEADLINES: Final = apiserver.DEADLINES
 
 # kube-apiserver serves a beta API only on request.
 _OPTIONS: Final = (

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from hack.devnode import pulse
+from hack.devnode import apiserver, pulse, runtime_config
 from hack.devnode.gang_objects import CONTAINER, NAMESPACE, Json, Shape, Template
 from hack.devnode.node import DevNode
 from hack.devnode.pulse import Barrier, Life
@@ -51,13 +51,13 @@ class Gang:
     @classmethod
     @contextlib.asynccontextmanager
     async def on(
-        cls, nodes: Sequence[DevNode], name: str, *, shape: Shape | None = None, timeout: float = 60.0
+        cls, nodes: Sequence[DevNode], name: str, *, shape: Shape | None = None, timeout: float = 120.0
     ) -> AsyncIterator[Self]:
         """Run a gang for the length of the block; yields it when all members train. Member i is on node i, and so on.
 
         Raises TimeoutError.
         """
-        async with kube.connect(kubeconfig=nodes[0].kubeconfig) as api:
+        async with kube.connect(kubeconfig=nodes[0].kubeconfig, deadlines=apiserver.DEADLINES) as api:
             gang = cls(name, nodes=nodes, shape=shape or Shape(), api=api)
             began = time.monotonic_ns()
             try:
@@ -102,7 +102,9 @@ class Gang:
     async def containers(self, index: int) -> tuple[ContainerSummary, ...]:
         """Return the worker's containers in a member's pod, oldest first."""
         uid = PodUid((await self.pod(index))["metadata"]["uid"])
-        async with CriClient(str(self.nodes[index].layout.containerd_socket)) as cri:
+        async with CriClient(
+            str(self.nodes[index].layout.containerd_socket), deadlines=runtime_config.DEADLINES
+        ) as cri:
             return await cri.list_containers(pod_uid=uid, name=CONTAINER)
 
     async def pid(self, index: int) -> int:
@@ -114,7 +116,9 @@ class Gang:
     async def devices(self, index: int) -> frozenset[str]:
         """Return the UUIDs of the GPUs that kubelet has given to a member."""
         socket = str(self.nodes[index].kubelet.pod_resources_socket)
-        async with PodResourcesClient(socket, report=lambda _: None) as pod_resources:
+        async with PodResourcesClient(
+            socket, report=lambda _: None, deadline=runtime_config.DEADLINES.read
+        ) as pod_resources:
             held = await pod_resources.list()
         assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
         return frozenset(uuid for item in held.items if item.pod_name == self._names[index] for uuid in item.devices)
@@ -136,7 +140,7 @@ class Gang:
         going_on = [life for life in self.lives() if life.began >= moment and now - life.last < _ALIVE_WITHIN]
         return tuple({life.member: life for life in going_on}.values())
 
-    async def all_running(self, *, since: int, count: int | None = None, timeout: float = 60.0) -> tuple[Life, ...]:
+    async def all_running(self, *, since: int, count: int | None = None, timeout: float = 120.0) -> tuple[Life, ...]:
         """Wait until ``count`` members (all) live that began at or after a moment. Raises TimeoutError."""
         wanted = self.size if count is None else count
         return await self.until(
@@ -145,14 +149,14 @@ class Gang:
             timeout=timeout,
         )
 
-    async def shown_running(self, *, timeout: float = 60.0) -> None:
+    async def shown_running(self, *, timeout: float = 120.0) -> None:
         """Wait until the API shows every unfinished member as it is in the runtime. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             for index in range(self.size):
                 while not await self._is_shown_running(index):  # noqa: ASYNC110 - two sides are compared, not one event
                     await asyncio.sleep(_LOOK_SECONDS)
 
-    async def over(self, index: int, *, timeout: float = 60.0) -> None:
+    async def over(self, index: int, *, timeout: float = 120.0) -> None:
         """Wait until the API shows that a member has finished. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             while (await self.pod(index)).get("status", {}).get("phase") not in _OVER:  # noqa: ASYNC110
@@ -163,7 +167,7 @@ class Gang:
         now = [await self.containers(index) for index in range(self.size)]
         return sum(views[-1].attempt > 0 and views[-1].restart_id is None for views in now)
 
-    async def until(self, look: Callable[[], _T | None], *, what: str, timeout: float = 60.0) -> _T:
+    async def until(self, look: Callable[[], _T | None], *, what: str, timeout: float = 120.0) -> _T:
         """Poll until there is a result, and return it. Raises TimeoutError."""
         try:
             async with asyncio.timeout(timeout):
@@ -207,7 +211,7 @@ class Gang:
         """Delete a member's pod, as a person or an eviction would."""
         await self._api.delete(paths.pod(NAMESPACE, self._names[index]))
 
-    async def gone(self, index: int, uid: str, *, timeout: float = 60.0) -> None:
+    async def gone(self, index: int, uid: str, *, timeout: float = 120.0) -> None:
         """Wait until a member's pod of that UID is removed from the API. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             while await self._exists(index, uid):  # noqa: ASYNC110 - a watch for one pod's end is not worth it
@@ -222,7 +226,9 @@ class Gang:
     async def _pids(self, index: int) -> list[int | None]:
         """Return the host's pids of all of a member's workers that run for the runtime."""
         running = [each for each in await self.containers(index) if each.state is ContainerState.RUNNING]
-        async with CriClient(str(self.nodes[index].layout.containerd_socket)) as cri:
+        async with CriClient(
+            str(self.nodes[index].layout.containerd_socket), deadlines=runtime_config.DEADLINES
+        ) as cri:
             return [(await cri.container_status(each.id)).pid for each in running]
 
     async def _is_shown_running(self, index: int) -> bool:
@@ -235,7 +241,7 @@ class Gang:
 
     # --- its objects
 
-    async def find_pods(self, *, timeout: float = 60.0) -> None:
+    async def find_pods(self, *, timeout: float = 120.0) -> None:
         """Find the current pods of its members: those created here. Raises TimeoutError when one has none."""
 
     async def _create(self) -> None:

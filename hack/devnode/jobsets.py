@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from hack.devnode import controlplane, operators
+from hack.devnode import apiserver, controlplane, operators
 from hack.devnode.gang_objects import NAMESPACE
 from hack.devnode.gangs import Gang
 from hack.devnode.node import DevNode
@@ -37,7 +37,7 @@ async def run_on(node: DevNode, *, also: Sequence[str] = ()) -> AsyncIterator[No
     They begin after the definition: the garbage collector would see a later one only after half a minute. The namespace
     has the label without which kubemend's admission policy allows no pods of JobSets with directories of their node.
     """
-    async with kube.connect(kubeconfig=node.kubeconfig) as api:
+    async with kube.connect(kubeconfig=node.kubeconfig, deadlines=apiserver.DEADLINES) as api:
         await install(api)
         await api.patch(f"{paths.collection('namespaces')}/{NAMESPACE}", {"metadata": {"labels": _PRIVILEGED}})
     async with controlplane.on(node.kubeconfig, node.layout.root / "control-plane", also=also):
@@ -78,7 +78,7 @@ def jobset(name: str, *replicated_jobs: Json, max_restarts: int, **spec: Any) ->
     }
 
 
-async def delete(api: kube.KubeClient, name: str, *, timeout: float = 60.0) -> None:
+async def delete(api: kube.KubeClient, name: str, *, timeout: float = 120.0) -> None:
     """Delete a JobSet with all that it owns, and wait until that is removed, and it too. Raises TimeoutError."""
     with contextlib.suppress(errors.NotFoundError):
         await api.delete(f"{JOBSETS}/{name}", options={"propagationPolicy": "Foreground"})
@@ -110,7 +110,7 @@ class JobSetGang(Gang):
         """Return the JobSet."""
         return await self._api.get(f"{JOBSETS}/{self.template.name}")
 
-    async def find_pods(self, *, timeout: float = 60.0) -> None:
+    async def find_pods(self, *, timeout: float = 120.0) -> None:
         """Find the current pods of its members, and their nodes. Raises TimeoutError when one has none."""
         by_name = {each.name: each for each in self.nodes}
         async with asyncio.timeout(timeout):

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from hack.devnode import node
+from hack.devnode import apiserver, node
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.clients.cri.client import CriClient
@@ -61,7 +61,10 @@ class Parts:
 @contextlib.asynccontextmanager
 async def on(dev: node.DevNode) -> AsyncIterator[Parts]:
     """Connect the parts to the node's API and runtime."""
-    async with kube.connect(kubeconfig=dev.kubeconfig) as api, CriClient(str(dev.layout.containerd_socket)) as cri:
+    async with (
+        kube.connect(kubeconfig=dev.kubeconfig, deadlines=apiserver.DEADLINES) as api,
+        CriClient(str(dev.layout.containerd_socket)) as cri,
+    ):
         events = ContainerWatch(cri, report=lambda _: None)
         pods = PodWatch(api=api, node_name=dev.name, report=lambda _: None)
         files = HostFiles(symlink_dir=dev.layout.container_log_links)

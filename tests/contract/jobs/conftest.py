@@ -33,6 +33,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.KubeA
 @pytest.fixture
 async def bench(server: apiserver.KubeApiServer) -> AsyncIterator[Bench]:
     """A namespace of the test's own, with the role of kubelet."""
-    async with client.connect(kubeconfig=server.kubeconfig) as api:
+    async with client.connect(kubeconfig=server.kubeconfig, deadlines=apiserver.DEADLINES) as api:
         created = await api.create(paths.collection("namespaces"), {"metadata": {"generateName": "test-"}})
         yield Bench(api, str(created["metadata"]["name"]))

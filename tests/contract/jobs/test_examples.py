@@ -18,7 +18,7 @@ EXAMPLES = {
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 async def test_example_is_accepted(server: apiserver.KubeApiServer, name: str) -> None:
     written = EXAMPLES[name]
-    async with client.connect(kubeconfig=server.kubeconfig) as api:
+    async with client.connect(kubeconfig=server.kubeconfig, deadlines=apiserver.DEADLINES) as api:
         await jobsets.install(api)
         await jobsets.install_policy(api)
         made = await api.create(jobsets.collection("default"), written)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from hack.devnode import images, node, trainer
+from hack.devnode import apiserver, images, node, runtime_config, trainer
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.control import client, messages
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 MAIN: Final = "main"
 DATA: Final = "/data"
-SECONDS: Final = 60.0
+SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.02
 STRATEGIES: Final = (Strategy.SWAP, Strategy.RERUN, Strategy.RESET)
 LOOP: Final = f"echo up >> {DATA}/up; while :; do sleep 0.05; done"
@@ -106,8 +106,8 @@ class Board:
         """Connect to a node, whose agent has that state directory."""
         socket = str(dev.layout.containerd_socket)
         async with (
-            kube.connect(kubeconfig=dev.kubeconfig) as api,
-            CriClient(socket) as cri,
+            kube.connect(kubeconfig=dev.kubeconfig, deadlines=apiserver.DEADLINES) as api,
+            CriClient(socket, deadlines=runtime_config.DEADLINES) as cri,
             grpcio.unix_channel(socket) as channel,
         ):
             yield cls(dev, api, cri, api_pb2_grpc.RuntimeServiceStub(channel), state)

@@ -21,7 +21,6 @@ from tests.scenarios.gang.product import Product
 pytestmark = pytest.mark.devnode
 
 RESTARTS: Final = paths.collection("restarts", namespace="default", group="restarts.kubemend.io", version="v1alpha1")
-SECONDS: Final = 60.0
 KEPT: Final = ("uid", "ip", "sandbox", "phase", "init_runs")
 
 
@@ -54,7 +53,7 @@ async def ended(api: kube.KubeClient, name: str) -> dict[str, Any]:
     """Watch a Restart object until it has ended; return its status."""
     found = await api.get(f"{RESTARTS}/{name}")
     version = found["metadata"]["resourceVersion"]
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(training.DEADLINE):
         while not is_complete(found):
             watch = api.watch(RESTARTS, params={"fieldSelector": f"metadata.name={name}"}, resource_version=version)
             async with contextlib.aclosing(watch) as changes:
@@ -84,7 +83,7 @@ async def trains_again(observer: Observer, name: str, *, restarts: int) -> Seen:
     def holds(seen: Seen) -> bool:
         return training.is_training(seen) and seen.restart_counts["trainer"] >= restarts
 
-    return await observer.until(name, holds, timeout=SECONDS, what=f"restart {restarts}")
+    return await observer.until(name, holds, timeout=training.DEADLINE, what=f"restart {restarts}")
 
 
 async def test_restart_of_a_single_pod_restarts_it_in_place(
@@ -113,7 +112,10 @@ async def test_requested_strategy_applies_to_a_single_pod(
         assert (await ended(api, "all-of-it"))["phase"] == "Done"
         # Kubelet runs an init container of its own if it relists between the creation and the start of kubemend's.
         after = await observer.until(
-            "rerun-alone", lambda seen: seen.init_runs in (2, 3), timeout=SECONDS, what="init containers again"
+            "rerun-alone",
+            lambda seen: seen.init_runs in (2, 3),
+            timeout=training.DEADLINE,
+            what="init containers again",
         )
         assert (after.uid, after.ip) == (before.uid, before.ip)
 
