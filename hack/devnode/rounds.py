@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from kubemend.common.kube import paths
 
 API_VERSION: Final = "restarts.kubemend.io/v1alpha1"
 _TIMES = ("startTime", "completionTime")
+_MILLISECOND = 1_000_000
 
 Json = dict[str, Any]
 
@@ -31,7 +33,7 @@ class Rounds:
         """Return the gang's Restart objects that are rounds, the oldest first."""
         return self._ours((await self._api.list(self._path)).items)
 
-    async def until(self, holds: Callable[[Sequence[Json]], bool], *, what: str, timeout: float = 60.0) -> list[Json]:
+    async def until(self, holds: Callable[[Sequence[Json]], bool], *, what: str, timeout: float = 120.0) -> list[Json]:
         """Watch until it holds for the rounds so far. Raises TimeoutError."""
         found: list[Json] = []
         try:
@@ -46,7 +48,7 @@ class Rounds:
             raise TimeoutError(f"{what} did not come within {timeout:g} s; rounds: {json.dumps(found)}") from error
         return found
 
-    async def finished(self, count: int, *, timeout: float = 60.0) -> Json:
+    async def finished(self, count: int, *, timeout: float = 120.0) -> Json:
         """Wait until the gang has had ``count`` rounds and the last one has ended; return that one."""
         found = await self.until(
             lambda rounds: len(rounds) >= count and is_finished(rounds[-1]),
@@ -95,6 +97,19 @@ def attempt(restart: Json) -> int:
 def is_finished(restart: Json) -> bool:
     """Return whether a round has ended."""
     return "completionTime" in restart.get("status", {})
+
+
+def slipped(restart: Json) -> int:
+    """Return the longest time in nanoseconds that a new container ran before it was held, by the round's own report.
+
+    Kubelet may start a container of its own, which the agent holds as soon as it sees it. Fails when the round reports
+    that the members were not held together.
+    """
+    (reported,) = [each for each in restart["status"]["conditions"] if each["type"] == "HeldTogether"]
+    assert reported["reason"] in ("AllHeld", "HeldAfterMilliseconds"), reported
+    longest = re.search(r"ran for (\d+) ms at most", reported["message"])
+    assert (longest is None) == (reported["reason"] == "AllHeld"), reported
+    return (int(longest[1]) + 1) * _MILLISECOND if longest is not None else 0
 
 
 def name_of(restart: Json) -> str:

@@ -1,15 +1,14 @@
 """Wait for and check the states of gangs, as readable steps."""
 
 import asyncio
-import re
 from typing import Any
 
+from hack.devnode import rounds
 from hack.devnode.gangs import Gang
 from hack.devnode.pulse import Life
 from kubemend.agent.model.workloads import ContainerState
 from tests.scenarios.training import DEADLINE
 
-_MILLISECOND = 1_000_000
 _BEATS = 20
 
 Json = dict[str, Any]
@@ -22,19 +21,7 @@ def proved(gang: Gang, restart: Json, *, since: int) -> bool:
     By the workers' own records; ``since`` is the moment of the fault.
     """
     barrier = gang.barrier(since=since)
-    return barrier.apart > 0 or barrier.slipped <= slipped(restart)
-
-
-def slipped(restart: Json) -> int:
-    """Return the longest time in nanoseconds that a new container ran before it was held, by the round's own report.
-
-    Fails when it reports that the members were not held together.
-    """
-    (reported,) = [each for each in restart["status"]["conditions"] if each["type"] == "HeldTogether"]
-    assert reported["reason"] in ("AllHeld", "HeldAfterMilliseconds"), reported
-    longest = re.search(r"ran for (\d+) ms at most", reported["message"])
-    assert (longest is None) == (reported["reason"] == "AllHeld"), reported
-    return (int(longest[1]) + 1) * _MILLISECOND if longest is not None else 0
+    return barrier.apart > 0 or barrier.slipped <= rounds.slipped(restart)
 
 
 async def held(gang: Gang, *members: int) -> None:

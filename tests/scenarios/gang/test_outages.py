@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from hack.devnode import apiserver, node, rounds
 from hack.devnode import cluster as clusters
-from hack.devnode import node
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import Shape
 from hack.devnode.gangs import Gang
@@ -68,8 +68,8 @@ async def test_second_controller_continues_the_round_of_a_killed_one(
     async with Gang.on(cluster.nodes, "failover") as gang:
         before = await gang.identities()
         fault = await fail_and_hold(product, gang)
-        first = await product.hub.leader()
-        await product.kill_controller(1)
+        first = await product.hub.leader()  # the other one, if this one was too slow to renew its Lease
+        await product.kill_controller(next(n for n, each in product.controllers.items() if f"{each.name}_" in first))
         async with asyncio.timeout(training.DEADLINE):
             while await product.hub.leader() in ("", first):  # noqa: ASYNC110 - the Lease is polled
                 await asyncio.sleep(0.1)
@@ -167,7 +167,7 @@ async def test_unavailable_api_server_delays_a_round_and_breaks_nothing(
 async def test_without_a_hub_members_are_released_and_restarts_continue(
     cluster: Cluster, product: Product, api: kube.KubeClient
 ) -> None:
-    await product.start("--stop-timeout=15s", "--hold-timeout=16s", nodes=2)
+    await product.start("--stop-timeout=30s", "--hold-timeout=31s", nodes=2)
     async with Gang.on(cluster.nodes, "forsaken") as gang:
         fault = await fail_and_hold(product, gang)
         await product.kill_controller(1)
@@ -179,7 +179,7 @@ async def test_without_a_hub_members_are_released_and_restarts_continue(
         alone = await gang.end(3, exit_code=1)
         await gang.all_running(since=alone, count=1)
         await gang.shown_running()
-        assert [life.member for life in gang.running_since(alone)] == [gang.template.member(3)]
+        assert {life.member for life in gang.lives() if life.began >= alone} == {gang.template.member(3)}
 
 
 async def test_a_member_that_is_deleted_in_mid_round_is_replaced_and_joins(
@@ -209,7 +209,7 @@ async def test_members_of_a_lost_node_are_recreated_while_others_wait(tmp_path: 
         first, lost = cluster.nodes
         await product.start(nodes=2)
         async with (
-            kube.connect(kubeconfig=first.kubeconfig) as api,
+            kube.connect(kubeconfig=first.kubeconfig, deadlines=apiserver.DEADLINES) as api,
             Gang.on([first, lost, first, first], "bereaved") as gang,
         ):
             before = await gang.identities()
@@ -225,7 +225,7 @@ async def test_members_of_a_lost_node_are_recreated_while_others_wait(tmp_path: 
             assert restart["status"]["phase"] == "Done", restart["status"]
             assert restart["status"]["members"]["recreated"] == 1
             await gang.all_running(since=fault)
-            slipped = sentences.slipped(restart)
+            slipped = rounds.slipped(restart)
             assert all(life.ran_before(replaced) <= slipped for life in gang.lives() if life.began >= fault)
             await gang.shown_running()
             after = await gang.identities()
@@ -239,7 +239,7 @@ async def test_member_whose_nodes_maintenance_is_planned_moves_in_the_round_of_a
         first, leaving = cluster.nodes
         await product.start(nodes=2)
         async with (
-            kube.connect(kubeconfig=first.kubeconfig) as api,
+            kube.connect(kubeconfig=first.kubeconfig, deadlines=apiserver.DEADLINES) as api,
             Gang.on([first, leaving, first, first], "moved") as gang,
         ):
             before = await gang.identities()
