@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime as dt
+import functools
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from kubemend.common.kube import paths
 
 _POD: Final = "trainer"
 _NAMESPACE: Final = "default"
-_SECONDS: Final = 60.0
+_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.1
 _STEPS: Final = 20
 
@@ -128,10 +129,13 @@ async def _restarted(scene: Scene, *, before: Seen, cause: str) -> Seen:
         timeout=_SECONDS,
         what=f"a verified restart after {cause}",
     )
-    resumed = await observer.until(_POD, lambda s: s.step > before.step, timeout=_SECONDS, what="a resumed trainer")
     (old,), (new,) = before.running["trainer"], after.running["trainer"]
     count = after.restart_counts["trainer"]
-    first_line = observer.log(_POD, after.uid, container="trainer", restart=count).splitlines()[0]
+    read = functools.partial(observer.log, _POD, after.uid, container="trainer", restart=count)
+    resumed = await observer.until(
+        _POD, lambda s: s.step > after.step and "\n" in read(), timeout=_SECONDS, what="a resumed trainer"
+    )
+    first_line = read().splitlines()[0]
     report.check("exactly one new trainer runs", new != old, f"{old[:12]} -> {new[:12]}")
     report.check("kubelet shows it", after.container_ids["trainer"] == new, f"restartCount {count}")
     for what in ("uid", "ip", "node", "sandbox"):
@@ -140,7 +144,7 @@ async def _restarted(scene: Scene, *, before: Seen, cause: str) -> Seen:
     report.check("init container not run again", after.init_runs == before.init_runs == 1, f"{after.init_runs} run")
     report.check(
         "trainer resumed from its checkpoint",
-        "resumed from step 0," not in first_line and resumed.step > before.step,
+        "resumed from step 0," not in first_line and resumed.step > after.step >= before.step,
         first_line.split(" ", 3)[-1],
     )
     reported = after.condition("InPlaceRestart")
@@ -161,7 +165,7 @@ async def _restarted(scene: Scene, *, before: Seen, cause: str) -> Seen:
 def _print_phases(scene: Scene, *, cause: str) -> None:
     """Show the agent's own log of the fault: finding, verdict, container, decision, swap, verification."""
     report = scene.report
-    for line in scene.log.read_text().splitlines():
+    for line in scene.log.read_text().rpartition("\n")[0].splitlines():  # the agent may be writing its last line
         event = json.loads(line) if line.startswith("{") else {}
         match event.get("event"):
             case "finding" if f"{event['kind']}{event['code']}" == cause:

@@ -11,7 +11,7 @@ import click
 
 from hack.devnode.node import Agent
 
-_SECONDS = 60.0
+_SECONDS = 120.0
 _LOOK_SECONDS = 0.1
 
 

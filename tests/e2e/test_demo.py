@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-pytestmark = [pytest.mark.devnode, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.devnode, pytest.mark.timeout(600)]
 
 _ROOT: Final = Path(__file__).parents[2]
 
