@@ -14,6 +14,7 @@ import pytest
 from kubemend.common.kube import client, paths
 from kubemend.controller.restarts import names
 from kubemend.controller.restarts import objects as rounds
+from tests import eventually
 from tests.contract.api import admission_calls, installation, objects
 from tests.contract.api.installation import Cluster
 from tests.unit.cli import builders
@@ -25,6 +26,7 @@ SECONDS: Final = 120.0
 TIMED: Final = "--timeout=60s"
 ROUND: Final = "llama-2-03bc"
 JOBSET: Final = "pytorch-ddp"
+JOBSETS: Final = "jobsets.jobset.x-k8s.io"
 PLACEHOLDERS: Final[Mapping[str, str]] = {
     "NAME": JOBSET,
     "NODE": "node-a",
@@ -72,7 +74,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with installation.installed(tmp_path_factory.mktemp("docs"), options=options) as made:
         asyncio.run(fill(made))
         made.kubectl("apply", "--server-side", "--kustomize", str(installation.DAEMONSET / "jobset"))
-        made.kubectl("wait", "--for=condition=Established", TIMED, "crd/jobsets.jobset.x-k8s.io")
+        asyncio.run(eventually.true(lambda: JOBSETS in made.kubectl("api-resources", "--output=name"), look_again=0.5))
         for example in EXAMPLES:
             made.kubectl("apply", "--server-side", "--filename", str(example))
         made.kubectl("patch", "jobset", JOBSET, "--subresource", "status", "--type", "merge", "--patch", SUSPENDED)
