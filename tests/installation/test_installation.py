@@ -185,7 +185,8 @@ async def test_an_upgrade_during_a_round_loses_nothing(kubemend: installed.Clust
     until_exists(kubemend, "restarts", "kubemend.io/gang-name=patient")
     install(kubemend, tag=installed.NEXT_TAG)
     rolled_out(kubemend)
-    new = kubemend.get("pods", "--namespace", NAMESPACE, "--field-selector=status.phase=Running")["items"]
+    pods_of_both = kubemend.get("pods", "--namespace", NAMESPACE)["items"]
+    new = [pod for pod in pods_of_both if "deletionTimestamp" not in pod["metadata"]]  # the old ones may still end
     assert {pod["spec"]["containers"][0]["image"] for pod in new} == {f"kubemend:{installed.NEXT_TAG}"}
     (running,) = kubemend.get("restarts", "--selector", "kubemend.io/gang-name=patient")["items"]
     assert "completionTime" not in running.get("status", {}), running
