@@ -151,6 +151,6 @@ class Rig:
         return found
 
     async def sh(self, running: RunningPod, command: str) -> str:
-        done = await self.cri.exec_sync(ContainerId(running.containers["main"]), ("sh", "-c", command), timeout=20.0)
+        done = await self.cri.exec_sync(ContainerId(running.containers["main"]), ("sh", "-c", command), timeout=60.0)
         assert done.exit_code == 0, done
         return done.stdout.decode()

@@ -26,7 +26,7 @@ from tests.scenarios.matrix.eyes import Eyes, Json, Snapshot
 SECONDS = 60.0
 """The timeout of all waits: a slow machine needs some time."""
 
-_THROUGH = 20.0
+_THROUGH = 60.0
 _LATER = 0.3  # time for a verification that would be too early
 
 _numbers = itertools.count()
