@@ -27,12 +27,13 @@ class Timeouts:
 
     - ``kubelet``: until kubelet's status shows a swap's current containers.
     - ``pod``: until a whole pod is up again.
-    - ``devices``, ``api``: until the driver and the API server answer.
+    - ``devices``: until the driver answers; a busy processor keeps NVML's worker waiting for seconds.
+    - ``api``: until the API server answers.
     """
 
     kubelet: float = 15.0
     pod: float = 60.0
-    devices: float = 2.0
+    devices: float = 10.0
     api: float = 5.0
 
 

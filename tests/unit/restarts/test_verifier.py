@@ -1,47 +1,34 @@
-"""Check kubelet's status with the API server: the last update from one that hangs proves nothing."""
+"""Verify a restart: what is asked, and for how long."""
 
 import asyncio
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
-import pytest
-import structlog
-
-from tests.environments.restarts import RestartEnv
-from tests.unit.restarts.test_recovery import killed_after_the_stop, recovery
-
-PATIENCE = 3600.0  # seconds; no test waits until it ends
+from kubemend.agent.model.devices import DeviceId
+from kubemend.agent.restart.verification import CheckState
+from kubemend.agent.restarts.verifier import RestartVerifier
+from tests import virtual_time
+from tests.fakes import outside
 
 
-@pytest.mark.parametrize(
-    ("answers", "state"),
-    [(True, "failed"), (False, "unknown")],
-    ids=["kubelet shows another one", "no API server"],
-)
-async def test_verifier_fails_by_fresh_status_and_not_stale_one(env: RestartEnv, answers: bool, state: str) -> None:
-    await killed_after_the_stop(env)
-    env.pod.pods.answers = answers
-    with structlog.testing.capture_logs() as logs:
-        await recovery(env, timeouts=0.0).run()
-    (verified,) = [each for each in logs if each["event"] == "restart.verified"]
-    assert verified["checks"] == {"kubelet-agrees": state, "one-running": "passed"}
+class BusyNode(outside.Devices):
+    """A driver that answers, but late."""
+
+    async def answering(self, uuids: Iterable[DeviceId], *, timeout: float) -> frozenset[DeviceId] | None:
+        try:
+            async with asyncio.timeout(timeout):
+                await virtual_time.passes(5.0)
+        except TimeoutError:
+            return None
+        return await super().answering(uuids, timeout=timeout)
 
 
-async def test_verifier_stops_waiting_if_successor_exits(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    await killed_after_the_stop(env)
-    waits, wait_for = asyncio.Event(), env.pod.pods.wait_for
+def test_verification_on_a_busy_node_waits_for_the_driver() -> None:
+    dependencies: Any = SimpleNamespace(devices=BusyNode())
 
-    async def noted_wait_for(*arguments: Any, timeout: float) -> Any:
-        if timeout > PATIENCE / 2:
-            waits.set()
-        return await wait_for(*arguments, timeout=timeout)
+    async def asked() -> CheckState:
+        check = await RestartVerifier(dependencies=dependencies).devices_answer(frozenset({outside.GPU.uuid}))
+        return check.state
 
-    monkeypatch.setattr(env.pod.pods, "wait_for", noted_wait_for)
-    with structlog.testing.capture_logs() as logs:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(recovery(env, timeouts=PATIENCE).run())
-            await waits.wait()
-            (successor,) = await env.pod.rig.running()
-            env.pod.rig.server.runtime.exit(successor.id, exit_code=1)
-    (verified,) = [each for each in logs if each["event"] == "restart.verified"]
-    assert verified["result"] == "SuccessorExited"
-    assert await env.store.unfinished() == ()
+    assert virtual_time.run(asked()) is CheckState.PASSED
