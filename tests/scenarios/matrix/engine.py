@@ -19,6 +19,7 @@ from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, verification
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import Limits, RestartScheduler
+from kubemend.agent.restarts.verifier import Timeouts
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.pods import PodWatch
 from kubemend.agent.sources.processes import ProcFs
@@ -29,6 +30,8 @@ from tests.environments.restarts import dependencies
 
 # A call that is held at its place must not exceed its timeout in the meantime.
 _DEADLINES = Deadlines(read=60.0, change=120.0, margin=120.0)
+# Kubelet is held until the slowest restart of a batch has acted.
+_VERIFICATION = Timeouts(kubelet=120.0, pod=120.0)
 _NO_STORM = budgets.Window(limit=1_000_000, seconds=1.0)  # a matrix has this many restarts in a row
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -107,6 +110,7 @@ async def running(
             limits=Limits(parallel_pods=2 * side_by_side),  # one namespace never has all of them
             storm=_NO_STORM,
         )
+        restarts._executor._verifier._timeouts = _VERIFICATION
         yield Engine(restarts=restarts, events=events, pods=pods, can_hold=standbys is not None)
 
 
