@@ -27,7 +27,7 @@ _LEASE_PATH = f"{paths.collection('leases', namespace=NAMESPACE, group='coordina
 _CA_CONFIG_MAP, _CA_KEY = "kubemend-hub-ca", "ca.crt"
 _HOST = "127.0.0.1"
 _STOP_SECONDS = 30.0
-_START_SECONDS = 60.0
+_START_SECONDS = 120.0
 _LOOK_SECONDS = 0.05
 
 Json = dict[str, Any]

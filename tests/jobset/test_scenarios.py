@@ -17,7 +17,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     path.stem: reading.read(path) for path in sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
 }
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")

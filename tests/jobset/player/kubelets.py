@@ -23,7 +23,7 @@ _JOB_UID: Final = "batch.kubernetes.io/controller-uid"
 _ENDED: Final = ("Succeeded", "Failed")
 _MOMENT: Final = "2026-01-01T00:00:00Z"
 _LOOK_AGAIN: Final = 0.2  # seconds
-_TIMEOUT: Final = 60.0  # seconds that the Job controller may take on a slow machine
+_TIMEOUT: Final = 120.0  # seconds that the Job controller may take on a slow machine
 
 
 class Kubelets:

@@ -29,13 +29,13 @@ from tests.jobset.player.definitions import definitions
 
 Json = dict[str, Any]
 
-PATIENCE: Final = 60.0
+PATIENCE: Final = 120.0
 """Seconds until the expectations must hold, on a slow machine."""
 
 _LOOK_AGAIN: Final = 0.1
 _MARK: Final = "mark"
 """Namespace and name of a JobSet whose changes show how current the controller's view is."""
-_DEADLINES: Final = client.Deadlines(call=PATIENCE)
+_DEADLINES: Final = client.Deadlines(connect=30.0, call=PATIENCE)
 
 
 class Controller:
