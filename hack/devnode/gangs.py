@@ -19,6 +19,7 @@ from hack.devnode.node import DevNode
 from hack.devnode.pulse import Barrier, Life
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.clients.cri.client import CriClient
+from kubemend.agent.clients.cri.errors import NotFound
 from kubemend.agent.clients.podresources.client import PodResourcesClient
 from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodUid
 from kubemend.common import cgroupfs
@@ -229,7 +230,11 @@ class Gang:
         async with CriClient(
             str(self.nodes[index].layout.containerd_socket), deadlines=runtime_config.DEADLINES
         ) as cri:
-            return [(await cri.container_status(each.id)).pid for each in running]
+            found: list[int | None] = []
+            for each in running:
+                with contextlib.suppress(NotFound):  # removed since the listing
+                    found.append((await cri.container_status(each.id)).pid)
+            return found
 
     async def _is_shown_running(self, index: int) -> bool:
         status = (await self.pod(index)).get("status", {})
