@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import node, processes
+from hack.devnode import loopback, node, processes
 from hack.devnode.node import Agent, agent_command
 from hack.devnode.observer import Observer
 from hack.fakenvml.layout import Driver
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.devnode
 @contextlib.asynccontextmanager
 async def started(dev: node.DevNode, tmp_path: Path, **flags: str) -> AsyncIterator[Agent]:
     """An agent with some of its flags changed, and a state of its own."""
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{loopback.free_port()}"
     given = {**dev.agent_flags(metrics_address=address), "state-dir": str(tmp_path / "state"), **flags}
     child = processes.Child.start(
         [*agent_command(), *(f"--{key}={value}" for key, value in given.items())],
@@ -33,12 +33,6 @@ async def started(dev: node.DevNode, tmp_path: Path, **flags: str) -> AsyncItera
         yield Agent(child=child, metrics_address=address, log=tmp_path / "agent.log")
     finally:
         assert await child.stop(grace=30) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def degraded(agent: Agent, part: str, *, mentions: str, also: Collection[str] = ()) -> None:
@@ -148,7 +142,11 @@ async def test_fault_without_a_runtime_is_handled_once_it_appears(
 async def test_impossible_settings_are_refused_in_one_line(
     dev: node.DevNode, tmp_path: Path, flags: dict[str, str], named: str
 ) -> None:
-    given = {**dev.agent_flags(metrics_address=f"127.0.0.1:{_free_port()}"), "state-dir": str(tmp_path), **flags}
+    given = {
+        **dev.agent_flags(metrics_address=f"127.0.0.1:{loopback.free_port()}"),
+        "state-dir": str(tmp_path),
+        **flags,
+    }
     child = processes.Child.start(
         [*agent_command(), *(f"--{key}={value}" for key, value in given.items())],
         name="kubemend agent",

@@ -3,6 +3,8 @@
 import socket
 from pathlib import Path
 
+import pytest
+
 from hack.devnode import loopback
 
 
@@ -17,3 +19,10 @@ def test_a_port_in_use_is_passed_over() -> None:
     taken = loopback.free_port() + 1
     with socket.create_server(("127.0.0.1", taken)):
         assert loopback.free_port() != taken
+
+
+def test_ports_of_two_programs_differ_before_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopback.secrets, "randbelow", lambda _: 7)
+    one, other = loopback.claimed(), loopback.claimed()
+    ports = {next(one) for _ in range(150)}
+    assert ports.isdisjoint(next(other) for _ in range(150))
