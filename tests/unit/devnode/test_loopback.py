@@ -1,5 +1,6 @@
 """Ports for servers of the dev node."""
 
+import secrets
 import socket
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def test_a_port_in_use_is_passed_over() -> None:
 
 
 def test_ports_of_two_programs_differ_before_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loopback.secrets, "randbelow", lambda _: 7)
+    monkeypatch.setattr(secrets, "randbelow", lambda _: 7)
     one, other = loopback.claimed(), loopback.claimed()
     ports = {next(one) for _ in range(150)}
     assert ports.isdisjoint(next(other) for _ in range(150))
