@@ -54,6 +54,7 @@ async def test_launchers_restart_the_programs_of_the_members_that_still_run(
         await gang.all_running(since=fault)
         assert gang.barrier(since=fault).old == 4
         assert sentences.proved(gang, restart, since=fault), gang.barrier(since=fault)
+        await gang.shown_running()
         assert await gang.identities() == before
         after = [await gang.pid(index) for index in range(gang.size)]
         assert [old == new for old, new in zip(pids, after, strict=True)] == [False, True, True, True]
@@ -73,6 +74,7 @@ async def test_a_program_that_fails_under_its_launcher_restarts_all_programs_and
         await gang.all_running(since=fault)
         assert gang.barrier(since=fault).old == 4
         assert sentences.proved(gang, restart, since=fault), gang.barrier(since=fault)
+        await gang.shown_running()
         assert [await gang.pid(index) for index in range(gang.size)] == mains
 
 
