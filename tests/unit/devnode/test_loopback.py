@@ -1,5 +1,6 @@
 """Ports for servers of the dev node."""
 
+import itertools
 import secrets
 import socket
 from pathlib import Path
@@ -16,10 +17,11 @@ def test_each_call_returns_another_port_that_no_outgoing_connection_takes() -> N
     assert max(ports) < max(lowest_outgoing, 32_768)
 
 
-def test_a_port_in_use_is_passed_over() -> None:
-    taken = loopback.free_port() + 1
-    with socket.create_server(("127.0.0.1", taken)):
-        assert loopback.free_port() != taken
+def test_a_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", loopback.free_port())) as server:
+        ports = itertools.chain([server.getsockname()[1]], loopback.claimed())
+        monkeypatch.setattr(loopback, "_ports", ports)
+        assert loopback.free_port() != server.getsockname()[1]
 
 
 def test_ports_of_two_programs_differ_before_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
