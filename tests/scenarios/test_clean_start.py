@@ -49,10 +49,9 @@ def exists(file: Path) -> bool:
     return file.exists()
 
 
-def found(observer: Observer, name: str, seen: Seen, *, restart: int) -> set[str]:
-    """Return what the trainer's given run has found in its /dev/shm."""
-    log = observer.log(name, seen.uid, container="trainer", restart=restart)
-    line = next((line for line in log.splitlines() if "found in shm: " in line), "")
+async def found(observer: Observer, name: str, seen: Seen) -> set[str]:
+    """Return what the trainer's latest run has found in its /dev/shm, once it has logged that: its first line."""
+    line = (await training.log_of(observer, name, seen)).splitlines()[0]
     return set(line.partition("found in shm: ")[2].rstrip(".").split())
 
 
@@ -66,8 +65,7 @@ async def restarted(dev: node.DevNode, observer: Observer, name: str, before: Se
         before = await training.fixed(observer, name, before, because="Xid 31")
         condition = before.condition("InPlaceRestart")
         if condition["reason"] != "Adopted":
-            restart = before.restart_counts["trainer"]
-            return found(observer, name, before, restart=restart), condition["message"]
+            return await found(observer, name, before), condition["message"]
     pytest.fail(f"kubelet was faster {_TRIES} times")
 
 
@@ -101,8 +99,8 @@ async def test_lone_never_trainer_finds_it_clean(dev: node.DevNode, observer: Ob
         assert "/dev/shm: 3 files removed" in message
 
 
-async def rerun(dev: node.DevNode, observer: Observer, name: str) -> tuple[int, Seen]:
-    """Rerun a pod; return the number of the restart, and the pod after it. Once more where kubelet was faster."""
+async def rerun(dev: node.DevNode, observer: Observer, name: str) -> Seen:
+    """Rerun a pod; return it after that. Once more where kubelet was faster."""
 
     def is_verified(seen: Seen, *, number: int) -> bool:
         message = seen.condition("InPlaceRestart").get("message", "")
@@ -114,7 +112,7 @@ async def rerun(dev: node.DevNode, observer: Observer, name: str) -> tuple[int, 
             name, partial(is_verified, number=number), timeout=training.DEADLINE, what="the verified rerun"
         )
         if "kubelet's container has run already" not in after.condition("InPlaceRestart")["message"]:
-            return number, after
+            return after
     pytest.fail(f"kubelet was faster {_TRIES} times")
 
 
@@ -122,14 +120,16 @@ async def test_a_rerun_cleans_before_the_init_containers_run(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     annotations = CLEAN | {"kubemend.io/strategy": "rerun"}
-    manifest = shipper(trainer.manifest("messy-rerun", node=dev.name, annotations=annotations, script=MESSY), SIDECAR)
+    after_sidecar = f"until [ -e /dev/shm/closed-elsewhere ]; do sleep 0.05; done\n{MESSY}"
+    messy = trainer.manifest("messy-rerun", node=dev.name, annotations=annotations, script=after_sidecar)
+    manifest = shipper(messy, SIDECAR)
     prepare = manifest["spec"]["initContainers"][0]
     prepare["command"][-1] = "ls -A /dev/shm; touch /dev/shm/made-by-init\n" + prepare["command"][-1]
     async with dev.agent(own_state) as agent, training.made(observer, manifest):
         await training.until_ready(agent)
-        number, after = await rerun(dev, observer, "messy-rerun")
+        after = await rerun(dev, observer, "messy-rerun")
         assert "/dev/shm: 6 files removed" in after.condition("InPlaceRestart")["message"]
-        there = found(observer, "messy-rerun", after, restart=number)
+        there = await found(observer, "messy-rerun", after)
         assert there == {"made-by-init", "open-elsewhere", "closed-elsewhere"}
 
 
