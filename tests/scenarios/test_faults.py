@@ -8,6 +8,7 @@ import pytest
 
 from hack.devnode import node
 from hack.devnode.observer import Observer
+from tests import eventually
 from tests.scenarios import training
 
 pytestmark = pytest.mark.devnode
@@ -109,7 +110,7 @@ async def test_other_containers_and_pods_are_not_touched(dev: node.DevNode, obse
 async def test_an_agent_killed_while_faults_come_in_loses_none(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
-    async with training.pod(dev, observer, "killed", restart_policy="Never"):
+    async with training.pod(dev, observer, "killed", restart_policy="Never") as before:
         async with dev.agent(own_state) as agent:
             await training.until_ready(agent)
             await training.xid(dev, observer, "killed", 31)
@@ -118,11 +119,15 @@ async def test_an_agent_killed_while_faults_come_in_loses_none(
             await training.until_ready(agent)
             after = await observer.until(
                 "killed",
-                lambda s: s.restart_counts["trainer"] >= 1 and training.is_training(s),
+                lambda s: (
+                    training.is_training(s)
+                    and s.running["trainer"] == (s.container_ids["trainer"],)
+                    and s.running["trainer"] != before.running["trainer"]
+                ),
                 timeout=training.DEADLINE,
                 what="the restart that the killed agent had begun or not",
             )
-            assert after.phase == "Running"
+            assert after.restart_counts["trainer"] >= 1
             await training.trains_on(observer, "killed", after)
 
 
@@ -140,5 +145,9 @@ async def test_verdicts_outlive_the_agent(dev: node.DevNode, observer: Observer,
             )
         async with dev.agent(own_state) as agent:
             await training.until_ready(agent)
-            assert await training.metric(agent, "kubemend_device_verdict", device=gpu, verdict="Unhealthy") == 1.0
+
+            async def is_known() -> bool:
+                return await training.metric(agent, "kubemend_device_verdict", device=gpu, verdict="Unhealthy") == 1.0
+
+            await eventually.true(is_known)
             assert (await observer.see("outlive")).condition("DeviceFailure")["reason"] == "Xid95"
