@@ -1,5 +1,6 @@
 """An agent without its controller is ready, reports the missing hub, and connects when the hub appears."""
 
+import asyncio
 import signal
 from pathlib import Path
 
@@ -46,4 +47,4 @@ async def test_missing_hub_blocks_nothing_and_is_found_later(
             assert hello.node == dev.name
             agent.child.signal(signal.SIGTERM)
             assert await agent.child.wait(timeout=training.DEADLINE) == 0
-            assert stream.over.is_set()
+            await asyncio.wait_for(stream.over.wait(), training.DEADLINE)
