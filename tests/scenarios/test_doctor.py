@@ -44,7 +44,7 @@ def results(report: Report) -> dict[str, Result]:
 
 async def test_complete_node_passes_all_checks(dev: node.DevNode, observer: Observer, settings: Settings) -> None:
     async with training.pod(dev, observer, "examined"):
-        report = await examine.examine(settings)
+        report = await examine.examine(settings, timeout=training.DEADLINE)
 
     text = rendering.text(report, colour=False)
     assert report.exit_code == checks.EXIT_WORKS, text
@@ -70,7 +70,7 @@ async def test_a_missing_runtime_socket_is_named_and_hides_nothing_else(
 ) -> None:
     missing = str(tmp_path / "none.sock")
 
-    report = await examine.examine(dataclasses.replace(settings, cri_endpoint=missing))
+    report = await examine.examine(dataclasses.replace(settings, cri_endpoint=missing), timeout=training.DEADLINE)
 
     assert report.exit_code == checks.EXIT_DOES_NOT_WORK
     found = {check.name: check for check in report.checks}
