@@ -36,11 +36,11 @@ def own_state(tmp_path: Path) -> str:
 async def beating(
     dev: node.DevNode, observer: Observer, name: str, *, file: str = "/beat", strategy: str = "auto"
 ) -> AsyncIterator[Seen]:
-    """Run a pod whose trainer beats with every step; two seconds without are too long."""
+    """Run a pod whose trainer beats with every step; five seconds without are too long, even on a busy machine."""
     annotations = {
         "kubemend.io/restart": "InPlace",
         "kubemend.io/heartbeat-file": file,
-        "kubemend.io/heartbeat-timeout": "2s",
+        "kubemend.io/heartbeat-timeout": "5s",
         "kubemend.io/strategy": strategy,
     }
     script = f"BEAT={file}\n{BEATING}"
