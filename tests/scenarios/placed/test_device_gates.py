@@ -72,7 +72,7 @@ async def test_successor_waits_until_the_driver_drops_the_old_process(
             dev.nvml.processes({}, gpu=gpu)
         assert not any(spoke), "the successor ran while the driver still listed the old process"
         _, ended = await observer.times(old)
-        first_line = observer.log("lingers", after.uid, container="trainer", restart=1).splitlines()[0]
+        first_line = (await training.log_of(observer, "lingers", after)).splitlines()[0]
         assert dt.datetime.fromisoformat(first_line.split(" ", 1)[0]).timestamp() - ended >= LINGERS
         assert "device " in after.condition("InPlaceRestart")["message"]
 
@@ -81,7 +81,7 @@ async def test_memory_that_is_never_freed_delays_and_is_reported(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
     async with (
-        dev.agent(own_state, "--device-release-timeout=0.5s") as agent,
+        dev.agent(own_state, "--device-release-timeout=5s") as agent,
         training.pod(dev, observer, "leaks") as before,
     ):
         await training.until_ready(agent)
