@@ -32,7 +32,7 @@ async def started(dev: node.DevNode, tmp_path: Path, **flags: str) -> AsyncItera
     try:
         yield Agent(child=child, metrics_address=address, log=tmp_path / "agent.log")
     finally:
-        assert await child.stop(grace=30) == 0
+        assert await child.stop(grace=training.DEADLINE) == 0
 
 
 async def degraded(agent: Agent, part: str, *, mentions: str, also: Collection[str] = ()) -> None:

@@ -61,7 +61,7 @@ async def test_a_second_agent_of_the_same_state_is_refused_and_harms_nothing(dev
             last = second.log.read_text().strip().splitlines()[-1]
             assert "control.sock" in last
             assert "--state-dir" in last
-        assert (await training.readyz(first))["ready"]
+        await training.until_ready(first)
         assert (tmp_path / "state" / "control.sock").is_socket()
 
 
