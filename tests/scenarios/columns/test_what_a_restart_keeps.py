@@ -20,6 +20,7 @@ MIB: Final = 1 << 20
 WORDS: Final = "illegal memory access at step 4711"
 LIMIT_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 TERMINATION_LOG: Final = "/dev/termination-log"
+WRITTEN: Final = f"until [ -s {TERMINATION_LOG} ]; do sleep 0.05; done; cat {TERMINATION_LOG}"
 
 
 async def resize(board: Board, name: str, *, memory: str, cpu: str) -> None:
@@ -33,7 +34,9 @@ async def resized(board: Board, name: str, *, memory: str) -> Seen:
     """Wait until kubelet reports that it has resized the main container."""
 
     def is_resized(seen: Seen) -> bool:
-        return seen.is_ready and seen.main.get("resources", {}).get("limits", {}).get("memory") == memory
+        under_way = any(each["type"].startswith("PodResize") for each in seen.status["conditions"])
+        limits = seen.main.get("resources", {}).get("limits", {})
+        return seen.is_ready and limits.get("memory") == memory and not under_way
 
     return await board.until(name, is_resized, what=f"resized to {memory}")
 
@@ -56,8 +59,7 @@ async def test_limits_that_were_resized_in_place_survive_every_restart(board: Bo
                 await board.run(after.running[0], "sh", "-c", f"cat {file} 2>/dev/null || true") for file in LIMIT_FILES
             ]
             assert "".join(kernel).split() == [str(64 * number * MIB)], strategy
-            assert after.main["resources"]["limits"]["memory"] == memory
-            assert not [each for each in after.status["conditions"] if each["type"].startswith("PodResize")]
+            await resized(board, "resized", memory=memory)
 
 
 async def test_caches_survive_every_restart_and_the_writable_layer_does_not(board: Board) -> None:
@@ -67,11 +69,15 @@ async def test_caches_survive_every_restart_and_the_writable_layer_does_not(boar
         board.api, "caches", asked=board.manifest("asked", LOOP, None, {}), volume="kubemend-cache"
     )
     async with caches, board.pod("compiled", f"{compiled}; touch /root/done; {LOOP}") as first:
-        seen = first
+        seen, copies = first, 0
         for number, strategy in enumerate(STRATEGIES, 2):
-            seen = await board.restarted("compiled", strategy, seen)
             await board.run(seen.running[0], "sh", "-c", "until [ -e /root/done ]; do sleep 0.05; done")
-            assert (await board.run(seen.running[0], "sh", "-c", counted)).split() == [str(number), "1"], strategy
+            seen = await board.restarted("compiled", strategy, seen)
+            copies += board.was_copied(seen)  # then kubemend's container may have run, too
+            await board.run(seen.running[0], "sh", "-c", "until [ -e /root/done ]; do sleep 0.05; done")
+            cached, in_layer = (await board.run(seen.running[0], "sh", "-c", counted)).split()
+            assert number <= int(cached) <= number + copies, strategy
+            assert in_layer == "1", strategy
 
 
 async def test_named_paths_of_the_writable_layer_survive_a_swap_and_a_rerun(board: Board) -> None:
@@ -103,10 +109,11 @@ async def test_kubelet_reads_the_termination_message_of_a_restarted_container(bo
     script = f"echo '{WORDS}' \"$(wc -l < {DATA}/up 2>/dev/null || echo 0)\" > {TERMINATION_LOG}; {LOOP}"
     async with board.pod("last-words", script) as first:
         seen = first
-        for number in range(2):
+        for _ in range(2):
+            words = await board.run(seen.running[0], "sh", "-c", WRITTEN)
+            assert words.startswith(WORDS)
             seen = await board.restarted("last-words", Strategy.SWAP, seen)
-            await board.until("last-words", lambda each: bool(last_words(each)), what="its termination message")
-            assert last_words(await board.see("last-words")) == f"{WORDS} {number}\n"
+            await board.until("last-words", lambda each: last_words(each) == words, what="its termination message")  # noqa: B023
 
 
 def last_words(seen: Seen) -> str:
