@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 
-from hack.devnode import node
+from hack.devnode import node, patience
 from hack.devnode.observer import Observer
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds
@@ -78,8 +78,8 @@ async def on(dev: node.DevNode) -> AsyncIterator[Rig]:
     where = dev.layout
     store = await Store.open(Path(where.agent_state) / "bench.db")
     async with (
-        cri_client.CriClient(str(where.containerd_socket)) as cri,
-        kube.connect(kubeconfig=where.kubeconfig) as api,
+        cri_client.CriClient(str(where.containerd_socket), deadlines=patience.RUNTIME) as cri,
+        kube.connect(kubeconfig=where.kubeconfig, deadlines=patience.API) as api,
         Observer.of(where) as observer,
     ):
         events = ContainerWatch(cri, report=lambda _: None)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hack.devnode import apiserver, manifests
 from hack.devnode import kubeconfig as kubeconfigs
+from hack.devnode import manifests, patience
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
 
@@ -26,7 +26,7 @@ async def agent_kubeconfig(path: Path, *, node: str, administrator: Path) -> Pat
     The token names the node because it is bound to it (KEP-4193); with a hub it is bound to the agent's pod instead.
     ``administrator`` is the cluster's kubeconfig.
     """
-    async with kube.connect(kubeconfig=administrator, deadlines=apiserver.DEADLINES) as api:
+    async with kube.connect(kubeconfig=administrator, deadlines=patience.API) as api:
         await manifests.apply(api)
         bound_to = await api.get(f"{paths.NODES}/{node}")
         return await write_kubeconfig(path, api=api, administrator=administrator, account=AGENT, bound_to=bound_to)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from hack.devnode import apiserver, layout, runtime_config
+from hack.devnode import layout, patience
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.podresources.client import PodResourcesClient
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
@@ -56,8 +56,8 @@ class Observer:
     async def of(cls, where: layout.NodeLayout) -> AsyncIterator[Self]:
         """Connect to the node's API and runtime."""
         async with (
-            kube.connect(kubeconfig=where.kubeconfig, deadlines=apiserver.DEADLINES) as api,
-            CriClient(str(where.containerd_socket), deadlines=runtime_config.DEADLINES) as cri,
+            kube.connect(kubeconfig=where.kubeconfig, deadlines=patience.API) as api,
+            CriClient(str(where.containerd_socket), deadlines=patience.RUNTIME) as cri,
         ):
             yield cls(where, api=api, cri=cri)
 
@@ -122,9 +122,7 @@ class Observer:
 
     async def devices(self, name: str, *, socket: str) -> frozenset[str]:
         """Return the UUIDs that the pod's containers hold, from kubelet."""
-        async with PodResourcesClient(
-            socket, report=lambda _: None, deadline=runtime_config.DEADLINES.read
-        ) as pod_resources:
+        async with PodResourcesClient(socket, report=lambda _: None, deadline=patience.SECONDS) as pod_resources:
             held = await pod_resources.list()
         assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
         return frozenset(uuid for item in held.items if item.pod_name == name for uuid in item.devices)

@@ -30,9 +30,8 @@ def state(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def api(dev: node.DevNode) -> AsyncIterator[kube.KubeClient]:
-    async with kube.connect(kubeconfig=dev.kubeconfig) as connected:
-        yield connected
+def api(observer: Observer) -> kube.KubeClient:
+    return observer.api
 
 
 @contextlib.asynccontextmanager

@@ -47,8 +47,7 @@ async def test_swaps_in_a_row_count_once_each_without_backoff(
     async with (
         dev.agent(f"--state-dir={state}") as agent,
         training.pod(dev, observer, name, restart_policy=policy, gpus=1, sidecar=False) as before,
-        kube.connect(kubeconfig=dev.kubeconfig) as api,
-        watching.watched(api, name) as seen,
+        watching.watched(observer.api, name) as seen,
     ):
         await training.until_ready(agent)
         for _ in range(SWAPS):
@@ -65,5 +64,5 @@ async def test_swaps_in_a_row_count_once_each_without_backoff(
         if not copies:
             assert _CRASH_LOOP not in seen.waits
             assert seen.not_running == [], "kubelet has seen a moment in which the trainer did not run"
-            assert _BACK_OFF not in await events_about(api, name)
+            assert _BACK_OFF not in await events_about(observer.api, name)
         assert (after.uid, after.ip, after.sandbox, after.phase) == (before.uid, before.ip, before.sandbox, "Running")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.journal import Journal
-from hack.devnode import node, trainer
+from hack.devnode import node, patience, trainer
 from hack.devnode.cluster import Cluster
 from hack.devnode.criproxy import CriProxy, Gate
 from hack.devnode.observer import Observer
@@ -41,7 +41,10 @@ HELD = [
 @contextlib.asynccontextmanager
 async def followed(dev: node.DevNode) -> AsyncIterator[tuple[ContainerWatch, kube.KubeClient, PodWatch]]:
     """Follow the node's pods and containers from outside the agent."""
-    async with CriClient(str(dev.layout.containerd_socket)) as cri, kube.connect(kubeconfig=dev.kubeconfig) as api:
+    async with (
+        CriClient(str(dev.layout.containerd_socket), deadlines=patience.RUNTIME) as cri,
+        kube.connect(kubeconfig=dev.kubeconfig, deadlines=patience.API) as api,
+    ):
         containers = ContainerWatch(cri, report=lambda _: None)
         pods = PodWatch(api=api, node_name=dev.name, report=lambda _: None)
         tasks = [asyncio.create_task(each.run()) for each in (containers, pods)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import node, trainer
+from hack.devnode import node, patience, trainer
 from hack.devnode.cluster import Cluster
 from hack.devnode.observer import Observer, Seen
 from hack.devnode.rounds import Rounds
@@ -19,7 +19,6 @@ from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.model.workloads import PodUid
 from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.common.gangs import GangKey
-from kubemend.common.kube import client as kube
 from kubemend.common.kube import errors, paths
 from tests.scenarios import test_exits, training
 from tests.scenarios.gang.product import Product
@@ -46,7 +45,7 @@ async def ended(dev: node.DevNode, uid: str) -> AsyncIterator["asyncio.Task[None
                         assert not made, f"{step.container.ref} was made in a pod that is ending"
 
     async with (
-        CriClient(str(dev.layout.containerd_socket)) as cri,
+        CriClient(str(dev.layout.containerd_socket), deadlines=patience.RUNTIME) as cri,
         asyncio.timeout(training.DEADLINE),
         asyncio.TaskGroup() as tasks,
     ):
@@ -100,13 +99,13 @@ def _pre_stop(script: str) -> dict[str, Any]:
     return {"preStop": {"exec": {"command": ["/bin/sh", "-c", script]}}}
 
 
-async def bring_to_an_end(api: kube.KubeClient, observer: Observer, name: str, seen: Seen, *, how: str) -> None:
+async def bring_to_an_end(observer: Observer, name: str, seen: Seen, *, how: str) -> None:
     """End the pod in that way."""
     if how == "eviction":
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
-        await api.create(f"{paths.pod('default', name)}/eviction", eviction)
+        await observer.api.create(f"{paths.pod('default', name)}/eviction", eviction)
     elif how == "deletion":
-        await api.delete(paths.pod("default", name), options={})
+        await observer.api.delete(paths.pod("default", name), options={})
     else:
         (observer.volume(seen.uid) / "too-much").write_bytes(b"x" * 2**20)
 
@@ -117,23 +116,20 @@ async def test_ended_pods_are_not_restarted(
 ) -> None:
     dev = cluster.first
 
-    async def ends(agent: node.Agent, api: kube.KubeClient, how: str) -> None:
+    async def ends(agent: node.Agent, how: str) -> None:
         name = f"ends-{how}-{'with' if sidecar else 'alone'}"
         made = manifest(name, dev, sidecar=sidecar)
         async with running(observer, with_hooks(made) if how == HOOKED else made) as seen:
             async with ended(dev, seen.uid):
-                await bring_to_an_end(api, observer, name, seen, how=how)
+                await bring_to_an_end(observer, name, seen, how=how)
             decided = test_exits.logged(agent, "restart.decided", pod=name)
             assert all(each["verb"] != "act" for each in decided), decided
 
-    async with (
-        dev.agent(f"--state-dir={tmp_path / 'state'}") as agent,
-        kube.connect(kubeconfig=dev.kubeconfig) as api,
-    ):
+    async with dev.agent(f"--state-dir={tmp_path / 'state'}") as agent:
         await training.until_ready(agent)
         async with asyncio.TaskGroup() as pods:
             for how in (*WAYS, HOOKED):
-                pods.create_task(ends(agent, api, how))
+                pods.create_task(ends(agent, how))
 
 
 @pytest.mark.parametrize("sidecar", BOTH, ids=["sidecar", "alone"])
@@ -141,14 +137,12 @@ async def test_members_of_ended_pods_cause_no_gang_fault(
     cluster: Cluster, observer: Observer, product: Product, *, sidecar: bool
 ) -> None:
     await product.start(nodes=1)
-    async with kube.connect(kubeconfig=cluster.first.kubeconfig) as api, asyncio.TaskGroup() as gangs:
+    async with asyncio.TaskGroup() as gangs:
         for how in (*WAYS, HOOKED):
-            gangs.create_task(causes_no_fault(cluster.first, api, observer, how, sidecar=sidecar))
+            gangs.create_task(causes_no_fault(cluster.first, observer, how, sidecar=sidecar))
 
 
-async def causes_no_fault(
-    dev: node.DevNode, api: kube.KubeClient, observer: Observer, how: str, *, sidecar: bool
-) -> None:
+async def causes_no_fault(dev: node.DevNode, observer: Observer, how: str, *, sidecar: bool) -> None:
     """End a member's pod in that way, and let another member exit."""
     gang = f"gang-{how}-{'with' if sidecar else 'alone'}"
     made = manifest(f"{gang}-0", dev, sidecar=sidecar, gang=gang)
@@ -157,7 +151,7 @@ async def causes_no_fault(
         running(observer, manifest(f"{gang}-1", dev, sidecar=sidecar, gang=gang)) as other,
     ):
         async with ended(dev, seen.uid):
-            await bring_to_an_end(api, observer, f"{gang}-0", seen, how=how)
+            await bring_to_an_end(observer, f"{gang}-0", seen, how=how)
         # The controller receives the other member's fault after all reports of the first one.
         test_exits.end(observer, other, code=3)
         await observer.until(
@@ -168,6 +162,6 @@ async def causes_no_fault(
         )
         triggers = [
             each.get("status", {}).get("trigger", {}).get("member")
-            for each in await Rounds(api, GangKey("default", "Gang", gang)).all()
+            for each in await Rounds(observer.api, GangKey("default", "Gang", gang)).all()
         ]
         assert f"{gang}-0" not in triggers
