@@ -115,37 +115,45 @@ async def test_many_reruns_with_free_kubelet_relists(dev: node.DevNode, observer
 async def test_a_reset_brings_fresh_values_where_a_swap_keeps_the_old_ones(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
-    manifest = trainer.manifest("fresh", node=dev.name, annotations=asking_for("swap") | {"learning-rate": "old"})
+    async with (
+        dev.agent(own_state) as agent,
+        training.made(observer, rated(dev, "rated-swap", strategy="swap")) as before,
+        training.made(observer, rated(dev, "rated-reset", strategy="reset")) as other,
+    ):
+        await training.until_ready(agent)
+        for name in ("rated-swap", "rated-reset"):
+            body = {"metadata": {"annotations": {"learning-rate": "new"}}}
+            await observer.api.patch(paths.pod("default", name), body, content_type=kube.Patch.MERGE)
+            await training.xid(dev, observer, name, 31)
+        swapped = await training.restarted(observer, "rated-swap", before)
+        # Where kubelet was faster its own container is adopted, and that one has fresh values, too.
+        assert await said(observer, "rated-swap", swapped) == ("rate old" if training.is_ours(swapped) else "rate new")
+        after = await whole_pod_restarted(observer, "rated-reset", other, by="reset")
+        assert await said(observer, "rated-reset", after) == "rate new"
+
+
+def rated(dev: node.DevNode, name: str, *, strategy: str) -> dict[str, Any]:
+    """Return a pod whose trainer has the value of an annotation, which is "old", in its environment."""
+    manifest = trainer.manifest(name, node=dev.name, annotations=asking_for(strategy) | {"learning-rate": "old"})
     rate = {"name": "RATE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['learning-rate']"}}}
     with_environment(manifest, rate)
-    async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
-        await training.until_ready(agent)
-        await annotate(dev, "fresh", {"learning-rate": "new"})
-        await training.xid(dev, observer, "fresh", 31)
-        swapped = await training.restarted(observer, "fresh", before)
-        # Where kubelet was faster its own container is adopted, and that one has fresh values, too.
-        assert await said(observer, "fresh", swapped) == ("rate old" if training.is_ours(swapped) else "rate new")
-        await annotate(dev, "fresh", {"kubemend.io/strategy": "reset"})
-        await training.xid(dev, observer, "fresh", 31)
-        after = await whole_pod_restarted(observer, "fresh", swapped, by="reset")
-        assert await said(observer, "fresh", after) == "rate new"
+    return manifest
 
 
 async def test_a_reset_picks_up_a_changed_config_map(dev: node.DevNode, observer: Observer, own_state: str) -> None:
     manifest = trainer.manifest("configured", node=dev.name, annotations=asking_for("reset"))
     rate = {"name": "RATE", "valueFrom": {"configMapKeyRef": {"name": "rates", "key": "rate"}}}
     with_environment(manifest, rate)
-    async with kube.connect(kubeconfig=dev.kubeconfig) as api:
-        maps = paths.collection("configmaps", namespace="default")
-        await api.create(maps, {"metadata": {"name": "rates"}, "data": {"rate": "old"}})
-        async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
-            await training.until_ready(agent)
-            assert await said(observer, "configured", before) == "rate old"
-            await api.patch(f"{maps}/rates", {"data": {"rate": "new"}}, content_type=kube.Patch.MERGE)
-            await training.xid(dev, observer, "configured", 31)
-            after = await whole_pod_restarted(observer, "configured", before, by="reset")
-            assert await said(observer, "configured", after) == "rate new"
-        await api.delete(f"{maps}/rates")
+    api, maps = observer.api, paths.collection("configmaps", namespace="default")
+    await api.create(maps, {"metadata": {"name": "rates"}, "data": {"rate": "old"}})
+    async with dev.agent(own_state) as agent, training.made(observer, manifest) as before:
+        await training.until_ready(agent)
+        assert await said(observer, "configured", before) == "rate old"
+        await api.patch(f"{maps}/rates", {"data": {"rate": "new"}}, content_type=kube.Patch.MERGE)
+        await training.xid(dev, observer, "configured", 31)
+        after = await whole_pod_restarted(observer, "configured", before, by="reset")
+        assert await said(observer, "configured", after) == "rate new"
+    await api.delete(f"{maps}/rates")
 
 
 def with_environment(manifest: Mapping[str, Any], variable: Mapping[str, Any]) -> None:
@@ -153,13 +161,6 @@ def with_environment(manifest: Mapping[str, Any], variable: Mapping[str, Any]) -
     made = container(manifest, "trainer")
     made["env"] = [dict(variable)]
     made["command"] = [*made["command"][:2], 'echo "rate $RATE"\n' + made["command"][2]]
-
-
-async def annotate(dev: node.DevNode, name: str, annotations: Mapping[str, str]) -> None:
-    """Change a pod's annotations, and wait until the change is visible everywhere."""
-    async with kube.connect(kubeconfig=dev.kubeconfig) as api:
-        body = {"metadata": {"annotations": dict(annotations)}}
-        await api.patch(paths.pod("default", name), body, content_type=kube.Patch.MERGE)
 
 
 async def said(observer: Observer, name: str, seen: Seen) -> str:
