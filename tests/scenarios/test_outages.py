@@ -54,12 +54,14 @@ async def came_back(observer: Observer, name: str, before: Seen, *, strategy: st
             and seen.condition("InPlaceRestart").get("message", "").endswith("; verified")
         )
 
-    after = await observer.until(name, whole, timeout=90, what=f"verified {strategy} of {name}")
+    after = await observer.until(name, whole, timeout=training.DEADLINE, what=f"verified {strategy} of {name}")
     assert (after.uid, after.ip, after.sandbox, after.phase) == (before.uid, before.ip, before.sandbox, "Running")
     assert f" by {strategy} " in after.condition("InPlaceRestart")["message"]
     if strategy == "swap":
         assert after.running["shipper"] == before.running["shipper"]
-    return await observer.until(name, lambda seen: seen.step > after.step, timeout=90, what="further steps")
+    return await observer.until(
+        name, lambda seen: seen.step > after.step, timeout=training.DEADLINE, what="further steps"
+    )
 
 
 LOST = [
