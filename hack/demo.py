@@ -16,7 +16,7 @@ import click
 
 from hack import demo_gang, demo_pod
 from hack.demo_report import Report, until_ready
-from hack.devnode import apiserver, controllers, controlplane, jobsets, kubernetes, node, packages
+from hack.devnode import controllers, controlplane, jobsets, kubernetes, node, packages, patience
 from hack.devnode.cluster import Cluster
 from hack.devnode.layout import NodeLayout
 from kubemend.common import logs
@@ -43,9 +43,7 @@ async def main() -> int:
         await stack.enter_async_context(jobsets.run_on(cluster.first))
         report.check("the nodes are Ready", True, ", ".join(each.name for each in cluster.nodes))
         agents = await _product(cluster, report, stack)
-        api = await stack.enter_async_context(
-            kube.connect(kubeconfig=cluster.first.kubeconfig, deadlines=apiserver.DEADLINES)
-        )
+        api = await stack.enter_async_context(kube.connect(kubeconfig=cluster.first.kubeconfig, deadlines=patience.API))
         async with demo_pod.placed(cluster, agents, report, api=api) as (scene, seen):
             await demo_pod.is_restarted_twice(scene, seen)
             await demo_gang.play(cluster, report, api=api, picture=_PICTURE)

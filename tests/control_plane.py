@@ -30,7 +30,8 @@ from kubemend.common.kube import client, errors, paths
 
 Json = dict[str, Any]
 
-DEADLINES: Final = apiserver.DEADLINES
+DEADLINES: Final = client.Deadlines(connect=30.0, call=60.0)
+"""For clients whose deadlines are not tested: the machine may be busy."""
 
 # kube-apiserver serves a beta API only on request.
 _OPTIONS: Final = (

@@ -11,7 +11,7 @@ import signal
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 import aiohttp
 from cryptography.hazmat.primitives import serialization
@@ -19,10 +19,6 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from hack.devnode import kubeconfig as kubeconfigs
 from hack.devnode import kubernetes, loopback, processes
-from kubemend.common.kube import client
-
-DEADLINES: Final = client.Deadlines(connect=30.0, call=60.0)
-"""For clients whose deadlines are not tested: the machine may be busy."""
 
 _START_SECONDS = 150.0
 _STOP_SECONDS = 10.0

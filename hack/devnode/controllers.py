@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hack.devnode import accounts, apiserver, images, loopback, manifests, processes
+from hack.devnode import accounts, images, loopback, manifests, patience, processes
 from hack.devnode.accounts import AGENT, CONTROLLER, NAMESPACE
 from hack.devnode.node import Agent, DevNode
 from kubemend.common.kube import client as kube
@@ -64,7 +64,7 @@ class Controllers:
 
         The Lease of a killed controller is deleted: the next one would wait until it expires.
         """
-        async with kube.connect(kubeconfig=nodes[0].kubeconfig, deadlines=apiserver.DEADLINES) as api:
+        async with kube.connect(kubeconfig=nodes[0].kubeconfig, deadlines=patience.API) as api:
             made = cls(nodes, replicas=replicas, api=api)
             await made._prepare()
             yield made

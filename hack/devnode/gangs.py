@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from hack.devnode import apiserver, pulse, runtime_config
+from hack.devnode import patience, pulse
 from hack.devnode.gang_objects import CONTAINER, NAMESPACE, Json, Shape, Template
 from hack.devnode.node import DevNode
 from hack.devnode.pulse import Barrier, Life
@@ -58,7 +58,7 @@ class Gang:
 
         Raises TimeoutError.
         """
-        async with kube.connect(kubeconfig=nodes[0].kubeconfig, deadlines=apiserver.DEADLINES) as api:
+        async with kube.connect(kubeconfig=nodes[0].kubeconfig, deadlines=patience.API) as api:
             gang = cls(name, nodes=nodes, shape=shape or Shape(), api=api)
             began = time.monotonic_ns()
             try:
@@ -103,9 +103,7 @@ class Gang:
     async def containers(self, index: int) -> tuple[ContainerSummary, ...]:
         """Return the worker's containers in a member's pod, oldest first."""
         uid = PodUid((await self.pod(index))["metadata"]["uid"])
-        async with CriClient(
-            str(self.nodes[index].layout.containerd_socket), deadlines=runtime_config.DEADLINES
-        ) as cri:
+        async with CriClient(str(self.nodes[index].layout.containerd_socket), deadlines=patience.RUNTIME) as cri:
             return await cri.list_containers(pod_uid=uid, name=CONTAINER)
 
     async def pid(self, index: int) -> int:
@@ -117,9 +115,7 @@ class Gang:
     async def devices(self, index: int) -> frozenset[str]:
         """Return the UUIDs of the GPUs that kubelet has given to a member."""
         socket = str(self.nodes[index].kubelet.pod_resources_socket)
-        async with PodResourcesClient(
-            socket, report=lambda _: None, deadline=runtime_config.DEADLINES.read
-        ) as pod_resources:
+        async with PodResourcesClient(socket, report=lambda _: None, deadline=patience.SECONDS) as pod_resources:
             held = await pod_resources.list()
         assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
         return frozenset(uuid for item in held.items if item.pod_name == self._names[index] for uuid in item.devices)
@@ -227,9 +223,7 @@ class Gang:
     async def _pids(self, index: int) -> list[int | None]:
         """Return the host's pids of all of a member's workers that run for the runtime."""
         running = [each for each in await self.containers(index) if each.state is ContainerState.RUNNING]
-        async with CriClient(
-            str(self.nodes[index].layout.containerd_socket), deadlines=runtime_config.DEADLINES
-        ) as cri:
+        async with CriClient(str(self.nodes[index].layout.containerd_socket), deadlines=patience.RUNTIME) as cri:
             found: list[int | None] = []
             for each in running:
                 with contextlib.suppress(NotFound):  # removed since the listing

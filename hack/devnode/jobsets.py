@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from hack.devnode import apiserver, controlplane, operators
+from hack.devnode import controlplane, operators, patience
 from hack.devnode.gang_objects import NAMESPACE
 from hack.devnode.gangs import Gang
 from hack.devnode.node import DevNode
@@ -37,7 +37,7 @@ async def run_on(node: DevNode, *, also: Sequence[str] = ()) -> AsyncIterator[No
     They begin after the definition: the garbage collector would see a later one only after half a minute. The namespace
     has the label without which kubemend's admission policy allows no pods of JobSets with directories of their node.
     """
-    async with kube.connect(kubeconfig=node.kubeconfig, deadlines=apiserver.DEADLINES) as api:
+    async with kube.connect(kubeconfig=node.kubeconfig, deadlines=patience.API) as api:
         await install(api)
         await api.patch(f"{paths.collection('namespaces')}/{NAMESPACE}", {"metadata": {"labels": _PRIVILEGED}})
     async with controlplane.on(node.kubeconfig, node.layout.root / "control-plane", also=also):

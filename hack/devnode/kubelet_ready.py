@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from hack.devnode import apiserver, processes
+from hack.devnode import patience, processes
 from kubemend.common import grpcio
 from kubemend.common.kube import client, errors, paths
 from kubemend.common.pb.podresources.v1 import api_pb2, api_pb2_grpc
@@ -45,7 +45,7 @@ async def _ready(node_name: str, *, kubeconfig: Path, pod_resources: Path, devic
     async with grpcio.unix_channel(str(pod_resources)) as channel:
         stub = api_pb2_grpc.PodResourcesListerStub(channel)
         await stub.List(api_pb2.ListPodResourcesRequest(), timeout=_SECONDS, wait_for_ready=True)
-    async with client.connect(kubeconfig=kubeconfig, deadlines=apiserver.DEADLINES) as kube:
+    async with client.connect(kubeconfig=kubeconfig, deadlines=patience.API) as kube:
         await _node_ready(kube, node_name, devices=devices)
 
 

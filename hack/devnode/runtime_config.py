@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hack.devnode import images, layout, packages
-from kubemend.agent.clients.cri.client import Deadlines
 
 _UNUSED_PLUGINS = (
     "io.containerd.differ.v1.erofs",
@@ -33,8 +32,6 @@ PROGRAMS: Final = (CONTAINERD, CRIO)
 RUNC: Final = "runc"
 CRUN: Final = "crun"
 OCI_RUNTIMES: Final = (RUNC, CRUN)
-DEADLINES: Final = Deadlines(read=60.0)
-"""For clients of the runtime whose deadlines are not tested, and of kubelet: the machine may be busy."""
 
 
 @dataclass(frozen=True, slots=True)

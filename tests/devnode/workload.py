@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hack.devnode import images, runtime_config
+from hack.devnode import images, patience
 from hack.devnode.cluster import Cluster
 from hack.devnode.node import DevNode
 from hack.fakenvml import control as nvml_control
@@ -120,7 +120,7 @@ class Workload(abc.ABC):
     async def pid(self, member: str) -> int:
         """Return the host's pid of a member's program."""
         pod, node = (await self.pods())[member], await self.node_of(member)
-        async with CriClient(str(node.layout.containerd_socket), deadlines=runtime_config.DEADLINES) as cri:
+        async with CriClient(str(node.layout.containerd_socket), deadlines=patience.RUNTIME) as cri:
             views = await cri.list_containers(pod_uid=PodUid(pod["metadata"]["uid"]), name=self.container_name)
             (running,) = [each for each in views if each.state is ContainerState.RUNNING]
             pid = (await cri.container_status(running.id)).pid
@@ -131,9 +131,7 @@ class Workload(abc.ABC):
         """Return the number, on its node, of the GPU that a member holds."""
         pod, node = (await self.pods())[member], await self.node_of(member)
         socket = str(node.kubelet.pod_resources_socket)
-        async with PodResourcesClient(
-            socket, report=lambda _: None, deadline=runtime_config.DEADLINES.read
-        ) as pod_resources:
+        async with PodResourcesClient(socket, report=lambda _: None, deadline=patience.SECONDS) as pod_resources:
             held = await pod_resources.list()
         assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
         uuids = {uuid for item in held.items if item.pod_name == pod["metadata"]["name"] for uuid in item.devices}

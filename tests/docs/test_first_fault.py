@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from hack.devnode import apiserver, images, runtime_config
+from hack.devnode import images, patience
 from hack.devnode.cluster import Cluster
 from hack.devnode.rounds import Rounds
 from kubemend import cli
@@ -47,7 +47,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 async def api(cluster: Cluster) -> AsyncIterator[kube.KubeClient]:
-    async with kube.connect(kubeconfig=cluster.first.kubeconfig, deadlines=apiserver.DEADLINES) as connected:
+    async with kube.connect(kubeconfig=cluster.first.kubeconfig, deadlines=patience.API) as connected:
         yield connected
 
 
@@ -128,7 +128,7 @@ async def until_ready(api: kube.KubeClient, names: list[str], *, restarts: int =
 
 async def execute(cluster: Cluster, pod: Json, command: tuple[str, ...]) -> None:
     """Run a command in a pod, as ``kubectl exec`` does; its trainer must have set its trap, so the log is read."""
-    async with CriClient(str(cluster.first.layout.containerd_socket), deadlines=runtime_config.DEADLINES) as cri:
+    async with CriClient(str(cluster.first.layout.containerd_socket), deadlines=patience.RUNTIME) as cri:
         container = await running(cri, PodUid(pod["metadata"]["uid"]))
         info = await cri.container_status(container.id)
         async with asyncio.timeout(SECONDS):

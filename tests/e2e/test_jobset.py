@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import apiserver, jobsets, node
 from hack.devnode import cluster as devnode_cluster
+from hack.devnode import jobsets, node, patience
 from hack.devnode.cluster import Cluster
 from hack.devnode.rounds import Rounds
 from kubemend.common.kube import client as kube
@@ -74,7 +74,7 @@ async def test_a_jobset_trains_through_a_killed_worker_a_faulted_gpu_and_a_lost_
 ) -> None:
     async with (
         Product.on(cluster, state=tmp_path) as product,
-        kube.connect(kubeconfig=cluster.first.kubeconfig, deadlines=apiserver.DEADLINES) as api,
+        kube.connect(kubeconfig=cluster.first.kubeconfig, deadlines=patience.API) as api,
         jobsets.run_on(cluster.first),
     ):
         await product.start(nodes=3)

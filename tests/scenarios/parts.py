@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from hack.devnode import apiserver, node
+from hack.devnode import node, patience
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.clients.cri.client import CriClient
@@ -62,7 +62,7 @@ class Parts:
 async def on(dev: node.DevNode) -> AsyncIterator[Parts]:
     """Connect the parts to the node's API and runtime."""
     async with (
-        kube.connect(kubeconfig=dev.kubeconfig, deadlines=apiserver.DEADLINES) as api,
+        kube.connect(kubeconfig=dev.kubeconfig, deadlines=patience.API) as api,
         CriClient(str(dev.layout.containerd_socket)) as cri,
     ):
         events = ContainerWatch(cri, report=lambda _: None)

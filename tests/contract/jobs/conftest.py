@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from hack.devnode import apiserver, controlplane
+from hack.devnode import apiserver, controlplane, patience
 from kubemend.common.kube import client, paths
 from tests.contract.jobs.bench import Bench
 
@@ -33,6 +33,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.KubeA
 @pytest.fixture
 async def bench(server: apiserver.KubeApiServer) -> AsyncIterator[Bench]:
     """A namespace of the test's own, with the role of kubelet."""
-    async with client.connect(kubeconfig=server.kubeconfig, deadlines=apiserver.DEADLINES) as api:
+    async with client.connect(kubeconfig=server.kubeconfig, deadlines=patience.API) as api:
         created = await api.create(paths.collection("namespaces"), {"metadata": {"generateName": "test-"}})
         yield Bench(api, str(created["metadata"]["name"]))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hack.devnode import apiserver
+from hack.devnode import apiserver, patience
 from kubemend.common.kube import client
 from tests.contract.api import jobsets
 
@@ -18,7 +18,7 @@ EXAMPLES = {
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 async def test_example_is_accepted(server: apiserver.KubeApiServer, name: str) -> None:
     written = EXAMPLES[name]
-    async with client.connect(kubeconfig=server.kubeconfig, deadlines=apiserver.DEADLINES) as api:
+    async with client.connect(kubeconfig=server.kubeconfig, deadlines=patience.API) as api:
         await jobsets.install(api)
         await jobsets.install_policy(api)
         made = await api.create(jobsets.collection("default"), written)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.devnode import apiserver, node
+from hack.devnode import node, patience
 from hack.devnode.cluster import Cluster
 from kubemend.common.kube import client as kube
 from tests import clusters
@@ -30,7 +30,7 @@ def kernel_log_of_its_own(cluster: Cluster) -> None:
 @pytest.fixture
 async def api(cluster: Cluster) -> AsyncIterator[kube.KubeClient]:
     """The API server."""
-    async with kube.connect(kubeconfig=cluster.first.kubeconfig, deadlines=apiserver.DEADLINES) as connected:
+    async with kube.connect(kubeconfig=cluster.first.kubeconfig, deadlines=patience.API) as connected:
         yield connected
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hack.devnode import apiserver, node, rounds
 from hack.devnode import cluster as clusters
+from hack.devnode import node, patience, rounds
 from hack.devnode.cluster import Cluster
 from hack.devnode.gang_objects import Shape
 from hack.devnode.gangs import Gang
@@ -209,7 +209,7 @@ async def test_members_of_a_lost_node_are_recreated_while_others_wait(tmp_path: 
         first, lost = cluster.nodes
         await product.start(nodes=2)
         async with (
-            kube.connect(kubeconfig=first.kubeconfig, deadlines=apiserver.DEADLINES) as api,
+            kube.connect(kubeconfig=first.kubeconfig, deadlines=patience.API) as api,
             Gang.on([first, lost, first, first], "bereaved") as gang,
         ):
             before = await gang.identities()
@@ -239,7 +239,7 @@ async def test_member_whose_nodes_maintenance_is_planned_moves_in_the_round_of_a
         first, leaving = cluster.nodes
         await product.start(nodes=2)
         async with (
-            kube.connect(kubeconfig=first.kubeconfig, deadlines=apiserver.DEADLINES) as api,
+            kube.connect(kubeconfig=first.kubeconfig, deadlines=patience.API) as api,
             Gang.on([first, leaving, first, first], "moved") as gang,
         ):
             before = await gang.identities()

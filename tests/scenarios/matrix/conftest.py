@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from hack.devnode import apiserver, leftovers, node
+from hack.devnode import leftovers, node, patience
 from hack.devnode.criproxy import CriProxy, Hook
 from hack.devnode.layout import NodeLayout
 from kubemend.common.kube import client
@@ -57,7 +57,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 async def _stage(dev: node.DevNode, directory: Path, *, looks: Looks, reins: Reins) -> AsyncIterator[Stage]:
     director, socket = Director(), directory / "agent.sock"
     async with (
-        client.connect(kubeconfig=dev.kubeconfig, deadlines=apiserver.DEADLINES) as api,
+        client.connect(kubeconfig=dev.kubeconfig, deadlines=patience.API) as api,
         _proxy(dev.layout, socket, director),
         eyes.opened(dev, api) as seen,
         engine.running(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hack.devnode import node, runtime_config
+from hack.devnode import node, patience
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import NotFound
@@ -160,7 +160,7 @@ def _records(volume: Path) -> Mapping[str, int]:
 @contextlib.asynccontextmanager
 async def opened(dev: node.DevNode, api: kube.KubeClient) -> AsyncIterator[Eyes]:
     """Open the observers: on the API, and on the runtime's own socket."""
-    async with CriClient(str(dev.layout.containerd_socket), deadlines=runtime_config.DEADLINES) as cri:
+    async with CriClient(str(dev.layout.containerd_socket), deadlines=patience.RUNTIME) as cri:
         eyes = Eyes(dev=dev, api=api, cri=cri)
         following = asyncio.create_task(eyes.follow(), name="eyes")
         try:
