@@ -135,7 +135,7 @@ async def rig_in(tmp_path: Path) -> AsyncIterator[Rig]:
     for attempt in range(4):
         (tmp_path / "logs" / "trainer" / f"{attempt}.log").touch()
     statuses: list[ComponentStatus] = []
-    deadlines = client.Deadlines(read=60.0, margin=0.3, silence=0.1)
+    deadlines = client.Deadlines(read=60.0, margin=60.0, silence=0.1)
     async with (
         CriServer(str(tmp_path / "cri.sock")) as server,
         client.CriClient(server.endpoint, deadlines=deadlines) as cri,

@@ -30,7 +30,8 @@ async def server(tmp_path: pathlib.Path) -> AsyncIterator[CriServer]:
 @pytest.fixture
 async def cri(server: CriServer) -> AsyncIterator[CriClient]:
     """A client of it."""
-    async with CriClient(server.endpoint, deadlines=Deadlines(read=5.0, change=5.0, margin=0.2, silence=0.2)) as client:
+    deadlines = Deadlines(read=60.0, change=60.0, margin=60.0, silence=0.2)
+    async with CriClient(server.endpoint, deadlines=deadlines) as client:
         yield client
 
 
