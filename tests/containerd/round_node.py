@@ -381,8 +381,8 @@ def pod_view(name: str, *, uid: PodUid, policy: RestartPolicy, containers: Mappi
     )
 
 
-def order(pod: PodView, *, number: int = 1, kind: OrderKind = OrderKind.RESTART, hold_seconds: float = 30.0) -> Order:
-    """Return an order of a round."""
+def order(pod: PodView, *, number: int = 1, kind: OrderKind = OrderKind.RESTART, hold_seconds: float = 600.0) -> Order:
+    """Return an order of a round. Its hold lasts longer than a busy machine needs for any test."""
     return Order(
         round=f"default/gang-{number}",
         attempt=number,

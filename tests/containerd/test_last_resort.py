@@ -139,7 +139,7 @@ async def test_held_member_waits_for_an_agent_while_swaps_end(node: RoundNode) -
     (old,) = await node.running_in(other)
     await frozen_for_a_swap(node, old)
     await eventually.true(lambda: node.can_run(old.id))  # it has no successor: it is thawed
-    assert node.is_frozen(held.id)
+    await node.comes_to_stand(held.id)
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
     await resort(node).run()

@@ -60,10 +60,10 @@ async def test_without_exec_hold_the_freezer_stops_the_successor_soon(node: Roun
     async with node.agent(can_hold=False) as agent:
         reported = agent.order(order(pod))
         await reported.until(StepPhase.STOPPED)
-        lines = len(node.runs(pod))
-        await none_has_run(node, pod, times=lines)
         (running,) = await node.running_in(pod)
         await node.comes_to_stand(running.id)
+        lines = len(node.runs(pod))
+        await none_has_run(node, pod, times=lines)
         agent.rounds.release("default/gang-1", [])
         await reported.until(StepPhase.RUNNING)
         await node.has_run(pod, times=2)
@@ -153,8 +153,8 @@ async def test_hold_of_a_dead_agent_lasts_until_the_next_gets_the_release(
 async def test_next_agent_releases_by_itself_at_the_hold_timeout(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        await agent.order(order(pod, hold_seconds=3.0)).until(StepPhase.STOPPED)
-    async with node.agent(later=AGENT_AWAY_SECONDS) as agent:
+        await agent.order(order(pod, hold_seconds=600.0)).until(StepPhase.STOPPED)
+    async with node.agent(later=597.0 + AGENT_AWAY_SECONDS) as agent:
         await agent.stands(StepPhase.SELF_RELEASED)
         await node.has_run(pod, times=2)
         await agent.nothing_is_open()
@@ -235,8 +235,8 @@ async def test_frozen_container_of_another_nodes_agent_is_left_alone(node: Round
 async def test_silent_round_is_released_and_reported(node: RoundNode) -> None:
     pod = await node.pod("member")
     async with node.agent() as agent:
-        reported = agent.order(order(pod, hold_seconds=1.5))
-        await reported.until(StepPhase.STOPPED)
+        await agent.order(order(pod)).until(StepPhase.STOPPED)
+        reported = agent.order(order(pod, hold_seconds=1.5))  # not earlier: it could be over before the member is held
         await reported.until(StepPhase.SELF_RELEASED)
         await node.has_run(pod, times=2)
 

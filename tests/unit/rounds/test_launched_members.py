@@ -70,8 +70,9 @@ async def test_a_member_whose_launcher_fails_is_swapped_in_the_same_round(launch
 
 
 async def test_a_member_that_hears_nothing_more_starts_by_itself(launched: RoundEnv) -> None:
+    assert (await launched.order().next()).phase is StepPhase.STOPPED
     reported = launched.order(hold_seconds=0.5)
-    assert (await reported.next()).phase is StepPhase.STOPPED
+    assert (await reported.step_results.get()).phase is StepPhase.STOPPED
     launched.since_boot += 1000.0
     assert (await reported.next()).phase is StepPhase.SELF_RELEASED
     await eventually.true(lambda: state(launched) == (State.RUNNING, 2))
