@@ -16,8 +16,9 @@ from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.findings import Finding, FindingKind
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
+from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
-from tests.environments.runtime import POD, Rig
+from tests.environments.runtime import Rig
 from tests.fakes import outside
 from tests.fakes.gpu_host import GpuHost
 
@@ -67,27 +68,26 @@ async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
         yield Bench(env, host, reattach_timer, registry, suspicions)
 
 
-def dies_with_its_container(bench: Bench, *, leaves: bool, memory: int = 0) -> "asyncio.Task[None]":
-    """End the process on the GPU when its container stops, as the kernel does."""
+def dies_with_its_container(bench: Bench, *, leaves: bool, memory: int = 0) -> None:
+    """Have the process on the GPU end in the moment in which its container stops, as the kernel does."""
+    runtime, old = bench.env.pod.rig.server.runtime, bench.env.pod.old["trainer"]
+    tell = runtime.on_event
 
-    async def end() -> None:
-        async with bench.env.pod.rig.watch.subscribe(POD.uid) as events:
-            old = bench.env.pod.old["trainer"]
-            while any(old in each for each in (await bench.env.pod.running()).values()):
-                await events.get()
-        bench.host.die(PID)
-        if leaves:
-            bench.host.leave(PID)
-        bench.host.memory[GPU] = memory
+    def told(event: api_pb2.ContainerEventResponse) -> None:
+        if (event.container_id, event.container_event_type) == (old, api_pb2.CONTAINER_STOPPED_EVENT):
+            bench.host.die(PID)
+            if leaves:
+                bench.host.leave(PID)
+            bench.host.memory[GPU] = memory
+        tell(event)
 
-    return asyncio.create_task(end(), name="process")
+    runtime.on_event = told
 
 
 @pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
 async def test_gates_old_process_left_verifies_restart(bench: Bench, strategy: str) -> None:
-    ending = dies_with_its_container(bench, leaves=True)
+    dies_with_its_container(bench, leaves=True)
     condition = await bench.restart(strategy=strategy)
-    await ending
     assert condition.status is ConditionStatus.TRUE
     assert condition.message.endswith("; verified")
     assert bench.suspicions == []
@@ -95,9 +95,8 @@ async def test_gates_old_process_left_verifies_restart(bench: Bench, strategy: s
 
 @pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
 async def test_gates_old_process_still_listed_fails_verification(bench: Bench, strategy: str) -> None:
-    ending = dies_with_its_container(bench, leaves=False)
+    dies_with_its_container(bench, leaves=False)
     condition = await bench.restart(strategy=strategy)
-    await ending
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceLeftover")
     assert f"devices-free: still listed: pid {PID} on {GPU}" in condition.message
     running = await bench.env.pod.running()
@@ -106,9 +105,8 @@ async def test_gates_old_process_still_listed_fails_verification(bench: Bench, s
 
 
 async def test_gates_memory_not_freed_fails_verification(bench: Bench) -> None:
-    ending = dies_with_its_container(bench, leaves=True, memory=40 * GIB)
+    dies_with_its_container(bench, leaves=True, memory=40 * GIB)
     condition = await bench.restart()
-    await ending
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceMemoryHeld")
     assert "40.0 GiB" in condition.message
 
@@ -132,10 +130,9 @@ async def test_gates_unkillable_process_is_reported_and_marks_device_suspect(ben
 
 
 async def test_reattach_timer_reports_new_process_and_blocks_nothing(bench: Bench) -> None:
-    ending = dies_with_its_container(bench, leaves=True)
+    dies_with_its_container(bench, leaves=True)
     looking = asyncio.create_task(bench.reattach_timer.run(), name="reattach-timer")
     await bench.restart()  # ends, although no process uses the device yet
-    await ending
     name = "kubemend_restart_phase_seconds_count"
     assert bench.reported(name, strategy="swap", phase="on_device") is None
     (new,) = (await bench.env.pod.running())["trainer"]
