@@ -15,7 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from hack.devnode import processes
+from hack.devnode import loopback, processes
 
 pytest_plugins = ["tests.control_plane"]
 
@@ -135,6 +135,12 @@ def _logs_as_they_come() -> Iterator[None]:
     """A command that runs in this process configures logging for itself, not for the tests after it."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """A port for a server. That of pytest-asyncio may be taken by an outgoing connection of any program before."""
+    return loopback.free_port()
 
 
 @pytest.fixture(scope="session", autouse=True)
