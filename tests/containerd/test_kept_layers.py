@@ -1,5 +1,6 @@
 """A swap keeps the paths of the writable layer that the pod names, on the real containerd, and nothing of the node."""
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from kubemend.agent.restart import intents, keep
 from kubemend.common.side_process import SideProcess
 from tests import eventually
 from tests.devnode.pods import Pods, RunningPod, container
-from tests.environments.overlaps import CGROUPS, PROC
+from tests.environments.overlaps import CGROUPS, PATIENT, PROC
 from tests.environments.swaps import Swaps
 
 pytestmark = pytest.mark.containerd
@@ -49,7 +50,7 @@ class Rig:
 
     async def sh(self, container_id: str, command: str) -> str:
         """Run a command in a container that must succeed; return its output."""
-        done = await self.cri.exec_sync(ContainerId(container_id), ("sh", "-c", command), timeout=10.0)
+        done = await self.cri.exec_sync(ContainerId(container_id), ("sh", "-c", command), timeout=60.0)
         assert done.exit_code == 0, done
         return done.stdout.decode()
 
@@ -58,7 +59,7 @@ class Rig:
 
         async def is_ready() -> bool:
             done = await self.cri.exec_sync(
-                ContainerId(running.containers["main"]), ("sh", "-c", "test -e /ready"), timeout=10.0
+                ContainerId(running.containers["main"]), ("sh", "-c", "test -e /ready"), timeout=60.0
             )
             return done.exit_code == 0
 
@@ -70,9 +71,10 @@ async def rig(containerd: Containerd) -> AsyncIterator[Rig]:
     socket = str(containerd.node.containerd_socket)
     calls = SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))
     async with Swaps.on(socket) as swaps:
-        holds = ExecHolds(socket_path=socket, proc=PROC, roots=swaps.cri)
+        holds = ExecHolds(socket_path=socket, proc=PROC, roots=swaps.cri, timeouts=PATIENT)
         standbys = Standbys(owner=containerd.node.name, holds=holds, proc=PROC, cgroup_root=CGROUPS)
-        keeper = LayerKeeper(socket, calls=calls, snapshots=SnapshotClient(socket), statuses=swaps.cri)
+        keeper = LayerKeeper(socket, calls=calls, snapshots=SnapshotClient(socket), statuses=swaps.cri, seconds=60.0)
+        await calls.call(os.getpid, owner="other", timeout=60.0)  # the process runs: on a busy machine it starts slowly
         yield Rig(swaps, keeper, standbys)
     await calls.close()
 
@@ -153,13 +155,10 @@ async def test_running_container_is_never_changed(pods: Pods, rig: Rig) -> None:
     """Its directory is mounted: the move waits for that to end, and gives up."""
     running = await pods.run(name="mounted", containers=[container("main", LOOP), container("other", LOOP)])
     main, other = (ContainerId(running.containers[name]) for name in ("main", "other"))
-    keeper = LayerKeeper(
-        rig.cri.endpoint,
-        calls=(calls := SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))),
-        snapshots=SnapshotClient(rig.cri.endpoint),
-        statuses=rig.cri,
-        seconds=0.2,
-    )
+    calls = SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))
+    await calls.call(os.getpid, owner="other", timeout=60.0)  # the process runs: on a busy machine it starts slowly
+    snapshots = SnapshotClient(rig.cri.endpoint)
+    keeper = LayerKeeper(rig.cri.endpoint, calls=calls, snapshots=snapshots, statuses=rig.cri, seconds=3.0)
     kept = await keeper.move(main, other, ["/tmp"])
     await calls.close()
     assert "still mounted" in str(kept)

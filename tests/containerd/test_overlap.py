@@ -192,7 +192,7 @@ async def waited_for(group: int) -> None:
     loop, seen = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(group, seen.set)
     try:
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             await seen.wait()
     finally:
         loop.remove_reader(group)

@@ -81,7 +81,8 @@ class Bench:
         self.runs_file = containerd.node.pod_dir(pod.pod.uid) / "volumes" / "kubernetes.io~empty-dir" / "data" / "runs"
 
     def standbys(self, *, proc: Path = PROC, timeouts: Timeouts | None = None) -> Standbys:
-        holds = ExecHolds(socket_path=self.socket, proc=proc, timeouts=timeouts)
+        patient = Timeouts(engaged=DEADLINE)  # on a busy machine the first exec comes long after the start's answer
+        holds = ExecHolds(socket_path=self.socket, proc=proc, timeouts=timeouts if timeouts is not None else patient)
         return Standbys(holds=holds, proc=proc, cgroup_root=CGROUPS)
 
     def freezer(self) -> Freezer:
@@ -236,7 +237,7 @@ async def test_frozen_old_container_can_be_ended_without_cgroup_kill(
 async def test_slow_start_answer_does_not_hold_the_container_as_a_hook(bench: Bench) -> None:
     await bench.has_run("old")
     successor = await bench.create_next("new")
-    impatient = bench.standbys(timeouts=Timeouts(hook=0.0))
+    impatient = bench.standbys(timeouts=Timeouts(hook=0.0, engaged=DEADLINE))
     standby = await impatient.prepare(successor, old_pid=await bench.pid(bench.old))
     await bench.runtime.start_container(successor)
     assert await standby.hold.engaged()
@@ -275,7 +276,7 @@ async def test_other_containers_on_the_same_image_are_not_held(bench: Bench, pod
     await bench.runtime.start_container(successor)
     assert await standby.hold.engaged()
     other = await pods.run(name="other", containers=[container("main", "sleep 1000")])
-    answer = await bench.runtime.exec_sync(ContainerId(other.containers["main"]), ("echo", "hello"), timeout=20)
+    answer = await bench.runtime.exec_sync(ContainerId(other.containers["main"]), ("echo", "hello"), timeout=DEADLINE)
     assert answer.stdout == b"hello\n"
     standby.release_successor(old_is_dead=False)
 

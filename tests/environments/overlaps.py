@@ -17,7 +17,7 @@ from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold import driver_hold
 from kubemend.agent.actuator.hold.driver_hold import DriverHold, mark_libraries
-from kubemend.agent.actuator.hold.exec_hold import ExecHolds
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds, Timeouts
 from kubemend.agent.actuator.hold.standby import Standby, Standbys
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.outcomes import Outcome
@@ -30,6 +30,8 @@ from tests.devnode.pods import RunningPod, container
 from tests.environments.swaps import Swaps
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+PATIENT = Timeouts(engaged=60.0)
+"""On a busy machine a container's first exec may come long after the answer to its start."""
 LIBRARY = "/usr/lib/libcuda.so.550.1"
 RUN = "${KUBEMEND_RESTART_COUNT:-0}"
 PROGRAM = (
@@ -73,7 +75,7 @@ class Rig:
         self.gates = Gates()
         self.standbys = ObservedStandbys(
             owner=node.name,
-            holds=ExecHolds(socket_path=socket, proc=PROC, roots=swaps.cri),
+            holds=ExecHolds(socket_path=socket, proc=PROC, roots=swaps.cri, timeouts=PATIENT),
             proc=PROC,
             cgroup_root=CGROUPS,
         )
