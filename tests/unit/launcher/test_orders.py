@@ -180,7 +180,9 @@ async def test_nothing_that_the_program_has_started_is_left(agent: Agent) -> Non
     launcher.start(under=NAMESPACE)
     await launcher.nth(1, "begin")
     launcher.order(DAEMONIZE)
-    await launcher.nth(1, "daemon")
+    daemon = await launcher.nth(1, "daemon")
+    launcher.order("events.say('waited')")
+    assert await launcher.nth(1, "waited") != daemon, "the process between trainer and daemon has ended"
     await launcher.spare()
     before = beneath(agent.main)
     assert len(exchange.remains(await agent.address(), spare=(await agent.ask()).spare, pids=before)) == 2
