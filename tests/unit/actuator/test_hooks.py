@@ -109,7 +109,7 @@ HOOKS = (
 
 
 @given(hook=HOOKS)
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_hook_runs_or_fails(hook: Hook) -> None:
     (failure,) = asyncio.run(tried(hook))
     assert failure is None or isinstance(failure, hooks.HookFailedError)
