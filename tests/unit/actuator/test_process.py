@@ -23,7 +23,7 @@ def intent(rig: Rig, **changes: Any) -> intents.ProcessIntent:
 
 
 async def carried_out(
-    rig: Rig, launchers: Launchers, *, resolution: Resolution = Resolution.FINISH, timeouts: Timeouts = IMPATIENT
+    rig: Rig, launchers: Launchers, *, resolution: Resolution = Resolution.FINISH, timeouts: Timeouts | None = None
 ) -> Outcome:
     tools = replace(rig.tools(), launchers=launchers)
     return await ProcessActuator(tools, timeouts=timeouts).carry_out(intent(rig), resolution=resolution)
@@ -58,7 +58,7 @@ async def test_kills_holds_checks_and_releases_and_touches_no_container(rig: Rig
 async def test_steps_down_for_a_launcher_that_does_not_restart_its_program(
     rig: Rig, launchers: Launchers, detail: str
 ) -> None:
-    outcome = await carried_out(rig, launchers)
+    outcome = await carried_out(rig, launchers, timeouts=IMPATIENT)
     assert (outcome.result, outcome.detail) == (Result.STEPPED_DOWN, detail)
 
 

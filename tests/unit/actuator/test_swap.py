@@ -482,7 +482,7 @@ async def test_failing_stop_keeps_successor_and_kills_old_by_cgroup(rig: Rig, or
     intent = rig.intent(order=order)
     successor_spec = await rig.successor_spec(intent)
     rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
-    outcome = await rig.actuator(time_limit=0.5).carry_out(intent, successor_spec=successor_spec)
+    outcome = await rig.actuator(time_limit=3.0).carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.UNFINISHED
     assert standbys(rig).story == ["frozen", "prepared", "killed", "released"]
     (current,) = await rig.running()
@@ -746,7 +746,7 @@ async def test_failing_stop_of_an_overlapped_container_kills_it_before_the_drive
     intent = rig.intent(order=START_FIRST)
     successor_spec = await rig.successor_spec(intent, overlap_request=overlap.Request())
     rig.server.fail("StopContainer", grpc.StatusCode.INTERNAL, times=100)
-    outcome = await rig.actuator(time_limit=0.5).carry_out(intent, successor_spec=successor_spec)
+    outcome = await rig.actuator(time_limit=3.0).carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.UNFINISHED
     assert standbys(rig).story[-2:] == ["killed", "driver released"]
 

@@ -107,7 +107,7 @@ async def test_lost_connection_is_not_success(path: Path, events: tuple[Any, ...
 
 
 async def test_silent_agent_times_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "SILENCE", 0.2)
+    monkeypatch.setattr(client, "SILENCE", 3.0)  # the time for the first line, too
     async with answering(path, encoded(ACCEPTED, whole=False), hang=True):
         with pytest.raises(client.LostError, match="no sign of life"):
             await follow(path)

@@ -68,7 +68,7 @@ async def test_without_leader_client_reports_it_and_agent_works_alone(rig: Rig) 
 
 
 async def test_hub_without_welcome_is_left(rig: Rig) -> None:
-    async with rig.replica() as hub, rig.running(rig.agent(hub, welcome=0.1)):
+    async with rig.replica() as hub, rig.running(rig.agent(hub, welcome=3.0)):
         mute = await hub.stream()
         await mute.next("hello")
         await rig.reports.until(ComponentState.DEGRADED, saying="did not answer")
