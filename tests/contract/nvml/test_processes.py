@@ -126,7 +126,7 @@ async def test_a_driver_too_slow_for_the_stop_still_tells_when_the_process_has_l
         container = OldContainer(user.pid)
         timeouts = Timeouts(before=0.05, answer=PATIENCE, leave=PATIENCE)
         gates = ReleaseGates(driver=Driver(node.source), processes=container, old=container, timeouts=timeouts)
-        fake.slow(Group.GETTERS, milliseconds=200)
+        fake.slow(Group.GETTERS, milliseconds=1000)
         async with gates.around([builders.intent()], devices=frozenset({uuid})) as visit:
             await visit.remembered()
             assert not visit.before.done(), "the stop did not wait for the driver"
