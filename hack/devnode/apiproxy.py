@@ -22,6 +22,7 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from hack.devnode import kubeconfig as kubeconfigs
+from hack.devnode import loopback
 from hack.devnode.part import Part
 
 Rewrite = Callable[[bytes], bytes]
@@ -94,7 +95,7 @@ class ApiProxy(Part):
         self._flows.set()
         self._delay = 0.0
         self._oldest = 0
-        self.port = 0
+        self.port = loopback.free_port()  # an outgoing connection does not take it while it is closed
         self.rules: list[Rule] = []
         self.hits = 0
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -120,7 +121,6 @@ class ApiProxy(Part):
         runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True), shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True).start()
-        self.port = runner.addresses[0][1]
         self._runner = runner
         kubeconfigs.write(self._kubeconfig, server=self.url, token=self.token)
 

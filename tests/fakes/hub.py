@@ -6,6 +6,7 @@ from typing import Any, Final, Self
 import grpc
 import grpc.aio
 
+from hack.devnode import loopback
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.fakes.certificates import Authority
 
@@ -98,9 +99,9 @@ class FakeStream:
 class FakeHub:
     """``async with``; ``stop`` breaks all streams, as a death does, and ``start`` serves at the same port again."""
 
-    def __init__(self, authority: Authority, *, epoch: int = 1, name: str = NAME, port: int = 0) -> None:
+    def __init__(self, authority: Authority, *, epoch: int = 1, name: str = NAME, port: int | None = None) -> None:
         self.epoch = epoch
-        self.port = port
+        self.port = port if port is not None else loopback.free_port()
         self.stands_by = False
         self.refused = 0
         self._credentials = authority.server(name)
