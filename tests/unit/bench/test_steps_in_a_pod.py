@@ -85,6 +85,6 @@ def test_the_example_has_all_files_that_the_program_needs(tmp_path: Path) -> Non
     fake.write_text(TRAIN)
     command = [str(tmp_path / "run") if each.startswith(mounts["records"]) else each for each in command]
     command += ["--every", "3", "--spare-after", "300ms", "--train", str(fake)]
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert '"had_spare"' in done.stdout

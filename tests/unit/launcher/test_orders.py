@@ -258,7 +258,7 @@ async def test_a_program_that_ignores_sigterm_is_killed_after_its_grace_period(a
     await agent.launcher.nth(1, "begin")
     agent.launcher.order("signal.signal(15, lambda *_: events.say('term')); events.say('ready')")
     await agent.launcher.nth(1, "ready")
-    assert (await agent.stop(intent(grace=0.2))).state is State.HELD
+    assert (await agent.stop(intent(grace=3.0))).state is State.HELD
     assert len(agent.launcher.events("term")) == 1
 
 
