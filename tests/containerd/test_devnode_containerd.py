@@ -31,7 +31,7 @@ async def test_a_container_runs_and_writes_its_log(containerd: Containerd, pods:
             break
     events.cancel()
     written = containerd.node.pod_log_dir(namespace="default", name="writer", uid=pod.pod.uid) / "main" / "0.log"
-    assert written.read_text().endswith("stdout F hello\n")
+    await eventually.true(lambda: written.read_text().endswith("stdout F hello\n"))  # another task of containerd writes
     [message] = (containerd.node.pod_dir(pod.pod.uid) / "containers" / "main").iterdir()
     assert message.read_text() == "done\n"
     [link] = containerd.node.container_log_links.glob("writer_*")

@@ -25,7 +25,7 @@ QUICK = Periods(
     poll_period=0.2, full_period=0.2, recheck_period=0.2, reinit_period=NEVER, hang_deadline=NEVER, stop_deadline=10.0
 )
 """No hang is detected: on a busy machine a worker is silent for seconds."""
-HANGS = replace(QUICK, hang_deadline=2.0)
+HANGS = replace(QUICK, hang_deadline=5.0)
 NO_PCI = Path("/nowhere")
 
 

@@ -73,7 +73,7 @@ async def test_hanging_driver_degrades_the_component_and_blocks_nothing_else(fak
 
 
 async def test_query_in_flight_when_driver_hangs_is_unknown(fake: FakeNvml, start: Start) -> None:
-    bench = start(periods=Periods(poll_period=NEVER, hang_deadline=2.0))
+    bench = start(periods=Periods(poll_period=NEVER, hang_deadline=HANGS.hang_deadline))
     await bench.status(ComponentState.READY)
     fake.hang(Group.GETTERS, gpu=2)
 
