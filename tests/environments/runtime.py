@@ -22,7 +22,7 @@ from kubemend.agent.model.workloads import (
 )
 from kubemend.agent.restart import clone, intents
 from kubemend.agent.restart.successor_spec import SuccessorSpec
-from kubemend.agent.sources.containers import ContainerWatch
+from kubemend.agent.sources.containers import ContainerWatch, ListingIntervals
 from kubemend.common.components import ComponentStatus
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.fakes.cri_server import CriServer
@@ -31,6 +31,8 @@ from tests.fakes.standbys import Standbys
 POD = PodRef("default", "trainer-0", PodUid("uid-1"))
 TARGET = ContainerRef(POD, "trainer")
 LAST_WORDS = "the last words of the old one"
+_SELDOM = ListingIntervals(audit=3600.0, poll=3600.0)
+"""The stand-in runtime loses no event. The watch's audit, after a second, would be among the calls of a slow test."""
 
 
 @dataclass
@@ -140,7 +142,7 @@ async def rig_in(tmp_path: Path) -> AsyncIterator[Rig]:
         CriServer(str(tmp_path / "cri.sock")) as server,
         client.CriClient(server.endpoint, deadlines=deadlines) as cri,
     ):
-        watch = ContainerWatch(cri, report=statuses.append)
+        watch = ContainerWatch(cri, report=statuses.append, intervals=_SELDOM)
         rig = Rig(server=server, cri=cri, watch=watch, directory=tmp_path, statuses=statuses)
         rig.termination_logs.mkdir(parents=True)
         rig.termination_log.write_text(LAST_WORDS)
