@@ -2,14 +2,30 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import jinja2
 
 ROOT: Final = Path(__file__).parent.parent
 
+_TEXTS: Final = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
+    undefined=jinja2.StrictUndefined,
+    keep_trailing_newline=True,
+    lstrip_blocks=True,
+    trim_blocks=True,
+)
+_TEXTS.filters |= {"g": "{:g}".format, "hex": hex}
+
 Files = Mapping[Path, str | None]
 """Texts by path; None for a file that must not exist."""
+
+
+def text(template: str, **values: Any) -> str:
+    """Fill a text of ``hack/pages``. Raises jinja2.UndefinedError for a value that is missing."""
+    return _TEXTS.get_template(template).render(values)
 
 
 def main(generator: str, files: Callable[[], Files]) -> int:
@@ -27,18 +43,18 @@ def write(generator: str, files: Files, *, check: bool) -> int:
         print(f"not current: {names}; run python -m hack.{generator}", file=sys.stderr)
         return 1
     for path in wrong:
-        text = files[path]
-        if text is None:
+        content = files[path]
+        if content is None:
             path.unlink()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
+            path.write_text(content, "utf-8")
     return 0
 
 
 def stale(files: Files) -> list[Path]:
     """Return the files that are not current."""
-    return [path for path, text in files.items() if text != read(path)]
+    return [path for path, content in files.items() if content != read(path)]
 
 
 def read(path: Path) -> str | None:
@@ -46,14 +62,24 @@ def read(path: Path) -> str | None:
     return path.read_text("utf-8") if path.is_file() else None
 
 
+def picture(path: Path, labels: Collection[str], draw: Callable[[], str]) -> str | None:
+    """Return the picture with these labels; None if there are none. Its bytes depend on matplotlib: one that has the
+    same labels stays.
+    """
+    found = read(path) or ""
+    if labels and not all(label in found for label in labels):
+        return draw()
+    return found if labels else None
+
+
 def with_block(page: str, block: str) -> str:
     """Return a page with ``block``, whose first and last line are the marks of its place.
 
     Raises ValueError when the page lacks them.
     """
-    begin, *_, end = block.splitlines()
+    begin, *_, end = block.splitlines(keepends=True)
     before, found, rest = page.partition(begin)
     _, also_found, after = rest.partition(end)
     if not found or not also_found:
-        raise ValueError(f"the page has no place for figures: {begin} and {end}")
+        raise ValueError(f"the page has no place for figures: {begin}{end}")
     return before + block + after

@@ -1,18 +1,17 @@
 """The events of the log, read from the sources. Writes docs/logs.md."""
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from hack import generated
 
 PACKAGES: Final = ("agent", "controller", "common", "cli")
 
 _LEVELS: Final = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
 _MORE: Final = "…"
-
-_HEAD: Final = Path(__file__).with_suffix(".md")
-"""The head of the page."""
 
 _TITLES: Final = {
     "agent": "Events of agents",
@@ -32,6 +31,12 @@ class Event:
     keys: tuple[str, ...]
     module: str
 
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The cells that the page has of it."""
+        keys = ", ".join(key if key == _MORE else f"`{key}`" for key in self.keys)
+        return self.name, self.level, keys, self.module
+
 
 def events(root: Path) -> tuple[Event, ...]:
     """Return all events of the sources below ``root``."""
@@ -43,19 +48,10 @@ def events(root: Path) -> tuple[Event, ...]:
     return tuple(found)
 
 
-def render(found: Iterable[Event]) -> str:
+def render(found: Sequence[Event]) -> str:
     """Return docs/logs.md."""
-    rows: dict[str, set[tuple[str, str, str, str]]] = {package: set() for package in PACKAGES}
-    for each in found:
-        keys = ", ".join(key if key == _MORE else f"`{key}`" for key in each.keys)
-        rows[each.package].add((each.name, each.level, keys, each.module))
-    parts = [_HEAD.read_text("utf-8")]
-    for package, its in rows.items():
-        if its:
-            parts += [f"## {_TITLES[package]}\n", "| event | level | keys | written by |", "|---|---|---|---|"]
-            parts += [f"| `{name}` | {level} | {keys} | `{module}` |" for name, level, keys, module in sorted(its)]
-            parts.append("")
-    return "\n".join(parts)
+    rows = {package: sorted({each.row for each in found if each.package == package}) for package in PACKAGES}
+    return generated.text("logs.md", titles=_TITLES, rows=rows)
 
 
 def _of_module(tree: ast.Module, *, package: str, module: str) -> Iterator[Event]:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, cast
 
 from prometheus_client import CollectorRegistry
@@ -11,6 +10,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from hack import generated
 from kubemend.agent.hub.metrics import HubMetrics as AgentHubMetrics
 from kubemend.agent.metrics import Metrics as AgentMetrics
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets
@@ -21,9 +21,6 @@ from kubemend.controller.metrics import Metrics as ControllerMetrics
 
 AGENT: Final = "agent"
 CONTROLLER: Final = "controller"
-
-_HEAD: Final = Path(__file__).with_suffix(".md")
-"""The head of the page."""
 
 _KINDS: Final = (
     (AGENT, False, "Of each agent"),
@@ -117,14 +114,4 @@ def _of(owner: str, registry: _Registry) -> Iterator[Exported]:
 def render(metrics: Iterable[Exported]) -> str:
     """Return docs/metrics.md."""
     known = sorted(metrics, key=lambda each: each.name)
-    parts = [_HEAD.read_text("utf-8")]
-    for owner, of_process, title in _KINDS:
-        parts += [f"## {title}\n", "| name | kind | labels | meaning |", "|---|---|---|---|"]
-        parts += [_row(each) for each in known if each.owner == owner and each.of_process is of_process]
-        parts.append("")
-    return "\n".join(parts)
-
-
-def _row(metric: Exported) -> str:
-    labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.shown}` | {metric.kind} | {labels} | {metric.help} |"
+    return generated.text("metrics.md", metrics=known, kinds=_KINDS)

@@ -22,7 +22,7 @@ def test_it_is_current() -> None:
 def test_the_code_knows_the_names_that_are_described_and_no_others() -> None:
     known = api_sources.names(pages.ROOT)
     undescribed = {name: sorted(files) for name, files in known.items() if name not in DESCRIBED}
-    assert undescribed == {}, "describe them in hack/api_doc.md"
+    assert undescribed == {}, "describe them in hack/pages/api.md"
     assert known.keys() >= DESCRIBED, f"the code has no {DESCRIBED - known.keys()} any more"
 
 

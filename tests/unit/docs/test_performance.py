@@ -61,9 +61,9 @@ def test_page_without_peers_shows_no_figure_of_others(alone: Json) -> None:
 
 
 def test_readme_block_takes_the_place_of_the_one_before(beside: Json) -> None:
-    old = f"# Title\n{performance_doc.BEGIN}\nold figures\n{performance_doc.END}\nrest\n"
-    new = generated.with_block(old, performance_doc.block(beside))
-    assert new == f"# Title\n{performance_doc.block(beside)}\nrest\n"
+    begin, *_, end = performance_doc.block(beside).splitlines()
+    new = generated.with_block(f"# Title\n{begin}\nold figures\n{end}\nrest\n", performance_doc.block(beside))
+    assert new == f"# Title\n{performance_doc.block(beside)}rest\n"
     assert "docs/recovery.svg" in new
     assert generated.with_block(new, performance_doc.block(beside)) == new
 

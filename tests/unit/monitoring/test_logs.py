@@ -59,7 +59,7 @@ def test_events_of_a_round_are_linked(name: str) -> None:
     assert {"round", "fault"} & set(event.keys) or ("gang" in event.keys and "…" in event.keys)
 
 
-@pytest.mark.parametrize("page", ["docs/troubleshooting.md", "hack/monitoring_logs.md"])
+@pytest.mark.parametrize("page", ["docs/troubleshooting.md", "hack/pages/logs.md"])
 def test_pages_name_existing_events(page: str) -> None:
     found = named((monitoring.ROOT / page).read_text())
     assert len(found) > 10
