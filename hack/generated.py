@@ -11,7 +11,7 @@ import jinja2
 ROOT: Final = Path(__file__).parent.parent
 
 _TEXTS: Final = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).with_name("pages")),
+    loader=jinja2.FileSystemLoader([ROOT / "hack" / "pages", ROOT / "hack" / "chart" / "texts"]),
     undefined=jinja2.StrictUndefined,
     keep_trailing_newline=True,
     lstrip_blocks=True,
@@ -24,7 +24,7 @@ Files = Mapping[Path, str | None]
 
 
 def text(template: str, **values: Any) -> str:
-    """Fill a text of ``hack/pages``. Raises jinja2.UndefinedError for a value that is missing."""
+    """Fill a text of a page or of the Helm chart. Raises jinja2.UndefinedError for a value that is missing."""
     return _TEXTS.get_template(template).render(values)
 
 
