@@ -4,14 +4,17 @@ The state is one memory-mapped file, whose structures are those of the library's
 state's ``generation`` and wakes who waits for that by a futex, so a client that waits or hangs sees it at once.
 """
 
+import contextlib
 import ctypes
+import fcntl
+import mmap
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
 from hack import compiler
 
@@ -59,14 +62,62 @@ def build(source: Path, library: Path, *flags: str) -> Path:
     return compiler.build(source, library, "-std=c11", "-fvisibility=hidden", named, *compiler.LIBRARY, *flags)
 
 
-def environment(directory: Path) -> dict[str, str]:
-    """Return the variable that makes a child process load the libraries of a directory, before others."""
-    path = os.environ.get("LD_LIBRARY_PATH")
-    return {"LD_LIBRARY_PATH": f"{directory}:{path}" if path else str(directory)}
+class Controlled:
+    """Control a fake library by its state file, which is created if there is none.
 
+    ``lib_dir`` is the library's directory. Use it as a context manager, or call ``close``. Every change is made under a
+    file lock.
+    """
 
-def publish(state: Any) -> None:
-    """Tell all clients that the state has changed."""
-    state.generation += 1
-    word = ctypes.c_void_p(ctypes.addressof(state) + type(state).generation.offset)
-    ctypes.CDLL(None).syscall(ctypes.c_long(_SYS_FUTEX[platform.machine()]), word, _FUTEX_WAKE, _EVERYONE)
+    structure: ClassVar[Any]
+    variable: ClassVar[str]
+    """The environment variable that names the state file."""
+
+    def __init__(self, state_path: Path, lib_dir: Path) -> None:
+        """Raises ValueError for a file of another version."""
+        self.state_path = state_path
+        self.lib_dir = lib_dir
+        self._fd = os.open(state_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.is_fresh = os.fstat(self._fd).st_size == 0
+        if self.is_fresh:
+            os.ftruncate(self._fd, ctypes.sizeof(self.structure))
+        self._map = mmap.mmap(self._fd, 0)
+        if len(self._map) != ctypes.sizeof(self.structure):
+            raise ValueError(f"{state_path} is not a state file of this version; remove it")
+        self._state = self.structure.from_buffer(self._map)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file. Clients keep their mappings."""
+        del self._state
+        self._map.close()
+        os.close(self._fd)
+
+    def env(self) -> dict[str, str]:
+        """Return the environment that makes a child process load this library, before others."""
+        path = os.environ.get("LD_LIBRARY_PATH")
+        first = f"{self.lib_dir}:{path}" if path else str(self.lib_dir)
+        return {"LD_LIBRARY_PATH": first, self.variable: str(self.state_path)}
+
+    @contextlib.contextmanager
+    def gpu(self, number: int) -> Iterator[Any]:
+        """Provide the fake's data of a GPU, for changes that have no method; published when the block ends."""
+        with self._change() as state:
+            yield state.gpus[number]
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[Any]:
+        """Lock out other writers, provide the state, then tell all clients that it has changed."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            yield self._state
+            self._state.generation += 1
+            word = ctypes.c_void_p(ctypes.addressof(self._state) + self.structure.generation.offset)
+            ctypes.CDLL(None).syscall(ctypes.c_long(_SYS_FUTEX[platform.machine()]), word, _FUTEX_WAKE, _EVERYONE)
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -5,7 +5,6 @@ statuses, watches with their bookmarks.
 """
 
 import asyncio
-import base64
 import contextlib
 import json
 import ssl
@@ -85,8 +84,8 @@ class ApiProxy(Part):
     """
 
     def __init__(self, upstream: Path, *, kubeconfig: Path) -> None:
-        self._upstream = upstream
-        self._kubeconfig = kubeconfig
+        """``kubeconfig`` is written for clients, as the upstream's user."""
+        self.kubeconfig = kubeconfig
         self._server, self.token, self._tls = _credentials(upstream)
         self._session: aiohttp.ClientSession | None = None
         self._runner: web.ServerRunner | None = None
@@ -103,11 +102,6 @@ class ApiProxy(Part):
         self.rewrite: Rewrite | None = None
 
     @property
-    def kubeconfig(self) -> Path:
-        """Return the kubeconfig for clients, as the upstream's user."""
-        return self._kubeconfig
-
-    @property
     def url(self) -> str:
         """Return the proxy's own address."""
         return f"http://127.0.0.1:{self.port}"
@@ -122,7 +116,7 @@ class ApiProxy(Part):
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True).start()
         self._runner = runner
-        kubeconfigs.write(self._kubeconfig, server=self.url, token=self.token)
+        kubeconfigs.write(self.kubeconfig, server=self.url, token=self.token)
 
     async def stop(self) -> None:
         """Stop: the port is closed, and open connections break."""
@@ -267,10 +261,7 @@ def _credentials(kubeconfig: Path) -> tuple[str, str, ssl.SSLContext]:
         [each["cluster"] for each in config["clusters"]],
         [each["user"] for each in config["users"]],
     )
-    context = ssl.create_default_context(cafile=cluster.get("certificate-authority"))
-    if data := cluster.get("certificate-authority-data"):
-        context.load_verify_locations(cadata=base64.b64decode(data).decode())
-    return cluster["server"], user["token"], context
+    return cluster["server"], user["token"], ssl.create_default_context(cafile=cluster.get("certificate-authority"))
 
 
 def _end_to_end(headers: "CIMultiDictProxy[str] | Mapping[str, str]") -> CIMultiDict[str]:

@@ -46,7 +46,7 @@ class KubeApiServer:
         service_accounts: bool = False,
     ) -> None:
         self._directory = directory
-        self._kubeconfig = kubeconfig or directory / "kubeconfig"
+        self.kubeconfig = kubeconfig or directory / "kubeconfig"
         self._options = tuple(options)
         self._service_accounts = service_accounts
         self._token = secrets.token_urlsafe(16)
@@ -54,11 +54,6 @@ class KubeApiServer:
         self._server: processes.Child | None = None
         self._etcd_port, self._etcd_peer_port = loopback.free_port(), loopback.free_port()
         self.port = loopback.free_port()
-
-    @property
-    def kubeconfig(self) -> Path:
-        """Return the administrator's kubeconfig."""
-        return self._kubeconfig
 
     async def __aenter__(self) -> Self:
         try:
@@ -87,7 +82,7 @@ class KubeApiServer:
                 f"kube-apiserver is not ready after {_START_SECONDS:g} s; see {log}"
             ) from error
         kubeconfigs.write(
-            self._kubeconfig,
+            self.kubeconfig,
             server=f"https://127.0.0.1:{self.port}",
             token=self._token,
             certificate_authority=self.certificate,

@@ -24,10 +24,8 @@ def make(name: str) -> None:
 
 def remove(name: str) -> None:
     """Remove a cgroup and those below it in every hierarchy. One with processes stays."""
-    for hierarchy in _hierarchies():
-        directory = hierarchy / name.lstrip("/")
-        if directory.is_dir():
-            _remove_tree(directory)
+    for directory in directories(name):
+        _remove_tree(directory)
 
 
 def directories(name: str) -> list[Path]:

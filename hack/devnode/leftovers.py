@@ -17,11 +17,10 @@ from collections.abc import Iterator
 
 import structlog
 
-from hack.devnode import claims, layout, network, processes
+from hack.devnode import cgroups, claims, layout, network, processes
 
 log = structlog.get_logger(__name__)
 
-_CGROUP_ROOT = pathlib.Path("/sys/fs/cgroup")
 _CNI_RESULTS = pathlib.Path("/var/lib/cni/results")  # libcni's cache; containerd has no setting for it
 _PROGRAMS = frozenset({"containerd", "containerd-shim-runc-v2", "ctr", "runc", "crun", "crio", "conmon"})
 _TASKS = "io.containerd.runtime.v2.task"
@@ -66,7 +65,7 @@ def find(node: layout.NodeLayout) -> list[str]:
     found = [f"process {it.pid} {' '.join(processes.command_line(it.pid))}" for it in _programs(node)]
     found += [f"container process {it.pid}" for it in _container_processes(node, containers)]
     found += [f"mount {path}" for path in _mounts(node)]
-    found += [f"cgroup {path}" for path in _cgroups(node)]
+    found += [f"cgroup {path}" for path in cgroups.directories(node.cgroup_parent)]
     found += [f"bridge {node.bridge}"] if network.bridge_exists(node) else []
     found += [f"CNI result {path}" for path in _cni_results(node, containers)]
     found += [f"directory {node.root}"] if node.root.exists() else []
@@ -78,7 +77,7 @@ def _remove(node: layout.NodeLayout, containers: frozenset[str], shim_sockets: l
         # Lazily: a mount that is briefly busy (an exiting process) is removed once it is not.
         subprocess.run(("umount", "--lazy", point), capture_output=True, timeout=_SECONDS, check=False)
     network.delete_bridge(node)
-    for cgroup in _cgroups(node):
+    for cgroup in cgroups.directories(node.cgroup_parent):
         for folder, _, _ in os.walk(cgroup, topdown=False):
             _remove_cgroup(pathlib.Path(folder))
     for path in (*shim_sockets, *_cni_results(node, containers)):
@@ -148,15 +147,9 @@ def _mounts(node: layout.NodeLayout) -> Iterator[str]:
             yield point
 
 
-def _cgroups(node: layout.NodeLayout) -> Iterator[pathlib.Path]:
-    """Yield the node's cgroup in each hierarchy: cgroup v2 has one, v1 one per controller."""
-    name = node.cgroup_parent.removeprefix("/")
-    yield from (path for path in (_CGROUP_ROOT / name, *_CGROUP_ROOT.glob(f"*/{name}")) if path.is_dir())
-
-
 def _thaw(node: layout.NodeLayout) -> None:
     """Unfreeze cgroup v1 freezers: unlike v2's, they block even SIGKILL."""
-    for path in _cgroups(node):
+    for path in cgroups.directories(node.cgroup_parent):
         for directory, _, files in os.walk(path):
             if "freezer.state" in files:
                 with contextlib.suppress(OSError):  # it has been removed in the meantime

@@ -88,8 +88,8 @@ class Observer:
             restart_counts={item["name"]: item["restartCount"] for item in statuses},
             container_ids={item["name"]: item.get("containerID", "").rpartition("/")[2] for item in statuses},
             conditions={item["type"]: item for item in status.get("conditions", ())},
-            step=_number(self.volume(uid) / "step"),
-            init_runs=_lines(self.volume(uid) / "init-runs"),
+            step=int(_text(self.volume(uid) / "step") or 0),
+            init_runs=len(_text(self.volume(uid) / "init-runs").splitlines()),
         )
 
     async def until(self, name: str, holds: Callable[[Seen], bool], *, timeout: float, what: str) -> Seen:
@@ -137,15 +137,8 @@ class Observer:
         return (directory / container / f"{restart}.log").read_text()
 
 
-def _number(path: Path) -> int:
+def _text(path: Path) -> str:
     try:
-        return int(path.read_text() or 0)
+        return path.read_text()
     except FileNotFoundError:
-        return 0
-
-
-def _lines(path: Path) -> int:
-    try:
-        return len(path.read_text().splitlines())
-    except FileNotFoundError:
-        return 0
+        return ""

@@ -3,13 +3,10 @@
 The state is one memory-mapped file (``hack.fakelibrary``). The GPUs have the UUIDs of the fake NVML's.
 """
 
-import contextlib
 import ctypes
 import enum
-import mmap
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 from uuid import UUID
 
 from hack import fakelibrary
@@ -22,7 +19,6 @@ MIB = 1 << 20
 
 _MEMORY = 72 * MIB  # small: it is real memory of this machine, and all of it is written and read
 _HEADER: Final = fakelibrary.Header.read(Path(__file__).with_name("fakecuda.h"))
-_State, _Gpu = _HEADER.structures["fake_state"], _HEADER.structures["fake_gpu"]
 
 
 class Wrong(enum.IntEnum):
@@ -47,51 +43,24 @@ def build(directory: Path) -> Path:
     return fakelibrary.build(Path(__file__).with_name("fakecuda.c"), directory / LIBRARY, exact, "-lm")
 
 
-class FakeCuda:
-    """Control the fake CUDA driver of one state file, which it creates: ``gpus`` GPUs that work.
+class FakeCuda(fakelibrary.Controlled):
+    """Control the fake CUDA driver of one state file: ``gpus`` GPUs that work."""
 
-    Use it as a context manager, or call ``close``.
-    """
+    structure = _HEADER.structures["fake_state"]
+    variable = STATE_VARIABLE
 
     def __init__(self, state_path: Path, lib_dir: Path, *, gpus: int = 8) -> None:
-        self.state_path = state_path
-        self.lib_dir = lib_dir
-        self._file = state_path.open("x+b")
-        self._file.truncate(ctypes.sizeof(_State))
-        self._map = mmap.mmap(self._file.fileno(), 0)
-        self._state = _State.from_buffer(self._map)
-        self._state.size = ctypes.sizeof(_State)
-        for number in range(gpus):
-            self._state.gpus[number] = _Gpu(
-                uuid=(ctypes.c_uint8 * 16)(*UUID(fakenvml.gpu_uuid(number).removeprefix("GPU-")).bytes),
-                memory_total=_MEMORY,
-                slowness=1,
-                peers=1,
-                present=1,
-            )
-        self._state.magic = _HEADER.numbers["FAKE_MAGIC"]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file. Clients keep their mappings."""
-        del self._state
-        self._map.close()
-        self._file.close()
-
-    def env(self) -> dict[str, str]:
-        """Return the environment that makes a child process load this driver."""
-        return {**fakelibrary.environment(self.lib_dir), STATE_VARIABLE: str(self.state_path)}
-
-    @contextlib.contextmanager
-    def gpu(self, number: int) -> Iterator[Any]:
-        """Provide the data of a GPU for changes, published when the block ends."""
-        yield self._state.gpus[number]
-        fakelibrary.publish(self._state)
+        super().__init__(state_path, lib_dir)
+        with self._change() as state:
+            state.magic, state.size = _HEADER.numbers["FAKE_MAGIC"], ctypes.sizeof(self.structure)
+            for number in range(gpus):
+                state.gpus[number] = _HEADER.structures["fake_gpu"](
+                    uuid=(ctypes.c_uint8 * 16)(*UUID(fakenvml.gpu_uuid(number).removeprefix("GPU-")).bytes),
+                    memory_total=_MEMORY,
+                    slowness=1,
+                    peers=1,
+                    present=1,
+                )
 
     def wrong(self, wrong: Wrong, *, gpu: int) -> None:
         """Make a GPU answer wrong."""
@@ -115,6 +84,6 @@ class FakeCuda:
 
     def resume(self) -> None:
         """Release all blocked calls."""
-        for gpu in self._state.gpus:
-            gpu.hanging = b""
-        fakelibrary.publish(self._state)
+        with self._change() as state:
+            for gpu in state.gpus:
+                gpu.hanging = b""

@@ -13,11 +13,10 @@ from hack.fakenvml import control
 from hack.fakenvml.control import FakeNvml
 from hack.fakenvml.layout import Driver, Fault, Group, Kind
 
-_NOT_COMMANDS: Final = ("close", "env", "gpu")
 METHODS: Final = {
     name.replace("_", "-"): method
     for name, method in vars(FakeNvml).items()
-    if inspect.isfunction(method) and not name.startswith("_") and name not in _NOT_COMMANDS
+    if inspect.isfunction(method) and not name.startswith("_")
 }
 _NAMED: Final[dict[str, int]] = {
     **{name: value for name, value in vars(control).items() if name.startswith("EVENT_")},

@@ -1,18 +1,13 @@
 """Control the fake NVML from outside: build it, describe its GPUs, break and fix them while a client runs.
 
-The state is one memory-mapped file that any number of client processes read. Every change is made under a file lock.
+The state is one memory-mapped file (``hack.fakelibrary``) that any number of client processes read.
 """
 
-import contextlib
 import ctypes
 import enum
-import fcntl
-import mmap
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 from hack import fakelibrary
 from hack.fakenvml import describing, healthy, layout
@@ -82,42 +77,19 @@ def mig_uuid(gpu: int, slot: int) -> str:
     return f"MIG-fa4e0000-0000-4000-8{slot:03x}-{gpu:012x}"
 
 
-class FakeNvml:
+class FakeNvml(fakelibrary.Controlled):
     """Control the fake NVML of one state file; creates the file (8 healthy H100s) when there is none.
 
-    ``lib_dir`` is the directory of ``build``. GPUs are numbered as in the file, from 0 to 15; clients see the present
-    ones in that order. Use it as a context manager, or call ``close``.
+    GPUs are numbered as in the file, from 0 to 15; clients see the present ones in that order.
     """
 
+    structure = layout.State
+    variable = STATE_VARIABLE
+
     def __init__(self, state_path: Path, lib_dir: Path, *, gpus: int = 8) -> None:
-        self.state_path = state_path
-        self.lib_dir = lib_dir
-        self._fd = os.open(state_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fresh = os.fstat(self._fd).st_size == 0
-        if fresh:
-            os.ftruncate(self._fd, ctypes.sizeof(layout.State))
-        self._map = mmap.mmap(self._fd, 0)
-        if len(self._map) != ctypes.sizeof(layout.State):
-            raise ValueError(f"{state_path} is not a state file of this version; remove it")
-        self._state = layout.State.from_buffer(self._map)
-        if fresh:
+        super().__init__(state_path, lib_dir)
+        if self.is_fresh:
             self.reset(gpus=gpus)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file. Clients keep their mappings."""
-        del self._state
-        self._map.close()
-        os.close(self._fd)
-
-    def env(self) -> dict[str, str]:
-        """Return the environment that makes a child process load this NVML."""
-        return {**fakelibrary.environment(self.lib_dir), STATE_VARIABLE: str(self.state_path)}
 
     def reset(self, *, gpus: int = 8) -> None:
         """Repair everything: ``gpus`` GPUs, no faults, nothing hangs. Queued events stay queued."""
@@ -160,12 +132,6 @@ class FakeNvml:
             state.call_cost_us = microseconds
 
     # ---- one GPU ----
-
-    @contextlib.contextmanager
-    def gpu(self, number: int) -> Iterator[Any]:
-        """Provide the fake's data of a GPU, for changes that have no method; published when the block ends."""
-        with self._change() as state:
-            yield state.gpus[number]
 
     def fault(self, fault: Fault, *, gpu: int) -> None:
         """Set the answer of this GPU's getters."""
@@ -345,13 +311,3 @@ class FakeNvml:
     def status(self) -> dict[str, object]:
         """Return the state in text form, for people and for the ``status`` command."""
         return describing.state(self._state)
-
-    @contextlib.contextmanager
-    def _change(self) -> Iterator[Any]:
-        """Lock out other writers, provide the state, then wake every reader."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        try:
-            yield self._state
-            fakelibrary.publish(self._state)
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
