@@ -53,6 +53,7 @@ class Kubelet(Part):
     ) -> None:
         """``real_gpus``: the devices are this machine's. ``environment`` is added to this program's."""
         self.node_name = node_name
+        self.pod_resources_socket = where.pod_resources_socket
         self._where = where
         self._kubeconfig = kubeconfig
         self._devices = tuple(devices)
@@ -63,11 +64,6 @@ class Kubelet(Part):
         self._port = loopback.free_port()
         self._child: processes.Child | None = None
         self._plugin: processes.Child | None = None
-
-    @property
-    def pod_resources_socket(self) -> Path:
-        """Return the socket of its pod-resources API."""
-        return self._where.pod_resources_socket
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()

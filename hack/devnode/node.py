@@ -74,6 +74,8 @@ class DevNode(Part):
         self.layout = where
         self.options = options or Options()
         self.name = where.name
+        self.kubeconfig = where.kubeconfig
+        """The administrator's."""
         self.gpu_uuids = _gpu_uuids(self.options)
         """The GPUs that NVML shows and kubelet allocates."""
         runtime = crio.Crio if self.options.runtime.program == runtime_config.CRIO else Containerd
@@ -145,11 +147,6 @@ class DevNode(Part):
         """Return the writer of the fake kernel log."""
         assert not self.has_real_gpus, "the kernel log is the machine's own"
         return kmsg.KmsgWriter(self.layout.kernel_log)
-
-    @property
-    def kubeconfig(self) -> Path:
-        """Return the administrator's kubeconfig."""
-        return self.layout.kubeconfig
 
     @property
     def has_real_gpus(self) -> bool:
