@@ -55,7 +55,7 @@ async def of_a_pod(dev: node.DevNode) -> AsyncIterator[Arrivals]:
             timeout=SECONDS,
             what="a pod with healthy devices",
         )
-        (held,) = await observer.devices("watched", socket=str(dev.kubelet.pod_resources_socket))
+        (held,) = await dev.kubelet.devices_of("watched")
         arrivals = Arrivals(dev.gpu_uuids.index(held), asyncio.Queue())
         watching = asyncio.create_task(_watch(api, uid=seen.uid, seen=arrivals.seen), name="condition-watch")
         try:

@@ -26,7 +26,7 @@ async def measure(dev: node.DevNode, *, count: int) -> list[float]:
     async with Observer.of(dev.layout) as observer:
         await observer.create(trainer.manifest("decided", node=dev.name, gpus=1, sidecar=False))
         seen = await observer.until("decided", lambda s: bool(s.running.get("trainer")), timeout=SECONDS, what="a pod")
-        (held,) = await observer.devices("decided", socket=str(dev.kubelet.pod_resources_socket))
+        (held,) = await dev.kubelet.devices_of("decided")
         pid = await observer.pid(seen.running["trainer"][0])
         pci = nvml_control.kernel_address(dev.gpu_uuids.index(held))
         try:

@@ -282,15 +282,14 @@ class Scene:
             timeout=SECONDS,
             what=f"{name} training",
         )
-        (gpu,) = await self.observer.devices(name, socket=str(self._dev.kubelet.pod_resources_socket))
+        (gpu,) = await self._dev.kubelet.devices_of(name)
         self._gpus[name] = self._dev.gpu_uuids.index(gpu)
 
     async def replace(self, name: str) -> None:
         """Delete a pod, wait until kubelet has released its GPU, and create another one."""
         await self.observer.delete(name)
         async with asyncio.timeout(SECONDS):
-            socket = str(self._dev.kubelet.pod_resources_socket)
-            while await self.observer.devices(name, socket=socket):  # noqa: ASYNC110 - the API has no watch
+            while await self._dev.kubelet.devices_of(name):  # noqa: ASYNC110 - the API has no watch
                 await asyncio.sleep(_LOOK_AGAIN)
         await self.create(name)
 

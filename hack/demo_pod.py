@@ -36,7 +36,7 @@ class Scene:
 
     async def first_gpu(self) -> int:
         """Return the number, on its node, of a GPU that the pod holds."""
-        held = await self.observer.devices(_POD, socket=str(self.dev.kubelet.pod_resources_socket))
+        held = await self.dev.kubelet.devices_of(_POD)
         return min(self.dev.gpu_uuids.index(uuid) for uuid in held)
 
     async def write_xid(self, code: int, text: str, *, hits: Seen) -> None:
@@ -67,7 +67,7 @@ async def placed(
             timeout=_SECONDS,
             what="a training pod with healthy devices",
         )
-        devices = await observer.devices(_POD, socket=str(dev.kubelet.pod_resources_socket))
+        devices = await dev.kubelet.devices_of(_POD)
         report.check("it holds two GPUs", len(devices) == 2, ", ".join(sorted(devices)))
         report.check("DevicesHealthy in the API", True, seen.condition("DevicesHealthy")["message"])
         yield scene, seen

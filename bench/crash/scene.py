@@ -120,7 +120,7 @@ class Scene:
                 await asyncio.sleep(_LOOK_AGAIN)
 
     async def _devices(self, subject: Subject) -> frozenset[str]:
-        return await self.rig.observer.devices(subject.name, socket=str(self.dev.kubelet.pod_resources_socket))
+        return await self.dev.kubelet.devices_of(subject.name)
 
     async def _left(self, faults: Sequence[Injected]) -> tuple[Violation, ...]:
         """Return what is left to do; poll only when the watches show nothing."""

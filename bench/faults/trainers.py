@@ -46,17 +46,16 @@ class Trainer:
 
         ``fields`` are those of ``trainer.manifest``, and ``change`` is applied to its result.
         """
-        socket = str(dev.kubelet.pod_resources_socket)
 
         async def gpu_is_free() -> bool | None:
-            return None if await observer.devices(name, socket=socket) else True
+            return None if await dev.kubelet.devices_of(name) else True
 
         pod = trainer.manifest(name, node=dev.name, gpus=1, **fields)
         change(pod)
         await observer.create(pod)
         try:
             first = await observer.until(name, _trains, timeout=within, what=f"{name} training")
-            (uuid,) = await observer.devices(name, socket=socket)
+            (uuid,) = await dev.kubelet.devices_of(name)
             made = cls(dev, observer, cri=cri, first=first, gpu=dev.gpu_uuids.index(uuid))
             made._name = name
             yield made

@@ -73,7 +73,23 @@ class Crio(Containerd):
         return f"{_renamed(self.node)}:{super().search_path}"
 
     def _config(self) -> str:
-        return _config(self, oci_runtime=self._options.oci_runtime)
+        """Return crio.conf: every path lies under the node's root, and services that the node does not use are off."""
+        import jinja2  # here: most dev nodes run containerd, also where jinja2 is missing
+
+        text = pathlib.Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+        template = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True).from_string(text)
+        return template.render(
+            node=self.node,
+            runs=self.node.root / "crio",
+            programs=_MODULE.directory(_CACHE),
+            pinns=_pinns(_MODULE.directory(_CACHE)),
+            conmon=shutil.which("conmon") or "conmon",
+            policy=_policy(self.node),
+            pause=images.PAUSE,
+            cni_dir=self.binaries.cni_dir,
+            search_path=self.search_path,
+            oci_runtime=self._options.oci_runtime,
+        )
 
     def _command(self) -> tuple[str, ...]:
         return (str(_MODULE.directory(_CACHE) / "crio"), "--config", str(self.node.containerd_config), "--config-dir=")
@@ -127,64 +143,3 @@ def _load(node: layout.NodeLayout) -> None:
 def _renamed(node: layout.NodeLayout) -> pathlib.Path:
     """Return the directory where ``lenient-runc`` finds crun as ``runc``; empty if it is to find runc."""
     return node.root / "oci"
-
-
-def _config(crio: Crio, *, oci_runtime: str) -> str:
-    """Return crio.conf: every path lies under the node's root, and services that the node does not use are off."""
-    node, programs = crio.node, _MODULE.directory(_CACHE)
-    runs = node.root / "crio"
-    conmon = shutil.which("conmon") or "conmon"
-    return f"""\
-[crio]
-root = {_quoted(node.containerd_root)}
-runroot = {_quoted(node.containerd_state)}
-storage_driver = "overlay"
-log_dir = {_quoted(runs / "logs")}
-version_file = {_quoted(runs / "version")}
-version_file_persist = ""
-clean_shutdown_file = {_quoted(runs / "clean.shutdown")}
-internal_wipe = false
-
-[crio.api]
-listen = {_quoted(node.containerd_socket)}
-stream_address = "127.0.0.1"
-stream_port = "0"
-
-[crio.runtime]
-cgroup_manager = "cgroupfs"
-conmon_cgroup = "pod"
-default_runtime = {_quoted(oci_runtime)}
-enable_pod_events = true
-pinns_path = {_quoted(_pinns(programs))}
-namespaces_dir = {_quoted(runs / "ns")}
-container_exits_dir = {_quoted(runs / "exits")}
-container_attach_socket_dir = {_quoted(runs / "attach")}
-hooks_dir = []
-cdi_spec_dirs = [{_quoted(node.cdi_dir)}]
-irqbalance_config_file = ""
-irqbalance_config_restore_file = "disable"
-
-[crio.runtime.runtimes.{oci_runtime}]
-runtime_path = {_quoted(programs / "lenient-runc")}
-runtime_type = "oci"
-runtime_root = {_quoted(runs / oci_runtime)}
-monitor_path = {_quoted(conmon)}
-monitor_env = [{_quoted(f"PATH={crio.search_path}")}]
-
-[crio.image]
-pause_image = {_quoted(images.PAUSE)}
-pause_command = ""
-signature_policy = {_quoted(_policy(node))}
-signature_policy_dir = {_quoted(runs / "policies")}
-
-[crio.network]
-network_dir = {_quoted(node.cni_conf_dir)}
-plugin_dirs = [{_quoted(crio.binaries.cni_dir)}]
-
-[crio.nri]
-enable_nri = false
-"""
-
-
-def _quoted(value: object) -> str:
-    return json.dumps(str(value))  # TOML's basic strings escape as JSON's do

@@ -20,7 +20,6 @@ from hack.devnode.pulse import Barrier, Life
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.errors import NotFound
-from kubemend.agent.clients.podresources.client import PodResourcesClient
 from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodUid
 from kubemend.common import cgroupfs
 from kubemend.common.kube import client as kube
@@ -114,11 +113,7 @@ class Gang:
 
     async def devices(self, index: int) -> frozenset[str]:
         """Return the UUIDs of the GPUs that kubelet has given to a member."""
-        socket = str(self.nodes[index].kubelet.pod_resources_socket)
-        async with PodResourcesClient(socket, report=lambda _: None, deadline=patience.SECONDS) as pod_resources:
-            held = await pod_resources.list()
-        assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
-        return frozenset(uuid for item in held.items if item.pod_name == self._names[index] for uuid in item.devices)
+        return await self.nodes[index].kubelet.devices_of(self._names[index])
 
     async def is_frozen(self, index: int) -> bool:
         """Return whether the kernel holds a member's worker, which runs for the runtime.

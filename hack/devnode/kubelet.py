@@ -18,8 +18,9 @@ from typing import Any
 
 import yaml
 
-from hack.devnode import cgroups, kubelet_ready, kubernetes, layout, loopback, processes
+from hack.devnode import cgroups, kubelet_ready, kubernetes, layout, loopback, patience, processes
 from hack.devnode.part import Part
+from kubemend.agent.clients.podresources.client import PodResourcesClient
 
 # Values that it requires (pkg/kubelet/cm ``setupKernelTunables``).
 _SYSCTLS = {
@@ -64,6 +65,14 @@ class Kubelet(Part):
         self._port = loopback.free_port()
         self._child: processes.Child | None = None
         self._plugin: processes.Child | None = None
+
+    async def devices_of(self, pod: str) -> frozenset[str]:
+        """Return the UUIDs that the containers of a pod of that name hold."""
+        socket = str(self.pod_resources_socket)
+        async with PodResourcesClient(socket, report=lambda _: None, deadline=patience.SECONDS) as pod_resources:
+            held = await pod_resources.list()
+        assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
+        return frozenset(uuid for item in held.items if item.pod_name == pod for uuid in item.devices)
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from hack.devnode import layout, patience
 from kubemend.agent.clients.cri.client import CriClient
-from kubemend.agent.clients.podresources.client import PodResourcesClient
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
 from kubemend.common.kube import client as kube
 from kubemend.common.kube import paths
@@ -119,13 +118,6 @@ class Observer:
         """Return when a container started and finished (Unix seconds, 0: not yet), by the runtime's own clock."""
         info = await self._cri.container_status(container)
         return info.started_at / 1e9, info.finished_at / 1e9
-
-    async def devices(self, name: str, *, socket: str) -> frozenset[str]:
-        """Return the UUIDs that the pod's containers hold, from kubelet."""
-        async with PodResourcesClient(socket, report=lambda _: None, deadline=patience.SECONDS) as pod_resources:
-            held = await pod_resources.list()
-        assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
-        return frozenset(uuid for item in held.items if item.pod_name == name for uuid in item.devices)
 
     def volume(self, uid: str) -> Path:
         """Return the trainer's checkpoint volume on the host."""

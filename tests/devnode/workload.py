@@ -19,7 +19,6 @@ from hack.devnode.cluster import Cluster
 from hack.devnode.node import DevNode
 from hack.fakenvml import control as nvml_control
 from kubemend.agent.clients.cri.client import CriClient
-from kubemend.agent.clients.podresources.client import PodResourcesClient
 from kubemend.agent.model.workloads import ContainerState, PodUid
 from kubemend.common.kube import client as kube
 
@@ -130,11 +129,7 @@ class Workload(abc.ABC):
     async def gpu(self, member: str) -> int:
         """Return the number, on its node, of the GPU that a member holds."""
         pod, node = (await self.pods())[member], await self.node_of(member)
-        socket = str(node.kubelet.pod_resources_socket)
-        async with PodResourcesClient(socket, report=lambda _: None, deadline=patience.SECONDS) as pod_resources:
-            held = await pod_resources.list()
-        assert held.known, f"kubelet's pod-resources socket {socket} does not answer"
-        uuids = {uuid for item in held.items if item.pod_name == pod["metadata"]["name"] for uuid in item.devices}
+        uuids = await node.kubelet.devices_of(pod["metadata"]["name"])
         return min(node.gpu_uuids.index(uuid) for uuid in uuids)
 
     async def trains(self, *, timeout: float = 120.0) -> None:

@@ -161,7 +161,7 @@ class GpuNode:
         return made
 
     async def _devices(self, name: str) -> frozenset[str]:
-        return await self.observer.devices(name, socket=str(self.dev.kubelet.pod_resources_socket))
+        return await self.dev.kubelet.devices_of(name)
 
 
 @pytest.fixture(
