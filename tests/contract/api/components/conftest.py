@@ -44,10 +44,10 @@ async def changes(api: client.KubeClient) -> bool:
     return {each["name"] for each in made["spec"].get("volumes", ())} == {"kubemend-cache", "kubemend-launcher"}
 
 
-async def refuses(api: client.KubeClient) -> bool:
-    """Try to create a pod that opts in where that is not allowed."""
+async def refuses(api: client.KubeClient, namespace: str = "kube-system") -> bool:
+    """Try to create a pod that opts in; the API server notices the labels of a namespace a little later."""
     try:
-        await api.create(f"{objects.pods('kube-system')}?dryRun=All", objects.pod("x", annotations=OPTED_IN))
+        await api.create(f"{objects.pods(namespace)}?dryRun=All", objects.pod("x", annotations=OPTED_IN))
     except errors.ForbiddenError:
         return True
     return False
