@@ -10,8 +10,9 @@ import yaml
 
 from hack.devnode import kubeconfig as kubeconfigs
 from kubemend.agent.doctor.api_rights import Right
-from kubemend.common.kube import client, paths, transport
+from kubemend.common.kube import client, errors, paths, transport
 from kubemend.controller.restarts import names
+from tests import eventually
 from tests.contract.api import objects, restarts
 from tests.control_plane import DEADLINES, ControlPlane
 from tests.unit.daemonset import controller_manifests, manifests
@@ -99,6 +100,15 @@ async def test_the_pod_is_admitted_and_would_be_in_a_restricted_namespace(
 ) -> None:
     restricted = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     await api.patch(f"{paths.collection('namespaces')}/{namespace}", restricted, content_type=client.Patch.MERGE)
+
+    async def is_restricted() -> bool:
+        try:
+            await api.create(f"{objects.pods(namespace)}?dryRun=All", objects.pod("unconfined"))
+        except errors.ForbiddenError:
+            return True
+        return False
+
+    await eventually.true(is_restricted)
     template = controller_manifests.one("Deployment")["spec"]["template"]
     body = {"metadata": {**template["metadata"], "name": "controller"}, "spec": template["spec"]}
     made = await api.create(objects.pods(namespace), body)
