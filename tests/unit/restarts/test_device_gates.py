@@ -73,7 +73,7 @@ def dies_with_its_container(bench: Bench, *, leaves: bool, memory: int = 0) -> N
     runtime, old = bench.env.pod.rig.server.runtime, bench.env.pod.old["trainer"]
     tell = runtime.on_event
 
-    def told(event: api_pb2.ContainerEventResponse) -> None:
+    def handle(event: api_pb2.ContainerEventResponse) -> None:
         if (event.container_id, event.container_event_type) == (old, api_pb2.CONTAINER_STOPPED_EVENT):
             bench.host.die(PID)
             if leaves:
@@ -81,7 +81,7 @@ def dies_with_its_container(bench: Bench, *, leaves: bool, memory: int = 0) -> N
             bench.host.memory[GPU] = memory
         tell(event)
 
-    runtime.on_event = told
+    runtime.on_event = handle
 
 
 @pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
