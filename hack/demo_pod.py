@@ -34,15 +34,10 @@ class Scene:
     report: Report
     log: Path
 
-    async def first_gpu(self) -> int:
-        """Return the number, on its node, of a GPU that the pod holds."""
-        held = await self.dev.kubelet.devices_of(_POD)
-        return min(self.dev.gpu_uuids.index(uuid) for uuid in held)
-
     async def write_xid(self, code: int, text: str, *, hits: Seen) -> None:
         """Write an Xid into the node's kernel log, as the driver does, with the trainer's pid."""
         (container,) = hits.running["trainer"]
-        pci = nvml_control.kernel_address(await self.first_gpu())
+        pci = nvml_control.kernel_address(await self.dev.first_gpu(_POD))
         pid = await self.observer.pid(container)
         self.dev.kernel_log.write_xid(code, pci=pci, pid=pid, name="python3", text=text)
 
@@ -81,7 +76,7 @@ async def is_restarted_twice(scene: Scene, before: Seen) -> None:
     seen = await _restarted(scene, before=before, cause="Xid 31")
     _print_phases(scene, cause="Xid31")
     scene.report.section("4. Xid 94 (contained memory error) through NVML, which names no process")
-    scene.dev.nvml.xid(gpu=await scene.first_gpu(), code=94)
+    scene.dev.nvml.xid(gpu=await scene.dev.first_gpu(_POD), code=94)
     await _restarted(scene, before=seen, cause="Xid 94")
     _print_phases(scene, cause="Xid94")
 
@@ -91,7 +86,7 @@ async def loses_its_gpu(scene: Scene) -> None:
     report, observer = scene.report, scene.observer
     report.section("7. Xid 79: the pod's GPU has fallen off the bus. A restart cannot help, so there must be none")
     before = await observer.see(_POD)
-    scene.dev.nvml.lost(gpu=await scene.first_gpu())
+    scene.dev.nvml.lost(gpu=await scene.dev.first_gpu(_POD))
     await scene.write_xid(79, "GPU has fallen off the bus.", hits=before)
     failed = await observer.until(
         _POD, lambda s: s.condition("DeviceFailure").get("status") == "True", timeout=_SECONDS, what="DeviceFailure"

@@ -153,6 +153,10 @@ class DevNode(Part):
         """Return whether the node has this machine's GPUs."""
         return self.options.gpus == REAL
 
+    async def first_gpu(self, pod: str) -> int:
+        """Return the number, on this node, of the first GPU that a pod of that name holds."""
+        return min(self.gpu_uuids.index(uuid) for uuid in await self.kubelet.devices_of(pod))
+
     def agent_flags(self, *, metrics_address: str) -> dict[str, str]:
         """Return the agent's flags for this node, without their dashes."""
         where = self.layout

@@ -129,8 +129,7 @@ class Workload(abc.ABC):
     async def gpu(self, member: str) -> int:
         """Return the number, on its node, of the GPU that a member holds."""
         pod, node = (await self.pods())[member], await self.node_of(member)
-        uuids = await node.kubelet.devices_of(pod["metadata"]["name"])
-        return min(node.gpu_uuids.index(uuid) for uuid in uuids)
+        return await node.first_gpu(pod["metadata"]["name"])
 
     async def trains(self, *, timeout: float = 120.0) -> None:
         """Wait until each member makes further steps, and its pod is shown running. Raises TimeoutError."""

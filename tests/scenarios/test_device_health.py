@@ -76,7 +76,7 @@ async def test_lost_gpu_is_reported_until_it_is_back(
     dev: node.DevNode, observer: Observer, api: kube.KubeClient, state: Path
 ) -> None:
     async with agent_of(dev, state), training.pod(dev, observer, "loses-one"):
-        gpu = await training.first_gpu(dev, "loses-one")
+        gpu = await dev.first_gpu("loses-one")
         await node_condition(api, dev, lambda c: c["status"] == "True", what="a healthy node")
         dev.nvml.lost(gpu=gpu)
         try:
@@ -106,7 +106,7 @@ async def test_degradation_is_reported_and_ends_only_by_evidence(
     dev: node.DevNode, observer: Observer, state: Path
 ) -> None:
     async with agent_of(dev, state), training.pod(dev, observer, "remaps") as before:
-        gpu = await training.first_gpu(dev, "remaps")
+        gpu = await dev.first_gpu("remaps")
         dev.nvml.remapped_rows(gpu=gpu, pending=True)
         dev.nvml.event(control.EVENT_RECOVERY_ACTION, gpu=gpu)  # any event brings the poll forward
         try:
@@ -148,7 +148,7 @@ async def test_verdict_survives_a_killed_agent_until_an_operator_clears_it(
             listed = await command("scan", "--agent", "--json", state=state)
             assert "Xid64" in listed.stdout
             assert listed.returncode == 2
-            gpu = await training.first_gpu(dev, "outlives")
+            gpu = await dev.first_gpu("outlives")
             done = await command("clear", dev.gpu_uuids[gpu], state=state)
             assert (done.returncode, done.stdout) == (0, f"{dev.gpu_uuids[gpu]}: cleared Xid 64\n")
             await training.healthy(observer, "outlives")
@@ -159,7 +159,7 @@ async def test_gpu_lost_without_an_agent_is_detected_by_the_next(
     dev: node.DevNode, observer: Observer, state: Path
 ) -> None:
     async with training.pod(dev, observer, "missed"):
-        gpu = await training.first_gpu(dev, "missed")
+        gpu = await dev.first_gpu("missed")
         async with agent_of(dev, state):
             await training.healthy(observer, "missed")
         dev.nvml.remove(gpu=gpu)

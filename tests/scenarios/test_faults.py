@@ -133,7 +133,7 @@ async def test_an_agent_killed_while_faults_come_in_loses_none(
 
 async def test_verdicts_outlive_the_agent(dev: node.DevNode, observer: Observer, own_state: str) -> None:
     async with training.pod(dev, observer, "outlive", annotations={}):
-        gpu = dev.gpu_uuids[await training.first_gpu(dev, "outlive")]
+        gpu = dev.gpu_uuids[await dev.first_gpu("outlive")]
         async with dev.agent(own_state) as agent:
             await training.until_ready(agent)
             await training.xid(dev, observer, "outlive", 95)

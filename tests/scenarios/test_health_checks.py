@@ -59,7 +59,7 @@ async def test_each_pod_learns_of_its_own_gpu(dev: node.DevNode, observer: Obser
         training.pod(dev, observer, "asks-too", gpus=1) as asks_too,
     ):
         await training.until_ready(agent)
-        mine, theirs = [dev.gpu_uuids[await training.first_gpu(dev, name)] for name in ("asks", "asks-too")]
+        mine, theirs = [dev.gpu_uuids[await dev.first_gpu(name)] for name in ("asks", "asks-too")]
         for seen, gpu in ((asks, mine), (asks_too, theirs)):
             answer = await asked(observer, socket, seen)
             assert (answer["success"], answer["fail_count"]) == (True, 0), answer

@@ -46,13 +46,7 @@ async def xid(dev: node.DevNode, observer: Observer, name: str, code: int, *, pi
     if pid is None:
         (container,) = (await observer.see(name)).running["trainer"]
         pid = await observer.pid(container)
-    dev.kernel_log.write_xid(code, pci=control.kernel_address(await first_gpu(dev, name)), pid=pid, name="sh")
-
-
-async def first_gpu(dev: node.DevNode, name: str) -> int:
-    """Return the number of the first GPU that the pod holds."""
-    held = await dev.kubelet.devices_of(name)
-    return min(dev.gpu_uuids.index(uuid) for uuid in held)
+    dev.kernel_log.write_xid(code, pci=control.kernel_address(await dev.first_gpu(name)), pid=pid, name="sh")
 
 
 async def restarted(observer: Observer, name: str, before: Seen) -> Seen:

@@ -49,7 +49,7 @@ async def test_successor_waits_until_the_driver_drops_the_old_process(
 ) -> None:
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "lingers") as before:
         await training.until_ready(agent)
-        gpu = await training.first_gpu(dev, "lingers")
+        gpu = await dev.first_gpu("lingers")
         (old,) = before.running["trainer"]
         dev.nvml.processes({await observer.pid(old): 40 * GIB}, gpu=gpu)
         try:
@@ -85,7 +85,7 @@ async def test_memory_that_is_never_freed_delays_and_is_reported(
         training.pod(dev, observer, "leaks") as before,
     ):
         await training.until_ready(agent)
-        gpu = await training.first_gpu(dev, "leaks")
+        gpu = await dev.first_gpu("leaks")
         (old,) = before.running["trainer"]
         dev.nvml.processes({await observer.pid(old): 40 * GIB}, gpu=gpu)
         try:
@@ -107,7 +107,7 @@ async def test_memory_that_is_never_freed_delays_and_is_reported(
 async def test_hanging_driver_does_not_block_a_restart(dev: node.DevNode, observer: Observer, own_state: str) -> None:
     async with dev.agent(own_state) as agent, training.pod(dev, observer, "hung-driver") as before:
         await training.until_ready(agent)
-        gpu = await training.first_gpu(dev, "hung-driver")
+        gpu = await dev.first_gpu("hung-driver")
         (old,) = before.running["trainer"]
         dev.nvml.processes({await observer.pid(old): 40 * GIB}, gpu=gpu)
         dev.nvml.hang()
