@@ -13,13 +13,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from hack.devnode import patience, pulse
+from hack.devnode import patience, pulse, watching
 from hack.devnode.gang_objects import CONTAINER, NAMESPACE, Json, Shape, Template
 from hack.devnode.node import DevNode
 from hack.devnode.pulse import Barrier, Life
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.clients.cri.errors import NotFound
+from kubemend.agent.model import conditions
 from kubemend.agent.model.workloads import ContainerState, ContainerSummary, PodUid
 from kubemend.common import cgroupfs
 from kubemend.common.kube import client as kube
@@ -148,6 +149,16 @@ class Gang:
                 while not await self._is_shown_running(index):  # noqa: ASYNC110 - two sides are compared, not one event
                     await asyncio.sleep(_LOOK_SECONDS)
 
+    async def launchers_followed(self, *, timeout: float = 120.0) -> None:
+        """Wait until the pods' conditions show that agents follow the launchers of all members. Raises TimeoutError."""
+        collection = paths.collection("pods", namespace=NAMESPACE)
+        looks = watching.collection(self._api, collection)
+        async with asyncio.timeout(timeout), contextlib.aclosing(looks) as opened:
+            async for pods in opened:
+                followed = {pod["metadata"]["name"] for pod in pods if _is_followed(pod)}
+                if followed.issuperset(self._names.values()):
+                    return
+
     async def over(self, index: int, *, timeout: float = 120.0) -> None:
         """Wait until the API shows that a member has finished. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
@@ -269,6 +280,10 @@ class Gang:
         except errors.NotFoundError:
             return False
         return bool(pod["metadata"]["uid"] == uid)
+
+
+def _is_followed(pod: Json) -> bool:
+    return any(each["type"] == conditions.WARM_SPARE for each in pod.get("status", {}).get("conditions") or ())
 
 
 def _children(pid: int) -> list[int]:

@@ -103,6 +103,7 @@ async def test_agent_killed_after_a_launchers_report_is_followed_by_one_that_fin
     """The launcher holds the failure until the next agent asks, or the round's order from before."""
     await product.start(*PATIENT, nodes=2)
     async with Gang.on(cluster.nodes, f"reported-{moment * 1000:.0f}", shape=Shape(launched=True)) as gang:
+        await gang.launchers_followed()
         before, mains = await gang.identities(), [await gang.pid(index) for index in range(gang.size)]
         fault = await gang.kill_program(0)
         await asyncio.sleep(moment)
@@ -120,6 +121,7 @@ async def test_launcher_killed_in_a_round_of_programs_is_replaced_by_a_container
 ) -> None:
     await product.start(*PATIENT, nodes=2)
     async with Gang.on(cluster.nodes, f"unled-{moment * 1000:.0f}", shape=Shape(launched=True)) as gang:
+        await gang.launchers_followed()
         before, main = await gang.identities(), await gang.pid(1)
         await gang.kill_program(0)
         await asyncio.sleep(moment)

@@ -47,6 +47,7 @@ async def test_launchers_restart_the_programs_of_the_members_that_still_run(
     """The container whose launcher was killed is replaced, those of the others stay."""
     await product.start(nodes=2)
     async with Gang.on(cluster.nodes, "launched", shape=Shape(launched=True)) as gang:
+        await gang.launchers_followed()
         before, pids = await gang.identities(), [await gang.pid(index) for index in range(gang.size)]
         fault = await gang.kill(0)
         restart = await Rounds(api, gang.template.key).finished(1)
@@ -66,6 +67,7 @@ async def test_a_program_that_fails_under_its_launcher_restarts_all_programs_and
 ) -> None:
     await product.start(nodes=2)
     async with Gang.on(cluster.nodes, "programs", shape=Shape(launched=True)) as gang:
+        await gang.launchers_followed()
         mains = [await gang.pid(index) for index in range(gang.size)]
         fault = await gang.kill_program(0)
         restart = await Rounds(api, gang.template.key).finished(1)
