@@ -68,11 +68,13 @@ class Watch:
         self._one_poll = asyncio.Lock()
         self._unknown_reason = ""
         self._reported_at: float | None = None
-        self._begins_again = False
+        self._restarts = 0
 
     def begin_again(self) -> None:
-        """Take the next heartbeat for the first one."""
-        self._begins_again = True
+        """Take the next heartbeat for the first one, and forget a check that has begun."""
+        self._restarts += 1
+        self.state = HeartbeatState()
+        self._changed(self)
 
     async def run(self) -> None:
         """Read the file periodically, indefinitely."""
@@ -84,20 +86,21 @@ class Watch:
     async def poll(self) -> HeartbeatState:
         """Read the file now and return the new state. Reports a hang."""
         async with self._one_poll:
-            before, began = HeartbeatState() if self._begins_again else self.state, time.monotonic()
-            self._begins_again = False
+            before, restarts, began = self.state, self._restarts, time.monotonic()
             slept = time.clock_gettime(time.CLOCK_BOOTTIME) - began
             result = await self._check()
             poll = Poll(began=began, ended=time.monotonic(), slept=slept, result=result)
             self._on_poll(self.view, FileCheck(poll, unix=time.time(), started_at=self._started_at))
-            state = heartbeat.after(before, poll, timeout=self.config.timeout)
+            state, hang = heartbeat.after(before, poll, timeout=self.config.timeout), None
             if state.status is HeartbeatStatus.HUNG and self._must_report(began):
                 hang = await self._examine(state)
                 if hang is None:
                     state = heartbeat.after(before, replace(poll, result=Blank.PAUSED), timeout=self.config.timeout)
-                else:
-                    self._reported_at = began
-                    self._on_hang(hang)
+            if self._restarts != restarts:  # the file may be the former program's
+                return self.state
+            if hang is not None:
+                self._reported_at = began
+                self._on_hang(hang)
             if state.status is not HeartbeatStatus.HUNG:
                 self._reported_at = None
             self.state = state

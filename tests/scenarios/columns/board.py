@@ -65,6 +65,11 @@ class Seen:
         return int(self.main.get("restartCount", 0))
 
     @property
+    def last_words(self) -> str:
+        """Return the previous main container's termination message from kubelet."""
+        return str(self.main.get("lastState", {}).get("terminated", {}).get("message", ""))
+
+    @property
     def shown(self) -> str:
         """The main container that kubelet shows."""
         return str(self.main.get("containerID", "")).rpartition("/")[2]

@@ -13,7 +13,7 @@ from tests.scenarios.columns.board import ALONE, DATA, LOOP, SECONDS, Board
 pytestmark = [pytest.mark.devnode, pytest.mark.crio, pytest.mark.long]
 
 HANDLES_SIGTERM = f"trap 'exit 0' TERM; {LOOP}"
-LAST_WORDS = f"echo up >> {DATA}/up; echo step 4711 > /dev/termination-log; while :; do sleep 0.05; done"
+LAST_WORDS = f"echo step 4711 > /dev/termination-log; echo up >> {DATA}/up; while :; do sleep 0.05; done"
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,8 @@ async def test_what_confines_a_container_is_kept(board: Board, kind: str) -> Non
 
 async def test_kubelet_shows_the_old_containers_termination_message(board: Board) -> None:
     async with board.pod("words", LAST_WORDS) as before:
-        after = await board.restarted("words", Strategy.SWAP, before)
-        assert after.main["lastState"]["terminated"]["message"] == "step 4711\n"
+        await board.restarted("words", Strategy.SWAP, before)
+        await board.until("words", lambda seen: seen.last_words == "step 4711\n", what="its termination message")
 
 
 async def test_a_lone_container_under_never_is_swapped(board: Board) -> None:

@@ -113,12 +113,7 @@ async def test_kubelet_reads_the_termination_message_of_a_restarted_container(bo
             words = await board.run(seen.running[0], "sh", "-c", WRITTEN)
             assert words.startswith(WORDS)
             seen = await board.restarted("last-words", Strategy.SWAP, seen)
-            await board.until("last-words", lambda each: last_words(each) == words, what="its termination message")  # noqa: B023
-
-
-def last_words(seen: Seen) -> str:
-    """Return the previous main container's termination message from kubelet."""
-    return str(seen.main.get("lastState", {}).get("terminated", {}).get("message", ""))
+            await board.until("last-words", lambda each: each.last_words == words, what="its termination message")  # noqa: B023
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -144,6 +144,11 @@ class World:
                     seen.append(seconds)
         return seen
 
+    def shown(self, *, at: ContainerRef = TRAINER) -> float | None:
+        """Return a container's silence as it was reported last."""
+        reported = [self.recorded.silent.get_nowait() for _ in range(self.recorded.silent.qsize())]
+        return [seconds for container, seconds in reported if container == at][-1]
+
     async def beats(self, file: Path, *, at: ContainerRef = TRAINER) -> None:
         """Let a container start its heartbeat."""
         await self.polled(at=at)  # an existing file proves nothing
@@ -262,6 +267,7 @@ async def test_program_restarted_in_its_container_is_watched_from_its_first_beat
     await world.beats(file)
     await world.hangs()
     world.source.restarted(ME)
+    assert world.shown() is None
     assert await world.source.still_hung(ME) != ""
     assert set(await world.never_hangs()) == {None}
     await world.beats(file)
@@ -519,6 +525,25 @@ async def test_check_that_ends_after_its_container_is_not_passed_on(tmp_path: Pa
             calls.gate.set()
             await asked
         assert len(world.recorded.checks[ME]) == checks
+
+
+async def test_check_that_ends_after_a_restart_of_the_program_proves_nothing(
+    tmp_path: Path, short_timeouts: None
+) -> None:
+    calls = Gated()
+    async with running(make(tmp_path, annotated(), calls=calls)) as world:
+        file = world.begin()
+        await world.beats(file)
+        calls.gate.clear()
+        asked = asyncio.create_task(world.source.still_hung(ME))
+        await asyncio.sleep(0)  # its check waits
+        touch(file)
+        world.source.restarted(ME)
+        calls.gate.set()
+        async with asyncio.timeout(PATIENCE):
+            assert await asked != ""
+        assert world.shown() is None
+        assert set(await world.never_hangs()) == {None}
 
 
 async def test_every_check_is_passed_on_with_the_containers_start(world: World) -> None:
