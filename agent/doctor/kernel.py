@@ -132,7 +132,7 @@ _NO_STANDBY = "pods in which nothing else runs and that an exit could end are no
 
 
 async def standby(settings: Settings) -> Sequence[Check]:
-    """Run the agent's own startup check for standby on this node. No container is touched."""
+    """Run the agent's own startup check for standby, and look at the roots of what runs. No container is touched."""
     try:
         choice = discovery.discover(settings.cri_endpoint)
         async with client.CriClient(choice.path, deadlines=client.Deadlines(read=_NEVER)) as cri:
@@ -144,6 +144,7 @@ async def standby(settings: Settings) -> Sequence[Check]:
     cgroup_root = settings.sysfs / "fs" / "cgroup"
     try:
         await Standbys(holds=holds, proc=settings.proc, cgroup_root=cgroup_root).check()
+        await holds.check_roots()
     except HoldError as error:
         what, _, hint = str(error).partition("; ")
         return (Check(STANDBY, Result.WARN, f"{what}: {_NO_STANDBY}", hint),)

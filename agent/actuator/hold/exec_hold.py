@@ -93,6 +93,13 @@ class ExecHolds:
     async def check(self) -> None:
         """Raise HoldError if no container can be held on this node."""
         os.close(_new_group())
+        await self.runtime_process()
+
+    async def check_roots(self) -> None:
+        """Raise HoldError if none of the containers' roots that are mounted now can be marked.
+
+        That is no property of the node: the next container's snapshotter may be another one.
+        """
         runtime = await self.runtime_process()
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._threads, self._watcher(runtime).kinds)
