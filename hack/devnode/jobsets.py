@@ -34,14 +34,18 @@ async def run_on(node: DevNode, *, also: Sequence[str] = ()) -> AsyncIterator[No
 
     ``also`` are further controllers.
 
-    They begin after the definition: the garbage collector would see a later one only after half a minute. The namespace
-    has the label without which kubemend's admission policy allows no pods of JobSets with directories of their node.
+    They begin after the definition: the garbage collector would see a later one only after half a minute.
     """
     async with kube.connect(kubeconfig=node.kubeconfig, deadlines=patience.API) as api:
         await install(api)
-        await api.patch(f"{paths.collection('namespaces')}/{NAMESPACE}", {"metadata": {"labels": _PRIVILEGED}})
+        await allow_directories(api)
     async with controlplane.on(node.kubeconfig, node.layout.root / "control-plane", also=also):
         yield
+
+
+async def allow_directories(api: kube.KubeClient) -> None:
+    """Label the namespace: else the admission policy allows no pods of JobSets with directories of their node."""
+    await api.patch(f"{paths.collection('namespaces')}/{NAMESPACE}", {"metadata": {"labels": _PRIVILEGED}})
 
 
 async def install(api: kube.KubeClient) -> None:

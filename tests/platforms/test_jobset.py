@@ -88,6 +88,7 @@ async def test_a_jobset_of_either_controller_is_restarted_and_the_other_one_trai
         Owned.on(cluster, story.training.api, KIND, "own", size=2) as own,
     ):
         training, rounds = story.training, Rounds(own.api, own.gang)
+        await jobsets.allow_directories(own.api)
         await training.begin(spec(training, size=SIZE))
         await own.begin(ours(own, size=2))
         await story.a_worker_is_killed(training.workers[0])
