@@ -78,16 +78,18 @@ class OperatorCommands:
     def clear(self, name: str, *, operator: str) -> Cleared:
         """End a device's faults at an operator's command. Raises NoSuchDeviceError."""
         device = self._device(name)
-        active_faults = self._verdict_store.active_faults(device)
-        still_seen = tuple(active_fault.title for active_fault in active_faults if active_fault.kind in fold.STANDING)
-        over = tuple(active_fault.title for active_fault in active_faults if active_fault.kind not in fold.STANDING)
-        log.info("device.cleared", device=device, operator=operator, over=over, still_seen=still_seen)
         self._forget(device)
+        is_gone = self._is_gone(device)
+        active_faults = self._verdict_store.active_faults(device)
+        kept = () if is_gone else tuple(each for each in active_faults if each.kind in fold.KEPT_BY_CLEAR)
+        still_seen = tuple(each.title for each in kept)
+        over = tuple(each.title for each in active_faults if each not in kept)
+        log.info("device.cleared", device=device, operator=operator, over=over, still_seen=still_seen)
         self._submit(
             Finding(
                 source=Source.OPERATOR,
                 kind=FindingKind.CLEARED,
-                code="",
+                code=fold.GONE if is_gone else "",
                 device=locator(device),
                 action=ActionClass.NONE,
                 observed_at=self._now(),
@@ -126,6 +128,11 @@ class OperatorCommands:
         if self._resume_at is not None:
             self._resume_at.cancel()
             self._resume_at = None
+
+    def _is_gone(self, device: str) -> bool:
+        """Return whether the driver proves that it has no such GPU, as after an exchange."""
+        uuid, inventory = locator(device).uuid, self._devices.inventory
+        return uuid is not None and inventory.complete and inventory.by_id(uuid) is None
 
     def _names(self) -> set[str]:
         gpus: set[str] = {gpu.uuid for gpu in self._devices.inventory.gpus}

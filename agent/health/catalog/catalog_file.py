@@ -175,6 +175,10 @@ def _entry(fault: _Fault, *, key: FaultKey, old: Entry | None) -> Entry:
     if "app_caused" in given:
         changes["app_caused"] = yaml_nodes.member(AppCaused, given["app_caused"], line=fault.line, name="app_caused")
     if "over_after" in given:
+        if key.code:
+            raise yaml_nodes.error(
+                fault.line, f"{key} has a code, and over_after would end all of its kind: leave over_after out"
+            )
         changes["over_after"] = yaml_nodes.seconds(given["over_after"], line=fault.line, name="over_after")
     if "repeats" in given:
         changes["repeats"] = rules.repeats(given["repeats"])

@@ -205,8 +205,28 @@ STANDING = frozenset(
 )
 """Faults that a source observes continuously.
 
-It emits their beginning and their end, once each; only that ends them.
+It emits their beginning and their end, once each; only that ends them, also after a reset: a source that has reported
+a fault is silent while it holds. ``RECOVERY_ACTION`` is reported again once its device is back.
 """
+
+_BEGUN_AGAIN = frozenset(
+    {
+        FindingKind.LINK_DOWN,
+        FindingKind.LINK_FLAPPING,
+        FindingKind.LINK_SLOW,
+        FindingKind.RDMA_PORT_DOWN,
+        FindingKind.RDMA_ERRORS,
+    }
+)
+
+KEPT_BY_CLEAR = STANDING - _BEGUN_AGAIN
+"""Faults that an operator cannot clear while their source observes the device.
+
+The source of the others begins again with a clear (``agent.sources.network.source``), and reports what holds.
+"""
+
+GONE = "Gone"
+"""The code of ``CLEARED`` where the device's source no longer lists it, as after an exchange: all of its faults end."""
 
 _EVENTS = frozenset(
     {FindingKind.XID, FindingKind.SXID, FindingKind.OFF_BUS, FindingKind.AER_NON_FATAL, FindingKind.AER_FATAL}
@@ -286,10 +306,10 @@ def _after_evidence(latch: ActiveFault, finding: Finding, *, now: float) -> Acti
     if finding.kind is FindingKind.APP_GONE:
         return None if latch.action is ActionClass.RESTART_APP else latch
     if finding.kind is FindingKind.DEVICE_BACK:
-        lost_or_reset = latch.action is ActionClass.RESET_DEVICE or latch.kind is FindingKind.DEVICE_LOST
-        return None if lost_or_reset or latch.kind in SUSPICIONS else latch
+        lost = latch.kind is FindingKind.DEVICE_LOST
+        return None if lost or _ends_by_reset(latch) or latch.kind in SUSPICIONS else latch
     if finding.kind is FindingKind.CLEARED:
-        return latch if latch.kind in STANDING else None
+        return latch if latch.kind in KEPT_BY_CLEAR and finding.code != GONE else None
     if finding.kind is FindingKind.FAULT_OVER:
         return None if latch.kind.value == finding.code else latch
     if is_driver_verdict(finding) and finding.action is ActionClass.NONE:
@@ -301,6 +321,10 @@ def _after_driver_requires_nothing(latch: ActiveFault) -> ActiveFault | None:
     """Apply the driver's None: it only permits starting a new process on the device now."""
     if latch.action is ActionClass.ASK_DRIVER:
         return replace(latch, action=ActionClass.RESTART_APP)
-    if latch.kind is FindingKind.RECOVERY_ACTION or latch.action is ActionClass.RESET_DEVICE:
-        return None
-    return latch
+    return None if latch.kind is FindingKind.RECOVERY_ACTION or _ends_by_reset(latch) else latch
+
+
+def _ends_by_reset(latch: ActiveFault) -> bool:
+    """Return whether a reset of the device ends the fault, and its source would report it again if it did not."""
+    reported_again = latch.kind not in STANDING or latch.kind is FindingKind.RECOVERY_ACTION
+    return latch.action is ActionClass.RESET_DEVICE and reported_again

@@ -28,7 +28,8 @@ class GpuState:
 
     ``listed``: NVML lists it now. ``answers``: it answered the last poll, even if only that it needs a reset.
     ``answered`` is False until this agent has had an answer from it. ``recovery_action`` is the driver's recommendation
-    (NVML field 230; GPU reset where every call answers RESET_REQUIRED), None while it is unknown.
+    (NVML field 230; GPU reset where every call answers RESET_REQUIRED), None while it is unknown, or the GPU is lost.
+    ``reset_required``: every call answered RESET_REQUIRED when it was last read.
     """
 
     gpu: Gpu
@@ -37,6 +38,7 @@ class GpuState:
     answered: bool = False
     lost: bool = False
     recovery_action: int | None = None
+    reset_required: bool = False
     remap_pending: bool | None = None
     remap_failed: bool | None = None
 
@@ -157,15 +159,19 @@ def _without_replaced(known: Mapping[DeviceId, GpuState], present: Iterable[Slot
 def _next_state(before: GpuState | None, slot: Slot | None, *, provable: bool) -> GpuState:
     if slot is None or slot.gpu is None:
         assert before is not None
-        return replace(before, listed=False, answers=False, lost=before.lost or provable)
+        lost = before.lost or provable
+        action = None if lost else before.recovery_action
+        return replace(before, listed=False, answers=False, lost=lost, recovery_action=action)
     state = before if before is not None else GpuState(gpu=slot.gpu)
+    lost = _lost(state, slot)
     return GpuState(
         gpu=slot.gpu,
         listed=True,
         answers=slot.condition in (Condition.ANSWERS, Condition.RESET_REQUIRED),
         answered=state.answered or slot.condition is Condition.ANSWERS,
-        lost=_lost(state, slot),
-        recovery_action=_recovery_action(state, slot),
+        lost=lost,
+        recovery_action=None if lost else _recovery_action(state, slot),
+        reset_required=slot.condition is Condition.RESET_REQUIRED or (state.reset_required and not _answers(slot)),
         remap_pending=_flag(slot, Vital.REMAP_PENDING, before=state.remap_pending),
         remap_failed=_flag(slot, Vital.REMAP_FAILED, before=state.remap_failed),
     )
@@ -183,15 +189,20 @@ def _lost(before: GpuState, slot: Slot) -> bool:
     """
     if slot.condition is Condition.LOST:
         return True
-    return before.lost and slot.condition is not Condition.ANSWERS
+    return before.lost and not _answers(slot)
+
+
+def _answers(slot: Slot) -> bool:
+    return slot.condition is Condition.ANSWERS
 
 
 def _recovery_action(before: GpuState, slot: Slot) -> int | None:
+    """Return the driver's recommendation. Drivers before R570 report none: there an answer proves the reset."""
     if slot.recovery_action is not None:
         return slot.recovery_action
     if slot.condition is Condition.RESET_REQUIRED:
         return before.recovery_action or GPU_RESET
-    return before.recovery_action
+    return NO_ACTION if before.reset_required and _answers(slot) else before.recovery_action
 
 
 def _changes(before: GpuState | None, after: GpuState, slot: Slot | None) -> Iterator[Change]:

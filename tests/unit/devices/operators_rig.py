@@ -47,6 +47,7 @@ class Node:
     handles: Handles
     forgotten: list[str]
     nics: list[str]
+    devices: outside.Devices
 
     def found(self, kind: FindingKind, action: ActionClass, *, device: DeviceLocator, code: str = "") -> None:
         finding = Finding(Source.KERNEL_LOG, kind, code, device, action, observed_at=10.0)
@@ -74,7 +75,7 @@ async def node_in(directory: Path) -> AsyncIterator[Node]:
             nics=lambda: nics,
             now=lambda: 20.0,
         )
-        yield Node(verdict_store, operators, handles, forgotten, nics)
+        yield Node(verdict_store, operators, handles, forgotten, nics, devices)
 
 
 def void(_: object) -> None:

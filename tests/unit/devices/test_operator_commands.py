@@ -8,7 +8,7 @@ import pytest
 
 from kubemend.agent.devices.operator_commands import NoSuchDeviceError, StillHeldError
 from kubemend.agent.model.actions import ActionClass
-from kubemend.agent.model.devices import DeviceLocator
+from kubemend.agent.model.devices import DeviceId, DeviceInventory, DeviceLocator
 from kubemend.agent.model.findings import FindingKind
 from kubemend.agent.model.verdicts import Health
 from tests.fakes import outside
@@ -31,12 +31,32 @@ async def test_clear_accepts_any_name_of_device(node: Node, name: str) -> None:
 
 
 async def test_clear_keeps_faults_that_source_still_sees(node: Node) -> None:
+    node.found(FindingKind.ROW_REMAP_FAILED, ActionClass.REPLACE, device=GPU)
+    node.found(FindingKind.XID, ActionClass.REPLACE, device=GPU, code="64")
+    done = node.operators.clear(outside.GPU.uuid, operator="uid 0")
+    assert (done.over, done.still_seen) == (("Xid 64",), ("RowRemapFailed",))
+    assert node.health(outside.GPU.uuid) is Health.UNHEALTHY
+
+
+async def test_clear_ends_every_fault_of_a_nic(node: Node) -> None:
     nic = DeviceLocator(pci=NIC)
     node.found(FindingKind.LINK_DOWN, ActionClass.REPLACE, device=nic)
     node.found(FindingKind.NIC_FATAL, ActionClass.RESET_DEVICE, device=nic)
     done = node.operators.clear(str(NIC), operator="uid 0")
-    assert (done.over, done.still_seen) == (("NicFatal",), ("LinkDown",))
-    assert node.health(str(NIC)) is Health.UNHEALTHY
+    assert (done.over, done.still_seen) == (("LinkDown", "NicFatal"), ())
+    assert str(NIC) not in {verdict.device for verdict in node.operators.verdicts()}
+
+
+@pytest.mark.parametrize("complete", [True, False])
+async def test_clear_ends_every_fault_of_a_gpu_that_was_exchanged(node: Node, *, complete: bool) -> None:
+    """While the driver does not answer, its absence from the list proves nothing."""
+    old = DeviceLocator(uuid=DeviceId("GPU-exchanged"))
+    node.found(FindingKind.ROW_REMAP_FAILED, ActionClass.REPLACE, device=old)
+    node.devices.inventory = DeviceInventory(gpus=(outside.GPU,), complete=complete)
+    done = node.operators.clear("GPU-exchanged", operator="uid 0")
+    assert bool(done.over) is complete
+    assert bool(done.still_seen) is not complete
+    assert ("GPU-exchanged" in {verdict.device for verdict in node.operators.verdicts()}) is not complete
 
 
 async def test_clear_of_unknown_device_lists_known_ones(node: Node) -> None:

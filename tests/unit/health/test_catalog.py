@@ -12,6 +12,7 @@ from kubemend.agent.model.findings import Finding, FindingKind, Source
 DOES = "does: {None: a, Observe: o, RestartApp: b, AskDriver: c, ResetDevice: d, RebootNode: e, Replace: f}"
 HEAD = f"schema: 1\nversion: 1\n{DOES}\nfaults:\n"
 FAULT = "  - {kind: Xid, codes: 1, name: n, class: None, app_caused: no, meaning: m}\n"
+CODELESS = FAULT.replace("Xid, codes: 1", "NicTimeout")
 RULE = "{units: U, info: 0x1/0x3, statuses: 0x0, class: None, name: n}"
 OFTEN = "{count: 2, within: 24h, class: Observe}"
 
@@ -254,7 +255,14 @@ def test_codes_are_read_as_written_not_as_yaml_numbers() -> None:
         pytest.param(with_repeats(OFTEN.replace("24h", "1 day")), "within '1 day' is not a duration", id="bad span"),
         pytest.param(with_repeats(OFTEN.replace("Observe", "Watch")), "class 'Watch'", id="repeats class"),
         pytest.param(with_repeats(OFTEN.replace("}", ", same: color}")), "'color' is not a place", id="bad place"),
-        pytest.param(HEAD + FAULT.replace("}", ", over_after: 0s}"), "over_after '0s' is not a duration", id="no span"),
+        pytest.param(
+            HEAD + CODELESS.replace("}", ", over_after: 0s}"), "over_after '0s' is not a duration", id="no span"
+        ),
+        pytest.param(
+            HEAD + FAULT.replace("}", ", over_after: 1h}"),
+            "Xid 1 has a code, and over_after would end",
+            id="span of code",
+        ),
         pytest.param(HEAD + "  - {kind: Xid, kind: Xid}\n", "line 5: 'kind' is given twice", id="field twice"),
         pytest.param("schema: 1\nversion: 1\nfaults: {}\n" + DOES, "'faults' is not a list", id="faults not a list"),
     ],

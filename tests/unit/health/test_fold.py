@@ -161,6 +161,9 @@ DOWN = finding(FindingKind.LINK_DOWN, "", ActionClass.REPLACE, at=10.0)
 PORT_DOWN = finding(FindingKind.RDMA_PORT_DOWN, "", ActionClass.REPLACE, at=10.1)
 UP = finding(FindingKind.FAULT_OVER, "LinkDown", ActionClass.NONE, at=20.0)
 WORD = finding(FindingKind.CLEARED, "", ActionClass.NONE, at=99.0)
+OF_GONE = finding(FindingKind.CLEARED, fold.GONE, ActionClass.NONE, at=99.0)
+REMAP_FAILED = finding(FindingKind.ROW_REMAP_FAILED, "", ActionClass.REPLACE, at=10.0)
+FABRIC_FAILED = finding(FindingKind.FABRIC_FAILED, "", ActionClass.RESET_DEVICE, at=10.0)
 
 
 def held_after(*findings: Finding) -> set[str]:
@@ -197,8 +200,21 @@ def test_cancelled_fault_is_over() -> None:
 
 
 def test_clear_command_ends_all_but_currently_observed_faults() -> None:
-    assert held_after(XID64, XID79, DOWN, WORD) == {"LinkDown"}
+    assert held_after(XID64, XID79, REMAP_FAILED, WORD) == {"RowRemapFailed"}
+    assert held_after(DOWN, PORT_DOWN, WORD) == set(), "their source begins again"
     assert held_after(WORD, dataclasses.replace(XID79, observed_at=100.0)) == {"Xid79"}
+
+
+def test_clear_command_ends_every_fault_of_a_device_that_is_gone() -> None:
+    assert held_after(XID64, REMAP_FAILED, FABRIC_FAILED, OF_GONE) == set()
+
+
+@pytest.mark.parametrize("evidence", [BACK, DRIVER_NONE], ids=["back", "driver-none"])
+def test_reset_leaves_faults_that_their_source_has_reported_and_still_observes(evidence: Finding) -> None:
+    """The source reports the beginning and the end only, so it is silent while the fault holds."""
+    over = finding(FindingKind.FAULT_OVER, "FabricFailed", ActionClass.NONE, at=100.0)
+    assert held_after(FABRIC_FAILED, DRIVER_RESET, XID48, evidence) == {"FabricFailed"}
+    assert held_after(FABRIC_FAILED, DRIVER_RESET, XID48, evidence, over) == set()
 
 
 EVERY_FINDING = [XID31, XID48, XID79, XID64, UNKNOWN, STUCK, IN_VAIN, LOST, DRIVER_RESET, DOUBLE_BIT, CLEANUP, DOWN]

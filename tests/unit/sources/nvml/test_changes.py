@@ -85,6 +85,29 @@ LOST, BACK, RECOVERY = FindingKind.DEVICE_LOST, FindingKind.DEVICE_BACK, Finding
             id="reset-required-until-it-answers",
         ),
         pytest.param(
+            [
+                (replace(well(0), condition=Condition.RESET_REQUIRED, recovery_action=None),),
+                (replace(well(0), condition=Condition.UNREADABLE, recovery_action=None),),
+                (replace(well(0), recovery_action=None),),
+            ],
+            [(RECOVERY, "GPU-0", "1"), (RECOVERY, "GPU-0", "0")],
+            id="answer-proves-the-reset-where-the-driver-reports-no-action",
+        ),
+        pytest.param(
+            [(replace(well(0), recovery_action=1),), (lost(0),), (replace(well(0), recovery_action=1),)],
+            [(RECOVERY, "GPU-0", "1"), (LOST, "GPU-0", ""), (BACK, "GPU-0", ""), (RECOVERY, "GPU-0", "1")],
+            id="action-that-still-holds-is-reported-again-after-the-return",
+        ),
+        pytest.param(
+            [
+                (replace(well(0), recovery_action=1), well(1)),
+                (well(1),),
+                (replace(well(0), recovery_action=1), well(1)),
+            ],
+            [(RECOVERY, "GPU-0", "1"), (LOST, "GPU-0", ""), (BACK, "GPU-0", ""), (RECOVERY, "GPU-0", "1")],
+            id="also-if-it-was-not-listed",
+        ),
+        pytest.param(
             [(well(0),), (lost(0),), (replace(well(0), condition=Condition.UNREADABLE),)],
             [(LOST, "GPU-0", "")],
             id="unreadable-is-not-back",
