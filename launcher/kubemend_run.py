@@ -107,7 +107,11 @@ class Recorder:
         """Record a module that is being imported, but not a mere check whether a module exists."""
         if name in self._seen or len(self._seen) >= _MOST_RECORDED or os.getpid() != self._pid:
             return
-        if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":  # noqa: SLF001
+        try:
+            caller = sys._getframe(2).f_code.co_name  # noqa: SLF001
+        except ValueError:  # the program's own top level asks, not an import
+            return
+        if caller == "_find_and_load_unlocked":
             self._seen.add(name)
             self._write(self._changes.since_last() + "m " + name + "\n")
             self._await(name)

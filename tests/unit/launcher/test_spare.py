@@ -315,6 +315,13 @@ async def test_the_spare_is_killed_before_the_trainer_when_memory_is_short(launc
     assert await launcher.ended() == 0
 
 
+async def test_recorder_asked_by_the_top_level_of_a_script_finds_nothing(launcher: Running) -> None:
+    launcher.write("asks.py", "import sys\nassert sys.meta_path[0].find_spec('json', None) is None\nprint('asked')\n")
+    launcher.start(command=(sys.executable, "asks.py"))
+    assert await launcher.ended() == 0
+    assert launcher.stdout() == "asked\n"
+
+
 async def test_the_spare_ends_with_the_launcher(launcher: Running) -> None:
     launcher.start()
     await launcher.nth(1, "begin")
