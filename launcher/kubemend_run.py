@@ -31,7 +31,7 @@ _STARTUP = "sitecustomize"
 _PREPARED = "kubemend_prepared"
 """The module in which a program whose spare has prepared finds the function's result, as ``value``."""
 _COUNT_GPUS = "_cuda_getDeviceCount"
-_LONGEST_ERROR = 150  # of a prepare function
+_LONGEST_ERROR = 150  # of a prepare function, or of an import
 _MOST_RECORDED = 20_000  # modules of one trainer: some programs import generated ones without end
 
 
@@ -69,15 +69,15 @@ class Changes:
         if path is not None:
             sys.path[:] = path
 
-    def load(self, name: str) -> bool:
-        """Import a module and ignore a failure. Return whether it changed ``sys.path`` other than by appending."""
-        before = list(sys.path)
-        try:  # noqa: SIM105 - contextlib is not imported here
+    def load(self, name: str) -> tuple[bool, BaseException | None]:
+        """Import a module. Return whether it changed ``sys.path`` other than by appending, and how it failed."""
+        before, failure = list(sys.path), None
+        try:
             __import__(name)
-        except BaseException:  # noqa: BLE001, S110 - it failed in the trainer, too, or fails in the program's import
-            pass
+        except BaseException as error:  # noqa: BLE001 - also sys.exit
+            failure = error
         self._appended += [each for each in sys.path[len(before) :] if each not in self._appended]
-        return sys.path[: len(before)] != before
+        return sys.path[: len(before)] != before, failure
 
     def undo(self) -> None:
         """Undo the changes of ``make``, because the program makes them itself. Changes by modules stay."""
@@ -92,12 +92,13 @@ class Recorder:
 
     It is a finder that finds nothing. An import has ended when the interpreter frees the module's lock. The log is
     opened for each record, because the program could close a file that stays open, and reuse its number. Forked
-    children record nothing.
+    children record nothing. ``failed`` are the modules whose import has not succeeded.
     """
 
     def __init__(self, log: str) -> None:
         """Write the records to the file ``log``."""
         self._log, self._pid = log, os.getpid()
+        self.failed: list[str] = []
         self._seen: set[str] = set()
         self._locks: dict[str, object] = {}
         self._changes = Changes()
@@ -124,8 +125,12 @@ class Recorder:
 
     def _ended(self, name: str) -> None:
         self._locks.pop(name, None)
-        if name in sys.modules and os.getpid() == self._pid:  # it has not failed
+        if os.getpid() != self._pid:
+            return
+        if name in sys.modules:
             self._write("d " + name + "\n")
+        else:
+            self.failed.append(name)
 
     def _write(self, lines: str) -> None:
         try:
@@ -170,9 +175,10 @@ class Warm:
     variables of the restart.
     """
 
-    def __init__(self, given: dict[str, str]) -> None:
-        """Read the launcher's variables, without their prefix, from ``given``."""
-        self._given = given
+    def __init__(self, given: dict[str, str], recorder: Recorder) -> None:
+        """Read the launcher's variables, without their prefix, from ``given``; ``recorder`` is this process's own."""
+        self._given, self._recorder = given, recorder
+        self._succeeded: set[str] = set()
         self._status, self._release = int(given["STATUS"]), int(given["RELEASE"])
         self._devices = tuple(each for each in given["DEVICES"].split(":") if each)
         self._main = given.get("MAIN", "")
@@ -222,6 +228,8 @@ class Warm:
                 wanted[bytes.fromhex(key)] = None if value == "-" else bytes.fromhex(value[1:])
             elif kind == "p":
                 path = [os.fsdecode(each) for each in bytes.fromhex(name).split(b"\0")]
+            elif kind == "d":
+                self._succeeded.add(name)
             elif kind == "m" and name not in sys.modules:
                 order = self._order()
                 if order:
@@ -245,7 +253,7 @@ class Warm:
             __import__(name)
             value = getattr(sys.modules[name], function)()
         except BaseException as error:  # noqa: BLE001 - also sys.exit; the launcher logs it, and this process ends
-            self._refuse("unprepared " + (type(error).__name__ + ": " + str(error)).replace("\n", " ")[:_LONGEST_ERROR])
+            self._refuse("unprepared " + _in_words(error))
         if hasattr(sys.modules.get(self._main), "__loader__") and not hasattr(sys.modules[self._main], "__path__"):
             self._refuse("unprepared it imports the program itself")
         device = _device(self._devices)
@@ -257,7 +265,9 @@ class Warm:
         return ""
 
     def _load(self, name: str) -> None:
-        if self._changes.load(name):
+        changes_path, failure = self._changes.load(name)
+        self._refuse_failure(name, failure)
+        if changes_path:
             self._refuse("path " + name)
         self._stamp_new()
         device = _device(self._devices)
@@ -265,6 +275,19 @@ class Warm:
             self._refuse("device " + device)
         if self._main in sys.modules and not self._main.startswith(name + "."):  # its parent does so anyway
             self._refuse("main " + name)
+
+    def _refuse_failure(self, name: str, failure: BaseException | None) -> None:
+        """End this spare if the import of ``name``, or one within it, failed that has succeeded in a trainer.
+
+        What has run of it before would stay. A module that does not exist here leaves nothing; the program looks again.
+        """
+        is_missing = isinstance(failure, ModuleNotFoundError) and _is_in(name, failure.name or "")
+        if failure is not None and not is_missing:
+            self._refuse("failed " + name + " " + _in_words(failure))
+        failed, self._recorder.failed = self._recorder.failed, []
+        for each in failed:
+            if each in self._succeeded and each != name:
+                self._refuse("failed " + each)
 
     def _stamp_new(self) -> None:
         """Record the source files of the modules added to ``sys.modules``, which keeps the order of insertion."""
@@ -292,6 +315,15 @@ class Warm:
     def _refuse(self, message: str) -> None:
         self._say(message)
         os._exit(1)
+
+
+def _in_words(error: BaseException) -> str:
+    return (type(error).__name__ + ": " + str(error)).replace("\n", " ")[:_LONGEST_ERROR]
+
+
+def _is_in(name: str, other: str) -> bool:
+    """Return whether a module is ``other`` or one below it."""
+    return name == other or name.startswith(other + ".")
 
 
 def _environ() -> dict[bytes, bytes]:
@@ -362,18 +394,19 @@ def _start_up() -> None:
         try:
             __import__(_STARTUP)
         finally:
-            sys.meta_path.insert(0, Recorder(given["LOG"]))
+            recorder = Recorder(given["LOG"])
+            sys.meta_path.insert(0, recorder)
             if "RELEASE" in given:
-                _warm_up(given)
+                _warm_up(given, recorder)
     except BaseException:
         sys.modules[_STARTUP] = ours  # zipimport of Python 3.9 fails unless it can remove this itself
         raise
 
 
-def _warm_up(given: dict[str, str]) -> None:
+def _warm_up(given: dict[str, str], recorder: Recorder) -> None:
     """Return when the launcher releases this spare; in all other cases, end the process before its program."""
     try:
-        Warm(given).run()
+        Warm(given, recorder).run()
     except BaseException:  # noqa: BLE001
         os._exit(1)
 
@@ -585,8 +618,19 @@ def plan(records: Sequence[str], known: Known, main: str, skipped: Sequence[str]
     return [each for each in todo if each[:2] != "m " or not (each[2:] in program or _is_below(each[2:], leave))]
 
 
+def succeeded(records: Sequence[str], known: Known) -> list[str]:
+    """Return the records of the modules whose import must not fail in a spare: it has succeeded in a trainer.
+
+    For one that this trainer has imported, only its own attempt counts.
+    """
+    valid = [each for each in records if _RECORD.fullmatch(each)]
+    begun = {each[2:] for each in valid if each.startswith("m ")}
+    earlier = [each for each in known.names if each not in begun]
+    return ["d " + each for each in (*names_of(valid), *earlier)]
+
+
 def _is_below(name: str, leave: Iterable[str]) -> bool:
-    return any(name == each or name.startswith(each + ".") for each in leave)
+    return any(_is_in(name, each) for each in leave)
 
 
 def stored(known: Known) -> str:
@@ -1267,8 +1311,8 @@ class Spare:
     """The launcher's view of a spare. ``ready``: its imports are done. ``released``: its program runs.
 
     ``message`` says why it must be dropped (empty: it need not), ``reason`` the same for programs. ``guilty``: it is
-    the import of ``module``. ``memory`` are the resident bytes at the last check, children included where it counted
-    them.
+    the import of ``module``, and of ``failed`` within that, if this is not empty. ``memory`` are the resident bytes at
+    the last check, children included where it counted them.
     ``hopeless``: the next spare would fail in the same way. ``prepares`` is the function that it calls after its
     imports, empty for none, ``preparing``: it runs now. ``unprepared``: this function is why it is dropped.
     ``was_ready``: that has been logged. ``todo`` are the
@@ -1281,7 +1325,7 @@ class Spare:
         """Follow the process ``pid``, which writes to ``status`` and reads from ``release``, ``log`` and ``names``."""
         self.pid, self.status, self.release, self.log, self._names = pid, status, release, log, names
         self.todo, self.learn_at = list(todo), 0.0
-        self.module, self.message, self.reason, self.memory = "", "", "", 0
+        self.module, self.failed, self.message, self.reason, self.memory = "", "", "", "", 0
         self.guilty = self.hopeless = False
         self.prepares, self.preparing, self.prepared, self.unprepared = prepares, False, False, False
         self.ready = self.was_ready = self.released = self.examined = self.closed = False
@@ -1327,6 +1371,11 @@ class Spare:
             self.fail(DEVICE_OPENED, f"it holds {value} open", guilty=True)
         elif word == "path":
             self.fail(NOT_IMPORTABLE, "the module changes sys.path other than at its end", guilty=True)
+        elif word == "failed":
+            self.failed, _, why = value.partition(" ")
+            what = f"the import of {self.failed}" if self.failed != self.module else "the import"
+            message = f"{what} fails in the spare" + (f": {why}" if why else ", but not in the program")
+            self.fail(NOT_IMPORTABLE, message, guilty=True)
         elif word == "main":
             self.fail(NOT_IMPORTABLE, "the module imports the program itself", guilty=True)
 
@@ -1389,12 +1438,12 @@ class Spare:
         self.toggle_at = now + _PERIOD * (share if runs else 1.0 - share)
         self.periods += 1
 
-    def extend(self, todo: Sequence[str]) -> None:
-        """Have a spare that is ready import what these records add to its own. Raises OSError."""
+    def extend(self, todo: Sequence[str], succeeded: Sequence[str]) -> None:
+        """Have a spare that is ready import what the records ``todo`` add to its own. Raises OSError."""
         self.todo, self.module, self.ran = list(todo), "", 0.0
         self.ready = self.examined = self.free = False
         self.toggle_at = time.monotonic()
-        _write_list(self._names, todo)
+        _write_list(self._names, [*succeeded, *todo])
         self.order("more")
 
     def order(self, words: str) -> None:
@@ -1885,7 +1934,7 @@ class Launcher:
             return
         self._learn(self._store.known.names)
         try:
-            spare.extend(todo)
+            spare.extend(todo, succeeded(records, self._store.known))
         except OSError as error:
             spare.fail(UNSUPPORTED, f"its list of modules cannot be written: {error}")
 
@@ -1961,7 +2010,7 @@ class Launcher:
         main = self._program.main if self._program else ""
         todo = self._plan(records)
         names = memory_file("kubemend-names")
-        _write_list(names, todo)
+        _write_list(names, [*succeeded(records, self._store.known), *todo])
         log = memory_file("kubemend-log")
         status, tell = os.pipe()
         order, release = os.pipe()
@@ -2009,7 +2058,8 @@ class Launcher:
             self._prepare = ""
         if spare.guilty:
             known = self._store.known
-            self._store.keep(known._replace(left_out=(*known.left_out, spare.module)))
+            guilty = (each for each in (spare.module, spare.failed) if each)
+            self._store.keep(known._replace(left_out=tuple(dict.fromkeys((*known.left_out, *guilty)))))
         after = f", after the import of {spare.module}" if spare.module and not spare.ready else ""
         after = f", in {spare.prepares}; the next spare only imports" if spare.unprepared else after
         self._no_spare = Missing(spare.reason, spare.message + after)

@@ -315,6 +315,67 @@ async def test_the_spare_is_killed_before_the_trainer_when_memory_is_short(launc
     assert await launcher.ended() == 0
 
 
+_ONCE = "if 'begin' in open('events').read(): raise ValueError('no\\ndata')\n"
+"""The begin of a module whose import fails in each spare."""
+
+
+async def test_import_that_fails_only_in_the_spare_is_left_out_with_what_it_had_begun(launcher: Running) -> None:
+    launcher.write("registry.py", "import events\nMODELS = []\n" + writing("registry"))
+    launcher.write("models.py", "import registry, later\nregistry.MODELS.append('llama')\n" + _ONCE)
+    launcher.trainer("import models\nimport registry\nevents.say(f'{registry.MODELS}')")
+    launcher.start()
+    first = await launcher.nth(1, "begin")
+    await launcher.said("dropped: the import fails in the spare: ValueError: no data, after the import of models\n")
+    await launcher.said("the spare is ready")
+    spare = launcher.events("registry")[-1]
+    launcher.write("models.py", "import registry\nregistry.MODELS.append('llama')\n")
+    assert await fail_and_begin_again(launcher) == spare
+    assert launcher.events("['llama']") == [first, spare]
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_import_whose_failure_a_module_hides_in_the_spare_is_left_out_with_that_module(launcher: Running) -> None:
+    launcher.write("fast.py", _ONCE)
+    launcher.write("models.py", "try:\n    import fast\n    KERNEL = 'fast'\nexcept ValueError:\n    KERNEL = 'slow'\n")
+    launcher.trainer("import models\nevents.say(models.KERNEL)")
+    launcher.start()
+    first = await launcher.nth(1, "begin")
+    await launcher.said("the import of fast fails in the spare, but not in the program, after the import of models\n")
+    await launcher.said("the spare is ready")
+    assert launcher.stderr().count("the spare is dropped") == 1
+    launcher.write("fast.py", "")
+    spare = launcher.events("later")[-1]
+    assert await fail_and_begin_again(launcher) == spare
+    assert launcher.events("fast") == [first, spare]
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_import_that_fails_in_the_program_too_does_not_cost_the_spare(launcher: Running) -> None:
+    launcher.write("broken.py", "raise ValueError\n")
+    launcher.write("models.py", "try:\n    import broken\nexcept ValueError:\n    pass\n")
+    launcher.trainer("import models")
+    launcher.start()
+    await launcher.nth(1, "begin")
+    await launcher.said("the spare is ready")
+    assert await fail_and_begin_again(launcher) == launcher.events("later")[1]
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert "dropped" not in launcher.stderr()
+
+
+async def test_module_that_no_longer_exists_does_not_cost_the_spare(launcher: Running) -> None:
+    launcher.write("gone.py", "import os\nos.unlink(__file__)\n")
+    launcher.trainer("import gone")
+    launcher.start()
+    await launcher.nth(1, "begin")
+    await launcher.said("the spare is ready")
+    assert "dropped" not in launcher.stderr()
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
 async def test_recorder_asked_by_the_top_level_of_a_script_finds_nothing(launcher: Running) -> None:
     launcher.write("asks.py", "import sys\nassert sys.meta_path[0].find_spec('json', None) is None\nprint('asked')\n")
     launcher.start(command=(sys.executable, "asks.py"))
