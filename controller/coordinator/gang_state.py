@@ -154,6 +154,11 @@ class Gang:
             del self._begun[next(iter(self._begun))]
         self._begun[ref.id] = uid, past
 
+    def ended(self, ref: RoundRef, *, now: float) -> None:
+        """Record that a round ends now: the lifetime of its members counts from here, as by its object."""
+        uid, past = self._begun[ref.id]
+        self._begun[ref.id] = uid, replace(past, at=now)
+
     def _facts(self, cause: Cause) -> Facts:
         present, uid = self.members(), self.uid()
         begun = {each: past for each, (its, past) in self._begun.items() if round_report.same_uid(its, uid)}

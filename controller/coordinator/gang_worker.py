@@ -288,6 +288,7 @@ class GangWorker:
     def _over(self, round_: RoundRunner, again: tuple[FaultReported, ...]) -> None:
         ended = round_.round
         self._runner = None
+        self._gang.ended(ended.ref, now=self._dependencies.now())
         if round_.released_at is not None:
             self._last_record = EndedRound.of(ended)
         self._dependencies.metrics.rounds_active.dec()

@@ -17,8 +17,8 @@ from kubemend.common.budgets import Backoff, Closed, Window
 class Past:
     """A round that was begun, as the budget counts it. Times are Unix seconds.
 
-    ``at`` is when its members ran again (if they never did, when it began). ``fault_at`` is when its cause occurred.
-    ``slot`` and ``code`` are the fault's (empty for a request).
+    ``at`` is when it ended, and its members ran again; while it is under way, when it began. ``fault_at`` is when its
+    cause occurred. ``slot`` and ``code`` are the fault's (empty for a request).
     """
 
     at: float

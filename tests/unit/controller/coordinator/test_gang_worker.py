@@ -1,5 +1,7 @@
 """One gang's worker: it loses no fault that it has answered, and holds nothing longer than it reported."""
 
+from dataclasses import replace
+
 import pytest
 
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
@@ -251,3 +253,23 @@ async def test_deletion_of_other_member_keeps_hold(monkeypatch: pytest.MonkeyPat
         stage.fails(coordinator, 1, fault_id="mendable")
         await stopped(stage, members=2)
         assert decided == ["ask", "mendable"]
+
+
+async def test_members_that_die_young_after_long_rounds_are_slowed_down() -> None:
+    stage, now = Stage(builders.gang(2)), builders.NOW
+    stage.dependencies = replace(stage.dependencies, now=lambda: now)
+    async with stage.leading() as coordinator:
+        for number in range(3):
+            stage.fails(coordinator, 0, fault_id=f"fault {number}")
+            round_id = await stopped(stage, members=2)
+            now += 90.0
+            for index in range(2):
+                stage.stands(coordinator, index, round_id, Result.STOPPED)
+            for index in range(2):
+                await stage.agent(index).received("release")
+            for index in range(2):
+                stage.stands(coordinator, index, round_id, Result.RUNNING)
+            await eventually.true(lambda: worker(coordinator).is_idle)
+            now += 5.0
+        stage.fails(coordinator, 0, fault_id="fourth")
+        assert (await answer(stage, 0, "fourth")).reason == "NoProgress"
