@@ -99,7 +99,10 @@ def fault_event(fault: Fault) -> FaultReported:
 
 
 def synthesize_fault(event: FaultReported, *, member: Member, round_id: str, now: float) -> Fault:
-    """Return the fault that a round found itself and no agent reported: the agent has released its member."""
+    """Return the fault that is decided on after a round, though no agent reports it again.
+
+    The round found it itself (the agent has released its member), or began with it.
+    """
     return Fault(
         id=f"{round_id}/again",
         pod=member.pod,
@@ -107,6 +110,6 @@ def synthesize_fault(event: FaultReported, *, member: Member, round_id: str, now
         kind=FaultKind.OTHER,
         code=event.code,
         message=event.message,
-        at=now,
-        action_class="RestartApp",
+        at=now if event.at is None else event.at,
+        action_class="Replace" if event.needs_recreation else "RestartApp",
     )

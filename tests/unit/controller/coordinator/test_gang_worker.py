@@ -174,6 +174,20 @@ async def test_gang_restarts_without_member_that_left_during_round() -> None:
         assert stage.replaced.wanted == []
 
 
+async def test_fault_of_a_device_recreates_its_member_again_after_another_left() -> None:
+    stage = Stage(builders.gang(4))
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 0, device="GPU-1", action_class="Replace")
+        assert (await stage.agent(1).received("stop")).stop.round == "team/train-1"
+        stage.members.gone(builders.member(3).pod.uid, kind=MemberChangeKind.LEFT)
+        assert (await stage.agent(1).received("stop")).stop.round == "team/train-2"
+        first, second = (stage.restarts.all[f"team/train-{attempt}"].status for attempt in (1, 2))
+        assert first["phase"] == "Failed"
+        assert second["decision"]["kind"] == first["decision"]["kind"] == "InPlaceAndRecreate"
+        assert second["trigger"]["time"] == first["trigger"]["time"]
+        assert {each.pod for each in stage.replaced.wanted} == {builders.member(0).pod}
+
+
 async def test_round_takes_a_limited_number_of_faults_of_one_pod() -> None:
     stage = Stage(builders.gang(2))
     async with stage.leading() as coordinator:

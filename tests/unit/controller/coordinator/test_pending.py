@@ -1,5 +1,10 @@
 """The causes that a worker has queued: which is next, and when."""
 
+from dataclasses import replace
+
+import pytest
+
+from kubemend.controller.coordinator import pending
 from kubemend.controller.coordinator.pending import PendingCause, PendingQueue
 from kubemend.controller.model.faults import Request
 from kubemend.controller.restarts.objects import RestartSpec
@@ -67,3 +72,14 @@ def test_take_faults_keeps_requests_until_withdrawn() -> None:
     waiting.withdraw(restart.id)
     assert asked not in waiting
     assert not waiting
+
+
+@pytest.mark.parametrize("action_class", ["Replace", "RestartApp"])
+def test_fault_after_a_round_keeps_its_device_and_its_time(action_class: str) -> None:
+    event = pending.fault_event(builders.fault(action_class=action_class, at=NOW - 9.0))
+    fault = pending.synthesize_fault(event, member=builders.member(0), round_id="team/train-1", now=NOW)
+    assert (fault.action_class, fault.at) == (action_class, NOW - 9.0)
+    found_now = pending.synthesize_fault(
+        replace(event, at=None), member=builders.member(0), round_id="team/train-1", now=NOW
+    )
+    assert found_now.at == NOW
