@@ -1,5 +1,6 @@
 """A worker's knowledge of its gang: the current members and their nodes, its rounds so far, and its JobSet's policy."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -8,7 +9,7 @@ import structlog
 from kubemend.common.gangs import GangKey
 from kubemend.controller.coordinator import round_report
 from kubemend.controller.coordinator.dependencies import Dependencies
-from kubemend.controller.decisions import table
+from kubemend.controller.decisions import cases, table
 from kubemend.controller.decisions.facts import Decision, Facts, Reason
 from kubemend.controller.gangs import budget, members
 from kubemend.controller.jobset.spec.model import Refusal
@@ -106,9 +107,15 @@ class Gang:
         jobset = self._dependencies.jobsets.owner(self.key)
         return jobset.uid if jobset is not None else members.uid_of(self.members())
 
-    def decide(self, cause: Cause) -> Decision:
-        """Return the decision about a cause from the current state; count and log it."""
-        decision = table.decide(self._facts(cause), now=self._dependencies.now())
+    def decisions(self, causes: Iterable[Cause]) -> Iterator[Decision]:
+        """Yield the decision about each cause, without a change of members or rounds in between; count and log it."""
+        facts: Facts | None = None
+        for cause in causes:
+            facts = self._facts(cause) if facts is None else replace(facts, cause=cause)
+            yield self._decide(replace(facts, **self._jobset_policy.facts()))
+
+    def _decide(self, facts: Facts) -> Decision:
+        cause, decision = facts.cause, table.decide(facts, now=self._dependencies.now())
         self._dependencies.metrics.decisions.labels(decision.kind.value, decision.reason.value).inc()
         log.info(
             "gang.decided",
@@ -160,16 +167,18 @@ class Gang:
         self._begun[ref.id] = uid, replace(past, at=now)
 
     def _facts(self, cause: Cause) -> Facts:
+        """Return the facts of a decision, apart from the JobSet's: a decision may change these."""
         present, uid = self.members(), self.uid()
+        nodes, namespaces = self.nodes(present), self._dependencies.policy.namespaces
         begun = {each: past for each, (its, past) in self._begun.items() if round_report.same_uid(its, uid)}
         return Facts(
             cause=cause,
             members=present,
-            nodes=self.nodes(present),
+            nodes=nodes,
             history=round_report.history(
                 self.key, uid=uid, restarts=self._dependencies.restarts.restarts().values(), begun=begun
             ),
-            opted_in_namespaces=self._dependencies.policy.namespaces,
+            opted_in_namespaces=namespaces,
             dry_run=self._dependencies.policy.dry_run,
-            **self._jobset_policy.facts(),
+            roster=cases.roster(present, nodes=nodes, namespaces=namespaces),
         )

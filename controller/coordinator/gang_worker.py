@@ -43,6 +43,9 @@ log = structlog.get_logger(__name__)
 _JOINED_OF_A_POD: Final = 64
 """Faults of one pod that a round takes: eight for each GPU of a large node. Agents may report any number."""
 
+_DECIDED_AT_ONCE: Final = 256
+"""Causes that are decided about before the event loop goes on: the lease is renewed on it, and other gangs wait."""
+
 _LEFT_TO_AGENTS: Final = frozenset({facts.Reason.NOT_OPTED_IN, facts.Reason.DRY_RUN})
 """Reasons not to restart a gang as one, though each agent may still restart its own member."""
 
@@ -202,11 +205,12 @@ class GangWorker:
         try:
             with contained.within(Part.GANG, self._gang.key) as work:
                 while self._queue and self._runner is None:
-                    case = self._queue.next(now=self._dependencies.now())
-                    if case is None:
-                        await self._wait_for_change()
+                    due = self._queue.due(now=self._dependencies.now(), most=_DECIDED_AT_ONCE)
+                    if due:
+                        await self._decide_about(due)
+                        await asyncio.sleep(0)
                     else:
-                        await self._decide_one(case)
+                        await self._wait_for_change()
             if work.failed:
                 self.give_up()
         finally:
@@ -221,15 +225,17 @@ class GangWorker:
             async with asyncio.timeout(None if until is None else max(until - self._dependencies.now(), 0.0)):
                 await self._awake.wait()
 
-    async def _decide_one(self, case: PendingCause) -> None:
-        decision = self._gang.decide(case.cause)
-        if decision.kind is Kind.POSTPONE:
-            self._hold(case, decision)
-        elif decision.kind.begins_round:
-            await self._begin(case, decision)
-        else:
-            self._queue.remove(case)
-            self._refuse(case, decision)
+    async def _decide_about(self, due: list[PendingCause]) -> None:
+        """Decide about causes in their order, up to the first that begins a round."""
+        for case, decision in zip(due, self._gang.decisions(each.cause for each in due), strict=False):
+            if decision.kind.begins_round:
+                await self._begin(case, decision)
+                return
+            if decision.kind is Kind.POSTPONE:
+                self._hold(case, decision)
+            else:
+                self._queue.remove(case)
+                self._refuse(case, decision)
 
     def give_up(self) -> None:
         """Refuse everything that is queued and fail the round under way, because of an internal error."""

@@ -1,5 +1,6 @@
 """The causes that a gang's worker has queued for a decision, and until when they are postponed. Pure."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -29,7 +30,8 @@ class PendingQueue:
     """The causes in the order in which they came. One that is postponed lets later ones pass it."""
 
     def __init__(self) -> None:
-        self._waiting: list[PendingCause] = []
+        self._waiting: dict[PendingCause, None] = {}
+        self._of_pod: dict[PodUid, dict[PendingCause, None]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -43,17 +45,24 @@ class PendingQueue:
         Nothing is lost: a fault that is held so begins no round, and the next round restarts its pod, too.
         """
         if isinstance(case.cause, Fault):
-            pod = case.cause.pod.uid
-            self._waiting = [each for each in self._waiting if not _waits_for_event(each, pod)]
-        self._waiting.append(case)
+            of_pod = self._of_pod.get(case.cause.pod.uid, ())
+            for former in [each for each in of_pod if each.postponed_until == math.inf]:
+                self.remove(former)
+            self._of_pod.setdefault(case.cause.pod.uid, {})[case] = None
+        self._waiting[case] = None
 
     def remove(self, case: PendingCause) -> None:
         """Remove a cause that has been decided."""
-        self._waiting.remove(case)
+        del self._waiting[case]
+        if isinstance(case.cause, Fault):
+            of_pod = self._of_pod[case.cause.pod.uid]
+            del of_pod[case]
+            if not of_pod:
+                del self._of_pod[case.cause.pod.uid]
 
-    def next(self, *, now: float) -> PendingCause | None:
-        """Return the first cause to decide about; None if all are postponed."""
-        return next((case for case in self._waiting if case.postponed_until <= now), None)
+    def due(self, *, now: float, most: int) -> list[PendingCause]:
+        """Return the first causes to decide about, at most so many; none if all are postponed."""
+        return list(itertools.islice((case for case in self._waiting if case.postponed_until <= now), most))
 
     @property
     def postponed_until(self) -> float | None:
@@ -63,28 +72,27 @@ class PendingQueue:
 
     def recheck(self, *, pod: PodUid | None = None) -> None:
         """End all holds, or those about this pod, because something has happened to it."""
-        for case in self._waiting:
-            if pod is None or (isinstance(case.cause, Fault) and case.cause.pod.uid == pod):
-                case.postponed_until = _NOT_POSTPONED
+        for case in self._waiting if pod is None else self._of_pod.get(pod, ()):
+            case.postponed_until = _NOT_POSTPONED
 
     def withdraw(self, restart_id: str) -> None:
         """Drop the request of this object."""
-        self._waiting = [case for case in self._waiting if case.restart is None or case.restart.id != restart_id]
+        for case in [each for each in self._waiting if each.restart is not None and each.restart.id == restart_id]:
+            self.remove(case)
 
     def take_faults(self) -> list[Fault]:
         """Remove and return all faults."""
-        faults = [case.cause for case in self._waiting if isinstance(case.cause, Fault)]
-        self._waiting = [case for case in self._waiting if not isinstance(case.cause, Fault)]
-        return faults
+        faults = [case for case in self._waiting if isinstance(case.cause, Fault)]
+        for case in faults:
+            self.remove(case)
+        return [case.cause for case in faults if isinstance(case.cause, Fault)]
 
     def take_all(self) -> list[PendingCause]:
         """Remove and return all causes."""
-        everything, self._waiting = self._waiting, []
+        everything = list(self._waiting)
+        self._waiting.clear()
+        self._of_pod.clear()
         return everything
-
-
-def _waits_for_event(case: PendingCause, pod: PodUid) -> bool:
-    return isinstance(case.cause, Fault) and case.cause.pod.uid == pod and case.postponed_until == math.inf
 
 
 def fault_event(fault: Fault) -> FaultReported:

@@ -1,10 +1,11 @@
 """What several rules of the table use, computed once. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kubemend.controller.decisions.facts import Facts, needs_recreation
-from kubemend.controller.gangs import gang_options, members
+from kubemend.controller.decisions.facts import Facts, Roster, needs_recreation
+from kubemend.controller.gangs import gang_options
+from kubemend.controller.gangs import members as members_module
 from kubemend.controller.gangs.gang_options import GangOptions
 from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
@@ -12,45 +13,79 @@ from kubemend.controller.model.members import Member, NodeName, NodeView, PodPha
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A gang as the rules see it.
+    """A gang and a cause as the rules see them.
 
-    ``present`` has the pod that counts for each slot, ``hit`` is the one at fault, ``recreate`` are the slots whose
-    pods must be replaced, ``moved`` those of them that could be restarted where they are, but whose node is leaving.
-    ``unclear`` describes what the gang's annotations have wrong.
+    ``hit`` is the member at fault, ``recreate`` are the slots whose pods must be replaced, ``moved`` those of them that
+    could be restarted where they are, but whose node is leaving.
     """
 
     facts: Facts
     now: float
-    present: Mapping[str, Member]
+    roster: Roster
     hit: Member | None
     recreate: frozenset[str]
-    options: GangOptions
-    moved: frozenset[str] = frozenset()
-    unclear: str = ""
+    moved: frozenset[str]
 
     @classmethod
     def of(cls, facts: Facts, *, now: float) -> "Case":
-        """Return the case with these facts."""
-        present = members.by_slot(facts.members)
+        """Return the case with these facts. If they have a roster, it does not look at all members again."""
+        gang = facts.roster or roster(facts.members, nodes=facts.nodes, namespaces=facts.opted_in_namespaces)
         cause = facts.cause
-        hit, recreate = None, lost_slots(present, facts.nodes)
+        hit, recreate = None, gang.lost
         if isinstance(cause, Fault):
-            hit = next((each for each in facts.members if each.pod.uid == cause.pod.uid), None)
+            hit = gang.by_pod.get(cause.pod.uid)
             if hit is not None and needs_recreation(cause):
                 recreate |= {hit.slot}
         elif cause.recreate:
-            recreate |= {slot for slot, each in present.items() if not each.is_over and not each.deleting}
-        moved = _movable_slots(present, facts) - recreate
-        recreate |= moved
-        try:
-            return cls(facts, now, present, hit, recreate, gang_options.of(facts.members), moved)
-        except gang_options.BadAnnotationError as error:
-            return cls(facts, now, present, hit, recreate, GangOptions(), moved, unclear=str(error))
+            recreate |= gang.live.keys()
+        moved = gang.movable - recreate
+        return cls(facts, now, gang, hit, recreate | moved if moved else recreate, moved)
 
-    @property
-    def live(self) -> Mapping[str, Member]:
-        """Return the members that a round would restart."""
-        return {slot: each for slot, each in self.present.items() if not each.is_over and not each.deleting}
+
+def roster(
+    members: Iterable[Member], *, nodes: Mapping[NodeName, NodeView], namespaces: frozenset[str] = frozenset()
+) -> Roster:
+    """Return what decisions about a gang share as long as its members and their nodes do not change.
+
+    Members fail together: a decision about each of thousands must not look at all the others again. A pod that kubemend
+    must not delete is not movable: it is restarted where it is. A move needs no round of its own: the gang stops and
+    starts in this one anyway.
+    """
+    everyone = tuple(members)
+    present = members_module.by_slot(everyone)
+    live = {slot: each for slot, each in present.items() if not each.is_over and not each.deleting}
+    lost = lost_slots(present, nodes)
+    concerned = live.keys() | lost
+    bars = {
+        slot: bar
+        for slot, each in present.items()
+        if (bar := members_module.bar(each, namespaces=namespaces)) is not None
+    }
+    options, unclear = GangOptions(), ""
+    try:
+        options = gang_options.of(everyone)
+    except gang_options.BadAnnotationError as error:
+        unclear = str(error)
+    return Roster(
+        by_pod={each.pod.uid: each for each in everyone},
+        present=present,
+        live=live,
+        lost=lost,
+        movable=frozenset(
+            slot
+            for slot, each in live.items()
+            if (node := nodes.get(each.node)) is not None and node.leaving and slot not in bars
+        ),
+        concerned=len(concerned),
+        outside=tuple(
+            slot
+            for slot, each in present.items()
+            if slot in concerned and not members_module.opted_in(each, namespaces=namespaces)
+        ),
+        bars=bars,
+        options=options,
+        unclear=unclear,
+    )
 
 
 def is_lost(node: NodeView | None) -> bool:
@@ -65,21 +100,4 @@ def lost_slots(present: Mapping[str, Member], nodes: Mapping[NodeName, NodeView]
         for slot, member in present.items()
         if member.phase is PodPhase.FAILED
         or (not member.is_over and not member.deleting and is_lost(nodes.get(member.node)))
-    )
-
-
-def _movable_slots(present: Mapping[str, Member], facts: Facts) -> frozenset[str]:
-    """Return the slots whose pods a round may move off a node that is leaving.
-
-    The move needs no round of its own: the gang stops and starts in this one anyway. A pod that kubemend must not
-    delete is restarted where it is.
-    """
-    return frozenset(
-        slot
-        for slot, member in present.items()
-        if not member.is_over
-        and not member.deleting
-        and (node := facts.nodes.get(member.node)) is not None
-        and node.leaving
-        and members.bar(member, namespaces=facts.opted_in_namespaces) is None
     )

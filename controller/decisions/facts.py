@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kubemend.controller.gangs.budget import GangBudget, Past
+from kubemend.controller.gangs.gang_options import GangOptions
+from kubemend.controller.gangs.members import Bar
 from kubemend.controller.model.faults import Cause, Fault
-from kubemend.controller.model.members import Member, NodeName, NodeView
+from kubemend.controller.model.members import Member, NodeName, NodeView, PodUid
 
 _MOVES = frozenset({"ResetDevice", "RebootNode", "Replace"})
 
@@ -58,6 +60,30 @@ class Reason(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Roster:
+    """What the rules need of a gang whatever the cause is (``cases.roster``). Slots are in their order.
+
+    - ``by_pod``: all members; ``present``: the pod that counts for each slot
+    - ``live``: those of them that a round would restart
+    - ``lost``: the slots whose pods must be replaced; ``movable``: those whose pods may be, as their node is leaving
+    - ``concerned``: how many slots are live or lost; ``outside``: those of them that have not opted in
+    - ``bars``: why the pods of some slots must not be deleted
+    - ``unclear`` describes what the gang's annotations have wrong; ``options`` are the defaults then
+    """
+
+    by_pod: Mapping[PodUid, Member]
+    present: Mapping[str, Member]
+    live: Mapping[str, Member]
+    lost: frozenset[str]
+    movable: frozenset[str]
+    concerned: int
+    outside: tuple[str, ...]
+    bars: Mapping[str, Bar]
+    options: GangOptions
+    unclear: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """The input of a decision.
 
@@ -65,6 +91,7 @@ class Facts:
     ``opted_in_namespaces`` are the agents' own: a pod there needs no annotation. ``closed``: state of a JobSet that
     takes no restart now (``jobset.policy.in_place.Closed``), "" if it takes some. ``limit`` and ``used`` are that
     JobSet's restarts; None: it has no such limit. ``dry_run``: the controller only reports what it would do.
+    ``roster`` is that of these members and nodes, for several decisions about one gang; None: this one makes its own.
     """
 
     cause: Cause
@@ -77,6 +104,7 @@ class Facts:
     limit: int | None = None
     used: int = 0
     dry_run: bool = False
+    roster: Roster | None = None
 
 
 @dataclass(frozen=True, slots=True)

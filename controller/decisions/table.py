@@ -45,7 +45,7 @@ def _member_hit(case: Case) -> Decision | None:
         return Decision(Kind.OBSERVE, Reason.MEMBER_COMPLETED, f"pod {cause.pod} has completed")
     if case.hit.deleting:
         return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"pod {cause.pod} is being deleted")
-    if case.present[case.hit.slot].pod.uid != cause.pod.uid:
+    if case.roster.present[case.hit.slot].pod.uid != cause.pod.uid:
         return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"pod {cause.pod} was replaced")
     if cause.container and case.hit.targets and cause.container not in case.hit.targets:
         meant = f"restarts of pod {cause.pod} are for {', '.join(sorted(case.hit.targets))}"
@@ -57,26 +57,22 @@ def _gang_present(case: Case) -> Decision | None:
     if closed := case.facts.closed:
         reason = Reason.SUSPENDED if closed == SUSPENDED else Reason.JOBSET_CLOSED
         return Decision(Kind.OBSERVE, reason, f"the JobSet of gang {case.facts.cause.gang} is {closed.lower()}")
-    if not case.live and not case.recreate:
+    if not case.roster.live and not case.recreate:
         return Decision(Kind.OBSERVE, Reason.MEMBER_GONE, f"no member of gang {case.facts.cause.gang} runs")
     return None
 
 
 def _annotations_valid(case: Case) -> Decision | None:
-    return Decision(Kind.OBSERVE, Reason.BAD_ANNOTATION, case.unclear) if case.unclear else None
+    unclear = case.roster.unclear
+    return Decision(Kind.OBSERVE, Reason.BAD_ANNOTATION, unclear) if unclear else None
 
 
 def _opted_in(case: Case) -> Decision | None:
-    concerned = {**case.live, **{slot: case.present[slot] for slot in case.recreate}}
-    outside = [
-        slot
-        for slot, each in concerned.items()
-        if not members.opted_in(each, namespaces=case.facts.opted_in_namespaces)
-    ]
+    outside, concerned = case.roster.outside, case.roster.concerned
     if not outside:
         return None
-    which = f"{len(outside)} of {len(concerned)} members lack annotation {members.RESTART}: {members.IN_PLACE}"
-    return Decision(Kind.OBSERVE, Reason.NOT_OPTED_IN, f"{which}, such as {min(outside)}")
+    which = f"{len(outside)} of {concerned} members lack annotation {members.RESTART}: {members.IN_PLACE}"
+    return Decision(Kind.OBSERVE, Reason.NOT_OPTED_IN, f"{which}, such as {outside[0]}")
 
 
 def _device_ready(case: Case) -> Decision | None:
@@ -94,7 +90,7 @@ def _device_ready(case: Case) -> Decision | None:
 
 def _exit_not_fatal(case: Case) -> Decision | None:
     cause = case.facts.cause
-    if isinstance(cause, Fault) and cause.exit_code in case.options.fatal_exit_codes:
+    if isinstance(cause, Fault) and cause.exit_code in case.roster.options.fatal_exit_codes:
         detail = f"exit code {cause.exit_code} is left to the workload ({gang_options.FATAL_EXIT_CODES})"
         return Decision(Kind.FAIL, Reason.FATAL_EXIT_CODE, detail)
     return None
@@ -103,17 +99,18 @@ def _exit_not_fatal(case: Case) -> Decision | None:
 def _alone(case: Case) -> Decision | None:
     """Leave a single-member gang to its agent, unless a JobSet limits restarts: only the controller counts those."""
     is_counted = case.facts.limit is not None
-    if isinstance(case.facts.cause, Fault) and len(case.present) == 1 and not case.recreate and not is_counted:
+    if isinstance(case.facts.cause, Fault) and len(case.roster.present) == 1 and not case.recreate and not is_counted:
         return Decision(Kind.ALONE, Reason.NOT_A_GANG, "it is the only member of its gang")
     return None
 
 
 def _replaceable(case: Case) -> Decision | None:
-    for slot in sorted(case.recreate):
-        if (bar := members.bar(case.present[slot], namespaces=case.facts.opted_in_namespaces)) is not None:
-            detail = f"{slot} cannot be restarted where it is, and its pod is not deleted: {bar.value}"
-            return Decision(Kind.FAIL, Reason.NOT_REPLACEABLE, detail)
-    return None
+    barred = case.roster.bars.keys() & case.recreate
+    if not barred:
+        return None
+    slot = min(barred)
+    detail = f"{slot} cannot be restarted where it is, and its pod is not deleted: {case.roster.bars[slot].value}"
+    return Decision(Kind.FAIL, Reason.NOT_REPLACEABLE, detail)
 
 
 def _affordable(case: Case) -> Decision | None:
@@ -164,7 +161,7 @@ def _round(case: Case) -> Decision:
     cause = case.facts.cause
     if not case.recreate:
         return Decision(Kind.IN_PLACE, Reason.REQUESTED if isinstance(cause, Request) else Reason.MEMBER_FAILED)
-    which = f"{len(case.recreate)} of {len(case.present)} are recreated, such as {min(case.recreate)}"
+    which = f"{len(case.recreate)} of {len(case.roster.present)} are recreated, such as {min(case.recreate)}"
     if case.recreate == case.moved:
         reason = Reason.MAINTENANCE_PLANNED
         which = f"{which}: maintenance of its node is planned"
@@ -172,13 +169,13 @@ def _round(case: Case) -> Decision:
         reason = Reason.RECREATION_REQUESTED
     else:
         reason = Reason.MEMBERS_LOST
-    kind = Kind.RECREATE_ALL if set(case.live) <= case.recreate else Kind.IN_PLACE_AND_RECREATE
+    kind = Kind.RECREATE_ALL if case.roster.live.keys() <= case.recreate else Kind.IN_PLACE_AND_RECREATE
     return Decision(kind, reason, which, recreate=case.recreate)
 
 
 def _budget(case: Case) -> budget.GangBudget:
     """Return the gang's budget. If a JobSet limits all restarts, a window applies only to gangs that ask for one."""
-    most = case.options.max_restarts
+    most = case.roster.options.max_restarts
     if most is None and case.facts.limit is not None:
         most = _ANY_NUMBER
     return case.facts.budget if most is None else replace(case.facts.budget, limit=most)

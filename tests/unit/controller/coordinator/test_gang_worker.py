@@ -1,6 +1,9 @@
 """One gang's worker: it loses no fault that it has answered, and holds nothing longer than it reported."""
 
+import asyncio
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,8 +12,8 @@ from kubemend.controller.coordinator import round_report
 from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.dependencies import Dependencies
 from kubemend.controller.coordinator.gang_worker import GangWorker
-from kubemend.controller.decisions import table
-from kubemend.controller.decisions.facts import Decision, Facts, Kind, Reason
+from kubemend.controller.decisions import cases, table
+from kubemend.controller.decisions.facts import Decision, Facts, Kind, Reason, Roster
 from kubemend.controller.model.faults import Fault
 from kubemend.controller.model.members import PodPhase
 from kubemend.controller.restarts.objects import RestartSpec
@@ -287,3 +290,50 @@ async def test_members_that_die_young_after_long_rounds_are_slowed_down() -> Non
             now += 5.0
         stage.fails(coordinator, 0, fault_id="fourth")
         assert (await answer(stage, 0, "fourth")).reason == "NoProgress"
+
+
+# ---- members that fail together ----
+
+
+@pytest.mark.parametrize(
+    ("annotations", "action_class", "reason"),
+    [(builders.OPTED_IN, "AskDriver", "DeviceNotProven"), ({}, "None", "NotOptedIn")],
+    ids=["postponed", "refused"],
+)
+async def test_faults_of_all_members_without_a_round_leave_the_event_loop_to_others(
+    monkeypatch: pytest.MonkeyPatch, annotations: dict[str, str], action_class: str, reason: str
+) -> None:
+    size, turn = 600, 0
+    stage = Stage([*builders.gang(size - 1), builders.member(size - 1, annotations=annotations)])
+    decided_in: Counter[int] = Counter()
+    counted_in: Counter[int] = Counter()
+    decide, roster = table.decide, cases.roster
+
+    def counted_decide(facts: Facts, *, now: float) -> Decision:
+        decided_in[turn] += 1
+        return decide(facts, now=now)
+
+    def counted_roster(*args: Any, **more: Any) -> Roster:
+        counted_in[turn] += 1
+        return roster(*args, **more)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(table, "decide", counted_decide)
+    monkeypatch.setattr(cases, "roster", counted_roster)
+    async with stage.leading() as coordinator:
+        turns = asyncio.create_task(count_turns())
+        for index in range(size):
+            stage.fails(coordinator, index, action_class=action_class)
+        for index in range(size):
+            assert (await answer(stage, index, "f")).reason == reason
+        turns.cancel()
+        await asyncio.gather(turns, return_exceptions=True)
+    assert sum(decided_in.values()) == size
+    assert max(decided_in.values()) <= 256
+    assert counted_in.keys() == decided_in.keys()
+    assert max(counted_in.values()) == 1

@@ -7,6 +7,7 @@ import pytest
 from kubemend.controller.coordinator import pending
 from kubemend.controller.coordinator.pending import PendingCause, PendingQueue
 from kubemend.controller.model.faults import Request
+from kubemend.controller.model.members import PodUid
 from kubemend.controller.restarts.objects import RestartSpec
 from tests.unit.controller import builders
 from tests.unit.controller.coordinator import test_coordinator
@@ -28,8 +29,8 @@ def test_next_returns_first_cause_not_held() -> None:
         PendingCause(builders.fault(2)),
     )
     waiting = cases(held, first, second)
-    assert waiting.next(now=NOW) is first
-    assert waiting.next(now=NOW + 1.0) is held
+    assert waiting.due(now=NOW, most=1) == [first]
+    assert waiting.due(now=NOW + 1.0, most=1) == [held]
 
 
 def test_postponed_until_is_the_earliest_end() -> None:
@@ -41,16 +42,16 @@ def test_postponed_until_is_the_earliest_end() -> None:
     assert cases().postponed_until is None
     assert cases(without_end).postponed_until is None
     assert cases(without_end, late, early).postponed_until == NOW + 3.0
-    assert cases(without_end, late, early).next(now=NOW) is None
+    assert cases(without_end, late, early).due(now=NOW, most=1) == []
 
 
 def test_change_of_pod_ends_its_holds() -> None:
     one, other = (PendingCause(builders.fault(index), postponed_until=float("inf")) for index in range(2))
     waiting = cases(one, other)
     waiting.recheck(pod=builders.member(1).pod.uid)
-    assert waiting.next(now=NOW) is other
+    assert waiting.due(now=NOW, most=1) == [other]
     waiting.recheck()
-    assert waiting.next(now=NOW) is one
+    assert waiting.due(now=NOW, most=1) == [one]
 
 
 def test_fault_replaces_only_those_of_its_pod_whose_hold_has_no_end() -> None:
@@ -68,7 +69,7 @@ def test_take_faults_keeps_requests_until_withdrawn() -> None:
     waiting = cases(PendingCause(fault), asked)
     assert waiting.take_faults() == [fault]
     waiting.withdraw("team/another")
-    assert waiting.next(now=NOW) is asked
+    assert waiting.due(now=NOW, most=1) == [asked]
     waiting.withdraw(restart.id)
     assert asked not in waiting
     assert not waiting
@@ -83,3 +84,25 @@ def test_fault_after_a_round_keeps_its_device_and_its_time(action_class: str) ->
         replace(event, at=None), member=builders.member(0), round_id="team/train-1", now=NOW
     )
     assert found_now.at == NOW
+
+
+def test_queue_compares_a_fault_with_those_of_its_own_pod_only() -> None:
+    compared = 0
+
+    class Uid(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    members = [builders.member(index) for index in range(300)]
+    waiting = PendingQueue()
+    for member in members:
+        waiting.add(
+            PendingCause(builders.fault(pod=replace(member.pod, uid=PodUid(Uid(member.pod.uid)))), postponed_until=1.0)
+        )
+    assert len(waiting) == len(members)
+    assert compared <= len(members)
