@@ -88,9 +88,12 @@ class RoundRunner:
             self.give_up()
 
     def give_up(self) -> None:
-        """Fail the round because of an internal error. Agents release what they hold by themselves."""
+        """Fail the round because of an internal error, and have agents release what they hold."""
         dependencies = self._dependencies
         self.drop()
+        with contained.within(contained.Part.ROUND, self.id):
+            for effect in machine.abandon(self._round, reason=round_report.INTERNAL, now=dependencies.now()):
+                self._do(effect)
         with contained.within(contained.Part.ROUND, self.id):
             restart = dependencies.restarts.restarts().get(self.id)
             before = restart.status if restart is not None else {}

@@ -26,7 +26,7 @@ from kubemend.controller.gangs import gang_options
 from kubemend.controller.gangs import members as members_module
 from kubemend.controller.model.faults import Cause, Fault, Request
 from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
-from kubemend.controller.model.rounds import RoundEvent, RoundRef, StepResult
+from kubemend.controller.model.rounds import Abort, RoundEvent, RoundRef, StepResult
 from kubemend.controller.rounds import deadlines, events, progress, replacement
 from kubemend.controller.rounds.round_builder import RoundBuilder
 from kubemend.controller.rounds.states import Advance, Limits, MemberPhase, MemberState, Round
@@ -89,6 +89,13 @@ def advance(state: Round, received: Iterable[RoundEvent], *, now: float) -> Adva
         events.apply(draft, event)
     deadlines.check(draft)
     return _advanced(draft)
+
+
+def abandon(state: Round, *, reason: str, now: float) -> tuple[Abort, ...]:
+    """Return the effects by which agents drop a round that cannot go on, because of an internal error."""
+    draft = RoundBuilder(state, now=now)
+    replacement.fail(draft, reason=reason, detail="")
+    return tuple(effect for effect in draft.effects() if isinstance(effect, Abort))
 
 
 def resume(

@@ -124,7 +124,8 @@ class RoundBuilder:
         """Remove a pod from the round."""
         one = self.members.pop(uid)
         self._by_node.clear()
-        self.newest.pop(one.member.slot)
+        if self.newest.get(one.member.slot) == uid:
+            self.newest.pop(one.member.slot)
         self._counted(one, -1)
 
     def change(self, uid: PodUid, **changes: Any) -> MemberState:

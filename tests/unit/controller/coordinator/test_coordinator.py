@@ -364,6 +364,23 @@ async def test_internal_error_in_round_fails_only_that_round(monkeypatch: pytest
         assert await stopped(stage) != round_id
 
 
+async def test_internal_error_in_round_has_agents_release_their_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(builders.gang(SIZE))
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    async with stage.leading() as coordinator:
+        stage.fails(coordinator, 1)
+        round_id = await stopped(stage)
+        monkeypatch.setattr(machine, "advance", broken)
+        stage.stands(coordinator, 0, round_id, Result.STOPPED)
+        for index in range(SIZE):
+            abort = (await stage.agent(index).received("abort")).abort
+            member = builders.member(index).pod.uid
+            assert (abort.round, list(abort.pod_uids), abort.reason) == (round_id, [member], "Internal")
+
+
 async def test_request_deleted_while_queued_begins_no_round() -> None:
     stage = Stage(builders.gang(SIZE))
     spec = RestartSpec(gang=builders.GANG)

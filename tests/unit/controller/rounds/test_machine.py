@@ -273,6 +273,17 @@ def test_pending_member_is_held_but_not_awaited() -> None:
     assert play.round.phase is Phase.DONE
 
 
+def test_release_with_two_pending_pods_of_one_slot_forgets_both() -> None:
+    deleted = builders.member(2, phase=PodPhase.PENDING, deleting=True)
+    replacement = builders.member(2, generation=1, phase=PodPhase.PENDING, node=NodeName(""))
+    play = Play([*builders.gang(2), deleted, replacement])
+    play.reported(StepPhase.STOPPED, 0, 1)
+    assert pods(play.wanted(Release)) == {uid(0), uid(1), uid(2)}
+    assert set(play.round.members) == set(play.round.newest.values()) == {uid(0), uid(1)}
+    play.reported(StepPhase.RUNNING, 0, 1)
+    assert play.round.phase is Phase.DONE
+
+
 # ---- members that are replaced ----
 
 
@@ -963,6 +974,15 @@ def test_releasing_round_is_not_cancelled() -> None:
     play.reported(StepPhase.STOPPED, 0)
     play.tell(Cancelled("deleted"))
     assert play.round.phase is Phase.RELEASING
+
+
+def test_abandoned_round_is_dropped_by_the_agents_of_members_with_orders() -> None:
+    play = Play([*builders.gang(3), builders.member(3, phase=PodPhase.SUCCEEDED)])
+    play.reported(StepPhase.STOPPED, 0)
+    play.reported(StepPhase.COMPLETED, 1)
+    aborts = machine.abandon(play.round, reason="Internal", now=play.now)
+    assert pods(aborts) == {uid(0), uid(2)}
+    assert {abort.reason for abort in aborts} == {"Internal"}
 
 
 def test_final_round_does_not_change() -> None:
