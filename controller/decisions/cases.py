@@ -7,7 +7,7 @@ from kubemend.controller.decisions.facts import Facts, Roster, needs_recreation
 from kubemend.controller.gangs import gang_options
 from kubemend.controller.gangs import members as members_module
 from kubemend.controller.gangs.gang_options import GangOptions
-from kubemend.controller.model.faults import Fault
+from kubemend.controller.model.faults import Fault, Request
 from kubemend.controller.model.members import Member, NodeName, NodeView, PodPhase
 
 
@@ -38,7 +38,9 @@ class Case:
                 recreate |= {hit.slot}
         elif cause.recreate:
             recreate |= gang.live.keys()
-        moved = gang.movable - recreate
+        is_rolling = isinstance(cause, Request) and cause.max_unavailable is not None
+        # A rolling round moves none: a move of all at once would exceed its limit.
+        moved = frozenset() if is_rolling else gang.movable - recreate
         return cls(facts, now, gang, hit, recreate | moved if moved else recreate, moved)
 
 

@@ -105,6 +105,7 @@ FULL = tuple(Past(NOW - 100.0 * age, NOW - 100.0 * age - 1.0) for age in range(1
         ({"nodes": leaving(1)}, Kind.IN_PLACE_AND_RECREATE, Reason.MAINTENANCE_PLANNED),
         ({"nodes": leaving(0, 1, 2)}, Kind.RECREATE_ALL, Reason.MAINTENANCE_PLANNED),
         ({"nodes": leaving(1), "cause": request()}, Kind.IN_PLACE_AND_RECREATE, Reason.MAINTENANCE_PLANNED),
+        ({"nodes": leaving(0, 1, 2), "cause": request(max_unavailable=1)}, Kind.IN_PLACE, Reason.REQUESTED),
         ({"nodes": {**leaving(1), **only_lost(2)}}, Kind.IN_PLACE_AND_RECREATE, Reason.MEMBERS_LOST),
         ({"nodes": leaving(1), "cause": request(recreate=True)}, Kind.RECREATE_ALL, Reason.RECREATION_REQUESTED),
         ({"nodes": leaving(1), "members": with_one(1, owner=None)}, Kind.IN_PLACE, Reason.MEMBER_FAILED),
@@ -137,6 +138,11 @@ def test_member_whose_node_is_leaving_moves_in_the_round_and_the_others_stay() -
     assert "maintenance" in decision.detail
     both = decide(nodes={**leaving(1), **only_lost(2)})
     assert both.recreate == frozenset({builders.member(1).slot, builders.member(2).slot})
+
+
+def test_rolling_request_recreates_only_members_on_lost_nodes() -> None:
+    decision = decide(nodes={**leaving(1), **only_lost(2)}, cause=request(max_unavailable=1))
+    assert decision.recreate == frozenset({builders.member(2).slot})
 
 
 def test_fatal_exit_code_is_left_to_workload() -> None:
