@@ -199,9 +199,10 @@ class GangCoordinator:
 
     def _resume(self, restart: Restart, worker: GangWorker) -> None:
         """Resume a round; fail it if its status is invalid. Its agents then release their holds by themselves."""
-        now = self._dependencies.now()
+        now, limits = self._dependencies.now(), self._dependencies.policy.limits
+        longest = max(limits.whole, round_report.limits(limits, restart).whole)
         try:
-            if now - restart.begun_at > _OLDEST_ROUND_TIMEOUTS * self._dependencies.policy.limits.whole:
+            if now - restart.begun_at > _OLDEST_ROUND_TIMEOUTS * longest:
                 reason = "the round is too old to be resumed"  # a late write of a leader that had lost the Lease
             elif restart.begun_at > now + _CLOCKS_APART_SECONDS:
                 reason = "the round begins in the future"  # no leader wrote that

@@ -259,6 +259,23 @@ async def test_round_of_an_impossible_time_is_not_resumed(begun: float) -> None:
         assert all("stop" not in stage.agent(index).waiting() for index in range(SIZE))
 
 
+@pytest.mark.parametrize(
+    ("timeout", "age", "resumes"),
+    [(7200, 7200.0, True), (7200, 3 * 7200.0, False), (1, Limits().whole, True)],
+    ids=["long", "longer than its timeout", "short"],
+)
+async def test_round_with_a_timeout_of_its_own_is_resumed_by_that(timeout: int, age: float, resumes: bool) -> None:
+    stage = Stage(builders.gang(SIZE))
+    async with stage.leading():
+        stage.restarts.asked(request(RestartSpec(gang=builders.GANG, timeout_seconds=timeout)))
+        round_id = await stopped(stage)
+    found = stage.restarts.all[round_id]
+    status = {**found.status, "startTime": timestamps.rfc3339(stage.now() - age)}
+    stage.restarts.all[round_id] = replace(found, status=status)
+    async with stage.leading(epoch=2):
+        assert (round_id not in stage.restarts.statuses) is resumes
+
+
 def taken_back(restarts: RestartsHere, restart: Restart) -> None:
     restarts.deleted(restart.id)
 
