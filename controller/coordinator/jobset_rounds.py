@@ -36,6 +36,7 @@ class RoundBook:
         self._from_objects: dict[GangKey, dict[str, RoundView]] = {}
         self._own: dict[GangKey, dict[str, RoundView]] = {}
         self._refusals: dict[GangKey, Refusal] = {}
+        self._owners: dict[str, str] = {}  # of the rounds that this leader has begun, until their ends
 
     def rounds(self, jobset: JobSet) -> tuple[RoundView, ...]:
         """Return the rounds of its gang by attempt, including those under way."""
@@ -58,12 +59,20 @@ class RoundBook:
             message=round_report.message_of(cause),
             owner_uid=owner_uid,
         )
+        if ref.gang.kind == model.KIND:
+            self._owners[ref.id] = owner_uid
         self._put(ref, seen)
 
-    def ended(self, round_: Round, *, owner_uid: str = "") -> None:
-        """Record that a round is over; its object shows that later."""
-        seen = view(round_.ref.name, round_.ref.attempt, status.render(round_), started_at=round_.started_at)
-        self._put(round_.ref, replace(seen, owner_uid=owner_uid))
+    def ended(self, round_: Round) -> None:
+        """Record that a round is over; its object shows that later.
+
+        Its JobSet is the one with which it began: another one of the same name may exist now.
+        """
+        ref = round_.ref
+        resumed = self._from_objects.get(ref.gang, _NONE).get(ref.id)
+        owner_uid = self._owners.pop(ref.id, resumed.owner_uid if resumed is not None else "")
+        seen = view(ref.name, ref.attempt, status.render(round_), started_at=round_.started_at)
+        self._put(ref, replace(seen, owner_uid=owner_uid))
 
     def refused(self, gang: GangKey, refusal: Refusal) -> None:
         """Record that a round is refused for good."""
@@ -83,6 +92,7 @@ class RoundBook:
             of_gang[restart.id] = _of(restart)
             if restart.is_finished:
                 self._own.get(key, {}).pop(restart.id, None)
+                self._owners.pop(restart.id, None)
         if not of_gang:
             del self._from_objects[key]
         self._news(key)
@@ -91,6 +101,7 @@ class RoundBook:
         """Forget what only a previous term of this replica knew."""
         self._own.clear()
         self._refusals.clear()
+        self._owners.clear()
 
     def forget(self, gang: GangKey) -> None:
         """Forget a gang whose JobSet no longer exists."""
@@ -155,11 +166,12 @@ class OurJobSets:
 
     def begun(self, ref: RoundRef, cause: Cause, *, now: float) -> None:
         """Record that a round begins; its object may appear later."""
-        self.book.begun(ref, cause, now=now, owner_uid=self._uid_of(ref.gang))
+        jobset = self._of(ref.gang)
+        self.book.begun(ref, cause, now=now, owner_uid=jobset.uid if jobset is not None else "")
 
     def ended(self, round_: Round) -> None:
         """Record that a round is over; its object shows that later."""
-        self.book.ended(round_, owner_uid=self._uid_of(round_.ref.gang))
+        self.book.ended(round_)
 
     def refused(self, gang: GangKey, refusal: Refusal) -> None:
         """Record that a round is refused for good."""
@@ -180,10 +192,6 @@ class OurJobSets:
 
     def _of(self, gang: GangKey) -> JobSet | None:
         return self._jobsets.find(gang.namespace, gang.name) if gang.kind == model.KIND else None
-
-    def _uid_of(self, gang: GangKey) -> str:
-        jobset = self._of(gang)
-        return jobset.uid if jobset is not None else ""
 
     def _changed(self, namespace: str, name: str) -> None:
         gang = GangKey(namespace, model.KIND, name)

@@ -1,5 +1,6 @@
 """Rounds of a gang whose JobSet kubemend manages: what the JobSet allows, and what it is notified of."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -266,6 +267,34 @@ async def test_cancelled_round_costs_nothing() -> None:
         await theatre.round(coordinator, fault_id="second")
         theatre.here.reconcile()
         assert theatre.status.restarts_counted == 1
+
+
+@pytest.mark.parametrize("is_resumed", [False, True], ids=["begun", "resumed"])
+async def test_round_of_a_replaced_jobset_costs_its_successor_nothing(is_resumed: bool) -> None:
+    theatre = Theatre(limit=1)
+    stage, former = theatre.stage, theatre.here.jobset
+    assert former is not None
+    async with contextlib.AsyncExitStack() as stack:
+        coordinator = await stack.enter_async_context(stage.leading())
+        stage.fails(coordinator, 0)
+        round_id = await theatre.stopped()
+        if is_resumed:
+            await stack.aclose()
+            theatre.ours.book.new_term()
+            restart = replace(stage.restarts.all[round_id], owner_uid=former.uid)
+            theatre.ours.book.restart_changed(RestartChange(ChangeKind.APPEARED, restart))
+            coordinator = await stack.enter_async_context(stage.leading(epoch=2))
+        for index in range(SIZE):
+            stage.stands(coordinator, index, round_id, Result.STOPPED)
+        for index in range(SIZE):
+            await stage.agent(index).received("release")
+        theatre.here.put(None)
+        theatre.here.put(replace(former, uid="uid-another", created_at=stage.now()))
+        for member in [*stage.members.of_gang(GANG).values()]:
+            stage.members.gone(member.pod.uid)
+        await until(lambda: stage.restarts.all[round_id].is_finished)
+        theatre.here.reconcile()
+        assert (theatre.status.restarts_counted, theatre.status.current_in_place) == (0, None)
 
 
 async def test_new_leader_counts_rounds_of_previous_leader() -> None:
