@@ -13,6 +13,9 @@ _FROM_MILLISECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 RESTARTED: Final = {"restarted": "Recreate", "restarted_job": "Job", "restarted_in_place": "InPlace"}
 """Kinds of restarts, by the key in ``Plan.counts``."""
 
+MOST_SERIES: Final = 1000
+"""Series of single JobSets that are kept, the newest ones: any number of JobSets with generated names end in time."""
+
 
 class JobSetMetrics:
     """The metrics of JobSets; one instance per process."""
@@ -39,6 +42,7 @@ class JobSetMetrics:
         )
         for kind in RESTARTED.values():
             self.restarts.labels(kind)
+        self._series: dict[tuple[Counter, str, str], None] = {}  # the one that changed last comes last
         self.writes = Counter(
             "kubemend_jobset_writes",
             "Writes for JobSets, by kind and result.",
@@ -54,9 +58,9 @@ class JobSetMetrics:
     def count(self, what: str, *, namespace: str, name: str) -> None:
         """Count an outcome of a plan."""
         if what == "failed":
-            self.failed.labels(name, namespace).inc()
+            self._count_one(self.failed, namespace=namespace, name=name)
         elif what == "completed":
-            self.completed.labels(name, namespace).inc()
+            self._count_one(self.completed, namespace=namespace, name=name)
         else:
             self.restarts.labels(RESTARTED[what]).inc()
 
@@ -72,3 +76,14 @@ class JobSetMetrics:
             raise
         finally:
             self.writes.labels(write, result).inc()
+
+    def _count_one(self, counter: Counter, *, namespace: str, name: str) -> None:
+        """Count one JobSet, and remove the series that changed least recently if there are too many."""
+        counter.labels(name, namespace).inc()
+        series = counter, name, namespace
+        self._series.pop(series, None)
+        self._series[series] = None
+        if len(self._series) > MOST_SERIES:
+            oldest = next(iter(self._series))
+            del self._series[oldest]
+            oldest[0].remove(*oldest[1:])
