@@ -160,11 +160,13 @@ def _advanced(draft: RoundBuilder) -> Advance:
 
 
 def _limits(limits: Limits, members: Iterable[Member]) -> Limits:
+    """Return the limits with the gang's own hold. It ends so long before the round that released members can answer."""
     try:
         hold = gang_options.of(members).hold
     except gang_options.BadAnnotationError:
-        return limits  # no round is begun on it; one that was begun before continues
-    return limits if hold is None else replace(limits, hold_for_recreated=hold)
+        hold = None  # no round is begun on it; one that was begun before continues
+    longest = max(limits.whole - limits.release, limits.whole / 2)
+    return replace(limits, hold_for_recreated=min(limits.hold_for_recreated if hold is None else hold, longest))
 
 
 def _counting(everyone: Iterable[Member], present: Mapping[str, Member]) -> Iterator[Member]:

@@ -371,6 +371,21 @@ def test_hold_annotation_sets_wait_for_replacement() -> None:
     assert play.round.phase is Phase.RELEASING
 
 
+@pytest.mark.parametrize(("whole", "longest"), [(900.0, 885.0), (10.0, 5.0)])
+def test_hold_longer_than_the_round_ends_before_it(whole: float, longest: float) -> None:
+    gang = [builders.member(i, annotations={**builders.OPTED_IN, "kubemend.io/hold": "20m"}) for i in (0, 1)]
+    play = Play(gang, decision=RECREATE_0, limits=Limits(whole=whole))
+    play.reported(StepPhase.STOPPED, 1)
+    play.tell(PodGone(uid(0)))
+    play.tell(after=longest - 1.0)
+    assert play.wanted(Release) == []
+    play.tell(after=1.0)
+    assert pods(play.wanted(Release)) == {uid(1)}
+    play.reported(StepPhase.RUNNING, 1)
+    play.tell(after=whole - longest)
+    assert (play.round.phase, play.stands(1)) == (Phase.DEGRADED, MemberPhase.RUNNING)
+
+
 def test_missing_replacement_leaves_gang_degraded() -> None:
     play = Play(builders.gang(2), decision=RECREATE_0)
     play.reported(StepPhase.STOPPED, 1)
