@@ -31,16 +31,20 @@ _STARTUP = "sitecustomize"
 _PREPARED = "kubemend_prepared"
 """The module in which a program whose spare has prepared finds the function's result, as ``value``."""
 _COUNT_GPUS = "_cuda_getDeviceCount"
+_SURROUNDINGS = {"a": "sys.argv", "f": "__main__.__file__", "c": "the working directory"}
 _LONGEST_ERROR = 150  # of a prepare function, or of an import
 _MOST_RECORDED = 20_000  # modules of one trainer: some programs import generated ones without end
 
 
 class Changes:
-    """Detect changes of ``os.environ`` and ``sys.path``, and make the same changes again."""
+    """Detect changes of ``os.environ``, ``sys.path`` and the surroundings, and make the same changes again.
+
+    The surroundings are ``sys.argv``, ``__main__.__file__`` and the working directory.
+    """
 
     def __init__(self) -> None:
         """Start from the present values."""
-        self._environ, self._path = _environ(), _path()
+        self._environ, self._path, self._around = _environ(), _path(), _surroundings()
         self._made: dict[bytes, bytes | None] = {}
         self._appended: list[str] = []
         self._first_path = list(sys.path)
@@ -57,10 +61,20 @@ class Changes:
         if path != self._path:
             lines += "p " + b"\0".join([os.fsencode(each) for each in path]).hex() + "\n"
             self._path = path
+        around = _surroundings()
+        for kind in around:
+            if around[kind] != self._around.get(kind):
+                lines += kind + " " + _hex(around[kind]) + "\n"
+                self._around[kind] = around[kind]
         return lines
 
-    def make(self, wanted: dict[bytes, bytes | None], path: list[str] | None) -> None:
-        """Set the variables in ``wanted`` and ``sys.path``, unless an import has set them already."""
+    def make(self, wanted: dict[bytes, bytes | None], path: list[str] | None, around: dict[str, str | None]) -> None:
+        """Set the variables in ``wanted``, unless an import has set them already, ``sys.path`` and the surroundings.
+
+        Raises OSError if the working directory cannot be changed, or not back.
+        """
+        if "c" in around and "c" not in self._around:
+            raise FileNotFoundError("the launcher's does not exist")
         now = _environ()
         for key, value in wanted.items():
             if now.get(key) != value:
@@ -68,27 +82,35 @@ class Changes:
                 _set(key, value)
         if path is not None:
             sys.path[:] = path
+        _surround(around)
 
-    def load(self, name: str) -> tuple[bool, BaseException | None]:
-        """Import a module. Return whether it changed ``sys.path`` other than by appending, and how it failed."""
-        before, failure = list(sys.path), None
+    def load(self, name: str) -> tuple[str, BaseException | None]:
+        """Import a module. Return what it changed that ``undo`` would lose, empty for nothing, and how it failed."""
+        before, around, failure = list(sys.path), _surroundings(), None
         try:
             __import__(name)
         except BaseException as error:  # noqa: BLE001 - also sys.exit
             failure = error
         self._appended += [each for each in sys.path[len(before) :] if each not in self._appended]
-        return sys.path[: len(before)] != before, failure
+        if sys.path[: len(before)] != before:
+            return "sys.path other than at its end", failure
+        now = _surroundings()
+        return "".join([_SURROUNDINGS[kind] for kind in around if now.get(kind) != around[kind]][:1]), failure
 
     def undo(self) -> None:
-        """Undo the changes of ``make``, because the program makes them itself. Changes by modules stay."""
+        """Undo the changes of ``make``, because the program makes them itself. Changes by modules stay.
+
+        Raises OSError if the working directory does not exist.
+        """
         for key, value in self._made.items():
             _set(key, value)
         self._made.clear()
         sys.path[:] = self._first_path + [each for each in self._appended if each not in self._first_path]
+        _surround(self._around)
 
 
 class Recorder:
-    """Record the begin and the end of each module's import, with the changes of environment and path before it.
+    """Record the begin and the end of each module's import, with the changes (see ``Changes``) before it.
 
     It is a finder that finds nothing. An import has ended when the interpreter frees the module's lock. The log is
     opened for each record, because the program could close a file that stays open, and reuse its number. Forked
@@ -200,7 +222,7 @@ class Warm:
                 order = self._order() or self._prepare()
             sys.meta_path.remove(counter)
             counter.end()
-            self._changes.undo()
+            self._undo()
             if not order:
                 self._stamped = 0
                 self._stamp_new()
@@ -221,6 +243,7 @@ class Warm:
         """Import the recorded modules; stop at the order to start and return its variables. Empty: all are imported."""
         wanted: dict[bytes, bytes | None] = {}
         path: list[str] | None = None
+        around: dict[str, str | None] = {}
         for record in records:
             kind, _, name = record.partition(" ")
             if kind == "e":
@@ -228,6 +251,8 @@ class Warm:
                 wanted[bytes.fromhex(key)] = None if value == "-" else bytes.fromhex(value[1:])
             elif kind == "p":
                 path = [os.fsdecode(each) for each in bytes.fromhex(name).split(b"\0")]
+            elif kind in _SURROUNDINGS:
+                around[kind] = _unhex(name)
             elif kind == "d":
                 self._succeeded.add(name)
             elif kind == "m" and name not in sys.modules:
@@ -235,11 +260,23 @@ class Warm:
                 if order:
                     return order
                 self._say("import " + name)
-                self._changes.make(wanted, path)
-                wanted, path = {}, None
+                self._make(wanted, path, around)
+                wanted, path, around = {}, None, {}
                 self._load(name)
-        self._changes.make(wanted, path)
+        self._make(wanted, path, around)
         return ""
+
+    def _make(self, wanted: dict[bytes, bytes | None], path: list[str] | None, around: dict[str, str | None]) -> None:
+        try:
+            self._changes.make(wanted, path, around)
+        except OSError as error:
+            self._refuse("folder " + _in_words(error))
+
+    def _undo(self) -> None:
+        try:
+            self._changes.undo()
+        except OSError as error:
+            self._refuse("folder " + _in_words(error))
 
     def _prepare(self) -> str:
         """Call the program's function for spares, once. A failure ends this spare: half a state is worse than none."""
@@ -265,10 +302,10 @@ class Warm:
         return ""
 
     def _load(self, name: str) -> None:
-        changes_path, failure = self._changes.load(name)
+        changed, failure = self._changes.load(name)
         self._refuse_failure(name, failure)
-        if changes_path:
-            self._refuse("path " + name)
+        if changed:
+            self._refuse("changes " + changed)
         self._stamp_new()
         device = _device(self._devices)
         if device:
@@ -293,7 +330,8 @@ class Warm:
         """Record the source files of the modules added to ``sys.modules``, which keeps the order of insertion."""
         for module in list(sys.modules.values())[self._stamped :]:
             path = getattr(module, "__file__", None)
-            if isinstance(path, str):
+            if isinstance(path, str) and module is not sys.modules.get("__main__"):  # the program has not been read
+                path = os.path.abspath(path)  # the working directory may change
                 self._files.setdefault(path, _stamp(path))
         self._stamped = len(sys.modules)
 
@@ -332,6 +370,46 @@ def _environ() -> dict[bytes, bytes]:
 
 def _path() -> list[str]:
     return [each for each in sys.path if isinstance(each, str)]
+
+
+def _surroundings() -> dict[str, str | None]:
+    """Return the values of the surroundings, by the kind of their record."""
+    file = _variables_of_main().get("__file__")
+    values: dict[str, str | None] = {"f": file if isinstance(file, str) else None}
+    values["a"] = "\0".join([each for each in getattr(sys, "argv", ()) if isinstance(each, str)])
+    try:  # noqa: SIM105 - contextlib is not imported here
+        values["c"] = os.getcwd()
+    except OSError:  # it has been deleted
+        pass
+    return values
+
+
+def _surround(values: dict[str, str | None]) -> None:
+    """Set those of the surroundings that have another value. Raises OSError."""
+    now = _surroundings()
+    for kind, value in values.items():
+        if now.get(kind) == value:
+            continue
+        if kind == "a":
+            sys.argv[:] = value.split("\0") if value else []
+        elif kind == "c":
+            os.chdir(value or "/")
+        elif value is None:
+            del _variables_of_main()["__file__"]
+        else:
+            _variables_of_main()["__file__"] = value
+
+
+def _variables_of_main() -> dict[str, object]:
+    return getattr(sys.modules.get("__main__"), "__dict__", {})
+
+
+def _hex(value: str | None) -> str:
+    return "-" if value is None else "=" + value.encode("utf-8", "surrogatepass").hex()
+
+
+def _unhex(text: str) -> str | None:
+    return None if text == "-" else bytes.fromhex(text[1:]).decode("utf-8", "surrogatepass")
 
 
 def _set(key: bytes, value: bytes | None) -> None:
@@ -453,7 +531,7 @@ _LONGEST_WHY = 200
 _LONGEST_GRACE, _LONGEST_HOLD = 3600.0, 600.0
 _SOCKET = re.compile(r"launcher-[0-9]{1,20}\.sock")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_RECORD = re.compile(r"[md] [^\s\0]+|e [0-9a-f]+ (-|=[0-9a-f]*)|p [0-9a-f]*")
+_RECORD = re.compile(r"[md] [^\s\0]+|e [0-9a-f]+ (-|=[0-9a-f]*)|p [0-9a-f]*|[acf] (-|=[0-9a-f]*)")
 _Value = TypeVar("_Value")
 
 
@@ -1369,8 +1447,10 @@ class Spare:
             self.fail(MODULE_CHANGED, f"{value} has changed")
         elif word == "device":
             self.fail(DEVICE_OPENED, f"it holds {value} open", guilty=True)
-        elif word == "path":
-            self.fail(NOT_IMPORTABLE, "the module changes sys.path other than at its end", guilty=True)
+        elif word == "changes":
+            self.fail(NOT_IMPORTABLE, f"the module changes {value}", guilty=True)
+        elif word == "folder":
+            self.fail(NOT_IMPORTABLE, f"it cannot change its working directory: {value}", hopeless=True)
         elif word == "failed":
             self.failed, _, why = value.partition(" ")
             what = f"the import of {self.failed}" if self.failed != self.module else "the import"

@@ -273,6 +273,8 @@ async def test_what_the_imports_of_a_dropped_spare_have_started_is_killed(launch
 @pytest.mark.parametrize(
     ("trap", "text"),
     [
+        ("os.chdir('/')", "the module changes the working directory, after the import of trap"),
+        ("sys.argv = ['-']", "the module changes sys.argv, after the import of trap"),
         ("os._exit(9)", "it ended with exit code 9, after the import of trap"),
         ("os.closerange(3, 4096)", "the spare is dropped: "),
         ("while True: time.sleep(1)", "the import has not ended within 1 s, after the import of trap"),
@@ -372,6 +374,79 @@ async def test_module_that_no_longer_exists_does_not_cost_the_spare(launcher: Ru
     await launcher.nth(1, "begin")
     await launcher.said("the spare is ready")
     assert "dropped" not in launcher.stderr()
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+_AROUND = "import events, os, sys, __main__\nevents.say(f'{name} {{sys.argv}} {{__main__.__file__}} {{os.getcwd()}}')\n"
+"""A module that writes what an import can see of the program."""
+
+
+@pytest.mark.parametrize("command", [("train.py", "--lr", "1"), ("-m", "train", "--lr", "1")])
+async def test_import_in_the_spare_finds_the_programs_arguments_file_and_folder(
+    launcher: Running, command: tuple[str, ...]
+) -> None:
+    _write_events_to_one_file(launcher)
+    (launcher.folder / "job").mkdir()
+    for name in ("before", "after"):
+        launcher.write(f"{name}.py", _AROUND.format(name=name))
+    launcher.write("job/config.py", writing("job"))
+    launcher.write("config.py", writing("wrong"))
+    launcher.trainer(
+        "import before\nsys.argv.append('--more')\nsys.path.insert(0, '')\nos.chdir('job')\n"
+        "import after, config\nos.chdir('..')"
+    )
+    launcher.start(command=(sys.executable, *command))
+    first = await launcher.nth(1, "begin")
+    await launcher.said("the spare is ready")
+    spare = launcher.events("job")[1]
+    file, arguments = f"{launcher.folder}/train.py", ["--lr", "1"]
+    for name, more, folder in (("before", [], ""), ("after", ["--more"], "/job")):
+        shown = f"{name} {[_shown(command, file), *arguments, *more]} {file} {launcher.folder}{folder}"
+        assert launcher.events(shown) == [first, spare]
+    assert launcher.events("wrong") == []
+    assert await fail_and_begin_again(launcher) == spare
+    launcher.order("print(sys.argv, __file__, os.getcwd()); sys.exit(0)")
+    assert await launcher.ended() == 0
+    shown = f"{[_shown(command, file), *arguments, '--more']} {file} {launcher.folder}\n"
+    assert launcher.stdout() == shown
+
+
+def _write_events_to_one_file(launcher: Running) -> None:
+    text = (launcher.folder / "events.py").read_text()
+    launcher.write("events.py", text.replace('"events"', repr(str(launcher.folder / "events"))))
+
+
+def _shown(command: tuple[str, ...], file: str) -> str:
+    return file if command[0] == "-m" else command[0]
+
+
+async def test_spare_whose_program_does_not_change_its_folder_and_arguments_begins_with_the_launchers(
+    launcher: Running,
+) -> None:
+    _write_events_to_one_file(launcher)
+    launcher.write("late.py", "import events, os\nevents.say(f'late {os.getcwd()}')\n")
+    launcher.trainer(
+        "if not os.path.exists('again'):\n    os.mkdir('again'); os.chdir('again'); sys.argv[0] = 'x'\n"
+        "import late\nos.chdir(os.environ['PWD'])"
+    )
+    launcher.environ["PWD"] = str(launcher.folder)
+    launcher.start()
+    await launcher.nth(1, "begin")
+    await launcher.said("the spare is ready")
+    spare = launcher.events(f"late {launcher.folder}/again")[1]
+    assert await fail_and_begin_again(launcher) == spare
+    launcher.order("print(sys.argv, os.getcwd()); sys.exit(0)")
+    assert await launcher.ended() == 0
+    assert launcher.stdout() == f"['train.py'] {launcher.folder}\n"
+
+
+async def test_spare_without_the_programs_working_directory_is_dropped(launcher: Running) -> None:
+    launcher.write("late.py", "")
+    launcher.trainer("os.mkdir('gone'); os.chdir('gone')\nimport late\nos.chdir('..'); os.rmdir('gone')")
+    launcher.start()
+    await launcher.said("the spare is dropped: it cannot change its working directory: FileNotFoundError")
+    await fail_and_begin_again(launcher)
     launcher.order("sys.exit(0)")
     assert await launcher.ended() == 0
 
