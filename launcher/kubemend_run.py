@@ -87,6 +87,7 @@ class Changes:
     def load(self, name: str) -> tuple[str, BaseException | None]:
         """Import a module. Return what it changed that ``undo`` would lose, empty for nothing, and how it failed."""
         before, around, failure = list(sys.path), _surroundings(), None
+        environ = _environ()
         try:
             __import__(name)
         except BaseException as error:  # noqa: BLE001 - also sys.exit
@@ -94,8 +95,11 @@ class Changes:
         self._appended += [each for each in sys.path[len(before) :] if each not in self._appended]
         if sys.path[: len(before)] != before:
             return "sys.path other than at its end", failure
-        now = _surroundings()
-        return "".join([_SURROUNDINGS[kind] for kind in around if now.get(kind) != around[kind]][:1]), failure
+        now, environ_now = _surroundings(), _environ()
+        found = [_SURROUNDINGS[kind] for kind in around if now.get(kind) != around[kind]]
+        keys = [os.fsdecode(key) for key in self._made if environ_now.get(key) != environ.get(key)]
+        found += ["the variable " + each + ", which the program sets before" for each in keys]
+        return "".join(found[:1]), failure
 
     def undo(self) -> None:
         """Undo the changes of ``make``, because the program makes them itself. Changes by modules stay.

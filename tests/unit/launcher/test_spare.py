@@ -451,6 +451,24 @@ async def test_spare_without_the_programs_working_directory_is_dropped(launcher:
     assert await launcher.ended() == 0
 
 
+async def test_module_that_adds_to_a_variable_of_the_program_is_left_out_of_the_next_spare(launcher: Running) -> None:
+    launcher.write("adds.py", "import os\nos.environ['FLAGS'] += ' --more'\nos.environ['OWN'] = 'own'\n")
+    launcher.trainer(
+        "os.environ['FLAGS'] = '--user'\nimport adds\nevents.say('flags ' + os.environ['FLAGS'] + os.environ['OWN'])"
+    )
+    launcher.start()
+    first = await launcher.nth(1, "begin")
+    await launcher.said(
+        "the module changes the variable FLAGS, which the program sets before, after the import of adds\n"
+    )
+    await launcher.said("the spare is ready")
+    spare = launcher.events("later")[-1]
+    assert await fail_and_begin_again(launcher) == spare
+    assert launcher.events("flags --user --moreown") == [first, spare]
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
 async def test_recorder_asked_by_the_top_level_of_a_script_finds_nothing(launcher: Running) -> None:
     launcher.write("asks.py", "import sys\nassert sys.meta_path[0].find_spec('json', None) is None\nprint('asked')\n")
     launcher.start(command=(sys.executable, "asks.py"))
