@@ -517,6 +517,7 @@ STOPS: frozenset[int] = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT
 """Signals that stop a container, unless its image has another one: after one of them, the launcher starts nothing."""
 
 _FREE, _LONGEST_WAIT = 3, 300.0  # the agent's backoff: agent/restart/budget.py
+_FIRST_KILLED = b"1000"  # oom_score_adj of a spare
 _PERIOD = 0.1  # of the spare's duty cycle
 _COUNT_CHILDREN_EVERY = 10  # periods
 _MOST_THREADS = 256  # of a spare, each of which is read in each period
@@ -1178,6 +1179,14 @@ def _set_oom(pid: int, adjustment: bytes) -> None:
     """Set how likely the kernel kills a process when memory is short; the process may have ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "wb") as file:
         file.write(adjustment)
+
+
+def _oom_of(pid: int) -> bytes:
+    """Return the same of a process; empty if it has ended."""
+    try:
+        return _read(f"/proc/{pid}/oom_score_adj").strip()
+    except OSError:
+        return b""
 
 
 def _has_terminal() -> bool:
@@ -1915,6 +1924,7 @@ class Launcher:
         spare.run_freely()
         if self._has_terminal:
             _give_terminal(spare.pid)
+        self._protect(spare)
         spare.order("go " + "\0".join("=".join(each) for each in variables.items()))
         until = time.monotonic() + limit
         while self._awaits(spare) and time.monotonic() < until:
@@ -1933,11 +1943,21 @@ class Launcher:
         spare.close()
         os.close(self._log)
         self._log = spare.log
-        _set_oom(spare.pid, self._oom)
         self._begin(spare.pid, spare.ended)
         if self._stopping and self._status is None:  # the stop came in the same moment
             self._signalled(self._stopping)
         return True
+
+    def _protect(self, spare: Spare) -> None:
+        """Make the kernel kill a spare and what its imports have started no sooner than a trainer.
+
+        What it has started before has the spare's value. The second scan finds what these have started meanwhile.
+        """
+        _set_oom(spare.pid, self._oom)
+        for _ in range(2):
+            for each in descendants(processes(), spare.pid):
+                if _oom_of(each.pid) == _FIRST_KILLED:
+                    _set_oom(each.pid, self._oom)
 
     def _awaits(self, spare: Spare) -> bool:
         """Return whether a spare that has the order to start may still do so at once."""
@@ -2114,7 +2134,7 @@ class Launcher:
         finally:
             os.close(tell)
             os.close(order)
-        _set_oom(pid, b"1000")
+        _set_oom(pid, _FIRST_KILLED)
         return Spare(pid, status, release, log, names, todo, self._prepare)
 
     def _give_up(self, message: str) -> None:

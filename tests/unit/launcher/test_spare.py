@@ -476,6 +476,26 @@ async def test_recorder_asked_by_the_top_level_of_a_script_finds_nothing(launche
     assert launcher.stdout() == "asked\n"
 
 
+async def test_what_the_imports_have_started_is_as_safe_as_the_program_from_its_begin(launcher: Running) -> None:
+    """A worker that an import starts belongs to the program after a restart."""
+    launcher.write(
+        "works.py",
+        "import subprocess, sys\nWORKER = subprocess.Popen(\n"
+        "    [sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE, start_new_session=True)\n",
+    )
+    adjustments = "[open(f'/proc/{each}/oom_score_adj').read().strip() for each in (os.getpid(), works.WORKER.pid)]"
+    launcher.trainer(f"import works\nevents.say(str({adjustments}))")
+    launcher.start()
+    first = await launcher.nth(1, "begin")
+    await launcher.said("the spare is ready")
+    spare = launcher.events("later")[1]
+    own = str(_oom_score_adjustment(launcher.pid))
+    assert await fail_and_begin_again(launcher) == spare
+    assert launcher.events(str([own, own])) == [first, spare]
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
 async def test_the_spare_ends_with_the_launcher(launcher: Running) -> None:
     launcher.start()
     await launcher.nth(1, "begin")
