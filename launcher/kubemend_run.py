@@ -526,6 +526,7 @@ _RESCAN = 0.05
 _LONGEST_POLL = 3600.0
 _REPORT_UNKILLED = 30.0
 _TRIES = 5  # spares for one trainer
+_MOST_FAILED_FROM_SPARE = 2  # programs in a row
 _SETTLED = 1.0
 _LEARN_EVERY = 10.0
 _MOST_NAMES = _MOST_RECORDED
@@ -1569,6 +1570,7 @@ class Launcher:
         self._trainer, self._status, self._began = 0, None, 0.0  # type: int, int | None, float
         self._spare: Spare | None = None
         self._tries, self._spare_at, self._no_spare = 0, 0.0, Missing()
+        self._from_spare, self._failed_from_spare, self._cold = False, 0, Missing()
         self._log = -1
         self._ignored: list[int] = []
         self._trainers = 0
@@ -1604,6 +1606,7 @@ class Launcher:
         status, now = self._status, time.monotonic()
         decision = self._decide(status, now)
         if is_failure(self._policy, exit_code(status), stopping=self._is_stopped(status)):
+            self._judge_spare(now - self._began, failed=True, waits=bool(decision.wait))
             self._await_verdict(status)
             if self._order is not None:
                 return None
@@ -1626,6 +1629,34 @@ class Launcher:
             say(f"not restarted: cannot kill what the program has started: {error}")
             return status
         return None if started else self._stopping
+
+    def _judge_spare(self, ran: float, *, failed: bool, waits: bool = False) -> None:
+        """Start the next trainer cold if this one began from a spare and failed early, as one without its state may.
+
+        That is before its own spare was ready, or ``waits``: it failed after less than a minute for the fourth time.
+        The next spare then waits until a trainer that began cold has run for a minute. After the second such failure
+        in a row there is none.
+        """
+        if not self._from_spare:
+            return
+        if ran >= self._policy.young:
+            self._failed_from_spare = 0
+            return
+        spare = self._spare
+        if not failed or (spare and spare.ready and not waits):
+            return
+        self._failed_from_spare += 1
+        often = self._failed_from_spare >= _MOST_FAILED_FROM_SPARE
+        then = "this launcher starts no more" if often else f"none until a cold start has run {self._policy.young:g} s"
+        what = f"the program failed {ran:.0f} s after it began from a spare; {then}"
+        self._cold = Missing(ENDED, what + ". If a module needs what the program sets, name it by --spare-skip")
+        if spare:
+            spare.module = ""
+            spare.fail(self._cold.reason, self._cold.message)
+            spare.unprepared = False
+            self._drop()
+        else:
+            say(f"no spare: {self._cold.message}")
 
     def _await_verdict(self, status: int) -> None:
         """Report the failure to an agent that follows; return at its order or verdict, a stop, or after the hold."""
@@ -1674,8 +1705,11 @@ class Launcher:
         A trainer that has completed in the same moment, or has ended with a fatal code, must not run again.
         """
         try:
-            if time.monotonic() - self._began >= self._options.spare_after:
+            ran = time.monotonic() - self._began
+            if ran >= self._options.spare_after:
                 self._learn(())
+            if self._status is None:
+                self._judge_spare(ran, failed=False)
             self._terminate(order.grace)
             if not self._stopping:
                 self._clear()
@@ -1885,6 +1919,7 @@ class Launcher:
             self._log = memory_file("kubemend-log")
             environ = self._bootstrapped(environ, self._log)
         start = Start(self._command, environ, self._ignored, foreground=self._has_terminal)
+        self._from_spare = False
         self._begin(spawn(start), None)
 
     def _bootstrapped(self, environ: dict[str, str], log: int) -> dict[str, str]:
@@ -1898,7 +1933,10 @@ class Launcher:
     def _begin(self, pid: int, status: int | None) -> None:
         self._trainer, self._status, self._began = pid, status, time.monotonic()
         self._tries, self._spare_at = 0, self._began + self._options.spare_after
-        self._no_spare = Missing() if self._program else self._no_spare
+        self._no_spare = self._cold if self._program else self._no_spare
+        if self._cold.message:
+            self._tries = _TRIES if self._failed_from_spare >= _MOST_FAILED_FROM_SPARE else 0
+            self._spare_at = self._began + max(self._options.spare_after, self._policy.young)
         self._trainers += 1
         self._released = False
 
@@ -1943,6 +1981,7 @@ class Launcher:
         spare.close()
         os.close(self._log)
         self._log = spare.log
+        self._from_spare = True
         self._begin(spare.pid, spare.ended)
         if self._stopping and self._status is None:  # the stop came in the same moment
             self._signalled(self._stopping)
@@ -2082,6 +2121,7 @@ class Launcher:
             self._await_interpreter()
             return
         self._tries += 1
+        self._cold = Missing()
         self._learn(self._store.known.names)
         try:
             self._spare, self._no_spare = self._spawn_spare(records), Missing()

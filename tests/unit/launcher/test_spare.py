@@ -496,6 +496,50 @@ async def test_what_the_imports_have_started_is_as_safe_as_the_program_from_its_
     assert await launcher.ended() == 0
 
 
+async def test_program_that_fails_at_once_from_a_spare_is_started_cold_and_after_the_second_time_always(
+    launcher: Running,
+) -> None:
+    """A module may need what the program has set before, and what a spare cannot know."""
+    launcher.write("data.py", "import events\nMODE = getattr(events, 'mode', None)\n")
+    launcher.trainer("events.mode = 'spawn'\nimport data\nif data.MODE is None:\n    sys.exit(4)")
+    launcher.start("--young", "4s", "--first-wait", "10ms")
+    await launcher.nth(1, "begin")
+    await launcher.said("the spare is ready")
+    await fail_and_begin_again(launcher)
+    await launcher.said("s after it began from a spare; none until a cold start has run 4 s. If a module")
+    began = (launcher.folder / "events").stat().st_mtime
+    await _spares_ready(launcher, 2)
+    assert (launcher.folder / "events").stat().st_mtime - began >= 2.0, "the spare came after a healthy trainer"
+    await fail_and_begin_again(launcher, 3)
+    assert "s after it began from a spare; this launcher starts no more. If a module needs" in launcher.stderr()
+    cold = launcher.events("begin")
+    assert [each in cold for each in launcher.events("slow")] == [True, False, True, False, True]
+    launcher.order("sys.exit(4)")
+    await launcher.nth(4, "begin")
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def test_fourth_program_that_fails_young_is_followed_by_a_cold_start(launcher: Running) -> None:
+    """It may fail by what its spare lacked, later than in its imports."""
+    launcher.start("--young", "1h", "--first-wait", "10ms")
+    await launcher.nth(1, "begin")
+    for number in range(1, 4):
+        await _spares_ready(launcher, number)
+        spare = launcher.events("later")[-1]
+        assert await fail_and_begin_again(launcher, number + 1) == spare
+    await _spares_ready(launcher, 4)
+    spare = launcher.events("later")[-1]
+    assert await fail_and_begin_again(launcher, 5) != spare
+    assert "the spare is dropped: the program failed " in launcher.stderr()
+    launcher.order("sys.exit(0)")
+    assert await launcher.ended() == 0
+
+
+async def _spares_ready(launcher: Running, number: int) -> None:
+    await eventually.true(lambda: launcher.stderr().count("the spare is ready") == number)
+
+
 async def test_the_spare_ends_with_the_launcher(launcher: Running) -> None:
     launcher.start()
     await launcher.nth(1, "begin")
