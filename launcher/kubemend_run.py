@@ -1990,7 +1990,7 @@ class Launcher:
     def _protect(self, spare: Spare) -> None:
         """Make the kernel kill a spare and what its imports have started no sooner than a trainer.
 
-        What it has started before has the spare's value. The second scan finds what these have started meanwhile.
+        What it has started before has the spare's value. The second scan finds what these have started in between.
         """
         _set_oom(spare.pid, self._oom)
         for _ in range(2):
