@@ -90,15 +90,21 @@ class Outcome:
 
 
 def together(outcomes: Iterable[Outcome]) -> Outcome:
-    """Combine the outcomes (at least one) of concurrent restarts: the worst result, the longest phases."""
+    """Combine the outcomes (at least one) of concurrent restarts: the worst result, the longest phases.
+
+    One that was not alike is a failure if another container was restarted: then something was stopped.
+    """
     outcomes = list(outcomes)
+    worst = min((outcome.result for outcome in outcomes), key=_WORST_FIRST.index)
+    if worst is Result.NOT_ALIKE and any(outcome.result.restarted for outcome in outcomes):
+        worst = Result.FAILED
     current = {name: container for outcome in outcomes for name, container in outcome.current.items()}
     phases: dict[str, float] = {}
     for outcome in outcomes:
         for phase, seconds in outcome.phases.items():
             phases[phase] = max(phases.get(phase, 0.0), seconds)
     return Outcome(
-        result=min((outcome.result for outcome in outcomes), key=_WORST_FIRST.index),
+        result=worst,
         current=MappingProxyType(current),
         phases=MappingProxyType(phases),
         detail="; ".join(dict.fromkeys(outcome.detail for outcome in outcomes if outcome.detail)),

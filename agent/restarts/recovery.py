@@ -15,6 +15,7 @@ from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store, UnreadableIntent
 from kubemend.agent.devices import event_messages, pod_conditions
+from kubemend.agent.model.conditions import Condition
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerRef, PodUid
 from kubemend.agent.restart import admission, intents, steps, swap
@@ -44,6 +45,9 @@ _MAY_PASS = (cri_errors.DeadlineExceeded, cri_errors.ContainerBusy, cri_errors.N
 """Errors of one intent that may not occur again: a runtime that starts many containers at boot answers late."""
 _TRIES = 5
 """How often one agent tries to replay an intent whose error may pass."""
+
+_FAILED = (Result.FAILED, Result.STUCK, Result.STEPPED_DOWN, Result.NOT_ALIKE)
+"""Results that close a restart although its program was not replaced: only a report shows that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +266,20 @@ class Recovery:
         await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
         self._report_failure(intent, outcome.detail)
 
+    def _report_outcome(self, resumed: _Resumed) -> None:
+        intent, plan = resumed.intent, resumed.execution.plan
+        with contained.within(Part.REPLAY, intent.target):
+            condition = pod_conditions.for_restart(
+                container=intent.target.name,
+                strategy=plan.strategy,
+                restart_count=plan.restart_count,
+                cause=admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at),
+                outcome=resumed.outcome,
+                checks=(),
+                settled=True,
+            )
+            self._publish(intent.target, condition)
+
     def _report_failure(self, intent: intents.AnyIntent, detail: str, *, reason: Reason = Reason.INTERNAL) -> None:
         cause = admission.Cause(intent.reason, intent.reason, happened_at=intent.created_at)
         self._report(intent.target, cause, detail, reason=reason)
@@ -269,9 +287,11 @@ class Recovery:
     def _report(self, target: ContainerRef, cause: admission.Cause, detail: str, *, reason: Reason) -> None:
         with contained.within(Part.REPLAY, target):
             refusal = admission.Decision(admission.Verb.REFUSE, reason, detail)
-            condition = pod_conditions.for_refusal(container=target.name, cause=cause, decision=refusal)
-            self._dependencies.reporter.set(target.pod, condition)
-            self._dependencies.event_recorder.record(event_messages.of_restart(target, condition, now=self._now()))
+            self._publish(target, pod_conditions.for_refusal(container=target.name, cause=cause, decision=refusal))
+
+    def _publish(self, target: ContainerRef, condition: Condition) -> None:
+        self._dependencies.reporter.set(target.pod, condition)
+        self._dependencies.event_recorder.record(event_messages.of_restart(target, condition, now=self._now()))
 
     async def _replay_patiently(self, intent: intents.AnyIntent, *, share: ConfigShare) -> _Resumed:
         """Replay one intent, and try again after an error that may pass. Raises the error of the last try."""
@@ -320,6 +340,8 @@ class Recovery:
         outcome = resumed.outcome
         if outcome.result is Result.DEVICE_NOT_USABLE:
             self._report_failure(resumed.intent, outcome.detail, reason=Reason.DEVICE_NOT_USABLE)
+        elif outcome.result in _FAILED:
+            self._report_outcome(resumed)
         if outcome.result is Result.RESTARTED:
             for container in outcome.current.values():
                 self._dependencies.heartbeats.restarted(container)

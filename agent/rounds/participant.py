@@ -310,9 +310,15 @@ class RoundParticipant:
     async def _resume_session(self, member: MemberSession) -> None:
         """Resume a member at the point that a previous agent reached."""
         with self._restarts.config_share(member.pod, waits=False) as share:
-            if not await self._resume_from_journal(member, admit=share.admit):
-                return
+            was_restarted = await self._resume_from_journal(member, admit=share.admit)
         pod = self._dependencies.pods.pods().get(member.pod.uid)
+        if not was_restarted:
+            # The previous agent may have ended between the member's record and its journal entry.
+            if member.must_restart_first and (pod := await self._pod(member.order)) is not None:
+                await self._start(member, pod)
+            else:
+                await member.hold_only()
+            return
         if member.was_retried and pod is not None:
             await self._restart_unless_refused(member, pod)
         await self._restart_again(member)
@@ -329,7 +335,6 @@ class RoundParticipant:
                 log.warning("round.not_resumed", pod=str(member.pod), error=str(error))
                 await backoff.wait()
         if plan is None:
-            await member.hold_only()
             return False
         holding = member.follow(plan, pid=None)
         if not plan.stays:  # its program may not be dead yet; if it was, the previous agent may have frozen it

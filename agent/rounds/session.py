@@ -100,6 +100,7 @@ class MemberSession:
         self._all_started = True
         self._stop_reported = self.step_result.phase is StepPhase.STOPPED and not self.step_result.reason
         self._timer: asyncio.TimerHandle | None = None
+        self._has_begun = earlier is not None
 
     @property
     def step_result(self) -> rounds.StepResult:
@@ -110,6 +111,11 @@ class MemberSession:
     def end_reason(self) -> EndReason | None:
         """The reason for the end of the hold; None while it lasts."""
         return self._end_reason
+
+    @property
+    def must_restart_first(self) -> bool:
+        """Return whether a member without a restart in the journal has not been restarted, but has to be."""
+        return self.order.kind is OrderKind.RESTART and self.step_result.phase is StepPhase.STOPPING
 
     def record(self) -> rounds.Record:
         """Return the record to write. After the release it includes the reported phase, in case the report is lost."""
@@ -132,11 +138,15 @@ class MemberSession:
         self._write_record(self.record())
 
     def renew(self, order: rounds.Order) -> None:
-        """Extend the hold by the order's duration."""
+        """Extend the hold by the order's duration.
+
+        Before anything has begun there is nothing to resume, so it is not recorded: the repeated order starts it again.
+        """
         self.order = replace(self.order, hold_seconds=order.hold_seconds)
         self._renewed_at, self._resumed_at = self._clocks.since_boot(), None
         self._restart_timer()
-        self._save()
+        if self._has_begun:
+            self._save()
 
     def end(self, end_reason: EndReason, *, reason: str = "") -> None:
         """End the hold. Stopped containers are started nevertheless; a restart that has not begun is dropped."""
@@ -228,6 +238,7 @@ class MemberSession:
 
     def follow(self, plan: restart_plan.RestartPlan, *, pid: int | None) -> HoldSet:
         """Begin to follow a plan; return what holds the containers that it starts, but not those that it ends."""
+        self._has_begun = True
         self._reports.seconds["prepare"] = self._loop.time() - self._since
         self.must_restart_again = False
         self._alive = {each.id for each in plan.entries} | set(plan.duplicates)  # a duplicate is ended later
@@ -307,6 +318,7 @@ class MemberSession:
 
     async def hold_only(self) -> None:
         """Hold running and starting containers until the round releases them. Nothing is ended."""
+        self._has_begun = True
         await self.hold_running()
         while self.order.kind is OrderKind.HOLD and not self.holding.held and self._end_reason is None:
             await self._pod_holder.until_changed()  # it has not started yet

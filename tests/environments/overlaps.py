@@ -139,6 +139,8 @@ class Rig:
         return mark_libraries(PROC / str(await self.pid(running)), self.runtime)
 
     async def held(self, running: RunningPod) -> DriverHold:
+        """Hold openings from here on: the program's own at its start is over."""
+        await self.has_run(running, "imports-0", "driver-0")
         holds = driver_hold.DriverHolds(at_most=60.0, threads=ThreadPoolExecutor(1))
         held = await holds.arm(PROC / str(await self.pid(running)), runtime=self.runtime)
         self._held.append(held)

@@ -3,12 +3,16 @@
 import asyncio
 from dataclasses import replace
 
+import grpc
 import pytest
 
 from kubemend.agent.clients.cri.events import EventKind
+from kubemend.agent.model import conditions
+from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
-from kubemend.agent.restart import reservations
+from kubemend.agent.restart import intents, reservations
+from kubemend.agent.restart.process import Launcher, State
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.verifier import Timeouts
 from tests.environments.restarts import NOW, RestartEnv
@@ -46,6 +50,32 @@ async def kubelet_collects_reservations(env: RestartEnv) -> None:
     """They look like garbage of a pod that kubelet does not know."""
     for view in await reserved(env):
         await env.pod.rig.cri.remove_container(view.id)
+
+
+@pytest.mark.parametrize("error", ["", "cannot kill"])
+async def test_recovery_of_a_restart_that_the_launcher_cannot_finish_is_reported(env: RestartEnv, error: str) -> None:
+    if error:
+        env.launchers.state = Launcher(State.RUNNING, trainer=1, order="p1", error=error)
+    else:
+        env.launchers.left = (4711,)
+    rig = env.pod.rig
+    intent = intents.ProcessIntent(
+        id="p1", target=TARGET, sandbox_id=rig.sandbox_id, container=rig.old, trainer=1, reason="Xid31", created_at=NOW
+    )
+    await env.store.begin(intent)
+    await recovery(env).run()
+    assert await env.store.unfinished() == ()
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "SteppedDown")
+    assert condition.message
+
+
+async def test_recovery_of_a_kill_without_effect_is_reported(env: RestartEnv) -> None:
+    env.pod.rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=99)
+    await env.store.begin(env.pod.rig.intent(created_at=NOW, order=intents.SwapOrder.STOP_FIRST))
+    await recovery(env).run()
+    condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Stuck")
 
 
 async def test_recovery_reserves_names_until_kubelet_shows_successor(env: RestartEnv) -> None:

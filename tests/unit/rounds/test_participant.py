@@ -12,6 +12,7 @@ from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
+from kubemend.agent.model.rounds import Record, StepResult
 from kubemend.agent.model.workloads import (
     ContainerId,
     ExecHook,
@@ -28,7 +29,7 @@ from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, Step
 from tests import eventually
 from tests.environments import pod_rig
 from tests.environments.restarts import NOW
-from tests.environments.rounds import DEADLINE, MAINS, RoundEnv, order
+from tests.environments.rounds import DEADLINE, MAINS, Received, RoundEnv, order
 from tests.environments.runtime import POD, TARGET
 from tests.fakes import outside
 from tests.fakes.gpu_host import GpuHost
@@ -358,6 +359,45 @@ async def test_next_agent_continues_hold_until_release(env: RoundEnv) -> None:
     env.rounds.release("default/gang-1", [])
     assert (await reported.next()).phase is StepPhase.RUNNING
     assert len(env.freezer.ever) == 2, "nothing was started once more"
+
+
+@pytest.mark.parametrize("method", ["ListPodSandbox", "ContainerStatus"])
+async def test_order_repeated_before_the_restart_begins_restarts_under_the_next_agent(
+    env: RoundEnv, method: str
+) -> None:
+    server = env.pod.rig.server
+    server.calls.clear()
+    server.delay(method, seconds=30.0)
+    env.order()
+    await eventually.true(lambda: method in server.called())
+    env.order()
+    await env.die()
+    server.delay(method, seconds=0.0)
+    assert await env.store.unfinished() == ()
+    await env.start()
+    await released_without_old_programs(env, env.order())
+
+
+async def test_next_agent_restarts_a_member_whose_agent_ended_before_the_journal_entry(env: RoundEnv) -> None:
+    await env.die()
+    made = order()
+    waiting = StepResult(made.round, POD, StepPhase.STOPPING, attempt=made.attempt)
+    await env.store.note(
+        Record(order=made, pod=POD, step_result=waiting, boot=env.boot, renewed_at=env.since_boot, written_at=NOW)
+    )
+    await env.start()
+    await released_without_old_programs(env, env.order())
+
+
+async def released_without_old_programs(env: RoundEnv, reported: Received) -> None:
+    """Follow a member that stops and is released; none of its old containers may run then."""
+    while (step_result := await reported.next()).phase is StepPhase.STOPPING:
+        pass
+    assert step_result.phase is StepPhase.STOPPED
+    env.rounds.release("default/gang-1", [])
+    assert (await reported.next()).phase is StepPhase.RUNNING
+    running = await env.pod.running()
+    assert not [name for name in MAINS if env.pod.old[name] in running[name]]
 
 
 async def test_next_agent_finishes_started_restart_held(env: RoundEnv) -> None:
