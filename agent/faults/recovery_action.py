@@ -18,6 +18,12 @@ log = structlog.get_logger(__name__)
 
 _DRIVER_SECONDS = 2.0
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0  # seconds between two queries about one fault
+_MOST_POLLS = 32
+"""Processes of one fault for which the driver is polled, the newest: a program that fails again and again is one more
+process each time, and the fault stays until the driver needs nothing.
+"""
+
+_Question = tuple[str, FindingKind, str, int | None]
 
 
 class RecoveryActionQuery:
@@ -37,7 +43,7 @@ class RecoveryActionQuery:
         self._classify = classify
         self._submit = submit
         self._now = now
-        self._open: set[tuple[str, FindingKind, str, int | None]] = set()
+        self._open: dict[_Question, None] = {}  # oldest first
 
     def unanswered(self, device: str) -> list[RecordedFinding]:
         """Return a previous agent's faults that the driver has not answered. They cause no restart."""
@@ -50,19 +56,32 @@ class RecoveryActionQuery:
     async def is_usable(self, recorded: RecordedFinding) -> bool:
         """Poll until the driver requires no recovery action; return False if the fault is no longer active.
 
-        False also if another call polls for the same fault, or if a previous agent saw its end. The driver may not be
-        up yet, hang, or be content only after a reset; without the poll none of that would be noticed later.
+        False also if another call polls for the same fault, if a previous agent saw its end, or if ``_MOST_POLLS``
+        newer processes have had it. The driver may not be up yet, hang, or be content only after a reset; without the
+        poll none of that would be noticed later.
         """
-        finding = recorded.finding
-        question = recorded.device, finding.kind, finding.code, finding.pid
+        finding, question = recorded.finding, _question(recorded)
         ended_before = self._verdict_store.was_folded(finding) and not self._is_held(recorded)
         if question in self._open or ended_before:
             return False
-        self._open.add(question)
+        self._begin(question)
         try:
             return await self._poll(recorded)
         finally:
-            self._open.discard(question)
+            self._open.pop(question, None)
+
+    def _begin(self, question: _Question) -> None:
+        """Open a question. If that is one too many of its fault, end the oldest.
+
+        A report without a process ends with it: it means the device's holder only if no other one names the process
+        (``AppFaultHandler``).
+        """
+        self._open[question] = None
+        device, kind, code, _ = question
+        of_fault = [each for each in self._open if each[:3] == (device, kind, code)]
+        if len(of_fault) > _MOST_POLLS:
+            for ended in (of_fault[0], (device, kind, code, None)):
+                self._open.pop(ended, None)
 
     async def _poll(self, recorded: RecordedFinding) -> bool:
         backoff = aio.Backoff(first=_FIRST_WAIT, limit=_LONGEST_WAIT)
@@ -78,7 +97,7 @@ class RecoveryActionQuery:
                 if answer.action is ActionClass.NONE:
                     return True
             await backoff.wait()
-            if not self._is_held(recorded):
+            if _question(recorded) not in self._open or not self._is_held(recorded):
                 return False
 
     def _finding(self, recorded: RecordedFinding, *, code: int) -> Finding:
@@ -98,6 +117,10 @@ class RecoveryActionQuery:
             (active_fault.kind, active_fault.code) == fault
             for active_fault in self._verdict_store.active_faults(recorded.device)
         )
+
+
+def _question(recorded: RecordedFinding) -> _Question:
+    return recorded.device, recorded.finding.kind, recorded.finding.code, recorded.finding.pid
 
 
 def _previous_finding(active_fault: fold.ActiveFault, *, device: str) -> Finding:

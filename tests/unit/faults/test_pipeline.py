@@ -11,6 +11,7 @@ from kubemend.agent.actuator import progress
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import NotFound
 from kubemend.agent.clients.journal.store import Store
+from kubemend.agent.faults import recovery_action
 from kubemend.agent.health.state import evidence
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
@@ -20,6 +21,7 @@ from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import Allocations, ContainerId, ContainerRef, ContainerState, PodUid
 from kubemend.agent.restarts.requests import Request
+from tests import eventually
 from tests.environments.findings import FindingEnv
 from tests.fakes import outside
 from tests.unit.hub.builders import info
@@ -318,6 +320,25 @@ async def test_pipeline_driver_not_up_yet_is_polled(world: World) -> None:
     await world.condition(conditions.DEVICES_HEALTHY, "Xid999")
     world.devices.recovery = 0
     assert (await world.restarted(within=60)).cause().action is ActionClass.RESTART_APP
+
+
+async def test_pipeline_driver_is_polled_for_the_newest_processes_of_a_fault(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_FIRST_WAIT", "_LONGEST_WAIT"):
+        monkeypatch.setattr(recovery_action, name, 0.01)
+
+    def polls() -> int:
+        return sum(task.get_name().startswith("ask the driver") for task in asyncio.all_tasks())
+
+    world.devices.recovery = 1
+    for pid in (*range(5000, 5100), 4242):
+        world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=pid))
+    await world.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
+    await eventually.true(lambda: polls() == recovery_action._MOST_POLLS)
+    world.devices.recovery = 0
+    assert (await world.restarted()).target == TRAINER
+    await eventually.true(lambda: polls() == 0)
 
 
 async def test_pipeline_fault_of_driver_that_needs_reset_ends_after_it(world: World) -> None:
