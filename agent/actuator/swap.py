@@ -1,6 +1,7 @@
 """Carry out swaps (``agent.restart.swap``)."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -125,6 +126,7 @@ class SwapStrategy:
         self._spec = spec
         self._standby = standby
         self._old_ended_at: float | None = None  # when that was first seen, by the loop's clock
+        self._old_failed = False
         self._alike: set[ContainerId] = set()
         self._unlike: str | None = None
 
@@ -137,6 +139,7 @@ class SwapStrategy:
             is_unlike=self._unlike is not None,
             stays=self._stays(),
             kubelet_first=self._kubelet_is_first(),
+            old_failed=self._old_failed,
         )
         return (step,)
 
@@ -160,8 +163,10 @@ class SwapStrategy:
         """Compare a successor that was made from a rebuilt config with the old container. Nothing has been stopped.
 
         CRI-O answers a second CreateContainer of one name with the container that has it, so this also finds out that
-        the container is kubelet's.
+        the container is kubelet's. For an undo, also find out whether the old container has ended with an error.
         """
+        if self._state.resolution is steps.Resolution.UNDO:
+            await self._read_exit()
         original = self._spec.original if self._spec is not None else None
         if original is None:
             return
@@ -172,6 +177,13 @@ class SwapStrategy:
                 and view.id not in self._alike
             ):
                 await self._compare(view, original)
+
+    async def _read_exit(self) -> None:
+        """Read how the old container has ended. If that cannot be read, kubelet decides whether it runs again."""
+        old = self._state.find(self.calls.intent.old)
+        if old is not None and old.state is ContainerState.EXITED and not self._old_failed:
+            with contextlib.suppress(CriError):
+                self._old_failed = (await self._ops.tools.runtime.container_status(old.id)).exit_code != 0
 
     async def _compare(self, view: ContainerSummary, original: likeness.Original) -> None:
         """Retries while the runtime does not answer: the time limit bounds it, and nothing is done before."""

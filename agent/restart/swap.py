@@ -30,6 +30,7 @@ def next_step(
     is_unlike: bool = False,
     stays: Collection[ContainerId] = (),
     kubelet_first: bool = False,
+    old_failed: bool = False,
 ) -> Step:
     """Return the one next step, given every container of the target's name that the runtime lists now.
 
@@ -39,6 +40,7 @@ def next_step(
       successor is removed, and not the successor
     - ``kubelet_first``: kubelet is about to create the successor of a container that has ended; until it has, the
       runtime must not be asked for a container of that name
+    - ``old_failed``: the old container has ended with another exit code than 0
 
     Invariants (property-tested):
 
@@ -46,7 +48,7 @@ def next_step(
     - REMOVE only names a container of this intent, or kubelet's container next to one that stays.
     - START is never returned while the old container runs, unless the order starts first; then the old one is frozen
       and the successor held.
-    - CREATE is never returned while a newer container exists.
+    - CREATE is never returned while a newer container exists, nor to undo if the old one may have ended for good.
     """
     containers = sorted(seen, key=lambda view: (view.created_at, view.attempt))
     old = next((view for view in containers if view.id == intent.old), None)
@@ -80,7 +82,10 @@ def next_step(
         return _wait_for_kubelet(others)
     if ours:
         return _bring_up(ours[-1])
-    return _without_successor(intent, old=old, newer=newer, can_clone=can_clone, kubelet_first=kubelet_first)
+    creates = resolution is Resolution.FINISH or (old_failed and intent.order.exit_is_restarted)
+    return _without_successor(
+        intent, old=old, newer=newer, creates=creates, can_clone=can_clone, kubelet_first=kubelet_first
+    )
 
 
 def _start_on_standby(intent: intents.Intent, successor: ContainerSummary, *, go_on: bool) -> Step:
@@ -114,6 +119,7 @@ def _without_successor(
     *,
     old: ContainerSummary | None,
     newer: Sequence[ContainerSummary],
+    creates: bool,
     can_clone: bool,
     kubelet_first: bool,
 ) -> Step:
@@ -126,6 +132,9 @@ def _without_successor(
         return Step(StepKind.DONE, StepReason.SUCCESSOR_EXITED, newer[-1].id)
     if old_state in (ContainerState.CREATED, ContainerState.UNKNOWN):
         return Step(StepKind.WAIT, StepReason.STATE_UNKNOWN, intent.old)
+    if not creates:
+        # It may have ended for good. Kubelet decides, by the pod's own policy.
+        return Step(StepKind.DONE, StepReason.UNDONE)
     if not can_clone:
         return Step(StepKind.DONE, StepReason.NOTHING_TO_CLONE)
     if kubelet_first and old_state is ContainerState.EXITED:

@@ -591,6 +591,20 @@ async def test_undone_replay_thaws_the_old_container(rig: Rig, order: intents.Sw
     assert not standbys(rig).frozen
 
 
+@BOTH_ORDERS
+@pytest.mark.parametrize("exit_code", [0, 1])
+async def test_undone_replay_starts_no_container_that_may_have_ended_for_good(
+    rig: Rig, order: intents.SwapOrder, exit_code: int
+) -> None:
+    intent = rig.intent(order=order)
+    successor_spec = await rig.successor_spec(intent)
+    rig.server.runtime.exit(rig.old, exit_code=exit_code)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, resolution=steps.Resolution.UNDO)
+    restarted = exit_code != 0 and order.exit_is_restarted
+    assert outcome.result is (Result.SWAPPED if restarted else Result.UNDONE)
+    assert len(await rig.running()) == restarted
+
+
 @pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each is not intents.SwapOrder.STOP_FIRST])
 @pytest.mark.parametrize("carried_out", [False, True])
 async def test_stop_timeout_of_hanging_runtime_undoes_nothing(

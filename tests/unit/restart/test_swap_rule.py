@@ -204,6 +204,17 @@ def test_undo_continues_if_the_old_container_is_dead() -> None:
     assert step.kind is steps.StepKind.START
 
 
+@pytest.mark.parametrize("order", intents.SwapOrder)
+@pytest.mark.parametrize(("seen", "failed"), [([OLD_DEAD], False), ([OLD_DEAD], True), ([], False)])
+def test_undo_creates_nothing_in_place_of_a_container_that_may_have_ended_for_good(
+    order: intents.SwapOrder, seen: list[ContainerSummary], failed: bool
+) -> None:
+    intent, undo = builders.intent(order=order), steps.Resolution.UNDO
+    step = swap.next_step(intent, seen, resolution=undo, old_failed=failed)
+    restarted = failed and order.exit_is_restarted
+    assert (step.kind.value, step.reason.value) == (("create", "NoSuccessor") if restarted else ("done", "Undone"))
+
+
 def test_missing_config_creates_nothing() -> None:
     assert swap.next_step(STOP_FIRST, [], can_clone=False).reason is steps.StepReason.NOTHING_TO_CLONE
 
