@@ -16,12 +16,16 @@ from dataclasses import dataclass
 import structlog
 
 from kubemend.agent import ports
+from kubemend.agent.clients.cri import errors
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, SandboxId
 from kubemend.agent.restart import clone, intents, reservations
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 log = structlog.get_logger(__name__)
+
+_REFUSED = (errors.NameReserved, errors.NotFound, errors.CallFailed, errors.Unsupported, errors.PermissionDenied)
+"""Errors after which there is no container. After another one it may exist, and only its answer may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,24 @@ class NameAhead:
         return self.config.annotations[clone.RESTART_ID_ANNOTATION]
 
 
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    """The reservation of a name, for a restart; ``container`` is None if the answer to its creation was lost."""
+
+    restart_id: str
+    sandbox_id: SandboxId
+    name: str
+    attempt: int
+    container: ContainerId | None
+
+
 class NextNames:
     """The reservations of swaps in progress, one for each intent, and those made ahead, one for each old container."""
 
     def __init__(self, runtime: ports.RestartCalls) -> None:
         self._runtime = runtime
-        self._reserved: dict[str, ContainerId] = {}
-        self._ahead: dict[ContainerId, tuple[NameAhead, asyncio.Task[ContainerId | None]]] = {}
+        self._reserved: dict[str, _Reservation] = {}
+        self._ahead: dict[ContainerId, tuple[NameAhead, asyncio.Task[_Reservation | None]]] = {}
 
     def reserve_ahead(self, name: NameAhead) -> None:
         """Begin to reserve a name before it is decided whether the container is restarted.
@@ -61,8 +76,8 @@ class NextNames:
     async def give_back_ahead(self, old: ContainerId) -> None:
         """Release what was reserved ahead for a container, unless a restart has taken it over. Never fails."""
         if old in self._ahead:
-            name, creating = self._ahead.pop(old)
-            await self._remove(await creating, restart_id=name.restart_id)
+            _, creating = self._ahead.pop(old)
+            await self._release(await creating)
 
     async def reserve(
         self, intent: intents.Intent, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig
@@ -71,7 +86,8 @@ class NextNames:
 
         The successor may be created only afterwards. With both calls at once kubelet was seen to create the next name.
         """
-        if intent.id in self._reserved:
+        held = self._reserved.get(intent.id)
+        if held is not None and held.container is not None:
             return
         attempt = config.metadata.attempt + 1
         name, creating = self._ahead.get(intent.old, (None, None))
@@ -85,7 +101,7 @@ class NextNames:
 
     async def give_back(self, intent: intents.Intent) -> None:
         """Release the name that is reserved for an intent, if any. May be called again, and never fails."""
-        await self._remove(self._reserved.pop(intent.id, None), restart_id=intent.id)
+        await self._release(self._reserved.pop(intent.id, None))
 
     async def _create(
         self,
@@ -94,25 +110,33 @@ class NextNames:
         *,
         attempt: int,
         sandbox_config: api_pb2.PodSandboxConfig,
-    ) -> ContainerId | None:
-        """Create the reservation of this attempt; return None if that fails."""
+    ) -> _Reservation | None:
+        """Create the reservation of this attempt; return None if the runtime refuses that."""
         made = reservations.config(config, attempt=attempt)
+        restart_id = config.annotations.get(clone.RESTART_ID_ANNOTATION, "")
+        container = None
         try:
-            return await self._runtime.create_container(
+            container = await self._runtime.create_container(
                 sandbox_id=sandbox_id, config=made, sandbox_config=sandbox_config
             )
         except CriError as error:
-            restart_id = config.annotations.get(clone.RESTART_ID_ANNOTATION)
             log.info("restart.not_reserved", restart=restart_id, attempt=attempt, error=str(error))
-            return None
+            if isinstance(error, _REFUSED):
+                return None
+        return _Reservation(restart_id, sandbox_id, config.metadata.name, attempt, container)
 
-    async def _remove(self, container_id: ContainerId | None, *, restart_id: str) -> None:
-        if container_id is None:
+    async def _release(self, reserved: _Reservation | None) -> None:
+        if reserved is None:
             return
         try:
-            await self._runtime.remove_container(container_id)
+            if reserved.container is None:
+                await self.clear(reserved.sandbox_id, name=reserved.name, attempt=reserved.attempt)
+            else:
+                await self._runtime.remove_container(reserved.container)
         except CriError as error:
-            log.warning("restart.name_not_released", restart=restart_id, container=container_id, error=str(error))
+            log.warning(
+                "restart.name_not_released", restart=reserved.restart_id, attempt=reserved.attempt, error=str(error)
+            )
 
     async def clear(self, sandbox_id: SandboxId, *, name: str, attempt: int) -> None:
         """Remove the reservation of this name that another restart has left. Raises CriError."""

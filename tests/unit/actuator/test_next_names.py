@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import pytest
 
+from kubemend.agent.actuator.next_names import NameAhead, NextNames
 from kubemend.agent.clients.cri.errors import NameReserved
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerSummary
@@ -138,6 +139,36 @@ async def test_reservation_of_a_dead_agent_is_removed_when_needed(rig: Rig) -> N
     (current,) = await rig.running()
     assert (current.attempt, current.restart_id) == (2, "r2")
     assert left.id not in {view.id for view in await reserved(rig)}
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE])
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_reservation_with_a_lost_answer_is_removed(rig: Rig, code: grpc.StatusCode, *, ahead: bool) -> None:
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    intent, actuator = rig.intent(), rig.actuator()
+    spec = await rig.successor_spec(intent)
+    rig.server.fail("CreateContainer", code, carried_out=True)
+    if ahead:
+        (old,) = [view for view in await rig.containers() if view.id == rig.old]
+        actuator.reserve_ahead(NameAhead(old, spec.successor.config, 2, spec.sandbox_config))
+    assert (await actuator.carry_out(intent, successor_spec=spec)).result is Result.SWAPPED
+    with pytest.raises(NameReserved):
+        await rig.kubelet_creates(attempt=2)
+    await actuator.give_back(intent)
+    assert await reserved(rig) == []
+    await rig.kubelet_creates(attempt=2)
+
+
+async def test_reservation_that_was_not_answered_is_tried_again(rig: Rig) -> None:
+    names, intent = NextNames(rig.cri), rig.intent()
+    spec = await rig.successor_spec(intent)
+    for carried_out in (False, True):
+        rig.server.fail("CreateContainer", grpc.StatusCode.DEADLINE_EXCEEDED, carried_out=carried_out)
+        await names.reserve(intent, spec.successor.config, sandbox_config=spec.sandbox_config)
+    await names.reserve(intent, spec.successor.config, sandbox_config=spec.sandbox_config)
+    assert len(await reserved(rig)) == 1
+    await names.give_back(intent)
+    assert await reserved(rig) == []
 
 
 async def test_unreleasable_name_fails_nothing(rig: Rig) -> None:
