@@ -30,8 +30,9 @@ class TargetListing:
         newest = sorted(seen, key=lambda view: (view.created_at, view.attempt))
         return {view.ref.name: view.id for view in newest}
 
-    def end_detail(self, end: steps.Step) -> str:  # noqa: ARG002
-        return ""
+    def end_detail(self, end: steps.Step) -> str:
+        has_completed = end.reason is steps.StepReason.COMPLETED
+        return "the program ended with exit code 0 before it was stopped" if has_completed else ""
 
 
 async def next_change(changes: "asyncio.Queue[ContainerEvent]", *, timeout: float | None = None) -> None:

@@ -1,7 +1,6 @@
 """Carry out swaps (``agent.restart.swap``)."""
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from kubemend.agent.actuator.restart_state import RestartState
 from kubemend.agent.actuator.runtime_ops import RuntimeOps, hooks_of
 from kubemend.agent.actuator.swap_calls import SwapCalls
 from kubemend.agent.actuator.swap_standby import SwapStandby
+from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError, NotFound
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.outcomes import Outcome, Result
@@ -126,7 +126,7 @@ class SwapStrategy:
         self._spec = spec
         self._standby = standby
         self._old_ended_at: float | None = None  # when that was first seen, by the loop's clock
-        self._old_failed = False
+        self._old_exit: int | None = None
         self._alike: set[ContainerId] = set()
         self._unlike: str | None = None
 
@@ -139,7 +139,7 @@ class SwapStrategy:
             is_unlike=self._unlike is not None,
             stays=self._stays(),
             kubelet_first=self._kubelet_is_first(),
-            old_failed=self._old_failed,
+            old_exit=self._old_exit,
         )
         return (step,)
 
@@ -163,9 +163,9 @@ class SwapStrategy:
         """Compare a successor that was made from a rebuilt config with the old container. Nothing has been stopped.
 
         CRI-O answers a second CreateContainer of one name with the container that has it, so this also finds out that
-        the container is kubelet's. For an undo, also find out whether the old container has ended with an error.
+        the container is kubelet's. Also read the exit code of an old container that may have ended for good.
         """
-        if self._state.resolution is steps.Resolution.UNDO:
+        if self._old_exit is None and (self.calls.intent.completes or self._state.resolution is steps.Resolution.UNDO):
             await self._read_exit()
         original = self._spec.original if self._spec is not None else None
         if original is None:
@@ -179,25 +179,36 @@ class SwapStrategy:
                 await self._compare(view, original)
 
     async def _read_exit(self) -> None:
-        """Read how the old container has ended. If that cannot be read, kubelet decides whether it runs again."""
+        """Read how the old container has ended, unless a successor runs."""
         old = self._state.find(self.calls.intent.old)
-        if old is not None and old.state is ContainerState.EXITED and not self._old_failed:
-            with contextlib.suppress(CriError):
-                self._old_failed = (await self._ops.tools.runtime.container_status(old.id)).exit_code != 0
+        if old is None or old.state is not ContainerState.EXITED:
+            return
+        newer = (view for view in self._state.seen if view.attempt > old.attempt)
+        if any(view.state is ContainerState.RUNNING for view in newer):
+            return
+        status = await self._status_of(old.id)
+        self._old_exit = status.exit_code if status is not None else None
 
-    async def _compare(self, view: ContainerSummary, original: likeness.Original) -> None:
-        """Retries while the runtime does not answer: the time limit bounds it, and nothing is done before."""
+    async def _status_of(self, container_id: ContainerId) -> ContainerStatus | None:
+        """Read a status; return None, after another listing, if the container is gone.
+
+        Retries while the runtime does not answer: the time limit bounds it, and nothing is done before.
+        """
         backoff = aio.Backoff(first=0.02, limit=2.0)
         while True:
             try:
-                status = await self._ops.tools.runtime.container_status(view.id)
-                break
+                return await self._ops.tools.runtime.container_status(container_id)
             except NotFound:
                 await self._ops.refresh()
-                return
+                return None
             except CriError as error:
                 self._state.last_error = str(error)
                 await backoff.wait()
+
+    async def _compare(self, view: ContainerSummary, original: likeness.Original) -> None:
+        status = await self._status_of(view.id)
+        if status is None:
+            return
         restart_id = status.annotations.get(clone.RESTART_ID_ANNOTATION)
         if restart_id != self.calls.intent.id:
             self._state.seen = tuple(

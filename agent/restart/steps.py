@@ -55,6 +55,7 @@ class StepReason(enum.Enum):
     ORDER_REFUSED = "OrderRefused"
     HELD_FOR_ROUND = "HeldForRound"
     UNDONE = "Undone"
+    COMPLETED = "Completed"
     NOTHING_TO_CLONE = "NothingToClone"
     NOT_ALIKE = "NotAlike"
     POD_ENDS = "PodEnds"

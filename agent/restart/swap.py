@@ -30,7 +30,7 @@ def next_step(
     is_unlike: bool = False,
     stays: Collection[ContainerId] = (),
     kubelet_first: bool = False,
-    old_failed: bool = False,
+    old_exit: int | None = None,
 ) -> Step:
     """Return the one next step, given every container of the target's name that the runtime lists now.
 
@@ -40,7 +40,7 @@ def next_step(
       successor is removed, and not the successor
     - ``kubelet_first``: kubelet is about to create the successor of a container that has ended; until it has, the
       runtime must not be asked for a container of that name
-    - ``old_failed``: the old container has ended with another exit code than 0
+    - ``old_exit``: the exit code of the old container; None if it runs, or the code could not be read
 
     Invariants (property-tested):
 
@@ -48,7 +48,8 @@ def next_step(
     - REMOVE only names a container of this intent, or kubelet's container next to one that stays.
     - START is never returned while the old container runs, unless the order starts first; then the old one is frozen
       and the successor held.
-    - CREATE is never returned while a newer container exists, nor to undo if the old one may have ended for good.
+    - CREATE is never returned while a newer container exists, nor if the old one has completed, nor to undo if the old
+      one may have ended for good.
     """
     containers = sorted(seen, key=lambda view: (view.created_at, view.attempt))
     old = next((view for view in containers if view.id == intent.old), None)
@@ -70,6 +71,11 @@ def next_step(
                 if waiting
                 else Step(StepKind.DONE, StepReason.NOT_ALIKE)
             )
+    if old_exit == 0 and not others and _completed_by_itself(intent, has_successor=bool(ours)):
+        waiting = [view for view in ours if view.state is ContainerState.CREATED]
+        if waiting or not newer:
+            kind = StepKind.REMOVE if waiting else StepKind.DONE
+            return Step(kind, StepReason.COMPLETED, waiting[-1].id if waiting else None)
     if ours and old_runs and intent.order.starts_first:
         return _start_on_standby(intent, ours[-1], go_on=resolution is Resolution.FINISH and can_clone)
     if resolution is Resolution.UNDO and old_runs and not others:
@@ -82,10 +88,18 @@ def next_step(
         return _wait_for_kubelet(others)
     if ours:
         return _bring_up(ours[-1])
-    creates = resolution is Resolution.FINISH or (old_failed and intent.order.exit_is_restarted)
+    creates = resolution is Resolution.FINISH or (old_exit not in (None, 0) and intent.order.exit_is_restarted)
     return _without_successor(
         intent, old=old, newer=newer, creates=creates, can_clone=can_clone, kubelet_first=kubelet_first
     )
+
+
+def _completed_by_itself(intent: intents.Intent, *, has_successor: bool) -> bool:
+    """Return whether a container that has exited with 0 has completed, and was not stopped by this restart.
+
+    With a grace period it may have answered SIGTERM. Then it is stopped only if it has a successor (``SwapOrder.of``).
+    """
+    return intent.completes and (intent.grace_seconds <= 0 or not has_successor)
 
 
 def _start_on_standby(intent: intents.Intent, successor: ContainerSummary, *, go_on: bool) -> Step:

@@ -10,7 +10,14 @@ import structlog
 from kubemend.agent import ports
 from kubemend.agent.actuator.next_names import NameAhead
 from kubemend.agent.clients.cri.convert import Admit, admit_all
-from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary, PodView
+from kubemend.agent.model.workloads import (
+    ContainerId,
+    ContainerRef,
+    ContainerState,
+    ContainerSummary,
+    PodView,
+    RestartPolicy,
+)
 from kubemend.agent.restart import (
     admission,
     cache,
@@ -227,6 +234,7 @@ async def _prepare_swap(
             reason=reason,
             created_at=now,
             grace_seconds=decision.grace_seconds,
+            completes=pod.policy_of(name) is not RestartPolicy.ALWAYS,
         )
         successor_spec = await runtime_state.successor_spec(
             dependencies.runtime, found.info, intent=intent, pod=pod, processes=dependencies.processes, admit=admit

@@ -85,6 +85,7 @@ def _swap_to_raw(intent: intents.Intent) -> dict[str, Any]:
         "oldAttempt": intent.old_attempt,
         "order": intent.order.value,
         "emptyCacheAfter": intent.empty_cache_after,
+        "completes": intent.completes,
     }
 
 
@@ -95,6 +96,7 @@ def _swap_from_raw(raw: Mapping[str, Any], common: Mapping[str, Any]) -> intents
         old_attempt=raw["oldAttempt"],
         order=intents.SwapOrder(raw["order"]),
         empty_cache_after=raw.get("emptyCacheAfter", 0),  # missing in the intents of older agents
+        completes=raw.get("completes", False),  # the same
     )
 
 

@@ -605,6 +605,47 @@ async def test_undone_replay_starts_no_container_that_may_have_ended_for_good(
     assert len(await rig.running()) == restarted
 
 
+@BOTH_ORDERS
+async def test_program_that_completes_before_its_stop_is_not_started_again(rig: Rig, order: intents.SwapOrder) -> None:
+    intent = rig.intent(order=order, completes=True)
+    successor_spec = await rig.successor_spec(intent)
+    rig.server.runtime.exit(rig.old, exit_code=0)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
+    detail = "the program ended with exit code 0 before it was stopped"
+    assert (outcome.result, outcome.detail) == (Result.UNDONE, detail)
+    assert changes(rig) == []
+
+
+async def test_successor_of_a_program_that_completes_in_between_is_removed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process could not be frozen, so it has ended by itself while its successor was created."""
+    assert rig.standbys is not None
+    rig.standbys.refusal = "no cgroup version 2"
+    intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST, completes=True)
+    stop_container = rig.cri.stop_container
+
+    async def completes_before_the_stop(container_id: ContainerId, **how: Any) -> None:
+        rig.server.runtime.exit(rig.old, exit_code=0)
+        await stop_container(container_id, **how)
+
+    monkeypatch.setattr(rig.cri, "stop_container", completes_before_the_stop)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
+    assert outcome.result is Result.UNDONE
+    assert [view.id for view in await rig.containers()] == [rig.old]
+    assert changes(rig) == ["CreateContainer", RESERVES, "StopContainer", "RemoveContainer"]
+
+
+async def test_exit_code_that_cannot_be_read_is_read_again(rig: Rig) -> None:
+    intent = rig.intent(completes=True)
+    successor_spec = await rig.successor_spec(intent)
+    rig.server.runtime.exit(rig.old, exit_code=0)
+    rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=2)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.UNDONE
+    assert changes(rig) == []
+
+
 @pytest.mark.parametrize("order", [each for each in intents.SwapOrder if each is not intents.SwapOrder.STOP_FIRST])
 @pytest.mark.parametrize("carried_out", [False, True])
 async def test_stop_timeout_of_hanging_runtime_undoes_nothing(

@@ -205,14 +205,42 @@ def test_undo_continues_if_the_old_container_is_dead() -> None:
 
 
 @pytest.mark.parametrize("order", intents.SwapOrder)
-@pytest.mark.parametrize(("seen", "failed"), [([OLD_DEAD], False), ([OLD_DEAD], True), ([], False)])
+@pytest.mark.parametrize(("seen", "code"), [([OLD_DEAD], 0), ([OLD_DEAD], 1), ([OLD_DEAD], None), ([], None)])
 def test_undo_creates_nothing_in_place_of_a_container_that_may_have_ended_for_good(
-    order: intents.SwapOrder, seen: list[ContainerSummary], failed: bool
+    order: intents.SwapOrder, seen: list[ContainerSummary], code: int | None
 ) -> None:
     intent, undo = builders.intent(order=order), steps.Resolution.UNDO
-    step = swap.next_step(intent, seen, resolution=undo, old_failed=failed)
-    restarted = failed and order.exit_is_restarted
+    step = swap.next_step(intent, seen, resolution=undo, old_exit=code)
+    restarted = code == 1 and order.exit_is_restarted
     assert (step.kind.value, step.reason.value) == (("create", "NoSuccessor") if restarted else ("done", "Undone"))
+
+
+@pytest.mark.parametrize("order", intents.SwapOrder)
+@pytest.mark.parametrize(
+    ("seen", "grace", "expected"),
+    [
+        pytest.param([OLD_DEAD], 0.0, ("done", "Completed"), id="before-the-stop"),
+        pytest.param([OLD_DEAD, ours(CREATED)], 0.0, ("remove", "Completed"), id="while-its-successor-waits"),
+        pytest.param([OLD_DEAD, ours(RUNNING)], 0.0, ("done", "Swapped"), id="its-successor-runs"),
+        pytest.param([OLD_DEAD, ours(EXITED)], 0.0, ("done", "SuccessorExited"), id="its-successor-has-run"),
+        pytest.param([OLD_DEAD, kubelets(RUNNING)], 0.0, ("done", "Adopted"), id="kubelet-restarts-it"),
+        pytest.param([OLD_DEAD], 5.0, ("done", "Completed"), id="before-a-stop-with-SIGTERM"),
+        pytest.param([OLD_DEAD, ours(CREATED)], 5.0, ("start", "SuccessorReady"), id="it-may-have-answered-SIGTERM"),
+    ],
+)
+def test_container_that_has_completed_is_not_started_again(
+    order: intents.SwapOrder, seen: list[ContainerSummary], grace: float, expected: tuple[str, str]
+) -> None:
+    intent = builders.intent(order=order, grace_seconds=grace, completes=True)
+    step = swap.next_step(intent, seen, old_exit=0)
+    assert (step.kind.value, step.reason.value) == expected
+
+
+@pytest.mark.parametrize(("completes", "code"), [(True, 1), (True, 137), (True, None), (False, 0)])
+def test_container_that_has_not_completed_is_started_again(*, completes: bool, code: int | None) -> None:
+    intent = builders.intent(completes=completes)
+    assert swap.next_step(intent, [OLD_DEAD], old_exit=code).kind is steps.StepKind.CREATE
+    assert swap.next_step(intent, [OLD_DEAD, ours(CREATED)], old_exit=code).kind is steps.StepKind.START
 
 
 def test_missing_config_creates_nothing() -> None:
