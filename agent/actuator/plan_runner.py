@@ -394,7 +394,7 @@ _RESULT = {
     steps.StepReason.LEFT_TO_KUBELET: Result.LEFT_TO_KUBELET,
     steps.StepReason.SUCCESSOR_EXITED: Result.SUCCESSOR_EXITED,
     steps.StepReason.UNDONE: Result.UNDONE,
-    steps.StepReason.COMPLETED: Result.UNDONE,
+    steps.StepReason.COMPLETED: Result.COMPLETED,
     steps.StepReason.POD_ENDS: Result.UNDONE,
     steps.StepReason.NOTHING_TO_CLONE: Result.FAILED,
     steps.StepReason.NOT_ALIKE: Result.NOT_ALIKE,

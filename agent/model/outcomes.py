@@ -15,8 +15,9 @@ class Result(enum.Enum):
     it, and another strategy takes over. ``SWAPPED``: the successor runs; ``ADOPTED``: kubelet's container runs;
     ``RERUN``: the whole pod runs again. After ``RESET`` and ``TRIGGERED`` kubelet starts everything, after
     ``LEFT_TO_KUBELET`` the remaining containers. ``NOT_ALIKE``: the successor would differ from the old container, and
-    was removed before anything was stopped. ``DEVICE_NOT_USABLE``: the old containers were stopped, and a GPU has
-    failed its proof, or has a graver fault than was known at the decision, so nothing was started.
+    was removed before anything was stopped. ``COMPLETED``: the old container had ended for good, with exit
+    code 0, before it was stopped. ``DEVICE_NOT_USABLE``: the old containers were stopped, and a GPU has failed its
+    proof, or has a graver fault than was known at the decision, so nothing was started.
     """
 
     RESTARTED = "Restarted"
@@ -29,6 +30,7 @@ class Result(enum.Enum):
     LEFT_TO_KUBELET = "LeftToKubelet"
     SUCCESSOR_EXITED = "SuccessorExited"
     UNDONE = "Undone"
+    COMPLETED = "Completed"
     NOT_ALIKE = "NotAlike"
     STUCK = "Stuck"
     DEVICE_NOT_USABLE = "DeviceNotUsable"
@@ -66,6 +68,7 @@ _WORST_FIRST = (
     Result.ADOPTED,
     Result.SWAPPED,
     Result.RESTARTED,
+    Result.COMPLETED,
 )
 
 
@@ -92,9 +95,11 @@ class Outcome:
 def together(outcomes: Iterable[Outcome]) -> Outcome:
     """Combine the outcomes (at least one) of concurrent restarts: the worst result, the longest phases.
 
-    One that was not alike is a failure if another container was restarted: then something was stopped.
+    One that was not alike is a failure if another container was restarted: then something was stopped. Containers that
+    have completed count only if all have.
     """
     outcomes = list(outcomes)
+    outcomes = [outcome for outcome in outcomes if outcome.result is not Result.COMPLETED] or outcomes
     worst = min((outcome.result for outcome in outcomes), key=_WORST_FIRST.index)
     if worst is Result.NOT_ALIKE and any(outcome.result.restarted for outcome in outcomes):
         worst = Result.FAILED

@@ -457,10 +457,10 @@ def _refuse_by_runtime(facts: Facts, *, pod: PodView, pod_options: options.Optio
         return _refuse(Reason.ALREADY_REPLACED, "another container has taken the place of the one that ended")
     if runtime.state is ContainerState.EXITED:
         policy = pod.policy_of(facts.target.name)
+        if policy is not RestartPolicy.ALWAYS and runtime.exit_code == 0:
+            return _refuse(Reason.COMPLETED, "the container has completed")
         if policy is RestartPolicy.NEVER and not _died_of_the_fault(facts, pod=pod, pod_options=pod_options):
             return _refuse(Reason.ALREADY_TERMINATED, "the container has exited and its restartPolicy is Never")
-        if policy is RestartPolicy.ON_FAILURE and runtime.exit_code == 0:
-            return _refuse(Reason.COMPLETED, "the container has completed")
     elif runtime.state is not ContainerState.RUNNING:
         return _hold(Reason.CONTAINER_UNKNOWN, f"the runtime reports state {runtime.state.value}")
     return None

@@ -130,6 +130,10 @@ class SwapPlan(RestartPlan):
     def specs(self) -> Mapping[str, SuccessorSpec]:
         return {swap.intent.target.name: swap.successor_spec for swap in self.swaps if swap.successor_spec is not None}
 
+    def awaited(self, outcome: Outcome) -> frozenset[str]:  # noqa: ARG002
+        """Return no name: a swap starts each successor itself, and a container that has completed gets none."""
+        return frozenset()
+
     def bare(self) -> RestartPlan:
         return replace(self, swaps=tuple(Swap(swap.intent, None) for swap in self.swaps), shm_cleanup=None)
 

@@ -266,10 +266,18 @@ class RoundParticipant:
         await self._restart_again(member)
 
     async def _restart_again(self, member: MemberSession) -> None:
-        """Restart a member whose probes allow no longer hold, held again, until the round releases it."""
-        while member.must_restart_again and (pod := self._dependencies.pods.pods().get(member.pod.uid)) is not None:
-            member.must_restart_again = False
-            log.info("round.restarted", round=member.order.round, pod=str(member.pod))
+        """Restart a member whose probes allow no longer hold, held again, until the round releases it.
+
+        Also one of which a container has completed since the selection, and whose others are left.
+        """
+        while member.must_restart_again or member.must_select_again:
+            if member.must_select_again:
+                await member.until_changed()
+            else:
+                log.info("round.restarted", round=member.order.round, pod=str(member.pod))
+            member.must_restart_again = member.must_select_again = False
+            if (pod := self._dependencies.pods.pods().get(member.pod.uid)) is None:
+                return
             await self._restart_unless_refused(member, pod)
 
     async def _restart_unless_refused(self, member: MemberSession, pod: PodView) -> None:
@@ -293,7 +301,8 @@ class RoundParticipant:
             return
         tried_before = member.was_retried
         await self._restarts.submit(await self._orders.request(member, selection))
-        if member.step_result.phase is StepPhase.STOPPING and member.was_retried is tried_before:
+        is_decided = member.was_retried is not tried_before or member.must_select_again
+        if member.step_result.phase is StepPhase.STOPPING and not is_decided:
             member.refuse(refuse(Reason.ROUND_OVER, "the restart was not decided in time"))
 
     async def _selection(self, member: MemberSession, pod: PodView) -> Selection | None:

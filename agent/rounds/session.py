@@ -47,6 +47,7 @@ class MemberSession:
       the caller dies. The member is then restarted once more.
     - ``must_restart_again`` is set when it was held for as long as its probes allow: kubelet would kill a container
       that is released after that.
+    - ``must_select_again`` is set when a container has completed since the selection: others of it may be left.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class MemberSession:
         )
         self.was_retried = False
         self.must_restart_again = False
+        self.must_select_again = False
         self._dependencies = dependencies
         self._clocks = clocks
         self._write_record = on_record
@@ -196,6 +198,8 @@ class MemberSession:
     def refuse(self, decision: admission.Decision) -> None:
         """Report that the restart is refused, and why; hold nothing."""
         self._release()
+        if decision.reason is Reason.ROUND_OVER and self._end_reason is EndReason.DELETED:
+            return  # ``until_gone`` reports it
         was_released = self._end_reason is EndReason.ABORTED or (
             self._end_reason in PHASE_AFTER_RELEASE and self.step_result.phase is StepPhase.STOPPED
         )
@@ -209,7 +213,9 @@ class MemberSession:
     def notify(self, event: progress.Event) -> None:
         """Follow the restart (``progress.Progress``): a refusal applies to the member."""
         if isinstance(event, progress.Decided) and event.decision.verb is admission.Verb.REFUSE:
-            self.refuse(event.decision)
+            self.must_select_again = event.decision.reason is Reason.COMPLETED
+            if not self.must_select_again:
+                self.refuse(event.decision)
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
@@ -273,6 +279,9 @@ class MemberSession:
         if outcome.result is Result.SUCCESSOR_EXITED and not self.was_retried and self._end_reason is None:
             self.was_retried, self._stop_reported = True, False  # the caller restarts it; it is still held
             return outcome
+        if outcome.result is Result.COMPLETED:
+            self.must_select_again = True
+            return outcome
         if not outcome.result.restarted:
             phase = StepPhase.STUCK if outcome.result is Result.STUCK else StepPhase.FAILED
             runs = self.step_result.phase is StepPhase.RUNNING  # it has ended since, which is a fault of its own
@@ -333,6 +342,10 @@ class MemberSession:
         self._release()
         await self._report_after_release(expected=frozenset(), timeout=None)
 
+    async def until_changed(self) -> None:
+        """Wait for the pod's next change, at most a second."""
+        await self._pod_holder.until_changed()
+
     async def hold_running(self) -> None:
         """Hold the running containers, except those that the restart ends."""
         if self._end_reason is None:
@@ -377,6 +390,8 @@ class MemberSession:
         await wait_terminated(self.pod.uid, events=self._dependencies.events)
         if pod is None:
             self.report(StepPhase.GONE)
+        elif pod.phase == "Succeeded":
+            self.report(StepPhase.COMPLETED)
         else:
             self.report(StepPhase.REFUSED, reason=Reason.POD_NOT_RUNNING.value, detail=f"the pod has {pod.phase}")
 

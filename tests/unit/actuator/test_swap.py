@@ -612,7 +612,7 @@ async def test_program_that_completes_before_its_stop_is_not_started_again(rig: 
     rig.server.runtime.exit(rig.old, exit_code=0)
     outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
     detail = "the program ended with exit code 0 before it was stopped"
-    assert (outcome.result, outcome.detail) == (Result.UNDONE, detail)
+    assert (outcome.result, outcome.detail) == (Result.COMPLETED, detail)
     assert changes(rig) == []
 
 
@@ -631,7 +631,7 @@ async def test_successor_of_a_program_that_completes_in_between_is_removed(
 
     monkeypatch.setattr(rig.cri, "stop_container", completes_before_the_stop)
     outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
-    assert outcome.result is Result.UNDONE
+    assert outcome.result is Result.COMPLETED
     assert [view.id for view in await rig.containers()] == [rig.old]
     assert changes(rig) == ["CreateContainer", RESERVES, "StopContainer", "RemoveContainer"]
 
@@ -642,7 +642,7 @@ async def test_exit_code_that_cannot_be_read_is_read_again(rig: Rig) -> None:
     rig.server.runtime.exit(rig.old, exit_code=0)
     rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=2)
     outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
-    assert outcome.result is Result.UNDONE
+    assert outcome.result is Result.COMPLETED
     assert changes(rig) == []
 
 

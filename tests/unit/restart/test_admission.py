@@ -195,7 +195,7 @@ def test_never_container_that_died_of_the_fault_is_restarted() -> None:
                 {"runtime": runtime(state=ContainerState.EXITED, exit_code=code, finished_at=FINISHED)},
                 id=f"exit-{code}",
             )
-            for code in (0, 137, 143)
+            for code in (137, 143)
         ),
         pytest.param(
             {
@@ -210,6 +210,14 @@ def test_never_container_that_died_of_the_fault_is_restarted() -> None:
 def test_never_container_with_a_final_exit_is_not_restarted(changes: dict[str, Any]) -> None:
     decision = admission.decide(facts(**DIED_OF_IT | changes), now=NOW)
     assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.ALREADY_TERMINATED)
+
+
+@pytest.mark.parametrize("policy", [RestartPolicy.NEVER, RestartPolicy.ON_FAILURE])
+def test_container_whose_exit_0_is_final_has_completed(policy: RestartPolicy) -> None:
+    ended = runtime(state=ContainerState.EXITED, exit_code=0, finished_at=FINISHED)
+    pod = builders.pod(restart_policy=policy, annotations=OPT_IN)
+    decision = admission.decide(facts(**DIED_OF_IT | {"pod": pod, "runtime": ended}), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.COMPLETED)
 
 
 @pytest.mark.parametrize(("changes", "reason"), REFUSALS)

@@ -14,6 +14,9 @@ from kubemend.agent.model.outcomes import Outcome, Result
         ((Result.NOT_ALIKE, Result.UNDONE), Result.NOT_ALIKE),
         ((Result.NOT_ALIKE, Result.SWAPPED), Result.FAILED),
         ((Result.NOT_ALIKE, Result.STUCK), Result.STUCK),
+        ((Result.COMPLETED, Result.SWAPPED), Result.SWAPPED),
+        ((Result.COMPLETED, Result.FAILED), Result.FAILED),
+        ((Result.COMPLETED, Result.COMPLETED), Result.COMPLETED),
     ],
 )
 def test_together_has_the_worst_result_and_never_denies_a_restart(

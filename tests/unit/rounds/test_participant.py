@@ -1,6 +1,7 @@
 """Run round members on the stand-in runtime: reports, holds, and resuming by the next agent."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 import structlog.testing
 
 from kubemend.agent.actuator.device_release import ReleaseGates
+from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import DeviceLocator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.rounds import Record, StepResult
 from kubemend.agent.model.workloads import (
+    Allocations,
     ContainerId,
     ExecHook,
     OwnerRef,
@@ -139,6 +142,80 @@ async def test_order_for_succeeded_member_reports_completed(env: RoundEnv) -> No
     for name in MAINS:
         await env.exits(name, code=0)
     assert (await env.order().next()).phase is StepPhase.COMPLETED
+
+
+def completes_before_its_stop(env: RoundEnv, *names: str) -> None:
+    """Have these containers end with 0 in the moment in which they would be stopped. None can be frozen."""
+    rig = env.pod.rig
+    assert rig.standbys is not None
+    rig.standbys.refusal = "no cgroup version 2"
+    stop_container, old = rig.cri.stop_container, {env.pod.old[name] for name in names}
+
+    async def completes(container_id: ContainerId, **how: Any) -> None:
+        if container_id in old:
+            rig.server.runtime.exit(container_id, exit_code=0)
+        await stop_container(container_id, **how)
+
+    rig.cri.stop_container = completes  # type: ignore[method-assign]
+
+
+def completes_after_the_selection(env: RoundEnv, *names: str) -> None:
+    """Have these containers end with 0 between the selection and the decision."""
+    current = env.holders.current
+
+    async def completes(**how: Any) -> Allocations:
+        for name in names:
+            env.pod.rig.server.runtime.exit(env.pod.old[name], exit_code=0)
+        return await current(**how)
+
+    env.holders.current = completes  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("policy", [RestartPolicy.ON_FAILURE, RestartPolicy.NEVER])
+@pytest.mark.parametrize("completes", [completes_before_its_stop, completes_after_the_selection])
+async def test_member_that_completes_before_it_is_stopped_reports_completed(
+    env: RoundEnv, completes: Callable[..., None], policy: RestartPolicy
+) -> None:
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], restart_policy=policy))
+    completes(env, *MAINS)
+    assert (await env.order().next()).phase is StepPhase.COMPLETED
+    assert await env.newest() == env.pod.old
+
+
+@pytest.mark.parametrize("completes", [completes_before_its_stop, completes_after_the_selection])
+async def test_other_containers_of_a_member_of_which_one_completes_are_restarted(
+    env: RoundEnv, completes: Callable[..., None]
+) -> None:
+    await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], restart_policy=RestartPolicy.ON_FAILURE))
+    completes(env, "trainer")
+    reported = env.order(containers=MAINS)
+    assert (await reported.next()).phase is StepPhase.STOPPED
+    newest = await env.newest()
+    assert {name for name, container in newest.items() if container != env.pod.old[name]} == {"logger"}
+    assert env.freezer.still() == {newest["logger"]}
+    env.rounds.release("default/gang-1", [])
+    assert (await reported.next()).phase is StepPhase.RUNNING
+
+
+@pytest.mark.parametrize("ends", ["deleted", "succeeds"])
+async def test_member_whose_pod_ends_while_its_restart_is_planned_is_no_refusal(env: RoundEnv, ends: str) -> None:
+    rig, pod = env.pod.rig, env.pod.pods.pods()[POD.uid]
+    resources, has_ended = rig.cri.resources, asyncio.Event()
+
+    async def while_planned(info: ContainerStatus) -> Any:
+        await env.pod.pods.put(replace(pod, deleting=True) if ends == "deleted" else replace(pod, phase="Succeeded"))
+        await eventually.true(lambda: not env.rounds.busy(POD.uid))
+        has_ended.set()
+        return await resources(info)
+
+    rig.cri.resources = while_planned  # type: ignore[method-assign]
+    reported = env.order(containers=frozenset({"trainer"}))
+    await has_ended.wait()
+    for container in env.pod.old.values():
+        rig.server.runtime.exit(container, exit_code=0)
+    if ends == "deleted":
+        await env.pod.pods.gone(POD.uid)
+    assert (await reported.next()).phase is (StepPhase.GONE if ends == "deleted" else StepPhase.COMPLETED)
 
 
 async def test_order_for_failed_pod_is_refused(env: RoundEnv) -> None:
