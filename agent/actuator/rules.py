@@ -9,23 +9,37 @@ from kubemend.agent.actuator.runtime_ops import RuntimeOps
 from kubemend.agent.actuator.strategy import Calls
 from kubemend.agent.actuator.whole_pod import PodListing, PodRestart
 from kubemend.agent.clients.cri.events import ContainerEvent
-from kubemend.agent.model.workloads import ContainerId
-from kubemend.agent.restart import intents, rules, steps
+from kubemend.agent.model.workloads import ContainerId, ContainerState
+from kubemend.agent.restart import intents, reset, rules, steps
 
 
 class RulesStrategy:
     """One kill; kubelet does the rest."""
 
-    def __init__(self, ops: RuntimeOps, intent: intents.PodIntent) -> None:
+    def __init__(self, ops: RuntimeOps, intent: intents.PodIntent, *, pod: PodListing) -> None:
         self.calls: Calls = ops
+        self._ops = ops
+        self._pod = pod
         self._state = ops.state
         self._intent = intent
 
     def next_steps(self) -> Sequence[steps.Step]:
-        return rules.next_steps(self._intent, self._state.seen, resolution=self._state.resolution)
+        end = self._pod.exits.get(self._intent.trigger) if self._intent.trigger is not None else None
+        return rules.next_steps(
+            self._intent,
+            self._state.seen,
+            resolution=self._state.resolution,
+            trigger_exit=end.code if end is not None else None,
+        )
 
     async def examine(self) -> None:
-        """Do nothing: kubelet creates the containers."""
+        """Read how the trigger has ended: perhaps by itself, before it could be killed."""
+        trigger = self._state.find(self._intent.trigger)
+        if trigger is None or trigger.state is not ContainerState.EXITED or trigger.id in self._pod.exits:
+            return
+        status = await self._ops.status_of(trigger.id)
+        if status is not None and status.state is ContainerState.EXITED:
+            self._pod.exits[trigger.id] = reset.Exit(status.exit_code, status.finished_at)
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:  # noqa: ARG002
         await listings.next_change(changes)
@@ -42,5 +56,6 @@ class RulesStrategy:
 
 def runner(restart: PodRestart) -> PlanRunner:
     """Return what carries out the rules."""
-    ops = restart.ops(PodListing(restart.tools.runtime, restart.intent), pre_stop_hooks={})
-    return PlanRunner(ops, RulesStrategy(ops, restart.intent))
+    pod = PodListing(restart.tools.runtime, restart.intent)
+    ops = restart.ops(pod, pre_stop_hooks={})
+    return PlanRunner(ops, RulesStrategy(ops, restart.intent, pod=pod))

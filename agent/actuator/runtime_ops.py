@@ -18,6 +18,7 @@ from kubemend.agent.actuator.layer_keeping import LayerKeeping
 from kubemend.agent.actuator.restart_state import RestartState
 from kubemend.agent.actuator.strategy import Listing
 from kubemend.agent.clients.cri import errors as cri_errors
+from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
 from kubemend.agent.restart import clone, intents, reservations
 from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
@@ -61,6 +62,22 @@ class RuntimeOps:
             else:
                 self.state.listed(found)
                 return
+
+    async def status_of(self, container_id: ContainerId) -> ContainerStatus | None:
+        """Read a status; return None, after another listing, if the container is gone.
+
+        Retries while the runtime does not answer: the time limit bounds it, and nothing is done before.
+        """
+        backoff = aio.Backoff(first=0.02, limit=2.0)
+        while True:
+            try:
+                return await self.tools.runtime.container_status(container_id)
+            except cri_errors.NotFound:
+                await self.refresh()
+                return None
+            except cri_errors.CriError as error:
+                self.state.last_error = str(error)
+                await backoff.wait()
 
     async def reserve(self, name: str, *, attempt: int) -> None:
         """Reserve a name that kubelet could take. Raises CriError."""

@@ -15,14 +15,11 @@ from kubemend.agent.actuator.restart_state import RestartState
 from kubemend.agent.actuator.runtime_ops import RuntimeOps, hooks_of
 from kubemend.agent.actuator.swap_calls import SwapCalls
 from kubemend.agent.actuator.swap_standby import SwapStandby
-from kubemend.agent.clients.cri.convert import ContainerStatus
-from kubemend.agent.clients.cri.errors import CriError, NotFound
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
 from kubemend.agent.restart import clone, intents, likeness, steps, swap
 from kubemend.agent.restart.successor_spec import SuccessorSpec
-from kubemend.common import aio
 
 log = structlog.get_logger(__name__)
 
@@ -186,27 +183,12 @@ class SwapStrategy:
         newer = (view for view in self._state.seen if view.attempt > old.attempt)
         if any(view.state is ContainerState.RUNNING for view in newer):
             return
-        status = await self._status_of(old.id)
-        self._old_exit = status.exit_code if status is not None else None
-
-    async def _status_of(self, container_id: ContainerId) -> ContainerStatus | None:
-        """Read a status; return None, after another listing, if the container is gone.
-
-        Retries while the runtime does not answer: the time limit bounds it, and nothing is done before.
-        """
-        backoff = aio.Backoff(first=0.02, limit=2.0)
-        while True:
-            try:
-                return await self._ops.tools.runtime.container_status(container_id)
-            except NotFound:
-                await self._ops.refresh()
-                return None
-            except CriError as error:
-                self._state.last_error = str(error)
-                await backoff.wait()
+        status = await self._ops.status_of(old.id)
+        if status is not None and status.state is ContainerState.EXITED:
+            self._old_exit = status.exit_code
 
     async def _compare(self, view: ContainerSummary, original: likeness.Original) -> None:
-        status = await self._status_of(view.id)
+        status = await self._ops.status_of(view.id)
         if status is None:
             return
         restart_id = status.annotations.get(clone.RESTART_ID_ANNOTATION)

@@ -40,6 +40,15 @@ async def test_any_call_error_ends_in_the_kill(pod: PodRig, method: str, code: g
     assert "trainer" not in await pod.running()
 
 
+@pytest.mark.parametrize("code", [0, 1, 143])
+async def test_trigger_that_has_ended_by_itself_has_triggered_nothing(pod: PodRig, code: int) -> None:
+    pod.rig.server.runtime.exit(pod.old["trainer"], exit_code=code)
+    outcome = await pod.actuator().carry_out(by_rules(pod))
+    assert outcome.result is Result.UNDONE
+    assert outcome.detail == f"trainer ended with exit code {code}; kubelet does the rest"
+    assert "StopContainer" not in pod.rig.server.called()
+
+
 async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
     pod.rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     assert (await pod.actuator().carry_out(by_rules(pod))).result is Result.STUCK

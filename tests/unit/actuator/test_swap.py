@@ -636,6 +636,15 @@ async def test_successor_of_a_program_that_completes_in_between_is_removed(
     assert changes(rig) == ["CreateContainer", RESERVES, "StopContainer", "RemoveContainer"]
 
 
+async def test_container_that_was_not_stopped_has_not_completed(rig: Rig) -> None:
+    """The runtime has answered the stop, but the container runs: its status has the exit code 0 until it ends."""
+    intent = rig.intent(completes=True)
+    successor_spec = await rig.successor_spec(intent)
+    rig.server.fail("StopContainer", grpc.StatusCode.NOT_FOUND)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.SWAPPED
+
+
 async def test_exit_code_that_cannot_be_read_is_read_again(rig: Rig) -> None:
     intent = rig.intent(completes=True)
     successor_spec = await rig.successor_spec(intent)
