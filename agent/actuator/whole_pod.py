@@ -94,18 +94,22 @@ class PodListing:
         return f"{end.name} ended with exit code {code}; kubelet does the rest"
 
     async def _ask_exits(self, seen: Sequence[ContainerSummary]) -> None:
-        """Record the exit codes of ended init containers: they decide whether the next one may start."""
+        """Record the exit codes of ended init containers: they decide whether the next one may start.
+
+        Also that of a target that may have ended for good.
+        """
+        asked = [view for view in seen if view.id == self._intent.may_complete]
         for planned in self._intent.plan:
-            if planned.role is ContainerRole.MAIN:
+            if planned.role is not ContainerRole.MAIN:
+                asked += reset.successors(self._intent, seen, planned.name)
+        for view in asked:
+            if view.state in steps.LIVE or view.id in self.exits:
                 continue
-            for view in reset.successors(self._intent, seen, planned.name):
-                if view.state in steps.LIVE or view.id in self.exits:
-                    continue
-                try:
-                    info = await self._runtime.container_status(view.id)
-                except cri_errors.NotFound:
-                    continue  # gone since the listing
-                self.exits[view.id] = reset.Exit(info.exit_code, info.finished_at)
+            try:
+                info = await self._runtime.container_status(view.id)
+            except cri_errors.NotFound:
+                continue  # gone since the listing
+            self.exits[view.id] = reset.Exit(info.exit_code, info.finished_at)
 
 
 class KubeletView:

@@ -138,9 +138,10 @@ class Planned:
 class PodIntent:
     """The restart of a whole pod (rerun, reset, rules). ``plan`` has its containers in the order of the spec.
 
-    ``target`` is the container that the restart is for, ``trigger`` the one that ``rules`` kills. No config is kept
-    here, because configs hold secrets: an agent that resumes after a crash removes the remaining old containers and
-    leaves the starts to kubelet, which reruns the pod by itself within two seconds.
+    ``target`` is the container that the restart is for, ``trigger`` the one that ``rules`` kills. ``completes``: exit
+    code 0 is final for the target. No config is kept here, because configs hold secrets: an agent that resumes after a
+    crash removes the remaining old containers and leaves the starts to kubelet, which reruns the pod by itself within
+    two seconds.
     """
 
     id: str
@@ -152,6 +153,7 @@ class PodIntent:
     created_at: float
     grace_seconds: float = 0.0
     trigger: ContainerId | None = None
+    completes: bool = False
 
     @property
     def old_ids(self) -> frozenset[ContainerId]:
@@ -162,6 +164,12 @@ class PodIntent:
     def names(self) -> frozenset[str]:
         """Return the names of the plan; other containers of the pod (ephemeral ones) are left alone."""
         return frozenset(planned.name for planned in self.plan)
+
+    @property
+    def may_complete(self) -> ContainerId | None:
+        """Return the target's old container if it may end for good before it is removed; None if it cannot."""
+        old = (planned.old[-1] for planned in self.plan if planned.name == self.target.name and planned.old)
+        return next(old, None) if self.completes else None
 
     def of_container(self, planned: Planned) -> Intent:
         """Return the restart as the intent of one container, for cloning its newest config."""

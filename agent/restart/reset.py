@@ -68,9 +68,23 @@ def next_steps(
     starts the pod because of a change in its listings, without its timer.
     """
     seen = tuple(seen)
+    if (end := completed(intent, seen, known=known)) is not None:
+        return (end,)
     if resolution is Resolution.UNDO and is_undoable(intent, seen):
         return (Step(StepKind.DONE, StepReason.UNDONE),)
     return clearing_for_kubelet(intent, seen, known=known) or (Step(StepKind.DONE, StepReason.CLEARED),)
+
+
+def completed(intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, known: Known) -> Step | None:
+    """Return the end of a restart whose target has ended for good before it was removed; None if it has not.
+
+    A container that is removed is killed. Kubelet starts what has been removed by then.
+    """
+    old = next((view for view in seen if view.id == intent.may_complete), None)
+    end = known.exits.get(old.id) if old is not None else None
+    if old is None or end is None or end.code != 0:
+        return None
+    return Step(StepKind.DONE, StepReason.COMPLETED, old.id, old.ref.name)
 
 
 def is_untouched(intent: intents.PodIntent, seen: Iterable[ContainerSummary]) -> bool:

@@ -84,6 +84,7 @@ async def prepare(
         created_at=now,
         grace_seconds=0.0 if spec.kills else decision.grace_seconds,
         trigger=_trigger(pod, plan=plan, preferred=ref.name) if spec.kills else None,
+        completes=pod.policy_of(ref.name) is not RestartPolicy.ALWAYS,
     )
     successor_specs: Mapping[str, SuccessorSpec] | None = None
     if spec.starts_containers:

@@ -101,12 +101,15 @@ def _swap_from_raw(raw: Mapping[str, Any], common: Mapping[str, Any]) -> intents
 
 
 def _pod_to_raw(intent: intents.PodIntent) -> dict[str, Any]:
-    return {"plan": [_planned_to_raw(item) for item in intent.plan], "trigger": intent.trigger}
+    plan = [_planned_to_raw(item) for item in intent.plan]
+    return {"plan": plan, "trigger": intent.trigger, "completes": intent.completes}
 
 
 def _pod_from_raw(raw: Mapping[str, Any], common: Mapping[str, Any]) -> intents.PodIntent:
     trigger = ContainerId(raw["trigger"]) if raw["trigger"] else None
-    return intents.PodIntent(**common, plan=tuple(map(_planned_from_raw, raw["plan"])), trigger=trigger)
+    plan = tuple(map(_planned_from_raw, raw["plan"]))
+    completes = raw.get("completes", False)  # missing in the intents of older agents
+    return intents.PodIntent(**common, plan=plan, trigger=trigger, completes=completes)
 
 
 def _process_to_raw(intent: intents.ProcessIntent) -> dict[str, Any]:

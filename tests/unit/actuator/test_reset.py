@@ -43,6 +43,41 @@ async def test_reset_clears_the_pod_despite_any_call_error(pod: PodRig, method: 
     assert await pod.containers() == ()
 
 
+@pytest.mark.parametrize("strategy", [Strategy.RESET, Strategy.RERUN])
+async def test_pod_whose_target_has_completed_is_left_alone(pod: PodRig, strategy: Strategy) -> None:
+    intent = pod.intent(strategy=strategy, completes=True)
+    successor_specs = await pod.successor_specs(intent) if strategy is Strategy.RERUN else None
+    pod.rig.server.runtime.exit(pod.old["trainer"], exit_code=0)
+    outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
+    assert (outcome.result, outcome.detail) == (
+        Result.COMPLETED,
+        "trainer ended with exit code 0; kubelet does the rest",
+    )
+    assert {view.id for view in await pod.in_sandbox()} == {*pod.old.values()}
+
+
+@pytest.mark.parametrize(("completes", "code"), [(True, 1), (False, 0)])
+async def test_pod_whose_target_has_not_completed_is_reset(pod: PodRig, *, completes: bool, code: int) -> None:
+    pod.rig.server.runtime.exit(pod.old["trainer"], exit_code=code)
+    outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RESET, completes=completes))
+    assert outcome.result is Result.RESET
+    assert await pod.containers() == ()
+
+
+async def test_target_that_completes_during_the_reset_is_not_removed(pod: PodRig) -> None:
+    """Another container is removed only when kubelet has seen it."""
+    waiting = Waiting()
+    intent = pod.intent(strategy=Strategy.RESET, completes=True)
+    await pod.rig.cri.remove_container(pod.old["logger"])
+    early = await pod.kubelet_starts("logger", attempt=1)
+    work = asyncio.create_task(pod.actuator().carry_out(intent, followed=waiting))
+    await waiting.waits.wait()
+    pod.rig.server.runtime.exit(pod.old["trainer"], exit_code=0)
+    assert (await work).result is Result.COMPLETED
+    left = {view.id for view in await pod.containers()}
+    assert {pod.old["trainer"], early} <= left
+
+
 async def test_early_main_is_removed_once_kubelet_has_seen_it(pod: PodRig) -> None:
     """Otherwise kubelet would not notice the removal, and leave the pod empty."""
     waiting = Waiting()

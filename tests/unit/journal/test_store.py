@@ -110,7 +110,7 @@ def test_verdicts_of_an_older_agent_have_no_key() -> None:
 
 
 def test_pod_intent_survives_a_round_trip() -> None:
-    intent = pods.intent(trigger=ContainerId("old-trainer"), grace_seconds=2.0)
+    intent = pods.intent(trigger=ContainerId("old-trainer"), grace_seconds=2.0, completes=True)
     assert codec.intent_from_json(codec.intent_to_json(intent)) == intent
 
 
@@ -122,8 +122,8 @@ def test_process_intent_survives_a_round_trip() -> None:
     assert codec.intent_from_json(codec.intent_to_json(intent)) == intent
 
 
-def test_swap_intent_remembers_that_the_cache_is_emptied() -> None:
-    swap = builders.intent(empty_cache_after=2)
+def test_swap_intent_survives_a_round_trip() -> None:
+    swap = builders.intent(empty_cache_after=2, completes=True)
     assert codec.intent_from_json(codec.intent_to_json(swap)) == swap
 
 
