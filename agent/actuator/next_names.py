@@ -95,7 +95,13 @@ class NextNames:
             made = await asyncio.shield(creating)
             self._ahead.pop(intent.old, None)
         else:
+            # A call that is cut off, because the time is up, may still take effect.
+            self._reserved[intent.id] = _Reservation(
+                intent.id, intent.sandbox_id, config.metadata.name, attempt, container=None
+            )
             made = await self._create(intent.sandbox_id, config, attempt=attempt, sandbox_config=sandbox_config)
+            if made is None and held is None:
+                self._reserved.pop(intent.id, None)
         if made is not None:
             self._reserved[intent.id] = made
 

@@ -1,6 +1,7 @@
 """While a successor of a container that ended by itself is created, kubelet cannot create the next attempt."""
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from kubemend.agent.actuator.next_names import NameAhead, NextNames
 from kubemend.agent.clients.cri.errors import NameReserved
 from kubemend.agent.model.outcomes import Result
-from kubemend.agent.model.workloads import ContainerSummary
+from kubemend.agent.model.workloads import ContainerId, ContainerSummary
 from kubemend.agent.restart import intents, reservations
 from tests.environments.runtime import TARGET, Rig
 
@@ -168,6 +169,28 @@ async def test_reservation_that_was_not_answered_is_tried_again(rig: Rig) -> Non
     await names.reserve(intent, spec.successor.config, sandbox_config=spec.sandbox_config)
     assert len(await reserved(rig)) == 1
     await names.give_back(intent)
+    assert await reserved(rig) == []
+
+
+async def test_reservation_whose_creation_outlasts_the_time_limit_is_removed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime creates it, and does not answer in time."""
+    rig.server.runtime.exit(rig.old, exit_code=1)
+    intent, actuator = rig.intent(), rig.actuator(time_limit=0.2)
+    successor_spec, create = await rig.successor_spec(intent), rig.cri.create_container
+
+    async def hangs(**how: Any) -> ContainerId:
+        await create(**how)
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    monkeypatch.setattr(rig.cri, "create_container", hangs)
+    outcome = await actuator.carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.UNFINISHED
+    assert len(await reserved(rig)) == 1
+    monkeypatch.undo()
+    assert (await actuator.carry_out(intent, successor_spec=successor_spec)).result is Result.SWAPPED
+    await actuator.give_back(intent)
     assert await reserved(rig) == []
 
 
