@@ -15,6 +15,7 @@ from kubemend.agent.actuator.restart_state import RestartState
 from kubemend.agent.actuator.runtime_ops import RuntimeOps, hooks_of
 from kubemend.agent.actuator.swap_calls import SwapCalls
 from kubemend.agent.actuator.swap_standby import SwapStandby
+from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
@@ -74,8 +75,11 @@ class SwapActuator:
         finally:
             standby.end()
             standby.thaw_unless_replaced()
-        if outcome.result in _OLD_MAY_RUN and calls.intent.order is not intents.SwapOrder.STOP_FIRST:
-            await standby.thaw_old()
+        if outcome.result in _OLD_MAY_RUN and intent.order is not intents.SwapOrder.STOP_FIRST:
+            try:
+                await standby.thaw_old()
+            except CriError as error:
+                return replace(outcome, result=Result.UNFINISHED, detail=f"the old container may be frozen: {error}")
         return outcome
 
     async def released(self, intent: intents.Intent, *, successor_spec: SuccessorSpec | None, holding: HoldSet) -> None:

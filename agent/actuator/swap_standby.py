@@ -12,7 +12,7 @@ from kubemend.agent.actuator import listings, turns
 from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.standby import EndedError, Standby
 from kubemend.agent.actuator.runtime_ops import RuntimeOps
-from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.clients.cri.errors import NotFound
 from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.agent.restart import intents, overlap, steps
 from kubemend.agent.restart.successor_spec import SuccessorSpec
@@ -133,10 +133,10 @@ class SwapStandby:
             self._standbys.thaw(self._frozen_pid)
 
     async def thaw_old(self) -> None:
-        """Thaw the old container: a previous agent may have left it frozen."""
+        """Thaw the old container: a previous agent may have left it frozen. Raises CriError."""
         if self._standbys is None:
             return
-        with contextlib.suppress(CriError):
+        with contextlib.suppress(NotFound):
             self._standbys.thaw(await self._old_pid())
 
     def overlap_note(self) -> str | None:

@@ -591,6 +591,27 @@ async def test_undone_replay_thaws_the_old_container(rig: Rig, order: intents.Sw
     assert not standbys(rig).frozen
 
 
+async def test_replay_that_cannot_thaw_the_old_container_is_not_finished(rig: Rig) -> None:
+    intent = rig.intent(order=intents.SwapOrder.START_FIRST)
+    successor_spec, undo = await rig.successor_spec(intent), steps.Resolution.UNDO
+    standbys(rig).frozen = True  # by an agent that died then
+    rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, resolution=undo)
+    assert outcome.result is Result.UNFINISHED
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, resolution=undo)
+    assert outcome.result is Result.UNDONE
+    assert not standbys(rig).frozen
+
+
+async def test_old_container_of_a_dead_agent_is_thawed_if_it_can_be_neither_replaced_nor_stopped(rig: Rig) -> None:
+    intent = rig.intent(order=intents.SwapOrder.START_ELSE_STOP_FIRST)
+    standbys(rig).frozen, standbys(rig).refusal = True, "no room"
+    rig.server.fail("StopContainer", grpc.StatusCode.UNKNOWN, times=99)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
+    assert outcome.result is Result.UNDONE
+    assert not standbys(rig).frozen
+
+
 @BOTH_ORDERS
 @pytest.mark.parametrize("exit_code", [0, 1])
 async def test_undone_replay_starts_no_container_that_may_have_ended_for_good(
