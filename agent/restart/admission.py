@@ -221,7 +221,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
         pod_options = facts.asked.over(pod_options)
     refusal = (
         _refuse_for_good(facts, pod=pod, pod_options=pod_options)
-        or _refuse_by_phase(pod)
+        or _by_phase(pod, is_fault=facts.asked is None)
         or by_device(facts.cause)
         or _refuse_by_runtime(facts, pod=pod, pod_options=pod_options)
     )
@@ -368,8 +368,12 @@ def _refuse_owner(pod: PodView, *, pod_options: options.Options) -> Decision | N
     return _refuse(Reason.OWNER_MAY_COUNT, f"a {kind} may count restarts against a limit of its own; {hint}")
 
 
-def _refuse_by_phase(pod: PodView) -> Decision | None:
-    return _refuse(Reason.POD_NOT_RUNNING, f"the pod's phase is {pod.phase}") if pod.phase != "Running" else None
+def _by_phase(pod: PodView, *, is_fault: bool) -> Decision | None:
+    if pod.phase == "Running":
+        return None
+    # A fault may come before kubelet has reported that its container runs, or before the API server has sent that.
+    decide = _hold if pod.phase == "Pending" and is_fault else _refuse
+    return decide(Reason.POD_NOT_RUNNING, f"the pod's phase is {pod.phase}")
 
 
 def _refuse_by_container(

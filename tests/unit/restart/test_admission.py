@@ -229,6 +229,7 @@ def test_refused(changes: dict[str, Any], reason: Reason) -> None:
 
 HOLDS = [
     pytest.param({"pod": None}, Reason.POD_UNKNOWN, id="pod-not-known-yet"),
+    pytest.param({"pod": builders.pod(phase="Pending")}, Reason.POD_NOT_RUNNING, id="not-reported-running-yet"),
     pytest.param({"runtime": None}, Reason.CONTAINER_UNKNOWN, id="runtime-shows-nothing"),
     pytest.param({"runtime": runtime(state=ContainerState.UNKNOWN)}, Reason.CONTAINER_UNKNOWN, id="state-unknown"),
     pytest.param({"pod": builders.pod(owner=JOB), "owner": None}, Reason.OWNER_UNKNOWN, id="owner-cannot-be-asked"),
@@ -241,6 +242,12 @@ HOLDS = [
 def test_unknown_facts_hold_the_restart(changes: dict[str, Any], reason: Reason) -> None:
     decision = admission.decide(facts(**changes), now=NOW)
     assert (decision.verb, decision.reason) == (Verb.POSTPONE, reason)
+
+
+def test_requested_restart_of_a_pending_pod_is_refused() -> None:
+    asked = overrides.RestartOverrides()
+    decision = admission.decide(facts(pod=builders.pod(phase="Pending"), asked=asked), now=NOW)
+    assert (decision.verb, decision.reason) == (Verb.REFUSE, Reason.POD_NOT_RUNNING)
 
 
 def history(**scopes: int) -> counts.History:
