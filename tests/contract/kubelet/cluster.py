@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from hack.devnode import images, node
+from hack.devnode import images, node, patience
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary, PodUid, SandboxId
 from kubemend.agent.restart import clone, reservations
@@ -127,7 +127,7 @@ class Cluster:
     @asynccontextmanager
     async def runtime(self) -> AsyncIterator[CriClient]:
         """Connect to the runtime."""
-        async with CriClient(str(self.node.layout.containerd_socket)) as opened:
+        async with CriClient(str(self.node.layout.containerd_socket), deadlines=patience.RUNTIME) as opened:
             yield opened
 
     async def containers(self, pod: Json, name: str = "main") -> tuple[ContainerSummary, ...]:

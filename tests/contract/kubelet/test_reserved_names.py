@@ -85,12 +85,13 @@ async def test_reservation_does_not_belong_to_the_pod(cluster: Cluster) -> None:
     successor = newest(await cluster.containers(pod))
     assert status_of(after)["containerID"] == f"containerd://{successor.id}"
     assert successor.attempt == 1, "kubelet does not count from the reserved attempt"
-    await release(cluster, held)  # kubelet may have collected it as garbage by now
+    await release(cluster, held)
 
 
 @pytest.mark.long
-async def test_reservation_of_a_dead_agent_is_freed_within_a_minute(cluster: Cluster) -> None:
+async def test_reservation_of_a_dead_agent_is_freed_within_a_minute(own_cluster: Cluster) -> None:
     """Nothing else is removed with it: kubelet removes all files that begin with a removed container's log path."""
+    cluster = own_cluster
     pod = await pod_with_init(cluster)
     init, main = Swapper(cluster, pod, "init"), Swapper(cluster, pod, "main")
     for swapper, attempt in ((main, 1), (init, 1), (init, 2), (main, 2)):
