@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from hack.devnode import patience
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from kubemend.agent.actuator.context import ActuatorContext
@@ -287,7 +288,7 @@ class RoundNode:
         return container_id
 
     def _runtime(self) -> CriClient:
-        return CriClient(str(self.containerd.node.containerd_socket))
+        return CriClient(str(self.containerd.node.containerd_socket), deadlines=patience.RUNTIME)
 
 
 @contextlib.asynccontextmanager
@@ -302,7 +303,7 @@ async def agent(
     processes = ProcFs()
     holds = ExecHolds(socket_path=socket, proc=processes.root)
     standbys = Standbys(holds=holds, proc=processes.root, cgroup_root=processes.cgroup_root, owner=node.name)
-    async with CriClient(socket) as cri:
+    async with CriClient(socket, deadlines=patience.RUNTIME) as cri:
         events = ContainerWatch(cri, report=lambda _: None)
         tools = ActuatorContext(
             runtime=cri,

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from hack.devnode import patience
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from kubemend.agent.clients.cri.client import CriClient
@@ -64,7 +65,7 @@ def call_start(node: NodeLayout, container_id: ContainerId) -> "subprocess.Popen
 async def test_start_of_a_killed_caller_is_carried_out(containerd: Containerd, pods: Pods) -> None:
     node = containerd.node
     pod = await pods.run(name="afterlife", containers=[container("main", "sleep 3600")])
-    async with CriClient(str(node.containerd_socket)) as cri:
+    async with CriClient(str(node.containerd_socket), deadlines=patience.RUNTIME) as cri:
         successor = await create_successor(cri, pod)
         task = node.containerd_state / "io.containerd.runtime.v2.task" / "k8s.io" / successor
         caller = call_start(node, successor)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hack.devnode import patience
 from hack.devnode.containerd import Containerd
 from kubemend.agent.actuator.hold import cgroups
 from kubemend.agent.actuator.hold.exec_hold import ExecHolds
@@ -151,7 +152,7 @@ async def frozen_for_a_swap(node: RoundNode, view: ContainerSummary) -> None:
     here = node.containerd.node
     holds = ExecHolds(socket_path=str(here.containerd_socket), proc=PROC)
     standbys = Standbys(holds=holds, proc=PROC, cgroup_root=CGROUPS, owner=here.name)
-    async with CriClient(str(here.containerd_socket)) as cri:
+    async with CriClient(str(here.containerd_socket), deadlines=patience.RUNTIME) as cri:
         standbys.freeze((await cri.container_status(view.id)).pid)
 
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import pytest
 
-from hack.devnode import packages
+from hack.devnode import packages, patience
 from hack.devnode.containerd import Containerd
 from hack.devnode.layout import NodeLayout
 from hack.devnode.runtime_config import CRUN, RUNC, RuntimeOptions
@@ -43,7 +43,7 @@ SCRIPT = "echo $RUN >> /data/runs; trap 'exit 0' TERM; while :; do sleep 0.05; d
 
 @pytest.fixture
 async def runtime(containerd: Containerd) -> AsyncIterator[CriClient]:
-    async with CriClient(str(containerd.node.containerd_socket)) as opened:
+    async with CriClient(str(containerd.node.containerd_socket), deadlines=patience.RUNTIME) as opened:
         yield opened
 
 
@@ -295,7 +295,10 @@ async def test_without_overlay_roots_no_successor_starts_next_to_the_old_one(
     runtime = Containerd(NodeLayout.named(f"native-{worker}-{os.getpid()}"), binaries, options=options)
     await runtime.start()
     try:
-        async with Pods.on(runtime.node) as made, CriClient(str(runtime.node.containerd_socket)) as cri:
+        async with (
+            Pods.on(runtime.node) as made,
+            CriClient(str(runtime.node.containerd_socket), deadlines=patience.RUNTIME) as cri,
+        ):
             pod = await made.run(name="native", containers=[container("main", "sleep 3600")])
             pid = (await cri.container_status(ContainerId(pod.containers["main"]))).pid
             standbys = Bench(runtime, cri, pod).standbys()
@@ -327,7 +330,7 @@ async def test_a_container_of_crun_is_held_and_frozen_before_it_runs_and_its_sto
     async with (
         Containerd(NodeLayout.named(f"crun-{worker}-{os.getpid()}"), binaries, options=options) as containerd,
         Pods.on(containerd.node) as made,
-        CriClient(str(containerd.node.containerd_socket)) as cri,
+        CriClient(str(containerd.node.containerd_socket), deadlines=patience.RUNTIME) as cri,
         asyncio.TaskGroup() as tasks,
     ):
         bench = Bench(containerd, cri, await run_old(made))
@@ -374,7 +377,7 @@ async def test_stops_by_an_oci_runtime_outside_the_search_path_are_seen_as_conta
             NodeLayout.named(f"opt-{worker}-{os.getpid()}"), binaries, options=RuntimeOptions(runc=program)
         ) as containerd,
         Pods.on(containerd.node) as made,
-        CriClient(str(containerd.node.containerd_socket)) as cri,
+        CriClient(str(containerd.node.containerd_socket), deadlines=patience.RUNTIME) as cri,
         asyncio.timeout(2 * DEADLINE),
         asyncio.TaskGroup() as tasks,
     ):

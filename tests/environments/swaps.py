@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Self
 
+from hack.devnode import patience
 from kubemend.agent.actuator.context import ActuatorContext
 from kubemend.agent.actuator.host_files import HostFiles
 from kubemend.agent.clients.cri.client import CriClient
@@ -30,7 +31,7 @@ class Swaps:
     @contextlib.asynccontextmanager
     async def on(cls, socket: str) -> AsyncIterator[Self]:
         """Connect to the runtime behind a socket and watch its containers, for the block."""
-        async with CriClient(socket) as cri:
+        async with CriClient(socket, deadlines=patience.RUNTIME) as cri:
             watch = ContainerWatch(cri, report=lambda _: None)
             watching = asyncio.create_task(watch.run(), name="watch")
             await watch.until_listed()

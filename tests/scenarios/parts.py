@@ -63,7 +63,7 @@ async def on(dev: node.DevNode) -> AsyncIterator[Parts]:
     """Connect the parts to the node's API and runtime."""
     async with (
         kube.connect(kubeconfig=dev.kubeconfig, deadlines=patience.API) as api,
-        CriClient(str(dev.layout.containerd_socket)) as cri,
+        CriClient(str(dev.layout.containerd_socket), deadlines=patience.RUNTIME) as cri,
     ):
         events = ContainerWatch(cri, report=lambda _: None)
         pods = PodWatch(api=api, node_name=dev.name, report=lambda _: None)

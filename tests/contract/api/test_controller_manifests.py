@@ -54,7 +54,7 @@ Those that admission refuses are in ``admission_controllers``.
 @pytest.fixture
 async def applied(control_plane: ControlPlane) -> list[str]:
     """All objects, applied as ``kubectl apply --server-side --validate=strict`` does; the server's warnings."""
-    sender = transport.Transport(kubeconfig=control_plane.kubeconfig, connect_timeout=5.0)
+    sender = transport.Transport(kubeconfig=control_plane.kubeconfig, connect_timeout=DEADLINES.connect)
     warnings: list[str] = []
     for obj in [manifests.one("Namespace"), *controller_manifests.render()]:
         request = transport.Request(
@@ -64,7 +64,7 @@ async def applied(control_plane: ControlPlane) -> list[str]:
             body=obj,
             content_type="application/apply-patch+yaml",
         )
-        async with asyncio.timeout(15.0), await sender.send(request) as answer:
+        async with asyncio.timeout(DEADLINES.call), await sender.send(request) as answer:
             await answer.read()
         warnings += answer.headers.getall("Warning", [])
     await sender.close()

@@ -10,7 +10,7 @@ from kubemend.common.kube import client, errors, paths
 from tests import eventually
 from tests.contract.api import objects
 from tests.contract.api.test_jobset_controller import controllers
-from tests.control_plane import ControlPlane
+from tests.control_plane import DEADLINES, ControlPlane
 
 __all__ = ["controllers"]
 
@@ -38,11 +38,20 @@ async def test_agent_without_a_hub_is_the_manifests_account_on_its_node(
 
 
 async def assert_has_account(kubeconfig: Path, *, account: str, nodes: list[str] | None) -> None:
-    async with client.connect(kubeconfig=kubeconfig) as api:
+    """Check its name and its rights, which the API server notices a moment after it has created them."""
+
+    async def may_list() -> bool:
+        try:
+            await api.list(paths.PODS)
+        except errors.ForbiddenError:
+            return False
+        return True
+
+    async with client.connect(kubeconfig=kubeconfig, deadlines=DEADLINES) as api:
         me = (await api.create(_REVIEWS, {}))["status"]["userInfo"]
         assert me["username"] == f"system:serviceaccount:{accounts.NAMESPACE}:{account}"
         assert me["extra"].get(_NODE_NAME) == nodes
-        await api.list(paths.PODS)
+        await eventually.true(may_list)
         with pytest.raises(errors.ForbiddenError):
             await api.create(objects.pods("default"), objects.pod("x"))
 
@@ -59,5 +68,5 @@ async def test_policies_limit_an_agent_to_its_node(controllers: Controllers, api
             return "may write only about that node" in str(error)
         return False
 
-    async with client.connect(kubeconfig=controllers.kubeconfig(_PLACE)) as agent:
+    async with client.connect(kubeconfig=controllers.kubeconfig(_PLACE), deadlines=DEADLINES) as agent:
         await eventually.true(is_refused)

@@ -12,7 +12,7 @@ from kubemend.agent.doctor import api_rights, checks
 from kubemend.agent.doctor.api_rights import Right
 from kubemend.common.kube import client, errors, paths, transport
 from tests.contract.api import objects
-from tests.control_plane import ControlPlane
+from tests.control_plane import DEADLINES, ControlPlane
 from tests.unit.daemonset import manifests
 
 Apply = Callable[[Sequence[manifests.Json]], Awaitable[list[str]]]
@@ -49,7 +49,7 @@ every_variant = pytest.mark.parametrize("variant", [(), tuple(manifests.COMPONEN
 @pytest.fixture
 async def apply(control_plane: ControlPlane) -> AsyncIterator[Apply]:
     """Returns a function that applies objects as ``kubectl apply --server-side --validate=strict`` does."""
-    sender = transport.Transport(kubeconfig=control_plane.kubeconfig, connect_timeout=5.0)
+    sender = transport.Transport(kubeconfig=control_plane.kubeconfig, connect_timeout=DEADLINES.connect)
 
     async def apply_all(wanted: Sequence[manifests.Json]) -> list[str]:
         """Apply and return the server's warnings."""
@@ -62,7 +62,7 @@ async def apply(control_plane: ControlPlane) -> AsyncIterator[Apply]:
                 body=obj,
                 content_type="application/apply-patch+yaml",
             )
-            async with asyncio.timeout(15.0), await sender.send(request) as answer:
+            async with asyncio.timeout(DEADLINES.call), await sender.send(request) as answer:
                 await answer.read()
             warnings += answer.headers.getall("Warning", [])
         return warnings
@@ -86,7 +86,7 @@ async def as_agent(
         token=token["status"]["token"],
         certificate_authority=Path(cluster["cluster"]["certificate-authority"]),
     )
-    async with client.connect(kubeconfig=kubeconfig) as connected:
+    async with client.connect(kubeconfig=kubeconfig, deadlines=DEADLINES) as connected:
         yield connected
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from kubemend.common.kube import client, errors, paths
 from tests.contract.api import objects
-from tests.control_plane import Tenant
+from tests.control_plane import DEADLINES, Tenant
 
 
 async def test_second_object_of_a_name_is_a_conflict(api: client.KubeClient, namespace: str) -> None:
@@ -34,7 +34,7 @@ async def test_wrong_token_is_unauthorized(tenant: Tenant, tmp_path: Path) -> No
     config["users"][0]["user"]["token"] = "wrong"
     path = tmp_path / "wrong"
     path.write_text(yaml.safe_dump(config))
-    async with client.connect(kubeconfig=path) as stranger:
+    async with client.connect(kubeconfig=path, deadlines=DEADLINES) as stranger:
         with pytest.raises(errors.UnauthorizedError, match="check the token"):
             await stranger.list(paths.PODS)
 

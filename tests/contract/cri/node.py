@@ -3,6 +3,7 @@
 import itertools
 from typing import Self
 
+from hack.devnode import patience
 from kubemend.agent.clients.cri import client
 from kubemend.agent.model.workloads import ContainerId, PodUid, SandboxId
 from kubemend.common import grpcio
@@ -23,7 +24,7 @@ class Node:
         self.endpoint = endpoint
         self.has_events = has_events
         self.is_crio = is_crio
-        self.cri = client.CriClient(endpoint)
+        self.cri = client.CriClient(endpoint, deadlines=patience.RUNTIME)
         self._image = image
         self._log_directory = log_directory
         self._channel = grpcio.unix_channel(endpoint)
