@@ -195,7 +195,8 @@ async def test_hanging_driver_hides_no_line_of_the_kernel_log(
 async def test_oom_kill_is_reported_on_its_pod(
     dev: node.DevNode, observer: Observer, api: kube.KubeClient, state: Path
 ) -> None:
-    async with agent_of(dev, state), training.pod(dev, observer, "hungry") as seen:
+    # The agent lists the pod at its start: it is not late with the container's name then.
+    async with training.pod(dev, observer, "hungry") as seen, agent_of(dev, state):
         cgroup = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{seen.uid.replace('-', '_')}.slice"
         scope = f"cri-containerd-{seen.running['trainer'][0]}.scope"
         dev.kernel_log.write(

@@ -42,8 +42,9 @@ def end(observer: Observer, seen: Seen, *, code: int) -> None:
 
 
 def logged(agent: node.Agent, event: str, *, pod: str) -> list[dict[str, Any]]:
-    """Return the agent's log events of that kind about a pod's trainer."""
-    lines = (json.loads(line) for line in agent.log.read_text().splitlines() if line.startswith("{"))
+    """Return the agent's log events of that kind about a pod's trainer, without one that is being written."""
+    whole = agent.log.read_text().rpartition("\n")[0]
+    lines = (json.loads(line) for line in whole.splitlines() if line.startswith("{"))
     return [line for line in lines if line.get("event") == event and line.get("container") == f"default/{pod}/trainer"]
 
 

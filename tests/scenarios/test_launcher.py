@@ -137,8 +137,8 @@ async def test_component_runs_a_named_program_by_the_launcher_in_the_agents_imag
         training.made(observer, pod) as before,
     ):
         await training.until_ready(agent)
+        await spare_is_ready(observer, name)
         read = log(observer, name, before)
-        await eventually.true(lambda: "resumed from step" in read())
         await training.xid(dev, observer, name, 31)
         after = await restarted(observer, name, before, by="process", because="Xid 31")
         assert is_unchanged(before, after)

@@ -89,8 +89,9 @@ async def test_failed_or_lost_call_does_not_stop_a_swap(
                 fault = Fault(method, code, when)
                 proxy.hooks[:] = [fault]
                 await training.xid(dev, observer, name, 31)
-                await came_back(observer, name, before)
-                assert fault.times == 0, f"{method} was not called"
+                after = await came_back(observer, name, before)
+                # Where kubelet was faster, the agent starts nothing.
+                assert fault.times == 0 or not training.is_ours(after), f"{method} was not called"
         await training.until_ready(started)
 
 

@@ -217,8 +217,9 @@ async def test_request_without_a_runtime_is_held_with_a_reason(
         training.pod(dev, observer, "held") as before,
         started(dev, tmp_path, **{"cri-endpoint": str(link)}) as agent,
     ):
+        wanted = {"kubernetes-api": "ready", "container-runtime": "degraded"}
         await training.part_is(
-            agent, "kubernetes-api", lambda ready: ready["parts"]["kubernetes-api"]["state"] == "ready"
+            agent, str(wanted), lambda ready: wanted == {each: ready["parts"][each]["state"] for each in wanted}
         )
         at_once = await commands.restart("held", "--no-wait")
         assert at_once.returncode == 0, at_once

@@ -12,7 +12,7 @@ from hack.devnode import images, node, patience, trainer, watching
 from kubemend.agent.clients.cri.client import CriClient
 from kubemend.agent.control import client, messages
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
-from kubemend.agent.restart import overrides
+from kubemend.agent.restart import clone, overrides
 from kubemend.agent.restart.intents import Strategy
 from kubemend.common import grpcio
 from kubemend.common.kube import client as kube
@@ -230,9 +230,12 @@ class Board:
         again = after.restarts - before.restarts - 1 - by_kubelet
         await eventually.true(lambda: len(self.early - early) >= again)  # the watch may be later than ``after``
         self.played.append(strategy.value)
-        if reported[-1]["reason"] == "Adopted":
+        if reported[-1]["reason"] in ("Adopted", "Rerun") and not await self._is_ours(after.running[0]):
             self.copied[after.uid] = after.running[0]
         return after
+
+    async def _is_ours(self, container: ContainerId) -> bool:
+        return clone.RESTART_ID_ANNOTATION in (await self.cri.container_status(container)).annotations
 
     def was_copied(self, seen: Seen) -> bool:
         """Return whether the running container is kubelet's, which was faster in the last restart."""
