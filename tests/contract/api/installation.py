@@ -17,7 +17,9 @@ import yaml
 
 from hack.devnode import apiserver, kubernetes, processes
 from hack.devnode import kubeconfig as kubeconfigs
-from kubemend.common.kube import client, paths
+from kubemend.common.kube import client, errors, paths
+from kubemend.controller.restarts import names
+from tests import eventually
 from tests.contract.api import objects
 from tests.control_plane import DEADLINES
 from tests.unit.daemonset import kubectl, manifests
@@ -82,12 +84,31 @@ def installed(directory: Path, *components: str, options: tuple[str, ...] = ()) 
         try:
             cluster = Cluster(server, _kustomization(directory / "installed", components))
             cluster.kubectl("apply", "--server-side", "--kustomize", str(cluster.directory))
+            loop.run_until_complete(_noticed(cluster))
             yield cluster
         finally:
             loop.run_until_complete(manager.stop(grace=_STOP_SECONDS))
     finally:
         loop.run_until_complete(server.end())
         loop.close()
+
+
+async def _noticed(cluster: Cluster) -> None:
+    """Wait until the server has noticed what was applied: it serves Restarts, and knows our accounts' rights."""
+    leases = paths.collection("leases", namespace="kubemend", group="coordination.k8s.io")
+    async with cluster.account(AGENT) as agent, cluster.account(CONTROLLER) as controller:
+
+        async def is_noticed() -> bool:
+            try:
+                await agent.list(paths.PODS)
+                await controller.list(names.WHOLE)
+                with contextlib.suppress(errors.NotFoundError):
+                    await controller.get(f"{leases}/kubemend-controller")
+            except (errors.ForbiddenError, errors.NotFoundError):
+                return False
+            return True
+
+        await eventually.true(is_noticed)
 
 
 async def agent_pod(api: client.KubeClient, node: str) -> Mapping[str, Any]:
