@@ -46,11 +46,16 @@ class Agent:
         return next(each.pid for each in kubemend_run.descendants(kubemend_run.processes(), self.launcher.pid))
 
     async def address(self) -> LauncherAddress:
-        """Wait for the launcher's socket."""
+        """Wait until the launcher listens on its socket: the file is there before."""
         if self._where is None:
-            await eventually.true(lambda: any((self.launcher.folder / "cache").glob("launcher-*.sock")))
+            await eventually.true(self._listens)
             self._where = LauncherAddress(self.main, CONTAINER, str(self.launcher.folder / "cache"), Path("/proc"))
         return self._where
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as trial:
+            found = (self.launcher.folder / "cache").glob("launcher-*.sock")
+            return any(trial.connect_ex(str(each)) == 0 for each in found)
 
     async def ask(self, request: bytes = process.STATUS_REQUEST, *passing: State, timeout: float = 30.0) -> Launcher:
         address = await self.address()
