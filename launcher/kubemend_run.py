@@ -527,6 +527,7 @@ _LONGEST_POLL = 3600.0
 _REPORT_UNKILLED = 30.0
 _TRIES = 5  # spares for one trainer
 _MOST_FAILED_FROM_SPARE = 2  # programs in a row
+_LONGEST_START = 60.0  # of the trainer's interpreter
 _SETTLED = 1.0
 _LEARN_EVERY = 10.0
 _MOST_NAMES = _MOST_RECORDED
@@ -2144,10 +2145,10 @@ class Launcher:
         return plan(records, self._store.known, main, self._options.spare_skip)
 
     def _await_interpreter(self) -> None:
-        """Check again later whether the trainer's interpreter has loaded the bootstrap."""
-        self._tries += 1
-        self._spare_at = time.monotonic() + max(_SETTLED, self._options.spare_after)
-        if self._tries == _TRIES:
+        """Check again later whether the trainer's interpreter has loaded the bootstrap. A busy node takes long."""
+        now = time.monotonic()
+        self._spare_at = now + max(_SETTLED, self._options.spare_after)
+        if now - self._began >= _LONGEST_START:
             self._give_up("the program's interpreter has not loaded sitecustomize in the trainer's own process")
 
     def _spawn_spare(self, records: Sequence[str]) -> Spare:

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from kubemend.agent.actuator import device_waits
 from kubemend.agent.actuator.device_processes import NoDriver, NoProcesses
 from kubemend.agent.actuator.device_release import ReleaseGates
 from kubemend.agent.actuator.hold.hold_set import HoldSet, OldDead
@@ -67,7 +68,8 @@ async def test_swap_makes_its_calls_in_safe_order(rig: Rig, order: intents.SwapO
     assert changes(rig) == expected
     (current,) = await rig.running()
     assert (current.id, current.attempt, current.restart_id) == (outcome.current["trainer"], 1, "r1")
-    assert set(outcome.phases) == {"stop", "create", "start", "confirm"}
+    phases = outcome.phases.keys() - {device_waits.DEVICE_PHASE}  # a busy machine takes a millisecond at any place
+    assert phases == {"stop", "create", "start", "confirm"}
 
 
 async def test_host_files_are_as_kubelet_would_leave_them(rig: Rig) -> None:

@@ -1,12 +1,14 @@
 """A program that imports or writes without end costs the launcher a bounded amount, and never a wrong list."""
 
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from launcher import kubemend_run
-from launcher.kubemend_run import Known, Recorder, Spare, Store
+from launcher.kubemend_run import Known, Launcher, Recorder, Spare, Store
 
 
 def _find_spec(finder: Recorder, name: str) -> None:
@@ -61,3 +63,14 @@ def test_what_an_import_writes_to_the_spares_pipe_is_not_gathered_without_end() 
         spare.close()
         for file in (tell, order, log):
             os.close(file)
+
+
+def test_interpreter_that_starts_slowly_gets_its_spare_until_a_minute_is_over() -> None:
+    launcher = object.__new__(Launcher)
+    launcher.__dict__.update(_began=time.monotonic(), _tries=0, _options=SimpleNamespace(spare_after=0.1))
+    for _ in range(20):
+        launcher._await_interpreter()
+    assert launcher._tries == 0
+    launcher._began -= 60.0
+    launcher._await_interpreter()
+    assert (launcher._tries, launcher._no_spare.reason) == (kubemend_run._TRIES, kubemend_run.UNSUPPORTED)

@@ -19,6 +19,7 @@ from kubemend.agent.model.devices import DeviceId, DeviceInventory, DevicePartit
 from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health
 from kubemend.agent.model.workloads import Allocation, Allocations, PodRef, PodUid
+from kubemend.agent.prove import workers
 from kubemend.agent.restart.device_proof import DeviceProof, ProofState
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.sources.nvml.protocol import Condition, DeviceAnswer, DevicesAnswer, ProcessUse
@@ -32,6 +33,12 @@ UUIDS = tuple(DeviceId(gpu_uuid(number)) for number in range(GPUS))
 ONE, TWO = UUIDS
 AMPLE = 60.0  # seconds; a proof takes one or two on a busy machine
 NOW = 1_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def _workers_may_end_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that has just been started ends only when Python has started: on a busy machine that takes seconds."""
+    monkeypatch.setattr(workers, "STOP_SECONDS", AMPLE)
 
 
 @dataclass
