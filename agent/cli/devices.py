@@ -44,16 +44,20 @@ def clear(*, device: str, as_json: bool, state_dir: Path) -> None:
     sys.exit(EXIT_NOT_DONE if done["still_seen"] else 0)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.option("--for", "time", default="10m", show_default=True, help="Reopen the driver after this time.")
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--for", "time", help="Reopen the driver after this time, at most 1h. Default: 10m; while a COMMAND runs, 1h."
+)
 @click.option("--resume", is_flag=True, help="Reopen the driver now.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; the output of COMMAND is unchanged.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @settings_module.some_options("state_dir")
-def release_devices(*, time: str, resume: bool, as_json: bool, command: tuple[str, ...], state_dir: Path) -> None:
+def release_devices(
+    *, time: str | None, resume: bool, as_json: bool, command: tuple[str, ...], state_dir: Path
+) -> None:
     """Have the agent of this node close every NVML handle, so that a GPU can be reset.
 
-    With a COMMAND, run it and reopen the driver when it has ended:
+    With a COMMAND, run it and reopen the driver when it has ended; all options after it are its own:
 
         kubemend release-devices nvidia-smi --gpu-reset -i 3
 
@@ -71,10 +75,13 @@ def release_devices(*, time: str, resume: bool, as_json: bool, command: tuple[st
         if as_json:
             click.echo(json.dumps({"released": False}))
         return
+    time = time or ("1h" if command else "10m")
     try:
         seconds = durations.seconds(time)
     except ValueError as error:
         raise click.BadParameter(f"--for {error}") from error
+    if not 0 < seconds <= devices.LONGEST_RELEASE:
+        raise click.BadParameter(f"--for {time}; must be more than 0s and at most 1h")
     _call("release-devices", devices.release(seconds=seconds, socket=socket))
     if not command:
         text = f"released for {time}; kubemend release-devices --resume reopens the driver at once"

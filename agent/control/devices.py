@@ -1,7 +1,6 @@
 """Device requests on the control socket: a JSON object in the body of a POST, an object in the answer."""
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +22,9 @@ RESUME: Final = "/v1/devices/resume"
 
 RELEASE_SECONDS: Final = 20.0
 """Seconds that the agent may take to close its driver handles."""
+
+LONGEST_RELEASE: Final = 3600.0
+"""Longest release of the driver in seconds. During it, faults that only the driver reports are not detected."""
 
 _LONGEST_NAME = 128
 
@@ -56,11 +58,11 @@ class Body:
         return name
 
     def seconds(self, key: str) -> float:
-        """Return a number of seconds, more than 0. Raises BadRequestError."""
+        """Return a number of seconds, at most ``LONGEST_RELEASE``. Raises BadRequestError."""
         number = self.fields.get(key)
-        if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < math.inf:
+        if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= LONGEST_RELEASE:
             return float(number)
-        raise BadRequestError(f"field {key} must be a number of seconds, more than 0")
+        raise BadRequestError(f"field {key} must be a number of seconds, more than 0 and at most {LONGEST_RELEASE:g}")
 
 
 async def listed(*, socket: Path) -> list[dict[str, Any]]:

@@ -18,9 +18,6 @@ from kubemend.agent.model.verdicts import Verdict
 
 log = structlog.get_logger(__name__)
 
-LONGEST_RELEASE = 3600.0
-"""Longest release of the driver in seconds. During it, faults that only the driver reports are not seen."""
-
 
 class NoSuchDeviceError(LookupError):
     """No device of that name exists on this node or has an active fault. The text is for people."""
@@ -116,7 +113,7 @@ class OperatorCommands:
             raise StillHeldError(
                 f"the NVML worker did not end within {timeout:g} s: a call into the driver hangs. Reboot the node."
             )
-        self._resume_at = asyncio.get_running_loop().call_later(min(seconds, LONGEST_RELEASE), self.resume)
+        self._resume_at = asyncio.get_running_loop().call_later(seconds, self.resume)
 
     def resume(self) -> None:
         """Resume NVML."""

@@ -111,6 +111,40 @@ async def test_command_runs_while_the_driver_is_released(counter: Counter, tmp_p
     assert counter.node.handles.resumed.is_set()
 
 
+async def test_commands_own_options_are_not_read(counter: Counter) -> None:
+    done = await counter.run("release-devices", sys.executable, "-c", "import sys; print(sys.argv)", "--json", "--help")
+    assert done.output == "['-c', '--json', '--help']\n"
+
+
+async def test_misspelled_option_is_not_run_as_a_command(counter: Counter) -> None:
+    done = await counter.run("release-devices", "--fro", "5m")
+    assert done.exit_code == 2
+    assert "No such option" in done.output
+
+
+@pytest.mark.parametrize(("given", "seconds"), [((), 3600.0), (("--for", "5m"), 300.0)])
+async def test_driver_is_released_for_an_hour_while_a_command_runs(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], seconds: float
+) -> None:
+    asked: list[float] = []
+    release = counter.node.operators.release
+
+    async def noted(*, seconds: float, timeout: float, operator: str) -> None:
+        asked.append(seconds)
+        await release(seconds=seconds, timeout=timeout, operator=operator)
+
+    monkeypatch.setattr(counter.node.operators, "release", noted)
+    await counter.run("release-devices", *given, "true")
+    assert asked == [seconds]
+
+
+@pytest.mark.parametrize("time", ["2h", "0s"])
+async def test_time_beyond_limit_is_refused(counter: Counter, time: str) -> None:
+    done = await counter.run("release-devices", "--for", time)
+    assert (done.exit_code, counter.node.handles.held) == (2, True)
+    assert f"--for {time}; must be more than 0s and at most 1h" in done.output
+
+
 async def test_missing_command_leaves_driver_unchanged(counter: Counter) -> None:
     done = await counter.run("release-devices", "no-such-command")
     assert (done.exit_code, counter.node.handles.held) == (2, True)
@@ -147,6 +181,7 @@ async def test_missing_agent_is_reported_with_hint(tmp_path: Path) -> None:
         pytest.param(devices.CLEAR, b'{"device": "0", "force": true}', id="unknown-field"),
         pytest.param(devices.RELEASE, b'{"seconds": -1}', id="no-time"),
         pytest.param(devices.RELEASE, b'{"seconds": 1e999}', id="no-end"),
+        pytest.param(devices.RELEASE, b'{"seconds": 3601}', id="too-long"),
         pytest.param(devices.RELEASE, b'{"seconds": true}', id="no-number"),
     ],
 )
