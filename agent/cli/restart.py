@@ -49,7 +49,7 @@ def restart(
     stops following: the agent completes the restart.
 
     Exit code 0: restarted and verified (with --no-wait: accepted); 1: refused, failed or not verified; 2: usage;
-    3: no agent answers.
+    3: no agent answers; 130: Ctrl-C.
     """
     from kubemend.agent.control import client, messages, rendering
     from kubemend.agent.restart import overrides

@@ -6,7 +6,7 @@ import grpc
 
 
 class Reason(enum.Enum):
-    """Label values of ``kubemend_hub_refused_total``: part of the API (docs/operations.md)."""
+    """Label values of ``kubemend_hub_refused_total``: part of the API (docs/troubleshooting.md)."""
 
     STANDBY = "Standby"
     CROWDED = "Crowded"
