@@ -42,6 +42,12 @@ def test_runbook_has_each_reason_of_the_hub_that_alerts() -> None:
     assert alerting == set(re.findall(r"`([A-Z]\w+)`", section(TROUBLESHOOTING, "KubemendHubRefuses")))
 
 
+def test_troubleshooting_has_each_event_of_level_error() -> None:
+    errors = re.findall(r"^\| `(.*?)` \| error \|", (pages.ROOT / "docs" / "logs.md").read_text("utf-8"), re.MULTILINE)
+    named = re.findall(r"`([a-z_]+\.[a-z_]+)`", section(TROUBLESHOOTING, "The log has errors"))
+    assert sorted(errors) == sorted(named)
+
+
 def test_operations_has_each_annotation() -> None:
     ours = {*options.USED, options.LAUNCHER, options.LAUNCHER_OPTIONS} - {options.RESTARTS}
     rows = re.findall(r"^\| (`.*?`) \|", section(OPERATIONS, "Annotations"), re.MULTILINE)
