@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EXIT_NOTHING = 1
 
-_NO_MATPLOTLIB = "pictures need matplotlib: pip install 'kubemend[plots]'"
+_NO_MATPLOTLIB = "pictures need matplotlib: pip install '.[plots]' in a checkout of kubemend"
 
 
 class _NothingError(click.ClickException):
@@ -44,7 +44,8 @@ def timeline(
 
         kubemend timeline train-3-1f2e -o svg --output-file round.svg
 
-    The picture is the same, byte for byte, each time it is drawn. It needs matplotlib (pip install 'kubemend[plots]').
+    The picture is the same, byte for byte, each time it is drawn. It needs matplotlib (pip install
+    '.[plots]' in a checkout).
 
     Exit code 0: drawn; 1: there is nothing to draw (the round has not ended, nothing was done), or matplotlib is not
     installed, or the file cannot be written; 2: usage; 3: there is no such object, or the API server does not answer.

@@ -131,7 +131,7 @@ _OWN_RUNS: Final = ("prepared", *(each.value for each in arms.Fault if each is n
     default=sys.executable,
     show_default=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A Python that has flax, jax, optax and orbax-checkpoint (pip install 'kubemend[steps]').",
+    help="A Python that has flax, jax, optax and orbax-checkpoint (pip install '.[steps]').",
 )
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON into this file.")
 def main(

@@ -83,7 +83,11 @@ def from_environment(environment: Mapping[str, str], *, metrics: Metrics, about:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
-        log.error("traces.unavailable", error=repr(error), hint="Run pip install 'kubemend[traces]'.")
+        log.error(
+            "traces.unavailable",
+            error=repr(error),
+            hint="kubemend's image has it. In a checkout run pip install '.[traces]'.",
+        )
         return None
     log.info("traces.enabled", endpoint=endpoint.rpartition("@")[2])  # the part before "@" may hold a password
     return Traces(OTLPSpanExporter(), metrics=metrics, about=about)

@@ -56,7 +56,7 @@ async def test_missing_matplotlib_gives_the_install_hint(cluster: Cluster, monke
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = await cluster.run("timeline", NAME, "-o", "svg")
     assert (result.exit_code, result.stdout) == (NOTHING, "")
-    assert result.stderr == "Error: pictures need matplotlib: pip install 'kubemend[plots]'\n"
+    assert result.stderr == "Error: pictures need matplotlib: pip install '.[plots]' in a checkout of kubemend\n"
 
 
 async def test_a_file_that_cannot_be_written_is_named(cluster: Cluster, tmp_path: Path) -> None:

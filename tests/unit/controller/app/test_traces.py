@@ -222,7 +222,7 @@ def test_missing_extra_is_logged_with_hint(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}
     assert traces.from_environment(environment, metrics=Metrics(CollectorRegistry()), about=ABOUT) is None
-    assert "pip install 'kubemend[traces]'" in capsys.readouterr().out
+    assert "pip install '.[traces]'" in capsys.readouterr().out
 
 
 def test_library_is_not_loaded_without_traces() -> None:
