@@ -163,7 +163,7 @@ def answer(line: bytes) -> Launcher:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(raw, dict) or raw.get("kubemend-run") != 1:
-        raise ValueError("it is not an answer of kubemend run, or of another version")
+        raise ValueError("it is not an answer of kubemend_run.py, or of another version")
     return Launcher(
         state=State(raw.get("state")),
         trainer=_number(raw, "trainer"),

@@ -132,7 +132,7 @@ def _auto(situation: Situation) -> tuple[Strategy, ...]:
 def _process(situation: Situation) -> tuple[Reason, str] | None:
     launcher = situation.launcher
     if launcher is None:
-        return Reason.NO_LAUNCHER, "no launcher (kubemend run) runs in the container"
+        return Reason.NO_LAUNCHER, "no launcher (kubemend_run.py) runs in the container"
     if isinstance(launcher, process.LauncherUnavailable):
         return Reason.NO_LAUNCHER, launcher.reason
     if launcher.state in (process.State.RESTARTING, process.State.ENDING):

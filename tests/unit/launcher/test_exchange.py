@@ -121,7 +121,7 @@ def endlessly(text: bytes) -> Callable[[socket.socket], None]:
         (endlessly(b"x" * 1000), "the launcher's answer does not end"),
         (endlessly(LINE), "the launcher's answer does not end"),
         (endlessly(b"\n"), "the launcher's answer is not valid"),
-        (lambda peer: peer.sendall(b"{}\n"), "the launcher's answer is not valid: it is not an answer of kubemend run"),
+        (lambda peer: peer.sendall(b"{}\n"), "answer is not valid: it is not an answer of kubemend_run.py"),
         (lambda peer: peer.sendall(b"[" * 4000 + b"\n"), "the launcher's answer is not valid: it is nested too deeply"),
         (lambda peer: peer.sendall(LINE.replace(b"stopping", b"x" * 3000)), r"answer is not valid: 'x{199}$"),
         (lambda peer: peer.shutdown(socket.SHUT_RDWR), "has closed the connection|Broken pipe"),
