@@ -17,7 +17,7 @@ def doctor(settings: Settings, *, as_json: bool) -> None:
     """Check the agent's requirements on this node and print how to fix what fails.
 
     Run it where the agent runs, with the agent's own settings. It changes nothing. Exit code 0: all checks
-    passed; 1: a check failed or was inconclusive.
+    passed, perhaps with a warning; 1: a check failed or was inconclusive.
     """
     from kubemend.agent.doctor import examine, rendering
     from kubemend.common import logs
