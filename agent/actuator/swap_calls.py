@@ -262,12 +262,26 @@ class SwapCalls:
             for view in self._state.seen
             if view.restart_id == self.intent.id and view.state is ContainerState.RUNNING
         ]
+        if await self._has_completed():
+            for successor in ours:
+                await self._ops.remove(successor)
+            return
         for successor in ours or [container_id]:
             await self._ops.prepare_release(successor, held=self._standby.held_process)
         self._standby.end()
         for successor in ours:
             if not self.is_held(successor):
                 await self._post_start(successor)
+
+    async def _has_completed(self) -> bool:
+        """Return whether the old container has ended for good by itself: it could not be frozen, because it was ending.
+
+        Where an exit of the held successor would be final, it is released nevertheless: kubelet may have seen it.
+        """
+        if not (self._standby.dying and self.intent.completes and self.intent.order.exit_is_restarted):
+            return False
+        status = await self._ops.status_of(self.intent.old)
+        return status is not None and status.state is ContainerState.EXITED and status.exit_code == 0
 
     def is_held(self, container_id: ContainerId) -> bool:
         return self._standby.is_on or self._ops.is_held(container_id)

@@ -659,6 +659,29 @@ async def test_successor_of_a_program_that_completes_in_between_is_removed(
     assert changes(rig) == ["CreateContainer", RESERVES, "StopContainer", "RemoveContainer"]
 
 
+@pytest.mark.parametrize("exit_code", [0, 1])
+async def test_successor_on_standby_of_a_program_that_has_completed_is_removed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, exit_code: int
+) -> None:
+    """The program has exited already, but its process takes long to leave its devices, and cannot be frozen."""
+    standbys(rig).dying = True
+    intent = rig.intent(order=intents.SwapOrder.START_ELSE_STOP_FIRST, completes=True)
+    stop_container = rig.cri.stop_container
+
+    async def ends_before_the_stop(container_id: ContainerId, **how: Any) -> None:
+        rig.server.runtime.exit(rig.old, exit_code=exit_code)
+        await stop_container(container_id, **how)
+
+    monkeypatch.setattr(rig.cri, "stop_container", ends_before_the_stop)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
+    if exit_code:
+        assert outcome.result is Result.SWAPPED
+    else:
+        assert outcome.result is Result.COMPLETED
+        assert [view.id for view in await rig.containers()] == [rig.old]
+        assert not standbys(rig).held
+
+
 async def test_container_that_was_not_stopped_has_not_completed(rig: Rig) -> None:
     """The runtime has answered the stop, but the container runs: its status has the exit code 0 until it ends."""
     intent = rig.intent(completes=True)
