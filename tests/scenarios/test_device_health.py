@@ -67,8 +67,8 @@ async def event(api: kube.KubeClient, reason: str, *, about: str) -> Json:
             await asyncio.sleep(0.05)
 
 
-async def command(*arguments: str, state: Path) -> "subprocess.CompletedProcess[str]":
-    line = [sys.executable, "-m", "kubemend.agent.cli", *arguments, f"--state-dir={state}"]
+async def command(name: str, *arguments: str, state: Path) -> "subprocess.CompletedProcess[str]":
+    line = [sys.executable, "-m", "kubemend.agent.cli", name, f"--state-dir={state}", *arguments]
     return await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, timeout=60, check=False)
 
 
