@@ -11,7 +11,7 @@ from kubemend.common import settings as common_settings
 from kubemend.common.settings import duration, setting
 
 LONGEST_DEVICE_RELEASE_TIMEOUT = 30.0
-"""Seconds. A restart takes 60 s at most, including all waits."""
+"""Seconds. All members of a gang wait for the slowest."""
 LONGEST_PROOF_TIMEOUT = 20.0
 """Seconds. All members of a gang wait for the slowest proof."""
 LONGEST_HUB_ANSWER_TIMEOUT = 30.0
