@@ -96,7 +96,8 @@ def release_devices(
 
 def _run(command: Sequence[str]) -> int:
     try:
-        return subprocess.run(command, check=False).returncode
+        code = subprocess.run(command, check=False).returncode
+        return code if code >= 0 else 128 - code  # after a signal as in shells
     except OSError as error:
         click.echo(f"kubemend release-devices: cannot run {command[0]}: {error.strerror}", err=True)
         return EXIT_USAGE

@@ -111,6 +111,11 @@ async def test_command_runs_while_the_driver_is_released(counter: Counter, tmp_p
     assert counter.node.handles.resumed.is_set()
 
 
+async def test_command_that_a_signal_ends_has_the_shells_exit_code(counter: Counter) -> None:
+    done = await counter.run("release-devices", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)")
+    assert done.exit_code == 137
+
+
 async def test_commands_own_options_are_not_read(counter: Counter) -> None:
     done = await counter.run("release-devices", sys.executable, "-c", "import sys; print(sys.argv)", "--json", "--help")
     assert done.output == "['-c', '--json', '--help']\n"
