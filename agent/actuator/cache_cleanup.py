@@ -21,6 +21,8 @@ from kubemend.agent.actuator import cache_removal
 from kubemend.agent.actuator.cache_removal import Access, Bounds, Removed
 from kubemend.agent.clients.journal.store import HistoryError
 from kubemend.agent.restart import cache
+from kubemend.common import contained
+from kubemend.common.contained import Part
 from kubemend.common.side_process import Calls, ProcessEndedError
 
 log = structlog.get_logger(__name__)
@@ -100,15 +102,16 @@ class CacheCleaner:
 
     async def empty(self, place: cache.Place) -> Emptying:
         """Empty a container's cache, while no container of that name runs. Never fails."""
+        expected = (TimeoutError, ProcessEndedError, OSError)
         try:
-            emptying = await self._empty(place)
+            with contained.within(Part.CONTAINER, f"cache {place.volume.path}", passing=expected) as work:
+                emptying = await self._empty(place)
         except TimeoutError as error:
             emptying = Emptying(Result.NOT_EMPTIED, str(error) or f"it took more than {self._timeouts.work:g} s")
         except (ProcessEndedError, OSError) as error:
             emptying = Emptying(Result.NOT_EMPTIED, error.strerror or str(error))
-        except Exception as error:
-            log.exception("cache.failed", volume=place.volume.path)
-            emptying = Emptying(Result.NOT_EMPTIED, repr(error))
+        if work.error is not None:
+            emptying = Emptying(Result.NOT_EMPTIED, contained.describe(work.error))
         self._count(emptying.result)
         return emptying
 
@@ -147,14 +150,15 @@ class CacheCleaner:
 
     async def _is_finished(self, volume: cache.Volume) -> bool:
         """Remove a slice of the remains; return whether to stop."""
-        try:
-            removed = await self._remove(volume)
-        except (TimeoutError, OSError) as error:
-            reason = str(error) or "it did not answer"
-        except Exception as error:
-            log.exception("cache.failed", volume=volume.path)
-            reason = repr(error)
-        else:
+        removed, reason = None, ""
+        with contained.within(Part.CONTAINER, f"cache {volume.path}") as work:
+            try:
+                removed = await self._remove(volume)
+            except (TimeoutError, OSError) as error:
+                reason = str(error) or "it did not answer"
+        if work.error is not None:
+            reason = contained.describe(work.error)
+        elif removed is not None:
             if removed.is_complete:
                 return True
             if removed.cut_short and removed.entries and self._spent.get(volume, 0.0) < self._timeouts.remains:

@@ -13,6 +13,8 @@ import structlog
 
 from kubemend.agent.actuator import shm as emptying
 from kubemend.agent.restart import shm
+from kubemend.common import contained
+from kubemend.common.contained import Part
 from kubemend.common.side_process import Calls, ProcessEndedError
 
 log = structlog.get_logger(__name__)
@@ -56,14 +58,16 @@ class ShmCleaner:
             until=until,
         )
         try:
-            return await self.calls.call(work, owner=place.cgroup, timeout=self.timeouts.work + _SLACK)
+            with contained.within(
+                Part.CONTAINER, f"{place.directory} of {place.cgroup}", passing=(TimeoutError, ProcessEndedError)
+            ) as failing:
+                return await self.calls.call(work, owner=place.cgroup, timeout=self.timeouts.work + _SLACK)
         except TimeoutError as error:
             return f"not emptied: {error}" if str(error) else f"not emptied within {self.timeouts.work:g} s"
         except ProcessEndedError as error:
             return f"not emptied: {error}"
-        except Exception as error:
-            log.exception("shm.failed", directory=place.directory)
-            return f"not emptied: {error!r}"
+        assert failing.error is not None
+        return f"not emptied: {contained.describe(failing.error)}"
 
 
 class ShmCleanup:

@@ -49,7 +49,7 @@ class Bar(enum.Enum):
     """Why kubemend must not delete a pod. Stable: they appear in Restart objects and docs/operations.md."""
 
     NOT_OPTED_IN = "NotOptedIn"
-    NO_CONTROLLER = "NobodyRecreatesIt"
+    NO_CONTROLLER = "NotRecreated"
     SINGLE_POD = "SinglePod"
 
 

@@ -21,6 +21,7 @@ from kubemend.agent.clients.journal.store import HistoryError
 from kubemend.agent.model import outcomes
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.cache import Place, Request, Volume
+from kubemend.common import contained
 from kubemend.common.pb.runtime.v1 import api_pb2
 from kubemend.common.side_process import Calls, SideProcess
 from tests import eventually
@@ -335,13 +336,16 @@ async def test_failure_is_counted_with_its_reason(node: Node) -> None:
     assert names(node.directory) == {"trainer"}
 
 
-async def test_internal_error_is_contained(node: Node) -> None:
+async def test_internal_error_is_contained_and_counted(node: Node) -> None:
     class Broken(OwnThreads):
         async def call(self, *_: Any, **__: Any) -> Any:
             raise ValueError("a defect")
 
+    before = contained.count()
     said = await node.cleaner(Broken()).empty(node.place)
-    assert said == Emptying(Result.NOT_EMPTIED, "ValueError('a defect')")
+    assert said.result is Result.NOT_EMPTIED
+    assert said.text.startswith("internal error (ValueError in ")
+    assert contained.count() == before + 1
 
 
 async def test_hanging_file_system_is_abandoned(node: Node, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.shm import NotOurs, Place, Request
+from kubemend.common import contained
 from kubemend.common.side_process import SideProcess
 from tests.environments import pod_rig
 from tests.environments.runtime import Rig
@@ -203,6 +205,17 @@ async def test_place_is_resolved_as_the_runtime_sees_it(socket_path: str, tmp_pa
 async def test_nothing_is_emptied_without_a_runtime() -> None:
     said = await ShmCleaner("/none.sock", calls=OwnThreads()).empty(PLACE)
     assert said.startswith("not emptied: the runtime behind /none.sock cannot be")
+
+
+async def test_internal_error_of_a_cleanup_is_contained_and_counted() -> None:
+    class Broken(OwnThreads):
+        async def call(self, *_: Any, **__: Any) -> Any:
+            raise ValueError("a defect")
+
+    before = contained.count()
+    said = await ShmCleaner("/none.sock", calls=Broken()).empty(PLACE)
+    assert said.startswith("not emptied: internal error (ValueError in ")
+    assert contained.count() == before + 1
 
 
 async def test_hanging_cleanup_is_abandoned(socket_path: str, tmp_path: Path) -> None:
