@@ -25,8 +25,10 @@ import click
 from bench import arrivals, bare, figures, kubelets, rig, rows
 from bench import reruns as bench_reruns
 from hack.devnode import node, runtime_config, trainer
+from kubemend.agent.actuator.next_names import NextNames
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid
+from kubemend.agent.restart import intents
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restarts import runtime_state
 from kubemend.common import logs
@@ -110,12 +112,16 @@ async def _swaps(dev: node.DevNode, made: rig.Rig, samples: Samples, *, count: i
     """
     for name in (f"{kind}-{pair}" for kind in ("swapped", "called") for pair in range(_PAIRS)):
         await made.observer.create(trainer.manifest(name, node=dev.name, gpus=0))
+    names = NextNames(made.cri)
+    reserved: dict[int, intents.Intent] = {}
     for number in range(count):
         restart, pair = divmod(number, _PAIRS)
         await made.running(f"swapped-{pair}", restart=restart)
         await made.running(f"called-{pair}", restart=restart)
+        if pair in reserved:
+            await names.give_back(reserved[pair])
         await _swap(made, f"swapped-{pair}", samples)
-        await _bare_calls(made, f"called-{pair}", samples)
+        reserved[pair] = await _bare_calls(made, f"called-{pair}", samples, names=names)
 
 
 async def _target(made: rig.Rig, name: str) -> tuple[ContainerRef, runtime_state.RuntimeState]:
@@ -143,12 +149,16 @@ async def _swap(made: rig.Rig, name: str, samples: Samples) -> None:
     await made.store.finish(restart.intent.id, outcome=outcome.result.value, now=time.time())
 
 
-async def _bare_calls(made: rig.Rig, name: str, samples: Samples) -> None:
+async def _bare_calls(made: rig.Rig, name: str, samples: Samples, *, names: NextNames) -> intents.Intent:
+    """Make the bare calls; return the intent that the next name is reserved for: kubelet could create a copy."""
     ref, target = await _target(made, name)
     restart = await bare.prepared(made.cri, ref, target)
+    successor = restart.successor_spec
+    await names.reserve(restart.intent, successor.successor.config, sandbox_config=successor.sandbox_config)
     began = time.perf_counter()
     await bare.calls(made.cri, restart)
     samples.bare.append(time.perf_counter() - began)
+    return restart.intent
 
 
 async def _log_lines(dev: node.DevNode, samples: Samples, *, lines: int) -> None:
