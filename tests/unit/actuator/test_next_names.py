@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from kubemend.agent.actuator.next_names import NameAhead, NextNames
+from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.errors import NameReserved
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary
@@ -22,17 +23,21 @@ async def reserved(rig: Rig) -> list[ContainerSummary]:
     return [view for view in views if reservations.reserves(view)]
 
 
+async def assert_blocks_kubelet_until_released(rig: Rig, actuator: SwapActuator, intent: intents.Intent) -> None:
+    with pytest.raises(NameReserved):
+        await rig.kubelet_creates(attempt=2)
+    await actuator.give_back(intent)
+    assert await reserved(rig) == []
+    await rig.kubelet_creates(attempt=2)
+
+
 @ORDERS
 async def test_reserved_name_blocks_kubelets_copy_until_released(rig: Rig, order: intents.SwapOrder) -> None:
     rig.server.runtime.exit(rig.old, exit_code=1)
     intent, actuator = rig.intent(order=order), rig.actuator()
     outcome = await actuator.carry_out(intent, successor_spec=await rig.successor_spec(intent))
     assert outcome.result is Result.SWAPPED
-    with pytest.raises(NameReserved):
-        await rig.kubelet_creates(attempt=2)
-    await actuator.give_back(intent)
-    assert await reserved(rig) == []
-    await rig.kubelet_creates(attempt=2)
+    await assert_blocks_kubelet_until_released(rig, actuator, intent)
 
 
 async def test_name_is_reserved_before_the_successor_is_visible(rig: Rig) -> None:
@@ -153,11 +158,7 @@ async def test_reservation_with_a_lost_answer_is_removed(rig: Rig, code: grpc.St
         (old,) = [view for view in await rig.containers() if view.id == rig.old]
         actuator.reserve_ahead(NameAhead(old, spec.successor.config, 2, spec.sandbox_config))
     assert (await actuator.carry_out(intent, successor_spec=spec)).result is Result.SWAPPED
-    with pytest.raises(NameReserved):
-        await rig.kubelet_creates(attempt=2)
-    await actuator.give_back(intent)
-    assert await reserved(rig) == []
-    await rig.kubelet_creates(attempt=2)
+    await assert_blocks_kubelet_until_released(rig, actuator, intent)
 
 
 async def test_reservation_that_was_not_answered_is_tried_again(rig: Rig) -> None:

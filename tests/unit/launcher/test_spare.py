@@ -279,7 +279,7 @@ async def test_what_the_imports_of_a_dropped_spare_have_started_is_killed(launch
         ("sys.argv = ['-']", "the module changes sys.argv, after the import of trap"),
         ("os._exit(9)", "it ended with exit code 9, after the import of trap"),
         ("os.closerange(3, 4096)", "the spare is dropped: "),
-        ("while True: time.sleep(1)", "the import has not ended within 3 s, after the import of trap"),
+        ("while True: signal.pause()", "the import has not ended within 3 s, after the import of trap"),
         (
             "sys.path.insert(0, '/nowhere')",
             "the module changes sys.path other than at its end, after the import of trap",
@@ -287,7 +287,7 @@ async def test_what_the_imports_of_a_dropped_spare_have_started_is_killed(launch
     ],
 )
 async def test_an_import_that_breaks_the_spare_leaves_a_restart(launcher: Running, trap: str, text: str) -> None:
-    launcher.write("trap.py", f"import os, sys, time\nif 'begin' in open('events').read():\n    {trap}\n")
+    launcher.write("trap.py", f"import os, signal, sys\nif 'begin' in open('events').read():\n    {trap}\n")
     launcher.trainer("import trap")
     launcher.start("--spare-timeout", "3s" if "while" in trap else "1m")
     await launcher.nth(1, "begin")
