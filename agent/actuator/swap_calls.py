@@ -88,7 +88,11 @@ class SwapCalls:
         if waits:
             await self._reserve_next(config, sandbox_config=sandbox_config)
         self._state.unanswered |= freezes
-        await self._make(config, sandbox_config=sandbox_config)
+        making = self._make(config, sandbox_config=sandbox_config)
+        if freezes and not waits:
+            await turns.side_by_side(making, standby.check_frozen())  # the runtime takes longer than the check
+        else:
+            await making
         self._state.unanswered = False
 
     async def _reserve_next(self, config: api_pb2.ContainerConfig, *, sandbox_config: api_pb2.PodSandboxConfig) -> None:

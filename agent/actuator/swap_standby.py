@@ -5,6 +5,7 @@ The mechanisms are in ``agent.actuator.hold``; the order of a swap's calls is ``
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 import structlog
 
@@ -42,7 +43,9 @@ class SwapStandby:
         self._overlap_request = spec.overlap_request if spec is not None else None
         self._not_overlapped: overlap.Obstacle | None = overlap.Obstacle.NOT_BESIDE
         self._standby: Standby | None = None
+        self._known_pid = spec.old_pid if spec is not None else None
         self._frozen_pid: int | None = None
+        self._checked: Path | HoldError | None = None
 
     @property
     def is_on(self) -> bool:
@@ -67,9 +70,9 @@ class SwapStandby:
         """
         if self._standbys is None:
             return False
-        pid = await self._old_pid()
+        pid = self._known_pid or await self._old_pid()
         try:
-            self._standbys.freeze(pid)
+            self._standbys.freeze(pid, container=self._intent.old)
         except HoldError as error:
             self.dying = isinstance(error, EndedError)
             log.warning("restart.not_frozen", restart=self._intent.id, error=str(error))
@@ -89,14 +92,25 @@ class SwapStandby:
                         await self._ops.refresh()
         return not self.old_runs
 
+    async def check_frozen(self) -> None:
+        """Find out whether a successor can be held next to the frozen old container; ``prepare`` raises the error."""
+        assert self._standbys is not None
+        try:
+            self._checked = await self._standbys.check_old(self._frozen_pid)
+        except HoldError as error:
+            self._checked = error
+
     async def prepare(self, successor: ContainerId) -> None:
         """Freeze the old container and prepare the start of its successor. Raises HoldError and CriError."""
         if self._standbys is None:
             raise HoldError("this node cannot hold containers")
         if self._standby is not None:
             self._standby.release()  # of a start that failed
+        checked, self._checked = self._checked, None  # of this start only
+        if isinstance(checked, HoldError):
+            raise checked
         pid = self._frozen_pid if self._frozen_pid is not None else await self._old_pid()
-        self._standby = await self._standbys.prepare(successor, old_pid=pid)
+        self._standby = await self._standbys.prepare(successor, old_pid=pid, checked=checked)
         if self._ops.holding is not None:  # the freezer takes over the hold until the old one is dead
             await self._ops.holding.expect(successor, by=self._standby.hold)
 

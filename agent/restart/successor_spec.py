@@ -22,7 +22,8 @@ class SuccessorSpec:
 
     ``shared_memory`` is the container's /dev/shm, ``compile_cache`` its part of the cache volume, ``emptying`` whether
     that is emptied before the start. ``mount_points`` are the old container's, ``keeping`` is what the successor keeps
-    of it. ``overlap_request``: the pod allows it to import while its predecessor dies.
+    of it. ``overlap_request``: the pod allows it to import while its predecessor dies. ``old_pid`` is the first process
+    of the predecessor; None if that does not run.
     ``original`` is the container that the successor must be like, because its config was rebuilt; None if the runtime
     returned the config.
     """
@@ -38,6 +39,7 @@ class SuccessorSpec:
     mount_points: tuple[str, ...] | None = None
     keeping: keep.Request | None = None
     overlap_request: overlap.Request | None = None
+    old_pid: int | None = None
     original: likeness.Original | None = None
 
     @property

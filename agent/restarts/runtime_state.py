@@ -245,6 +245,7 @@ async def successor_spec(
         ),
         compile_cache=cache.place(info.cache_source, container=intent.target),
         mount_points=info.mount_points,
+        old_pid=info.pid,
     )
 
 

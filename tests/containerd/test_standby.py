@@ -166,10 +166,20 @@ async def test_frozen_container_is_frozen_until_it_is_killed(bench: Bench) -> No
     await bench.has_run("old")
     standbys, pid = bench.standbys(), await bench.pid(bench.old)
     assert not await standbys.is_frozen(pid)
-    standbys.freeze(pid)
+    standbys.freeze(pid, container=bench.old)
     assert await standbys.is_frozen(pid)
     await bench.runtime.stop_container(bench.old, grace=0)
     assert not await standbys.is_frozen(pid)
+
+
+async def test_container_that_has_another_ones_pid_is_not_frozen(bench: Bench) -> None:
+    """The pid may have been read before the container ended."""
+    pid = await bench.pid(bench.old)
+    with pytest.raises(EndedError, match="is another's"):
+        bench.standbys().freeze(pid, container=ContainerId("x" * 64))
+    group = Cgroup.of_process(pid, proc=PROC, mounted_at=CGROUPS)
+    assert group is not None
+    assert not group.frozen
 
 
 async def test_late_read_of_the_mounts_still_holds_the_container(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Fake standbys without a kernel: record frozen and held containers, and their fates."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.standby import EndedError, Standby
@@ -15,7 +16,8 @@ HELD_PROCESS = 4242
 
 @dataclass
 class Standbys:
-    """``story`` is the list of events, in order. ``refusal`` makes ``prepare`` and ``freeze`` fail.
+    """``story`` is the list of events, in order. ``refusal`` makes ``prepare`` and ``freeze`` fail,
+    ``obstacle`` only ``prepare`` and ``check_old``.
 
     ``dying``: the old one is about to end by itself, and does not freeze any more; ``gone``: its process has ended.
     ``not_overlapped``: why no successor imports early; ``imports``: one is held at its driver.
@@ -25,6 +27,7 @@ class Standbys:
     runtime: Runtime
     old: ContainerId
     refusal: str | None = None
+    obstacle: str | None = None
     story: list[str] = field(default_factory=list)
     frozen: bool = False
     dying: bool = False
@@ -34,9 +37,17 @@ class Standbys:
     not_overlapped: Obstacle | None = None
     imports: bool = False
 
-    async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
-        """Freeze the old one and hold the successor."""
+    async def check_old(self, old_pid: int | None) -> Path:
+        """Refuse a successor next to the old one if ``refusal`` or ``obstacle`` says so."""
         self._refuse()
+        if self.obstacle is not None:
+            raise HoldError(self.obstacle)
+        return Path("/proc/1")
+
+    async def prepare(self, successor: ContainerId, *, old_pid: int | None, checked: Path | None = None) -> Standby:
+        """Freeze the old one and hold the successor."""
+        if checked is None:
+            await self.check_old(old_pid)
         self.frozen = True
         self.held.add(successor)
         self.story.append("prepared")
@@ -51,7 +62,7 @@ class Standbys:
             standby.hold.release()
         return self.not_overlapped
 
-    def freeze(self, pid: int | None) -> None:
+    def freeze(self, pid: int | None, *, container: ContainerId) -> None:
         """Freeze the old one."""
         self._refuse()
         self.frozen = True

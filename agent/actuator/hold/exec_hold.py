@@ -108,13 +108,19 @@ class ExecHolds:
         if found and root_mounts.OVERLAY not in found:
             raise HoldError(f"containers' roots are {', '.join(sorted(found))}, not overlays; {NEEDS_OVERLAYS}")
 
-    async def could_have_held(self, container_id: ContainerId) -> bool:
-        """Return whether a running container could have been held, and so its successor can be. Raises HoldError."""
-        return await self._has_overlay(container_id, await self.runtime_process(), await self._root(container_id))
+    async def could_have_held(self, container_id: ContainerId, *, runtime: Path) -> bool:
+        """Return whether a running container could have been held, and so its successor can be. Raises HoldError.
 
-    async def arm(self, container_id: ContainerId) -> "Hold":
-        """Return the hold of a container that is about to be started. Always release it. Raises HoldError."""
-        runtime = await self.runtime_process()
+        ``runtime`` is ``runtime_process``.
+        """
+        return await self._has_overlay(container_id, runtime, await self._root(container_id))
+
+    async def arm(self, container_id: ContainerId, *, runtime: Path | None = None) -> "Hold":
+        """Return the hold of a container that is about to be started. Always release it. Raises HoldError.
+
+        ``runtime`` is ``runtime_process``, if it has just been looked up.
+        """
+        runtime = runtime or await self.runtime_process()
         root = await self._root(container_id)
         if root is not None and not await self._has_overlay(container_id, runtime, root):
             raise HoldError(f"the container's root is not an overlay; {NEEDS_OVERLAYS}")

@@ -147,8 +147,8 @@ class Standbys:
                 f"no cgroup version 2 hierarchy at {self._cgroup_root}; mount one, or the host's /sys there"
             )
 
-    async def prepare(self, successor: ContainerId, *, old_pid: int | None) -> Standby:
-        """Freeze the old container and prepare the start of its successor. Raises HoldError.
+    async def check_old(self, old_pid: int | None) -> Path:
+        """Return the runtime's directory in /proc. Raises HoldError if no successor can be held next to the old one.
 
         The successor's root will be what the old one's is: of the same image, by the same snapshotter. Both are in the
         pod's memory limit until the old one is dead (``agent.restart.headroom``).
@@ -158,13 +158,21 @@ class Standbys:
             raise HoldError(reason)
         old_cgroup = self._cgroup(old_pid)
         old_id = cgroup_paths.container_id(old_cgroup.path.name) if old_cgroup is not None else None
-        if old_id is not None and not await self._holds.could_have_held(old_id):
+        runtime = await self._holds.runtime_process()
+        if old_id is not None and not await self._holds.could_have_held(old_id, runtime=runtime):
             raise HoldError(
                 f"the container's root is not an overlay: its successor would run next to it; {NEEDS_OVERLAYS}"
             )
-        hold = await self._holds.arm(successor)
+        return runtime
+
+    async def prepare(self, successor: ContainerId, *, old_pid: int | None, checked: Path | None = None) -> Standby:
+        """Freeze the old container and prepare the start of its successor. Raises HoldError.
+
+        ``checked`` is what ``check_old`` has just returned; then the old one is frozen already.
+        """
+        hold = await self._holds.arm(successor, runtime=checked or await self.check_old(old_pid))
         try:
-            old = self._freeze(old_pid)
+            old = self._old(old_pid) if checked else self._freeze(old_pid)
         except HoldError:
             hold.release()
             raise
@@ -207,8 +215,14 @@ class Standbys:
             log.error("standby.cgroup", error=str(error))
             return False
 
-    def freeze(self, pid: int | None) -> None:
-        """Freeze a container. Raises HoldError."""
+    def freeze(self, pid: int | None, *, container: ContainerId) -> None:
+        """Freeze a container, whose process had this pid. Raises HoldError.
+
+        The pid may have been read long ago, and be another container's by now.
+        """
+        cgroup = self._cgroup(pid)
+        if cgroup is not None and cgroup_paths.container_id(cgroup.path.name) != container:
+            raise EndedError(f"the container to replace has ended by itself (pid {pid} is another's)")
         self._freeze(pid)
 
     async def is_frozen(self, pid: int | None) -> bool:
@@ -221,7 +235,9 @@ class Standbys:
         if cgroup is None:
             return False
         try:
-            frozen = await asyncio.to_thread(cgroup.wait_frozen, timeout=_STILL_SECONDS)
+            frozen = cgroup.wait_frozen(timeout=0) or await asyncio.to_thread(
+                cgroup.wait_frozen, timeout=_STILL_SECONDS
+            )
             return frozen and pid in cgroup.pids()
         except OSError as error:
             log.error("standby.cgroup", error=str(error))
@@ -233,17 +249,22 @@ class Standbys:
             _try(_Old(cgroup, self._owner).thaw)
 
     def _freeze(self, pid: int | None) -> _Old:
+        old = self._old(pid)
+        try:
+            old.freeze()
+        except OSError as error:
+            raise HoldError(
+                f"cannot freeze {old.cgroup.path}: {error.strerror}; mount /sys/fs/cgroup writable"
+            ) from error
+        return old
+
+    def _old(self, pid: int | None) -> _Old:
         cgroup = self._cgroup(pid)
         if cgroup is None:
             if not pid or not (self._proc / str(pid)).exists():
                 raise EndedError(f"the container to replace has ended by itself (pid {pid})")
             raise HoldError(f"the cgroup of the container to replace (pid {pid}) cannot be found")
-        old = _Old(cgroup, self._owner)
-        try:
-            old.freeze()
-        except OSError as error:
-            raise HoldError(f"cannot freeze {cgroup.path}: {error.strerror}; mount /sys/fs/cgroup writable") from error
-        return old
+        return _Old(cgroup, self._owner)
 
     def _cgroup(self, pid: int | None) -> Cgroup | None:
         if not pid:

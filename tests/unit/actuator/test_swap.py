@@ -432,6 +432,25 @@ async def test_unholdable_successor_is_removed_and_the_old_container_continues(r
     assert [view.id for view in await rig.running()] == [rig.old]
 
 
+async def test_obstacle_found_while_the_successor_is_created_undoes_the_swap(rig: Rig) -> None:
+    standbys(rig).obstacle = "no room"
+    intent = rig.intent(order=START_FIRST)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
+    assert (outcome.result, outcome.detail) == (Result.UNDONE, "no room")
+    assert [view.id for view in await rig.running()] == [rig.old]
+    assert standbys(rig).story == ["frozen", "thawed", "thawed"]
+
+
+@STARTS_FIRST
+async def test_old_container_with_known_process_is_frozen_without_a_call(rig: Rig, order: intents.SwapOrder) -> None:
+    intent = rig.intent(order=order)
+    successor_spec = await rig.successor_spec(intent, old_pid=41)
+    before, seen = rig.server.called(), await rig.containers()
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, seen=seen)
+    assert outcome.result is Result.SWAPPED
+    assert rig.server.called().count("ContainerStatus") == before.count("ContainerStatus")
+
+
 @pytest.mark.parametrize("order", [intents.SwapOrder.START_ELSE_STOP_FIRST, intents.SwapOrder.START_ELSE_CREATE_FIRST])
 async def test_unholdable_successor_falls_back_to_stop_first_if_safe(rig: Rig, order: intents.SwapOrder) -> None:
     standbys(rig).refusal = "no fanotify"
