@@ -83,7 +83,7 @@ def main(only: tuple[str, ...], write: Path | None, *, long: bool) -> None:
     for program in only or _PROGRAMS:
         click.echo(f"bench.{program} …", err=True)
         reported[program] = run(program, arguments.get(program, ()))
-    numbers = [each for each in goals.standings(reported) if not only or each.goal.program in only]
+    numbers = [each for each in goals.results(reported) if not only or each.goal.program in only]
     report = {
         "machine": made_on,
         "numbers": [each.figures() for each in numbers],

@@ -30,7 +30,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GoalResult:
     """Hold a goal with its measurement; ``measured`` None: its program did not finish for this ``reason``.
 
     ``elsewhere`` is empty where other projects were not measured.
@@ -179,19 +179,19 @@ GOALS: Final = (
 )
 
 
-def standings(reported: Mapping[str, Json | str]) -> Iterator[Standing]:
-    """Yield the standing of each goal. ``reported`` has the output of each program, or in a line why there is none."""
+def results(reported: Mapping[str, Json | str]) -> Iterator[GoalResult]:
+    """Yield the result of each goal. ``reported`` has the output of each program, or in a line why there is none."""
     for goal in GOALS:
         elsewhere = _elsewhere(goal, reported.get(PEERS))
         answer = reported.get(goal.program, "not run")
         if isinstance(answer, str):
-            yield Standing(goal, None, reason=answer, elsewhere=elsewhere)
+            yield GoalResult(goal, None, reason=answer, elsewhere=elsewhere)
             continue
         try:
-            yield Standing(goal, float(goal.value(answer)), elsewhere=elsewhere)
+            yield GoalResult(goal, float(goal.value(answer)), elsewhere=elsewhere)
         except (KeyError, TypeError, ValueError) as error:
             reason = f"bench.{goal.program} has no such figure: {error!r}"
-            yield Standing(goal, None, reason=reason, elsewhere=elsewhere)
+            yield GoalResult(goal, None, reason=reason, elsewhere=elsewhere)
 
 
 def _elsewhere(goal: Goal, peers: Json | str | None) -> str:

@@ -54,7 +54,7 @@ def overview(report: Report, *, style: Style) -> str:
 
 def details(gang: GangView, report: Report, *, style: Style) -> str:
     """Return all details of one gang."""
-    head = f"{gang.key}: {_standing(gang)} members ready on {_count(len(gang.nodes), 'node')}, budget {_budget(gang)}"
+    head = f"{gang.key}: {_readiness(gang)} members ready on {_count(len(gang.nodes), 'node')}, budget {_budget(gang)}"
     lines = [head, ""]
     if gang.members:
         lines += [_members(gang.members, style=style), ""]
@@ -81,7 +81,7 @@ def _gang_row(gang: GangView, *, style: Style) -> list[str]:
     return [
         gang.key.namespace,
         f"{gang.key.kind}/{gang.key.name}",
-        style.paint(_standing(gang), _STATE_COLOURS[State.WELL if stands else State.ILL]),
+        style.paint(_readiness(gang), _STATE_COLOURS[State.WELL if stands else State.ILL]),
         str(len(gang.nodes)),
         _devices(gang, style=style),
         _budget(gang),
@@ -90,7 +90,7 @@ def _gang_row(gang: GangView, *, style: Style) -> list[str]:
     ]
 
 
-def _standing(gang: GangView) -> str:
+def _readiness(gang: GangView) -> str:
     return f"{sum(member.stands for member in gang.members)}/{len(gang.members)}"
 
 

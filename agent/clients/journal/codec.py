@@ -178,13 +178,12 @@ def record_to_json(record: rounds.Record) -> str:
             "pod": record.pod.name,
             "uid": record.pod.uid,
             "boot": record.boot,
-            "heardAt": record.renewed_at,
+            "renewedAt": record.renewed_at,
             "writtenAt": record.written_at,
             "names": sorted(record.names),
             "released": record.released,
             "order": {
                 "round": order.round,
-                "gang": "",  # agents of release 0.1.0 do not read an order without it
                 "attempt": order.attempt,
                 "pod": order.pod,
                 "kind": order.kind.value,
@@ -195,12 +194,12 @@ def record_to_json(record: rounds.Record) -> str:
                 "strategy": order.strategy,
                 "grace": order.grace_seconds,
             },
-            "standing": {
+            "stepResult": {
                 "phase": step_result.phase.value,
                 "reason": step_result.reason,
                 "detail": step_result.detail,
                 "seconds": dict(step_result.seconds),
-                "slipped": step_result.unheld_seconds,
+                "unheldSeconds": step_result.unheld_seconds,
             },
         }
     )
@@ -212,7 +211,7 @@ def record_from_json(text: str | bytes) -> rounds.Record:
     if raw["version"] != _RECORD_VERSION:
         raise ValueError(f"the record has version {raw['version']}, this agent reads version {_RECORD_VERSION}")
     pod = PodRef(namespace=raw["namespace"], name=raw["pod"], uid=PodUid(raw["uid"]))
-    order, step_result = raw["order"], raw["standing"]
+    order, step_result = raw["order"], raw["stepResult"]
     return rounds.Record(
         order=rounds.Order(
             round=order["round"],
@@ -234,11 +233,11 @@ def record_from_json(text: str | bytes) -> rounds.Record:
             reason=step_result["reason"],
             detail=step_result["detail"],
             seconds=MappingProxyType(dict(step_result["seconds"])),
-            unheld_seconds=step_result["slipped"],
+            unheld_seconds=step_result["unheldSeconds"],
             attempt=order["attempt"],
         ),
         boot=raw["boot"],
-        renewed_at=raw["heardAt"],
+        renewed_at=raw["renewedAt"],
         written_at=raw["writtenAt"],
         names=frozenset(raw["names"]),
         released=raw["released"],

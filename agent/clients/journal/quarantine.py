@@ -12,7 +12,7 @@ from kubemend.agent.clients.journal.store import QUARANTINED
 
 _SECONDS: Final = 2.0  # for a lock held by the agent; readers of a WAL journal need none
 _QUERY: Final = """
-SELECT intents.id, CAST(body AS BLOB), why FROM intents LEFT JOIN replays ON intent = intents.id WHERE outcome = ?
+SELECT intents.id, CAST(body AS BLOB), reason FROM intents LEFT JOIN replays ON intent = intents.id WHERE outcome = ?
 ORDER BY closed_at DESC LIMIT ?
 """
 

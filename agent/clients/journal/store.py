@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS begun (
 );
 CREATE INDEX IF NOT EXISTS begun_by_time ON begun (at);
 CREATE TABLE IF NOT EXISTS replays (
-    intent TEXT PRIMARY KEY, begun INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, why TEXT
+    intent TEXT PRIMARY KEY, begun INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, reason TEXT
 );
 CREATE TABLE IF NOT EXISTS documents (key TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS rounds (
@@ -186,7 +186,7 @@ class Store:
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("INSERT OR IGNORE INTO replays (intent) VALUES (?)", (intent_id,))
-            connection.execute("UPDATE replays SET why = ? WHERE intent = ?", (reason, intent_id))
+            connection.execute("UPDATE replays SET reason = ? WHERE intent = ?", (reason, intent_id))
             connection.execute(
                 "UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, QUARANTINED, intent_id)
             )

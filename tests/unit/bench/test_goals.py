@@ -16,9 +16,9 @@ def _only(monkeypatch: pytest.MonkeyPatch, *made: goals.Goal) -> None:
 @pytest.mark.parametrize(("ratio", "reached"), [(1.4, True), (1.5, True), (1.51, False)])
 def test_a_number_is_reached_up_to_its_limit(monkeypatch: pytest.MonkeyPatch, ratio: float, *, reached: bool) -> None:
     _only(monkeypatch, _GOAL)
-    (standing,) = goals.standings({"program": {"ratio": ratio}})
-    assert standing.reached is reached
-    assert standing.figures()["measured"] == ratio
+    (result,) = goals.results({"program": {"ratio": ratio}})
+    assert result.reached is reached
+    assert result.figures()["measured"] == ratio
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ def test_unmeasured_goal_is_not_reached(
     monkeypatch: pytest.MonkeyPatch, reported: dict[str, goals.Json | str], reason: str
 ) -> None:
     _only(monkeypatch, _GOAL)
-    (standing,) = goals.standings(reported)
-    assert not standing.reached
-    assert reason in standing.figures()["reason"]
+    (result,) = goals.results(reported)
+    assert not result.reached
+    assert reason in result.figures()["reason"]
 
 
 def test_each_goal_names_an_existing_benchmark() -> None:
@@ -46,10 +46,10 @@ def test_no_goal_is_named_twice() -> None:
 
 def test_figures_of_others_come_from_the_same_run() -> None:
     reported = {"gang": {"upstream_jobset": {"failure_to_all_running_ms": [5536.0, 26000.0]}}}
-    shown = {standing.elsewhere for standing in goals.standings({goals.PEERS: reported})}
+    shown = {result.elsewhere for result in goals.results({goals.PEERS: reported})}
     assert shown == {"", "upstream JobSet: 5.5 s, 26 s"}
 
 
 def test_without_peers_there_are_no_figures_of_others() -> None:
-    assert {standing.elsewhere for standing in goals.standings({})} == {""}
-    assert {standing.elsewhere for standing in goals.standings({goals.PEERS: "it fell over"})} == {""}
+    assert {result.elsewhere for result in goals.results({})} == {""}
+    assert {result.elsewhere for result in goals.results({goals.PEERS: "it fell over"})} == {""}

@@ -40,7 +40,7 @@ def alone() -> Json:
 @pytest.fixture
 def beside(alone: Json) -> Json:
     programs = {**alone["programs"], "peers": PEERS}
-    return {**alone, "programs": programs, "numbers": [each.figures() for each in goals.standings(programs)]}
+    return {**alone, "programs": programs, "numbers": [each.figures() for each in goals.results(programs)]}
 
 
 def test_page_shows_both_sides_of_comparisons(beside: Json) -> None:

@@ -102,9 +102,9 @@ async def test_member_whose_config_has_no_room_is_refused_at_once(env: RoundEnv,
     room = env.restarts._configs
     room.try_acquire("elsewhere", room.of_one)
     room.try_acquire(POD.namespace, room.of_one // 7)
-    standing = await env.order(strategy=strategy).next()
-    assert (standing.phase, standing.reason) == (StepPhase.REFUSED, "RuntimeHidesConfig")
-    assert "ConfigTooLarge" in standing.detail
+    step_result = await env.order(strategy=strategy).next()
+    assert (step_result.phase, step_result.reason) == (StepPhase.REFUSED, "RuntimeHidesConfig")
+    assert "ConfigTooLarge" in step_result.detail
     assert await env.newest() == env.pod.old
 
 

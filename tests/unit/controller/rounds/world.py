@@ -373,10 +373,10 @@ class World:
     def _tell_of(self, pod: Pod) -> None:
         known = pod.known
         if known is not None and known.phase is not StepPhase.STOPPING:
-            self._say(self._standing(pod, known))
+            self._say(self._step_result(pod, known))
 
     @staticmethod
-    def _standing(pod: Pod, known: Known) -> StepResult:
+    def _step_result(pod: Pod, known: Known) -> StepResult:
         return StepResult(pod.uid, known.phase, known.reason, "", {"stop": 0.02}, known.unheld_seconds)
 
     def _say(self, reported: RoundEvent) -> None:
@@ -387,7 +387,7 @@ class World:
         if not node.agent or node.dead:
             return []
         mine = [pod for pod in self.pods.values() if pod.member.node == node.name]
-        reported: list[RoundEvent] = [self._standing(pod, pod.known) for pod in mine if pod.known is not None]
+        reported: list[RoundEvent] = [self._step_result(pod, pod.known) for pod in mine if pod.known is not None]
         return [*reported, self._node_reported(node)]
 
     def _connect(self, node: Node) -> None:
