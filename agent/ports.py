@@ -188,7 +188,7 @@ class LauncherDecisions(Protocol):
     """Answer launchers whose program has failed (``agent.clients.launcher.client.LauncherClient``). No call fails."""
 
     async def decide(
-        self, container: ContainerStatus, trainer: int, *, ends: bool
+        self, container: ContainerStatus, program: int, *, ends: bool
     ) -> process.Launcher | process.LauncherUnavailable: ...
 
 

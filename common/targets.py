@@ -1,6 +1,6 @@
 """Select the containers of a pod that restarts apply to: one rule for agent and controller. Pure.
 
-A log shipper next to a trainer may crash, and a debugger may fault on the trainer's GPU, without a restart of the gang:
+A log shipper next to a training program may crash, and a debugger may fault on its GPU, without a restart of the gang:
 containers that the pod does not name, and those without devices where others have some, are left to kubelet.
 """
 

@@ -56,7 +56,7 @@ def _text(template: str, report: Json) -> str:
 
 
 def _measured(ways: Json) -> Json:
-    """Return the ways after which the trainer went on."""
+    """Return the ways after which the program went on."""
     return {name: way for name, way in ways.items() if "none" not in way}
 
 
@@ -68,7 +68,7 @@ def _used_stages(ways: Json) -> list[str]:
 
 def _panels(report: Json) -> dict[str, Json]:
     """Return the measured ways of each part of the picture, by the part's title."""
-    found = {"The trainer ends: exit": report["ways"]}
+    found = {"The program ends: exit": report["ways"]}
     if hang := report.get("hang"):
         found["It stops without an end: hang"] = hang["ways"]
     if lost := report.get("lost-node"):

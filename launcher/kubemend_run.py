@@ -2,10 +2,10 @@
 
     kubemend_run.py --max-restarts 10 -- python train.py --lr 0.1
 
-The launcher starts the program (the *trainer*), passes signals to it, reaps orphans, and ends as the trainer ended. It
-restarts a trainer that failed, up to ``--max-restarts`` times in an hour. Before that, it kills every process that the
-old trainer has started, and waits until all are dead. Next to a Python trainer the launcher keeps a *spare*: an
-interpreter with the trainer's own command line. The spare imports the trainer's modules, and waits before its program.
+The launcher starts the program, passes signals to it, reaps orphans, and ends as the program ended. It restarts a
+program that failed, up to ``--max-restarts`` times in an hour. Before that, it kills every process that the old run has
+started, and waits until all are dead. Next to a Python program the launcher keeps a *spare*: an interpreter with the
+program's own command line. The spare imports the program's modules, and waits before it runs the program.
 
 The interpreter runs the program by its real command line, in the first run and in each restart. The launcher's own code
 runs before that, in ``site``'s import of ``sitecustomize`` (see ``_start_up``). A running program finds no part of it
@@ -18,7 +18,7 @@ This is one file without dependencies, for Python 3.8 to 3.14 on Linux.
 
 from __future__ import annotations
 
-# The code between these marks, after the line above, is also the module sitecustomize of trainers and spares. It
+# The code between these marks, after the line above, is also the module sitecustomize of the program and its spares. It
 # imports only modules that each interpreter loads anyway: a program must not find a module that it has not imported.
 # --- begin of the bootstrap
 import _weakref
@@ -33,7 +33,7 @@ _PREPARED = "kubemend_prepared"
 _COUNT_GPUS = "_cuda_getDeviceCount"
 _SURROUNDINGS = {"a": "sys.argv", "f": "__main__.__file__", "c": "the working directory"}
 _LONGEST_ERROR = 150  # of a prepare function, or of an import
-_MOST_RECORDED = 20_000  # modules of one trainer: some programs import generated ones without end
+_MOST_RECORDED = 20_000  # modules of one program: some import generated ones without end
 
 
 class Changes:
@@ -318,7 +318,7 @@ class Warm:
             self._refuse("main " + name)
 
     def _refuse_failure(self, name: str, failure: BaseException | None) -> None:
-        """End this spare if the import of ``name``, or one within it, failed that has succeeded in a trainer.
+        """End this spare if the import of ``name``, or one within it, failed that has succeeded in the program.
 
         What has run of it before would stay. A module that does not exist here leaves nothing; the program looks again.
         """
@@ -525,9 +525,9 @@ _CONTENDED = 0.1  # of the time that a spare was running or waiting for a CPU
 _RESCAN = 0.05
 _LONGEST_POLL = 3600.0
 _REPORT_UNKILLED = 30.0
-_TRIES = 5  # spares for one trainer
+_TRIES = 5  # spares for one run of the program
 _MOST_FAILED_FROM_SPARE = 2  # programs in a row
-_LONGEST_START = 60.0  # of the trainer's interpreter
+_LONGEST_START = 60.0  # of the program's interpreter
 _SETTLED = 1.0
 _LEARN_EVERY = 10.0
 _MOST_NAMES = _MOST_RECORDED
@@ -551,13 +551,13 @@ class LauncherError(Exception):
         self.code = code
 
 
-# Pure: whether to restart a trainer that has ended.
+# Pure: whether to restart a program that has ended.
 
 
 class Policy(NamedTuple):
     """Which failures cause a restart: at most ``limit`` within ``window`` seconds, and none with a ``fatal`` code.
 
-    A trainer that ran for ``young`` seconds or longer is restarted at once. After several shorter runs in a row a
+    A program that ran for ``young`` seconds or longer is restarted at once. After several shorter runs in a row a
     restart waits, the first time for ``first_wait`` seconds.
     """
 
@@ -569,7 +569,7 @@ class Policy(NamedTuple):
 
 
 class Past(NamedTuple):
-    """Earlier restarts: their times, and how many trainers in a row ended early."""
+    """Earlier restarts: their times, and how many runs of the program in a row ended early."""
 
     restarts: tuple[float, ...] = ()
     early: int = 0
@@ -584,9 +584,9 @@ class Decision(NamedTuple):
 
 
 def decide(policy: Policy, past: Past, code: int, ran: float, now: float, *, stopping: bool) -> Decision:
-    """Decide whether to restart a trainer that ended with ``code`` (128 + n after signal n).
+    """Decide whether to restart a program that ended with ``code`` (128 + n after signal n).
 
-    The first three trainers in a row that end early are restarted at once. From the fourth on, restarts wait: each time
+    The first three runs in a row that end early are restarted at once. From the fourth on, restarts wait: each time
     twice as long as before, 300 s at most.
     """
     if code == 0 or stopping or policy.limit == 0:
@@ -603,7 +603,7 @@ def decide(policy: Policy, past: Past, code: int, ran: float, now: float, *, sto
 
 
 def is_failure(policy: Policy, code: int, *, stopping: bool) -> bool:
-    """Return whether the agent decides about a trainer's end, if it follows: neither success nor stop, nor fatal."""
+    """Return whether the agent decides about a program's end, if it follows: neither success nor stop, nor fatal."""
     return code != 0 and not stopping and code not in policy.fatal
 
 
@@ -663,14 +663,14 @@ def program_of(command: Sequence[str]) -> Program | None:
 
 
 class Known(NamedTuple):
-    """The modules of a program: the ``names`` that an earlier trainer imported, in order, and those ``left_out``."""
+    """The modules of a program: the ``names`` that an earlier run imported, in order, and those ``left_out``."""
 
     names: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
 
 def names_of(records: Iterable[str]) -> tuple[str, ...]:
-    """Return the modules in a trainer's records whose import has succeeded, each once, in order."""
+    """Return the modules in a program's records whose import has succeeded, each once, in order."""
     begun, running = _imports(records)
     return tuple(each for each in begun if not _is_below(each, running))[:_MOST_NAMES]
 
@@ -688,7 +688,7 @@ def _imports(records: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def plan(records: Sequence[str], known: Known, main: str, skipped: Sequence[str] = ()) -> list[str]:
-    """Return a spare's records in order: the trainer's own, then the modules that only an earlier trainer imported.
+    """Return a spare's records in order: the program's own, then the modules that only an earlier run imported.
 
     The program itself is excluded, and with their submodules the modules that are left out or still being imported.
     """
@@ -704,9 +704,9 @@ def plan(records: Sequence[str], known: Known, main: str, skipped: Sequence[str]
 
 
 def succeeded(records: Sequence[str], known: Known) -> list[str]:
-    """Return the records of the modules whose import must not fail in a spare: it has succeeded in a trainer.
+    """Return the records of the modules whose import must not fail in a spare: it has succeeded in the program.
 
-    For one that this trainer has imported, only its own attempt counts.
+    For one that this run has imported, only its own attempt counts.
     """
     valid = [each for each in records if _RECORD.fullmatch(each)]
     begun = {each[2:] for each in valid if each.startswith("m ")}
@@ -839,21 +839,21 @@ DISABLED, NOT_PYTHON, UNSUPPORTED = "Disabled", "NotPython", "Unsupported"
 """Why there is no spare, for programs: as in the agent (``agent.restart.process.NoSpare``)."""
 
 RUNNING, STOPPING, HELD, FAILED, RESTARTING, ENDING = "running", "stopping", "held", "failed", "restarting", "ending"
-"""The states of the launcher. ``held``: the trainer is dead, and the agent decides when the next one begins.
+"""The states of the launcher. ``held``: the program is dead, and the agent decides when the next one begins.
 
-``failed``: the trainer has ended by itself, and the launcher does nothing until the agent has decided, for a time.
+``failed``: the program has ended by itself, and the launcher does nothing until the agent has decided, for a time.
 """
 
 
 class Order(NamedTuple):
-    """The agent's order ``name``: kill the trainer with this number, and start the next one when the agent releases it.
+    """The agent's order ``name``: kill the program with this number, and start the next one when the agent releases it.
 
-    The trainer gets ``grace`` seconds after SIGTERM; 0: it is killed at once. Without a release within ``hold`` seconds
-    after the order, or its repetition, the launcher starts the next trainer. ``reason`` is for that trainer.
+    The program gets ``grace`` seconds after SIGTERM; 0: it is killed at once. Without a release within ``hold`` seconds
+    after the order, or its repetition, the launcher starts the next program. ``reason`` is for that program.
     """
 
     name: str
-    trainer: int
+    program: int
     grace: float
     hold: float
     reason: str
@@ -862,7 +862,7 @@ class Order(NamedTuple):
 class Follow(NamedTuple):
     """The peer is sent every change of the state from now on, that of the spare included.
 
-    If the trainer fails within ``lease`` seconds, the launcher waits ``hold`` seconds for the agent's decision; 0: it
+    If the program fails within ``lease`` seconds, the launcher waits ``hold`` seconds for the agent's decision; 0: it
     decides by itself.
     """
 
@@ -871,9 +871,9 @@ class Follow(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The agent's decision about the failure of this ``trainer``: the launcher decides, or ``ends`` the container."""
+    """The agent's decision about the failure of this ``program``: the launcher decides, or ``ends`` the container."""
 
-    trainer: int
+    program: int
     ends: bool
 
 
@@ -899,7 +899,7 @@ def request_of(line: bytes) -> Request | None:
             hold, lease = (_between(given[each], _LONGEST_HOLD) for each in ("hold", "lease"))
             return Request(follow=Follow(hold, lease))
         if what in ("leave", "end"):
-            return Request(verdict=Verdict(_integer(given["trainer"]), what == "end"))
+            return Request(verdict=Verdict(_integer(given["program"]), what == "end"))
         name = _word(given["order"])
         if what == "release":
             return Request(release=name)
@@ -908,7 +908,7 @@ def request_of(line: bytes) -> Request | None:
         grace, hold = (
             _between(given[each], most) for each, most in (("grace", _LONGEST_GRACE), ("hold", _LONGEST_HOLD))
         )
-        return Request(Order(name, _integer(given["trainer"]), grace, hold, _word(given["reason"])))
+        return Request(Order(name, _integer(given["program"]), grace, hold, _word(given["reason"])))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -1553,7 +1553,7 @@ class Spare:
 
 
 class Launcher:
-    """Runs one trainer after the other, each with a spare next to it."""
+    """Runs the program, again after each failure, with a spare next to it."""
 
     def __init__(self, options: argparse.Namespace, command: Sequence[str]) -> None:
         """Prepare to run ``command``."""
@@ -1568,13 +1568,13 @@ class Launcher:
         self._restarts = int(count) if count.isascii() and count.isdecimal() else 0
         self._stopping = 0
         self._forwarded = (*FORWARDED, *sorted(options.stop_signals.difference(FORWARDED)))
-        self._trainer, self._status, self._began = 0, None, 0.0  # type: int, int | None, float
+        self._pid, self._status, self._began = 0, None, 0.0  # type: int, int | None, float
         self._spare: Spare | None = None
         self._tries, self._spare_at, self._no_spare = 0, 0.0, Missing()
         self._from_spare, self._failed_from_spare, self._cold = False, 0, Missing()
         self._log = -1
         self._ignored: list[int] = []
-        self._trainers = 0
+        self._number = 0
         self._phase, self._error = RUNNING, ""
         self._order: Order | None = None
         self._order_name, self._released, self._hold_until = "", False, 0.0
@@ -1589,7 +1589,7 @@ class Launcher:
         self._program = self._prepare_spares()
 
     def run(self) -> int:
-        """Run the trainer, restart it after failures, and return the wait status of the last one."""
+        """Run the program, restart it after failures, and return the wait status of the last one."""
         self._start_cold()
         while True:
             while self._status is None and self._order is None:
@@ -1599,9 +1599,9 @@ class Launcher:
                 return self._end(ended)
 
     def _after_end(self) -> int | None:
-        """Start the next trainer after one that has ended by itself; return the status to end with instead.
+        """Start the next program after one that has ended by itself; return the status to end with instead.
 
-        None without a new trainer: an order has arrived, and has not been obeyed yet.
+        None without a new start: an order has arrived, and has not been obeyed yet.
         """
         assert self._status is not None
         status, now = self._status, time.monotonic()
@@ -1632,10 +1632,10 @@ class Launcher:
         return None if started else self._stopping
 
     def _judge_spare(self, ran: float, *, failed: bool, waits: bool = False) -> None:
-        """Start the next trainer cold if this one began from a spare and failed early, as one without its state may.
+        """Start the program cold if this run began from a spare and failed early, as one without its state may.
 
         That is before its own spare was ready, or ``waits``: it failed after less than a minute for the fourth time.
-        The next spare then waits until a trainer that began cold has run for a minute. After the second such failure
+        The next spare then waits until a run that began cold has lasted a minute. After the second such failure
         in a row there is none.
         """
         if not self._from_spare:
@@ -1678,14 +1678,14 @@ class Launcher:
         return decide(self._policy, self._past, exit_code(status), now - self._began, now, stopping=stopping)
 
     def _is_stopped(self, status: int) -> bool:
-        keys = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends these to the trainer only
+        keys = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends these to the program only
         by_key = self._has_terminal and os.WIFSIGNALED(status) and os.WTERMSIG(status) in keys
         return bool(self._stopping) or by_key
 
     def _wait(self, wait: float) -> None:
         until = time.monotonic() + wait
         if wait:
-            say(f"restart in {wait:g} s: {self._past.early} trainers in a row died young")
+            say(f"restart in {wait:g} s: {self._past.early} runs in a row ended early")
         while not self._stopping and time.monotonic() < until:
             self._turn(until)
 
@@ -1701,9 +1701,9 @@ class Launcher:
     # The agent's orders.
 
     def _obey(self, order: Order) -> int | None:
-        """Kill the trainer, and start the next one when the agent releases it; return the status to end with instead.
+        """Kill the program, and start the next one when the agent releases it; return the status to end with instead.
 
-        A trainer that has completed in the same moment, or has ended with a fatal code, must not run again.
+        A program that has completed in the same moment, or has ended with a fatal code, must not run again.
         """
         try:
             ran = time.monotonic() - self._began
@@ -1720,7 +1720,7 @@ class Launcher:
             self._enter(RUNNING)
             return self._status
         status = self._status
-        if self._stopping or status is None:  # the stop ends the trainer, or it has been killed
+        if self._stopping or status is None:  # the stop ends the program, or it has been killed
             self._order = None
             return None
         by_itself = not order.grace and not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
@@ -1737,22 +1737,22 @@ class Launcher:
         return None
 
     def _terminate(self, grace: float) -> None:
-        """Send SIGTERM to the trainer, and return when it has ended, after ``grace`` seconds, or at a stop."""
+        """Send SIGTERM to the program, and return when it has ended, after ``grace`` seconds, or at a stop."""
         until = time.monotonic() + grace
         if grace and self._status is None:
-            os.kill(self._trainer, signal.SIGTERM)
+            os.kill(self._pid, signal.SIGTERM)
         while self._status is None and not self._stopping and time.monotonic() < until:
             self._turn(until)
 
     def _handle(self, request: Request) -> None:
-        """Accept an order for the trainer that runs now, repeat one, or release the next trainer; ignore others."""
+        """Accept an order for the program that runs now, repeat one, or release the next program; ignore others."""
         order, busy = request.order, self._phase in (STOPPING, HELD)
         if request.follow is not None:
             self._followed, self._followed_until = request.follow, time.monotonic() + request.follow.lease
         elif request.verdict is not None:
-            if self._phase == FAILED and request.verdict.trainer == self._trainers:
+            if self._phase == FAILED and request.verdict.program == self._number:
                 self._verdict = request.verdict
-        elif order is not None and order.trainer == self._trainers and not self._stopping:
+        elif order is not None and order.program == self._number and not self._stopping:
             again = order.name == self._order_name
             waits = self._phase == FAILED or (self._phase == RUNNING and self._status is None)
             if busy or (waits and not again):
@@ -1780,7 +1780,7 @@ class Launcher:
             "state": ENDING if self._stopping else self._phase,
             "error": _printable(self._error),
             "order": self._order_name,
-            "trainer": self._trainers,
+            "program": self._number,
             "code": exit_code(self._status) if self._status is not None else 0,
             "age": time.monotonic() - self._began,
             "restarts": self._restarts,
@@ -1816,7 +1816,7 @@ class Launcher:
         return reader
 
     def _adopt_orphans(self) -> None:
-        """Make orphans of the trainer children of this process: otherwise a restart could leave some of them alive."""
+        """Make orphans of the program children of this process: otherwise a restart could leave some of them alive."""
         if not (self._policy.limit or self._control):
             return
         if not prctl(_PR_SET_CHILD_SUBREAPER, 1) and os.getpid() != 1:
@@ -1892,7 +1892,7 @@ class Launcher:
             self._stopping = number
         if self._status is None:  # not reaped yet: no other process has its PID
             with contextlib.suppress(PermissionError):
-                os.kill(self._trainer, number)
+                os.kill(self._pid, number)
 
     def _reap(self) -> int:
         """Reap all children that have ended; return their number."""
@@ -1905,12 +1905,12 @@ class Launcher:
             if pid == 0:
                 return count
             count += 1
-            if pid == self._trainer and self._status is None:
+            if pid == self._pid and self._status is None:
                 self._status = status
             elif self._spare and pid == self._spare.pid:
                 self._spare.end(status)
 
-    # The trainer.
+    # The program.
 
     def _start_cold(self) -> None:
         environ = dict(self._environ)
@@ -1932,17 +1932,17 @@ class Launcher:
         return {**environ, **added, "PYTHONPATH": ours["FOLDER"] + (os.pathsep + path if path else "")}
 
     def _begin(self, pid: int, status: int | None) -> None:
-        self._trainer, self._status, self._began = pid, status, time.monotonic()
+        self._pid, self._status, self._began = pid, status, time.monotonic()
         self._tries, self._spare_at = 0, self._began + self._options.spare_after
         self._no_spare = self._cold if self._program else self._no_spare
         if self._cold.message:
             self._tries = _TRIES if self._failed_from_spare >= _MOST_FAILED_FROM_SPARE else 0
             self._spare_at = self._began + max(self._options.spare_after, self._policy.young)
-        self._trainers += 1
+        self._number += 1
         self._released = False
 
     def _start_again(self, reason: str) -> bool:
-        """Start the next trainer; return False if a stop came first."""
+        """Start the next program; return False if a stop came first."""
         variables = {COUNT: str(self._restarts + 1), REASON: reason}
         self._environ.update(variables)
         if self._stopping:
@@ -1956,7 +1956,7 @@ class Launcher:
         return True
 
     def _release(self, variables: dict[str, str]) -> bool:
-        """Release the spare; return whether it is the trainer now. If not, it is dead."""
+        """Release the spare; return whether it is the program now. If not, it is dead."""
         spare, limit = self._spare, self._options.spare_timeout
         if spare is None:
             return False
@@ -1989,7 +1989,7 @@ class Launcher:
         return True
 
     def _protect(self, spare: Spare) -> None:
-        """Make the kernel kill a spare and what its imports have started no sooner than a trainer.
+        """Make the kernel kill a spare and what its imports have started no sooner than a program.
 
         What it has started before has the spare's value. The second scan finds what these have started in between.
         """
@@ -2004,12 +2004,12 @@ class Launcher:
         return self._spare is spare and not (spare.released or spare.preparing or self._stopping)
 
     def _clear(self) -> None:
-        """Kill all remaining processes of the trainer; return when they are dead, or at a stop. Raises PermissionError.
+        """Kill all remaining processes of the program; return when they are dead, or at a stop. Raises PermissionError.
 
         A scan without results proves this only if no child ended during it: the scan could have missed its children.
         """
         if self._spare:
-            self._spare.run_freely()  # no trainer runs that it could slow down
+            self._spare.run_freely()  # no program runs that it could slow down
         began, said = time.monotonic(), False
         while not self._stopping:
             spare = self._spare.pid if self._spare else None
@@ -2031,7 +2031,7 @@ class Launcher:
         return os.pread(self._log, length, 0).decode("utf-8", "surrogateescape").split("\n")
 
     def _learn(self, more: Iterable[str]) -> None:
-        """Store the names of the modules that the trainer has imported, and ``more``."""
+        """Store the names of the modules that the program has imported, and ``more``."""
         if self._program:
             names = tuple(dict.fromkeys((*names_of(self._records()), *more)))
             if names != self._store.known.names:
@@ -2070,7 +2070,7 @@ class Launcher:
                 self._drop()
 
     def _extend(self, spare: Spare, now: float) -> None:
-        """Have the spare import what the trainer has imported since the spare began."""
+        """Have the spare import what the program has imported since the spare began."""
         spare.learn_at = now + self._learn_every
         records = self._records()
         todo = self._plan(records)
@@ -2118,7 +2118,7 @@ class Launcher:
         if settles_in > 0.0:
             self._spare_at = time.monotonic() + settles_in
             return
-        if f"h {self._trainer}" not in records:  # without the bootstrap, a spare could run the program at once
+        if f"h {self._pid}" not in records:  # without the bootstrap, a spare could run the program at once
             self._await_interpreter()
             return
         self._tries += 1
@@ -2130,7 +2130,7 @@ class Launcher:
             self._give_up(str(error))
 
     def _settles_in(self, records: Sequence[str]) -> float:
-        """Return after how many seconds without a record the trainer's imports count as done; 0: they are done.
+        """Return after how many seconds without a record the program's imports count as done; 0: they are done.
 
         An import that takes as long as ``--spare-after`` may be the program itself. If it is not, the spare imports it
         later.
@@ -2145,11 +2145,11 @@ class Launcher:
         return plan(records, self._store.known, main, self._options.spare_skip)
 
     def _await_interpreter(self) -> None:
-        """Check again later whether the trainer's interpreter has loaded the bootstrap. A busy node takes long."""
+        """Check again later whether the program's interpreter has loaded the bootstrap. A busy node takes long."""
         now = time.monotonic()
         self._spare_at = now + max(_SETTLED, self._options.spare_after)
         if now - self._began >= _LONGEST_START:
-            self._give_up("the program's interpreter has not loaded sitecustomize in the trainer's own process")
+            self._give_up("the program's interpreter has not loaded sitecustomize in its own process")
 
     def _spawn_spare(self, records: Sequence[str]) -> Spare:
         main = self._program.main if self._program else ""
@@ -2179,7 +2179,7 @@ class Launcher:
         return Spare(pid, status, release, log, names, todo, self._prepare)
 
     def _give_up(self, message: str) -> None:
-        """Log why, and start no further spare for this trainer."""
+        """Log why, and start no further spare for this run of the program."""
         self._tries, self._no_spare = _TRIES, Missing(UNSUPPORTED, message)
         say(f"no spare: {message}")
 
@@ -2217,7 +2217,7 @@ _EXAMPLE = """
 example:
   kubemend_run.py --max-restarts 10 --fatal-exit-codes 42 -- python train.py --lr 0.1
 
-Exit code: that of the last trainer, 128 + n after signal n; 2: usage; 126, 127: the program could not be started.
+Exit code: that of the program's last run, 128 + n after signal n; 2: usage; 126, 127: the program could not be started.
 """
 
 
@@ -2273,7 +2273,7 @@ def _add_restarts(group: argparse._ArgumentGroup) -> None:
         type=_of(seconds),
         default=60.0,
         metavar="TIME",
-        help="a trainer that ran this long is restarted at once (default 60s), others only three times in a row",
+        help="a program that ran this long is restarted at once (default 60s), others only three times in a row",
     )
     add(
         "--first-wait",
@@ -2299,7 +2299,7 @@ def _add_spares(group: argparse._ArgumentGroup) -> None:
         type=_of(seconds),
         default=10.0,
         metavar="TIME",
-        help="start a spare when the trainer has run this long (default 10s)",
+        help="start a spare when the program has run this long (default 10s)",
     )
     add(
         "--spare-cpu",

@@ -55,7 +55,7 @@ class FailedPrograms:
             "launcher.program_failed",
             container=str(container.ref),
             container_id=container.id,
-            program=launcher.trainer,
+            program=launcher.program,
             exit_code=launcher.code,
         )
         self._queue.put_nowait(_FailedProgram(container, status, launcher, self._now()))
@@ -74,7 +74,7 @@ class FailedPrograms:
             if answer is FaultAnswer.ROUND:
                 return  # the round's order restarts the program
             ends = answer is FaultAnswer.NOTHING
-            found = await self._launchers.decide(failed.status, failed.launcher.trainer, ends=ends)
+            found = await self._launchers.decide(failed.status, failed.launcher.program, ends=ends)
             if isinstance(found, LauncherUnavailable):
                 log.info("launcher.silent", container=str(failed.container.ref), reason=found.reason)
 
@@ -90,6 +90,6 @@ class FailedPrograms:
                 exit_code=failed.launcher.code,
                 reason="",
                 at=failed.at,
-                program=failed.launcher.trainer,
+                program=failed.launcher.program,
             )
         )

@@ -191,14 +191,14 @@ class PodIntent:
 class ProcessIntent:
     """The restart of a container's program by the launcher in it (``agent.restart.process``). The container stays.
 
-    ``trainer`` is the launcher's number of the program that must end; ``container`` is the container.
+    ``program`` is the launcher's number of the program that must end; ``container`` is the container.
     """
 
     id: str
     target: ContainerRef
     sandbox_id: SandboxId
     container: ContainerId
-    trainer: int
+    program: int
     reason: str
     created_at: float
     grace_seconds: float = 0.0

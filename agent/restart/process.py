@@ -86,7 +86,7 @@ class NoSpare(enum.Enum):
 class Launcher:
     """A launcher's answer.
 
-    - ``trainer``: the number of the program that it has started last, from 1
+    - ``program``: the number of the program that it has started last, from 1
     - ``order``: the restart that it has been ordered last; empty: none
     - ``age``: seconds since the program was started
     - ``restarts``: the program's KUBEMEND_RESTART_COUNT
@@ -99,7 +99,7 @@ class Launcher:
     """
 
     state: State
-    trainer: int
+    program: int
     order: str = ""
     age: float = 0.0
     restarts: int = 0
@@ -166,7 +166,7 @@ def answer(line: bytes) -> Launcher:
         raise ValueError("it is not an answer of kubemend_run.py, or of another version")
     return Launcher(
         state=State(raw.get("state")),
-        trainer=_number(raw, "trainer"),
+        program=_number(raw, "program"),
         order=_text(raw, "order"),
         age=_seconds(raw, "age"),
         restarts=_number(raw, "restarts"),
@@ -185,7 +185,7 @@ def stop_request(intent: intents.ProcessIntent) -> bytes:
     return _request(
         do="stop",
         order=intent.id,
-        trainer=intent.trainer,
+        program=intent.program,
         grace=intent.grace_seconds,
         hold=HOLD,
         reason=_word(intent.reason),
@@ -202,9 +202,9 @@ def follow_request(*, hold: float) -> bytes:
     return _request(do="follow", hold=hold, lease=3.0 * FOLLOW_SECONDS)
 
 
-def verdict_request(trainer: int, *, ends: bool) -> bytes:
+def verdict_request(program: int, *, ends: bool) -> bytes:
     """Return the decision about a failed program: the launcher restarts it by its own rule, or ends the container."""
-    return _request(do="end" if ends else "leave", trainer=trainer)
+    return _request(do="end" if ends else "leave", program=program)
 
 
 def is_news(found: Launcher, known: Launcher | None) -> bool:
@@ -213,7 +213,7 @@ def is_news(found: Launcher, known: Launcher | None) -> bool:
 
 
 def _shown(launcher: Launcher) -> tuple[object, ...]:
-    return launcher.state, launcher.trainer, launcher.spare_state, launcher.spare_reason, launcher.no_spare
+    return launcher.state, launcher.program, launcher.spare_state, launcher.spare_reason, launcher.no_spare
 
 
 STATUS_REQUEST = b'{"do": "status"}\n'
@@ -237,7 +237,7 @@ def next_step(intent: intents.ProcessIntent, seen: Program, *, resolution: Resol
     if launcher.state is State.ENDING:
         return Step(StepKind.DONE, StepReason.POD_ENDS, container)
     ours = launcher.order == intent.id
-    if launcher.trainer != intent.trainer:
+    if launcher.program != intent.program:
         return Step(StepKind.DONE, StepReason.RELAUNCHED if ours else StepReason.LAUNCHER_WON, container)
     if ours and launcher.state is State.STOPPING:
         return Step(StepKind.WAIT, StepReason.OLD_RUNS, container)

@@ -193,7 +193,7 @@ def _prepare_process(
         target=target.view.ref,
         sandbox_id=target.view.sandbox_id,
         container=target.view.id,
-        trainer=launcher.trainer,
+        program=launcher.program,
         reason=reason,
         created_at=now,
         grace_seconds=decision.grace_seconds,

@@ -208,8 +208,8 @@ class LauncherWatch:
             if process.is_news(found, known):
                 self._pass_on(view, found)
             known, silent = found, None
-            if found.state is State.FAILED and found.trainer > failed:
-                failed = found.trainer
+            if found.state is State.FAILED and found.program > failed:
+                failed = found.program
                 if self._may_fail(view, failures):
                     self._failed(view, status, found)
             await asyncio.sleep(_LEAST_INTERVAL)

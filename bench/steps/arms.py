@@ -128,7 +128,7 @@ ARMS: Final = (
     ),
     Arm(
         "spare-prepared",
-        "kubemend's launcher with a warm spare that has called the trainer's prepare function",
+        "kubemend's launcher with a warm spare that has called the program's prepare function",
         f"{_LAUNCHED} {{spare}} --prepare prepared:prepare -- {{python}} {{train}}",
         prepares=True,
     ),

@@ -8,7 +8,7 @@ from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 
-_RUNS = Launcher(State.RUNNING, trainer=1)
+_RUNS = Launcher(State.RUNNING, program=1)
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Launchers:
 
     async def stop(self, container: ContainerStatus, intent: intents.ProcessIntent) -> Launcher | LauncherUnavailable:
         await self._called("stop")
-        if self.obeys and isinstance(self.state, Launcher) and self.state.trainer == intent.trainer:
+        if self.obeys and isinstance(self.state, Launcher) and self.state.program == intent.program:
             self.state = replace(self.state, state=State.HELD, order=intent.id)
         return self.state
 
@@ -39,8 +39,8 @@ class Launchers:
         await self._called("release")
         mine = isinstance(self.state, Launcher) and self.state.order == intent.id
         if self.obeys and mine and isinstance(self.state, Launcher) and self.state.state is State.HELD:
-            trainer, restarts = self.state.trainer + 1, self.state.restarts + 1
-            self.state = replace(self.state, state=State.RUNNING, trainer=trainer, restarts=restarts)
+            program, restarts = self.state.program + 1, self.state.restarts + 1
+            self.state = replace(self.state, state=State.RUNNING, program=program, restarts=restarts)
         return self.state
 
     async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | LauncherUnavailable:

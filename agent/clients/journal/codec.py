@@ -113,11 +113,11 @@ def _pod_from_raw(raw: Mapping[str, Any], common: Mapping[str, Any]) -> intents.
 
 
 def _process_to_raw(intent: intents.ProcessIntent) -> dict[str, Any]:
-    return {"stays": intent.container, "trainer": intent.trainer}
+    return {"containerId": intent.container, "program": intent.program}
 
 
 def _process_from_raw(raw: Mapping[str, Any], common: Mapping[str, Any]) -> intents.ProcessIntent:
-    return intents.ProcessIntent(**common, container=ContainerId(raw["stays"]), trainer=raw["trainer"])
+    return intents.ProcessIntent(**common, container=ContainerId(raw["containerId"]), program=raw["program"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ _KINDS: Final[Mapping[type[intents.AnyIntent], _Kind]] = MappingProxyType(
     {
         intents.Intent: _Kind("old", _swap_to_raw, _swap_from_raw),
         intents.PodIntent: _Kind("plan", _pod_to_raw, _pod_from_raw),
-        intents.ProcessIntent: _Kind("stays", _process_to_raw, _process_from_raw),
+        intents.ProcessIntent: _Kind("containerId", _process_to_raw, _process_from_raw),
     }
 )
 

@@ -68,9 +68,9 @@ class LauncherClient:
         follower = f"{container.id} followed"
         return await self._exchange(container, request, passing=passing, timeout=FOLLOW_SECONDS, owner=follower)
 
-    async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | LauncherUnavailable:
+    async def decide(self, container: ContainerStatus, program: int, *, ends: bool) -> Launcher | LauncherUnavailable:
         """Have the launcher restart its failed program by its own rule, or end the container; return its state."""
-        return await self._exchange(container, process.verdict_request(trainer, ends=ends))
+        return await self._exchange(container, process.verdict_request(program, ends=ends))
 
     async def remains(self, container: ContainerStatus, launcher: Launcher) -> tuple[int, ...] | LauncherUnavailable:
         """Return the processes of a program that live although its launcher reports that it is dead."""

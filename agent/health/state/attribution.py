@@ -2,7 +2,7 @@
 
 There are two questions. *Concerned* are all holders of the device: their pods' conditions show it. *To restart* is only
 the container that the evidence names: that of the process in the log line, or the only holder. A fault in a monitoring
-process on the host must not end the trainer on the same GPU.
+process on the host must not end the program on the same GPU.
 """
 
 import enum

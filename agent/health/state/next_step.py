@@ -1,6 +1,6 @@
 """Decide when a restarted container first touched its heartbeat file. Pure: the checks of the file in, a time out.
 
-Users wait for this after a restart: the trainer works again. The pod is not trusted, so the file's own time counts only
+Users wait for this after a restart: the program works again. The pod is not trusted, so the file's own time counts only
 where it agrees with the agent's checks before and after the touch. Where the time cannot be determined, none is
 returned.
 """

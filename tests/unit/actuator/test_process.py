@@ -18,7 +18,7 @@ IMPATIENT = Timeouts(stop=0.2, start=0.2, silence=0.1)
 
 
 def intent(rig: Rig, **changes: Any) -> intents.ProcessIntent:
-    defaults: dict[str, Any] = {"trainer": 1, "reason": "Xid31", "created_at": 1000.0}
+    defaults: dict[str, Any] = {"program": 1, "reason": "Xid31", "created_at": 1000.0}
     return intents.ProcessIntent("r1", TARGET, rig.sandbox_id, rig.old, **defaults | changes)
 
 
@@ -114,7 +114,7 @@ async def test_an_agent_that_dies_at_any_step_is_followed_by_one_that_ends_with_
     assert isinstance(state, Launcher)
     undone = resolution is Resolution.UNDO and call in ("status", "stop") and (before or call == "status")
     assert outcome.result is (Result.UNDONE if undone else Result.RESTARTED)
-    assert (state.state, state.trainer) == (State.RUNNING, 1 if undone else 2)
+    assert (state.state, state.program) == (State.RUNNING, 1 if undone else 2)
     assert killed <= 1
 
 
@@ -129,7 +129,7 @@ def _nothing() -> Any:
 
 
 async def test_a_program_that_the_launcher_has_restarted_itself_is_left_alone(rig: Rig) -> None:
-    launchers = Launchers(Launcher(State.RUNNING, trainer=2))
+    launchers = Launchers(Launcher(State.RUNNING, program=2))
     outcome = await carried_out(rig, launchers)
     assert (outcome.result, outcome.detail) == (Result.RESTARTED, "the launcher had restarted the program by itself")
     assert launchers.calls == ["status"]

@@ -18,7 +18,7 @@ from tests.unit.hub import builders
 from tests.unit.hub.test_exits import view
 from tests.unit.launcher.test_client import CONTAINER
 
-FAILED = Launcher(State.FAILED, trainer=2, code=3)
+FAILED = Launcher(State.FAILED, program=2, code=3)
 RUNNING = view("c1", state=ContainerState.RUNNING)
 
 
@@ -33,9 +33,9 @@ class Env:
     reported: list[Failure] = field(default_factory=list)
     decided: list[tuple[int, bool]] = field(default_factory=list)
 
-    async def decide(self, container: ContainerStatus, trainer: int, *, ends: bool) -> Launcher | LauncherUnavailable:
+    async def decide(self, container: ContainerStatus, program: int, *, ends: bool) -> Launcher | LauncherUnavailable:
         assert container is CONTAINER
-        self.decided.append((trainer, ends))
+        self.decided.append((program, ends))
         return self.result
 
     async def report(self, failure: Failure) -> FaultAnswer:
@@ -87,5 +87,5 @@ async def test_a_pod_that_is_ending_has_no_failures(gone: bool) -> None:
 
 async def test_a_launcher_that_does_not_answer_harms_no_other() -> None:
     env = Env(result=LauncherUnavailable("gone"))
-    async with env.failed(replace(FAILED, trainer=7)):
+    async with env.failed(replace(FAILED, program=7)):
         await eventually.true(lambda: env.decided == [(7, False)])

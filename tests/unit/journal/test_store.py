@@ -117,7 +117,7 @@ def test_pod_intent_survives_a_round_trip() -> None:
 def test_process_intent_survives_a_round_trip() -> None:
     swap = builders.intent()
     intent = intents.ProcessIntent(
-        "r1", swap.target, swap.sandbox_id, swap.old, trainer=3, reason="Xid31", created_at=1.0, grace_seconds=2.0
+        "r1", swap.target, swap.sandbox_id, swap.old, program=3, reason="Xid31", created_at=1.0, grace_seconds=2.0
     )
     assert codec.intent_from_json(codec.intent_to_json(intent)) == intent
 

@@ -1,7 +1,7 @@
-"""A launcher as a process, with a trainer that obeys the test.
+"""A launcher as a process, with a program that obeys the test.
 
-The trainer imports ``slow`` and ``later``, which write their process into the file ``events``; it writes ``begin``, and
-then runs the Python code that the test sends. It holds a lock, and writes ``two`` if another trainer has that.
+The program imports ``slow`` and ``later``, which write their process into the file ``events``; it writes ``begin``, and
+then runs the Python code that the test sends. It holds a lock, and writes ``two`` if another program has that.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from launcher import kubemend_run
 from tests import eventually
 
 _AT_ONCE = ("--spare-after", "0.3", "--spare-cpu", "100")
-"""The spare begins when the trainer has not imported anything for 0.3 s: on a busy machine, too, it has all by then."""
+"""The spare begins when the program has not imported anything for 0.3 s: on a busy machine, too, it has all by then."""
 
 _EVENTS = """
 import os
@@ -60,10 +60,10 @@ def writing(name: str) -> str:
 
 
 class Running:
-    """A launcher with a trainer in the folder ``folder``."""
+    """A launcher with a program in the folder ``folder``."""
 
     def __init__(self, folder: Path) -> None:
-        """Write the trainer's files."""
+        """Write the program's files."""
         self.folder = folder
         self.environ = {**os.environ, "KUBEMEND_CACHE": str(folder / "cache")}
         os.mkfifo(folder / "orders")
@@ -71,15 +71,15 @@ class Running:
         self.write("events.py", _EVENTS)
         self.write("slow.py", writing("slow"))
         self.write("later.py", writing("later"))
-        self.trainer()
+        self.program()
         self._launcher: subprocess.Popen[bytes] | None = None
 
     def write(self, name: str, text: str) -> None:
         """Write a file into the folder."""
         (self.folder / name).write_text(text)
 
-    def trainer(self, imports: str = "") -> None:
-        """Write the trainer, which imports more than usual."""
+    def program(self, imports: str = "") -> None:
+        """Write the program, which imports more than usual."""
         self.write("train.py", _TRAINER.format(imports=imports))
 
     def start(
@@ -107,7 +107,7 @@ class Running:
         return self._launcher.pid
 
     def order(self, code: str) -> None:
-        """Have the trainer run Python code. Orders that it reads at once are lines of one program."""
+        """Have the program run Python code. Orders that it reads at once are lines of one program."""
         os.write(self._orders, f"{code}\n".encode())
 
     def events(self, name: str) -> list[int]:
@@ -126,7 +126,7 @@ class Running:
         return await self.nth(number, "later")
 
     async def ended(self) -> int:
-        """Wait for the launcher's end, and return its exit code. There were never two trainers."""
+        """Wait for the launcher's end, and return its exit code. There were never two programs."""
         launcher = self._launcher
         assert launcher is not None
         await eventually.true(lambda: launcher.poll() is not None)
@@ -138,11 +138,11 @@ class Running:
         await eventually.true(lambda: text in self.stderr())
 
     def stderr(self) -> str:
-        """Return what launcher and trainers have written."""
+        """Return what launcher and programs have written."""
         return (self.folder / "stderr").read_text()
 
     def stdout(self) -> str:
-        """Return what launcher and trainers have written."""
+        """Return what launcher and programs have written."""
         return (self.folder / "stdout").read_text()
 
     def signal(self, number: int) -> None:

@@ -31,7 +31,7 @@ CONTAINER = ContainerStatus(
     pid=4242,
     runtime_env=("KUBEMEND_CACHE=/cache",),
 )
-HELD = Launcher(State.HELD, trainer=1, spare=7)
+HELD = Launcher(State.HELD, program=1, spare=7)
 
 
 @dataclass

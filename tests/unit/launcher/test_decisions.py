@@ -1,4 +1,4 @@
-"""When the launcher starts a trainer again."""
+"""When the launcher starts a program again."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ LIVES = st.lists(st.tuples(st.floats(0.0, 400.0), st.integers(1, 255)), max_size
 
 
 def fold(policy: Policy, lives: list[tuple[float, int]]) -> list[tuple[float, Decision]]:
-    """Return the time and the decision of each trainer's end; the first that is not restarted is the last."""
+    """Return the time and the decision of each program's end; the first that is not restarted is the last."""
     now, past, result = 0.0, Past(), []
     for ran, code in lives:
         now += ran

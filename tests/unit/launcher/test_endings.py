@@ -28,9 +28,9 @@ async def test_the_exit_code_is_the_programs(launcher: Running, code: str, expec
 async def test_a_signal_reaches_the_program(launcher: Running, number: int) -> None:
     # A test run below nohup ignores SIGHUP, and a launcher leaves ignored signals ignored.
     launcher.start(*NO_RESTARTS, under=["env", f"--default-signal={signal.Signals(number).name}"])
-    trainer = await launcher.nth(1, "begin")
+    program = await launcher.nth(1, "begin")
     launcher.order(f"signal.signal({number}, lambda *_: sys.exit(5)); events.say('ready')")
-    assert await launcher.nth(1, "ready") == trainer
+    assert await launcher.nth(1, "ready") == program
     launcher.signal(number)
     assert await launcher.ended() == 5
 
@@ -54,14 +54,14 @@ async def test_a_program_that_the_images_stop_signal_kills_is_not_restarted(laun
 
 async def test_a_program_that_ignores_sigterm_runs_on_and_is_not_restarted_later(launcher: Running) -> None:
     launcher.start()
-    trainer = await launcher.nth(1, "begin")
+    program = await launcher.nth(1, "begin")
     launcher.order("signal.signal(15, lambda *_: events.say('ignored')); events.say('ready')")
     await launcher.nth(1, "ready")
     launcher.signal(signal.SIGTERM)
-    assert await launcher.nth(1, "ignored") == trainer
+    assert await launcher.nth(1, "ignored") == program
     launcher.order("sys.exit(3)")
     assert await launcher.ended() == 3
-    assert launcher.events("begin") == [trainer]
+    assert launcher.events("begin") == [program]
 
 
 async def test_signals_that_are_ignored_stay_ignored(launcher: Running) -> None:
@@ -88,13 +88,13 @@ async def test_the_terminal_is_the_programs_and_its_interrupt_key_stops_it(launc
 
 async def test_orphans_that_end_are_reaped(launcher: Running) -> None:
     launcher.start()
-    trainer = await launcher.nth(1, "begin")
+    program = await launcher.nth(1, "begin")
     launcher.order(DAEMONIZE)
     daemon = await launcher.nth(1, "daemon")
     assert alive(daemon)
     launcher.order(f"os.kill({daemon}, 9)")
     await eventually.true(lambda: kubemend_run.process_of(daemon) is None)
-    assert alive(trainer)
+    assert alive(program)
 
 
 async def test_the_output_is_the_programs_alone(launcher: Running) -> None:

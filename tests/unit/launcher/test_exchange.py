@@ -25,7 +25,7 @@ LINE = (
             "state": "stopping",
             "error": "",
             "order": "",
-            "trainer": 1,
+            "program": 1,
             "age": 0,
             "restarts": 0,
             "spare": 0,

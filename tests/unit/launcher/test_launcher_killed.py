@@ -1,4 +1,4 @@
-"""The launcher is killed at any moment: the kernel kills trainer and spare."""
+"""The launcher is killed at any moment: the kernel kills program and spare."""
 
 import os
 import signal
@@ -16,29 +16,29 @@ async def kill_launcher(launcher: Running, *pids: int) -> None:
 
 async def test_killed_while_the_trainer_runs(launcher: Running) -> None:
     launcher.start()
-    trainer = await launcher.nth(1, "begin")
+    program = await launcher.nth(1, "begin")
     launcher.order("signal.signal(15, signal.SIG_IGN); events.say('ready')")
     await launcher.nth(1, "ready")
-    await kill_launcher(launcher, trainer)
+    await kill_launcher(launcher, program)
 
 
 async def test_killed_while_the_spare_waits(launcher: Running) -> None:
     launcher.start()
-    trainer = await launcher.nth(1, "begin")
+    program = await launcher.nth(1, "begin")
     spare = await launcher.spare()
-    await kill_launcher(launcher, trainer, spare)
-    assert launcher.events("begin") == [trainer]
+    await kill_launcher(launcher, program, spare)
+    assert launcher.events("begin") == [program]
 
 
 async def test_killed_while_the_spare_imports_and_is_paused(launcher: Running) -> None:
-    launcher.trainer("import block")
+    launcher.program("import block")
     block = "events.say('block')\n    while True: pass\n"
     launcher.write("block.py", f"import events\nif 'begin' in open('events').read():\n    {block}")
     launcher.start("--spare-cpu", "50")
-    trainer = await launcher.nth(1, "begin")
+    program = await launcher.nth(1, "begin")
     launcher.write("block.py", "import events\nevents.say('block')\nwhile True: pass\n")
     spare = await launcher.nth(1, "block")
-    await kill_launcher(launcher, trainer, spare)
+    await kill_launcher(launcher, program, spare)
 
 
 async def test_killed_after_a_restart_with_the_spare(launcher: Running) -> None:
@@ -61,7 +61,7 @@ async def test_killed_while_it_waits_for_the_restart(launcher: Running) -> None:
 
 
 async def test_killed_after_the_trainer_failed_and_before_the_spare_goes(launcher: Running) -> None:
-    """The launcher, stopped, has not noticed yet that the trainer is dead: the daemon lives and the spare waits."""
+    """The launcher, stopped, has not noticed yet that the program is dead: the daemon lives and the spare waits."""
     launcher.start()
     await launcher.nth(1, "begin")
     launcher.order(DAEMONIZE)
@@ -69,7 +69,7 @@ async def test_killed_after_the_trainer_failed_and_before_the_spare_goes(launche
     spare = await launcher.spare()
     os.kill(launcher.pid, signal.SIGSTOP)
     launcher.order("sys.exit(3)")
-    trainer = launcher.events("begin")[0]
-    await eventually.true(lambda: not alive(trainer))
+    program = launcher.events("begin")[0]
+    await eventually.true(lambda: not alive(program))
     await kill_launcher(launcher, spare)
-    assert launcher.events("begin") == [trainer]
+    assert launcher.events("begin") == [program]

@@ -25,10 +25,10 @@ NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 BOTH = pytest.mark.parametrize("spare", [True, False], ids=["spare", "cold"])
 
 
-def intent(trainer: int = 1, *, order: str = "order-1", grace: float = 0.0) -> intents.ProcessIntent:
+def intent(program: int = 1, *, order: str = "order-1", grace: float = 0.0) -> intents.ProcessIntent:
     ref = ContainerRef(PodRef("default", "trainer-0", PodUid("uid-1")), "trainer")
     return intents.ProcessIntent(
-        order, ref, SandboxId("s"), CONTAINER, trainer, reason="Xid31", created_at=0.0, grace_seconds=grace
+        order, ref, SandboxId("s"), CONTAINER, program, reason="Xid31", created_at=0.0, grace_seconds=grace
     )
 
 
@@ -88,15 +88,15 @@ async def test_a_restart_kills_the_program_and_holds_the_next_one_until_the_rele
     if spare:
         await launcher.spare()
     running = await agent.ask()
-    assert (running.state, running.trainer, running.order, running.restarts) == (State.RUNNING, 1, "", 0)
+    assert (running.state, running.program, running.order, running.restarts) == (State.RUNNING, 1, "", 0)
     held = await agent.stop(intent())
-    assert (held.state, held.trainer, held.order) == (State.HELD, 1, "order-1")
+    assert (held.state, held.program, held.order) == (State.HELD, 1, "order-1")
     assert exchange.remains(await agent.address(), spare=held.spare, pids=beneath(agent.main)) == ()
     assert len(launcher.events("begin")) == 1
     again = await agent.release(intent())
-    assert (again.state, again.trainer, again.order, again.restarts) == (State.RUNNING, 2, "order-1", 1)
+    assert (again.state, again.program, again.order, again.restarts) == (State.RUNNING, 2, "order-1", 1)
     await launcher.nth(2, "begin")
-    assert len(set(launcher.events("later"))) == 2  # the spare has imported everything, or the second trainer has
+    assert len(set(launcher.events("later"))) == 2  # the spare has imported everything, or the second program has
     launcher.order("print(os.environ['KUBEMEND_RESTART_COUNT'], os.environ['KUBEMEND_RESTART_REASON']); sys.exit(0)")
     assert await launcher.ended() == 0
     assert launcher.stdout() == "1 Xid31\n"
@@ -172,7 +172,7 @@ async def test_a_spare_that_takes_too_much_is_dropped_and_reported(
 ) -> None:
     launcher = agent.launcher
     launcher.write("trap.py", f"if 'begin' in open('events').read():\n    {trap}\n")
-    launcher.trainer("import trap")
+    launcher.program("import trap")
     launcher.start("--spare-devices", f"{launcher.folder}/nvidia", *options, under=NAMESPACE)
     await launcher.nth(1, "begin")
     await launcher.said("the spare is dropped")
@@ -187,7 +187,7 @@ async def test_nothing_that_the_program_has_started_is_left(agent: Agent) -> Non
     launcher.order(DAEMONIZE)
     daemon = await launcher.nth(1, "daemon")
     launcher.order("events.say('waited')")
-    assert await launcher.nth(1, "waited") != daemon, "the process between trainer and daemon has ended"
+    assert await launcher.nth(1, "waited") != daemon, "the process between program and daemon has ended"
     await launcher.spare()
     before = beneath(agent.main)
     assert len(exchange.remains(await agent.address(), spare=(await agent.ask()).spare, pids=before)) == 2
@@ -222,9 +222,9 @@ async def test_repeating_orders_changes_nothing(agent: Agent) -> None:
     launcher.start("--no-spare", under=NAMESPACE)
     await launcher.nth(1, "begin")
     assert [(await agent.stop(intent())).state for _ in range(2)] == [State.HELD] * 2
-    assert [(await agent.release(intent())).trainer for _ in range(2)] == [2, 2]
+    assert [(await agent.release(intent())).program for _ in range(2)] == [2, 2]
     second = await launcher.nth(2, "begin")
-    assert [(await each(intent())).trainer for each in (agent.stop, agent.release)] == [2, 2]
+    assert [(await each(intent())).program for each in (agent.stop, agent.release)] == [2, 2]
     assert alive(second)
     assert len(launcher.events("begin")) == 2
 
@@ -232,9 +232,9 @@ async def test_repeating_orders_changes_nothing(agent: Agent) -> None:
 async def test_an_order_for_another_program_than_the_one_that_runs_changes_nothing(agent: Agent) -> None:
     agent.launcher.start("--no-spare", under=NAMESPACE)
     first = await agent.launcher.nth(1, "begin")
-    for trainer in (0, 2):
-        answer = await agent.stop(intent(trainer))
-        assert (answer.state, answer.trainer, answer.order) == (State.RUNNING, 1, "")
+    for program in (0, 2):
+        answer = await agent.stop(intent(program))
+        assert (answer.state, answer.program, answer.order) == (State.RUNNING, 1, "")
     assert (await agent.release(intent())).order == ""
     assert alive(first)
 
@@ -274,9 +274,9 @@ async def test_a_program_that_has_completed_does_not_run_again(agent: Agent) -> 
     await launcher.nth(1, "begin")
     address, main = await agent.address(), agent.main
     os.kill(main, signal.SIGSTOP)
-    trainer = below(agent)[0]
+    program = below(agent)[0]
     launcher.order("sys.exit(0)")
-    await eventually.true(lambda: not alive(trainer.pid))
+    await eventually.true(lambda: not alive(program.pid))
     with connection(address) as order:
         order.sendall(process.stop_request(intent()))
         os.kill(main, signal.SIGCONT)
@@ -421,7 +421,7 @@ async def failed(agent: Agent, *options: str, hold: float = 30.0) -> Follower:
     follower.until(State.RUNNING)
     agent.launcher.order("sys.exit(3)")
     found = follower.until(State.FAILED, State.RESTARTING)
-    assert (found.state, found.trainer, found.code) == (State.FAILED, 1, 3)
+    assert (found.state, found.program, found.code) == (State.FAILED, 1, 3)
     return follower
 
 
@@ -431,7 +431,7 @@ async def test_a_failure_that_an_agent_follows_waits_for_its_order(agent: Agent,
     assert len(agent.launcher.events("begin")) == 1
     assert (await agent.stop(intent())).state is State.HELD
     assert (await agent.release(intent())).state is State.RUNNING
-    assert follower.until(State.RUNNING).trainer == 2
+    assert follower.until(State.RUNNING).program == 2
     await agent.launcher.nth(2, "begin")
     agent.launcher.order("print(os.environ['KUBEMEND_RESTART_REASON']); sys.exit(0)")
     assert await agent.launcher.ended() == 0
@@ -454,7 +454,7 @@ async def test_what_a_failed_program_has_started_is_dead_before_the_next_one_beg
 async def test_a_failure_that_is_left_to_the_launcher_is_restarted_by_its_own_rule(agent: Agent) -> None:
     follower = await failed(agent)
     await agent.ask(process.verdict_request(1, ends=False))
-    assert follower.until(State.RUNNING).trainer == 2
+    assert follower.until(State.RUNNING).program == 2
     await agent.launcher.nth(2, "begin")
     agent.launcher.order("print(os.environ['KUBEMEND_RESTART_REASON']); sys.exit(0)")
     assert await agent.launcher.ended() == 0
@@ -519,15 +519,15 @@ async def test_a_program_that_fails_in_the_moment_of_the_order_is_held(agent: Ag
     follower, main = await agent.follow(), agent.main
     follower.until(State.RUNNING)
     os.kill(main, signal.SIGSTOP)
-    trainer = below(agent)[0]
+    program = below(agent)[0]
     launcher.order("sys.exit(3)")
-    await eventually.true(lambda: not alive(trainer.pid))
+    await eventually.true(lambda: not alive(program.pid))
     with connection(await agent.address()) as order:
         order.sendall(process.stop_request(intent()))
         os.kill(main, signal.SIGCONT)
         while (await agent.stop(intent())).state is not State.HELD:  # the first order came too late
             pass
-    assert (await agent.release(intent())).trainer == 2
+    assert (await agent.release(intent())).program == 2
     await launcher.nth(2, "begin")
 
 

@@ -87,10 +87,10 @@ async def test_each_next_spare_prepares_again_and_a_cold_start_does_not(launcher
     await eventually.true(lambda: launcher.stderr().count("the spare is ready") == 2)
     os.kill(spare, signal.SIGKILL)
     await launcher.said("the spare is dropped: signal 9 killed it")
-    trainer = await _restarted(launcher, 3)
-    assert trainer != spare
+    program = await _restarted(launcher, 3)
+    assert program != spare
     assert await _ends(launcher) == "none"
-    assert trainer not in launcher.events("prepared")
+    assert program not in launcher.events("prepared")
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ async def test_fault_while_a_spare_prepares_makes_the_restart_cold(launcher: Run
     """It does not wait for what may take longer than a cold start. The next spare prepares again."""
     _prepares(launcher, "while not os.path.exists('gate'): time.sleep(0.01)")
     spare = await launcher.nth(1, "preparing")
-    trainer = await _restarted(launcher)
-    assert trainer != spare
+    program = await _restarted(launcher)
+    assert program != spare
     assert not alive(spare)
     await launcher.said("the spare is dropped: the restart does not wait for made:prepare\n")
     launcher.write("gate", "")

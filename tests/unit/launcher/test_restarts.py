@@ -1,4 +1,4 @@
-"""A trainer that failed is started again, once nothing of it is left."""
+"""A program that failed is started again, once nothing of it is left."""
 
 import signal
 import sys
@@ -56,8 +56,8 @@ async def test_trainers_that_die_young_are_restarted_after_a_wait(launcher: Runn
     assert await launcher.ended() == 5
     waits = [line for line in launcher.stderr().splitlines() if "restart in" in line]
     assert waits == [
-        "kubemend-run: restart in 0.01 s: 4 trainers in a row died young",
-        "kubemend-run: restart in 0.02 s: 5 trainers in a row died young",
+        "kubemend-run: restart in 0.01 s: 4 runs in a row ended early",
+        "kubemend-run: restart in 0.02 s: 5 runs in a row ended early",
     ]
 
 
@@ -77,7 +77,7 @@ async def test_a_daemon_of_the_trainer_is_dead_before_the_next_begins(launcher: 
     if spare:
         await launcher.spare()
     assert alive(daemon)
-    launcher.trainer(f"events.say('alive' if os.path.exists('/proc/{daemon}') else 'dead')")
+    launcher.program(f"events.say('alive' if os.path.exists('/proc/{daemon}') else 'dead')")
     launcher.order("sys.exit(3)")
     await launcher.nth(2, "begin")
     assert (len(launcher.events("dead")), launcher.events("alive")) == (1, [])
@@ -99,7 +99,7 @@ async def test_a_trainer_that_ends_at_once_after_a_restart_is_not_started_twice(
     launcher.start()
     await launcher.nth(1, "begin")
     spare = await launcher.spare()
-    launcher.trainer("events.say('begin'); os._exit(0)")
+    launcher.program("events.say('begin'); os._exit(0)")
     launcher.order("sys.exit(3)")
     assert await launcher.ended() == 0
     assert launcher.events("begin")[1:] == [spare]

@@ -1,4 +1,4 @@
-"""The spare: imports what the trainer has imported, and nothing else; a restart without one is cold."""
+"""The spare: imports what the program has imported, and nothing else; a restart without one is cold."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from tests.unit.launcher.running import Running, alive, writing
 
 
 async def fail_and_begin_again(launcher: Running, number: int = 2) -> int:
-    """Have the trainer fail, wait until the next one has begun, and return its process."""
+    """Have the program fail, wait until the next one has begun, and return its process."""
     launcher.order("sys.exit(3)")
     return await launcher.nth(number, "begin")
 
@@ -90,7 +90,7 @@ async def test_a_spare_imports_a_module_whose_import_took_longer_than_its_own_be
     os.mkfifo(launcher.folder / "gate")
     waits = "if not os.path.exists('opened'): open('gate').read(), open('opened', 'w')\n"
     launcher.write("gated.py", "import events, os\n" + waits + "events.say('gated')\n")
-    launcher.trainer("import gated")
+    launcher.program("import gated")
     launcher.start()
     spare = await launcher.spare()
     await launcher.said("the spare is ready")
@@ -135,7 +135,7 @@ async def test_a_trainer_that_fails_while_its_spare_imports_more_is_replaced_by_
 
 async def test_modules_of_forked_children_are_not_imported(launcher: Running) -> None:
     launcher.write("forked.py", writing("forked"))
-    launcher.trainer("if os.fork() == 0:\n    import forked\n    os._exit(0)\nos.wait()")
+    launcher.program("if os.fork() == 0:\n    import forked\n    os._exit(0)\nos.wait()")
     launcher.start()
     await launcher.nth(1, "begin")
     spare = await launcher.spare()
@@ -148,7 +148,7 @@ async def test_modules_of_forked_children_are_not_imported(launcher: Running) ->
 
 async def test_a_spare_has_the_environment_that_the_trainer_had_at_the_import(launcher: Running) -> None:
     launcher.write("reads.py", "import events, os\nevents.say('read ' + os.environ['MODE'])\n")
-    launcher.trainer("events.say('mode ' + os.environ.get('MODE', ''))\nos.environ['MODE'] = 'fast'\nimport reads")
+    launcher.program("events.say('mode ' + os.environ.get('MODE', ''))\nos.environ['MODE'] = 'fast'\nimport reads")
     launcher.start()
     await launcher.nth(1, "begin")
     spare = await launcher.nth(2, "read fast")
@@ -162,7 +162,7 @@ async def test_an_import_that_opens_a_device_is_left_out_of_the_next_spare(launc
     device = launcher.folder / "nvidia0"
     device.touch()
     launcher.write("gpu.py", f"import events\nevents.say('gpu')\nhandle = open({str(device)!r})\n")
-    launcher.trainer("import gpu\nimport last")
+    launcher.program("import gpu\nimport last")
     launcher.write("last.py", writing("last"))
     launcher.start("--spare-devices", f"/dev/none:{launcher.folder}/nvidia")
     await launcher.nth(1, "begin")
@@ -199,9 +199,9 @@ async def test_a_changed_module_makes_the_restart_cold(launcher: Running) -> Non
     await launcher.nth(1, "begin")
     spare = await launcher.spare()
     launcher.write("slow.py", writing("slow") + writing("changed"))
-    trainer = await fail_and_begin_again(launcher)
-    assert trainer != spare
-    assert launcher.events("changed") == [trainer]
+    program = await fail_and_begin_again(launcher)
+    assert program != spare
+    assert launcher.events("changed") == [program]
     assert f"the spare is dropped: {launcher.folder}/slow.py has changed" in launcher.stderr()
     launcher.order("sys.exit(0)")
     assert await launcher.ended() == 0
@@ -213,7 +213,7 @@ async def test_a_spare_that_still_imports_goes_when_that_import_ends(launcher: R
         "gated.py", "import events\nif 'begin' in open('events').read(): events.say('gated'), open('gate').read()\n"
     )
     launcher.write("last.py", writing("last"))
-    launcher.trainer("import gated\nimport last")
+    launcher.program("import gated\nimport last")
     launcher.start()
     await launcher.nth(1, "begin")
     spare = await launcher.nth(1, "gated")
@@ -238,7 +238,7 @@ async def test_a_spare_that_is_killed_leaves_a_cold_restart(launcher: Running) -
 
 async def test_a_spare_with_too_much_memory_is_dropped(launcher: Running) -> None:
     launcher.write("huge.py", "if 'begin' in open('events').read():\n    huge = bytearray(b'1') * (64 << 20)\n")
-    launcher.trainer("import huge")
+    launcher.program("import huge")
     launcher.start("--spare-memory", "50Mi")
     await launcher.nth(1, "begin")
     await launcher.said("MiB, more than the 50 MiB of --spare-memory")
@@ -249,7 +249,7 @@ async def test_a_spare_with_too_much_memory_is_dropped(launcher: Running) -> Non
 
 @pytest.mark.parametrize("ends", ["by itself", "by the launcher"])
 async def test_what_the_imports_of_a_dropped_spare_have_started_is_killed(launcher: Running, ends: str) -> None:
-    """A process in a group of its own could use memory and devices next to the trainer."""
+    """A process in a group of its own could use memory and devices next to the program."""
     device = launcher.folder / "nvidia0"
     device.touch()
     helper = f"import events, time; handle = open({str(device)!r}); events.say('daemon'); print(); time.sleep(600)"
@@ -258,7 +258,7 @@ async def test_what_the_imports_of_a_dropped_spare_have_started_is_killed(launch
         "helped.py",
         f"import os, subprocess, sys\nif 'begin' in open('events').read():\n    {start}.stdout.readline()\n",
     )
-    launcher.trainer("import helped")
+    launcher.program("import helped")
     devices = launcher.folder if ends == "by the launcher" else "/none"
     launcher.start("--spare-devices", f"{devices}/nvidia")
     await launcher.nth(1, "begin")
@@ -288,7 +288,7 @@ async def test_what_the_imports_of_a_dropped_spare_have_started_is_killed(launch
 )
 async def test_an_import_that_breaks_the_spare_leaves_a_restart(launcher: Running, trap: str, text: str) -> None:
     launcher.write("trap.py", f"import os, signal, sys\nif 'begin' in open('events').read():\n    {trap}\n")
-    launcher.trainer("import trap")
+    launcher.program("import trap")
     launcher.start("--spare-timeout", "3s" if "while" in trap else "1m")
     await launcher.nth(1, "begin")
     await launcher.said(text)
@@ -326,7 +326,7 @@ _ONCE = "if 'begin' in open('events').read(): raise ValueError('no\\ndata')\n"
 async def test_import_that_fails_only_in_the_spare_is_left_out_with_what_it_had_begun(launcher: Running) -> None:
     launcher.write("registry.py", "import events\nMODELS = []\n" + writing("registry"))
     launcher.write("models.py", "import registry, later\nregistry.MODELS.append('llama')\n" + _ONCE)
-    launcher.trainer("import models\nimport registry\nevents.say(f'{registry.MODELS}')")
+    launcher.program("import models\nimport registry\nevents.say(f'{registry.MODELS}')")
     launcher.start()
     first = await launcher.nth(1, "begin")
     await launcher.said("dropped: the import fails in the spare: ValueError: no data, after the import of models\n")
@@ -342,7 +342,7 @@ async def test_import_that_fails_only_in_the_spare_is_left_out_with_what_it_had_
 async def test_import_whose_failure_a_module_hides_in_the_spare_is_left_out_with_that_module(launcher: Running) -> None:
     launcher.write("fast.py", _ONCE)
     launcher.write("models.py", "try:\n    import fast\n    KERNEL = 'fast'\nexcept ValueError:\n    KERNEL = 'slow'\n")
-    launcher.trainer("import models\nevents.say(models.KERNEL)")
+    launcher.program("import models\nevents.say(models.KERNEL)")
     launcher.start()
     first = await launcher.nth(1, "begin")
     await launcher.said("the import of fast fails in the spare, but not in the program, after the import of models\n")
@@ -359,7 +359,7 @@ async def test_import_whose_failure_a_module_hides_in_the_spare_is_left_out_with
 async def test_import_that_fails_in_the_program_too_does_not_cost_the_spare(launcher: Running) -> None:
     launcher.write("broken.py", "raise ValueError\n")
     launcher.write("models.py", "try:\n    import broken\nexcept ValueError:\n    pass\n")
-    launcher.trainer("import models")
+    launcher.program("import models")
     launcher.start()
     await launcher.nth(1, "begin")
     await launcher.said("the spare is ready")
@@ -371,7 +371,7 @@ async def test_import_that_fails_in_the_program_too_does_not_cost_the_spare(laun
 
 async def test_module_that_no_longer_exists_does_not_cost_the_spare(launcher: Running) -> None:
     launcher.write("gone.py", "import os\nos.unlink(__file__)\n")
-    launcher.trainer("import gone")
+    launcher.program("import gone")
     launcher.start()
     await launcher.nth(1, "begin")
     await launcher.said("the spare is ready")
@@ -394,7 +394,7 @@ async def test_import_in_the_spare_finds_the_programs_arguments_file_and_folder(
         launcher.write(f"{name}.py", _AROUND.format(name=name))
     launcher.write("job/config.py", writing("job"))
     launcher.write("config.py", writing("wrong"))
-    launcher.trainer(
+    launcher.program(
         "import before\nsys.argv.append('--more')\nsys.path.insert(0, '')\nos.chdir('job')\n"
         "import after, config\nos.chdir('..')"
     )
@@ -428,7 +428,7 @@ async def test_spare_whose_program_does_not_change_its_folder_and_arguments_begi
 ) -> None:
     _write_events_to_one_file(launcher)
     launcher.write("late.py", "import events, os\nevents.say(f'late {os.getcwd()}')\n")
-    launcher.trainer(
+    launcher.program(
         "if not os.path.exists('again'):\n    os.mkdir('again'); os.chdir('again'); sys.argv[0] = 'x'\n"
         "import late\nos.chdir(os.environ['PWD'])"
     )
@@ -445,7 +445,7 @@ async def test_spare_whose_program_does_not_change_its_folder_and_arguments_begi
 
 async def test_spare_without_the_programs_working_directory_is_dropped(launcher: Running) -> None:
     launcher.write("late.py", "")
-    launcher.trainer("os.mkdir('gone'); os.chdir('gone')\nimport late\nos.chdir('..'); os.rmdir('gone')")
+    launcher.program("os.mkdir('gone'); os.chdir('gone')\nimport late\nos.chdir('..'); os.rmdir('gone')")
     launcher.start()
     await launcher.said("the spare is dropped: it cannot change its working directory: FileNotFoundError")
     await fail_and_begin_again(launcher)
@@ -455,7 +455,7 @@ async def test_spare_without_the_programs_working_directory_is_dropped(launcher:
 
 async def test_module_that_adds_to_a_variable_of_the_program_is_left_out_of_the_next_spare(launcher: Running) -> None:
     launcher.write("adds.py", "import os\nos.environ['FLAGS'] += ' --more'\nos.environ['OWN'] = 'own'\n")
-    launcher.trainer(
+    launcher.program(
         "os.environ['FLAGS'] = '--user'\nimport adds\nevents.say('flags ' + os.environ['FLAGS'] + os.environ['OWN'])"
     )
     launcher.start()
@@ -486,7 +486,7 @@ async def test_what_the_imports_have_started_is_as_safe_as_the_program_from_its_
         "    [sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE, start_new_session=True)\n",
     )
     adjustments = "[open(f'/proc/{each}/oom_score_adj').read().strip() for each in (os.getpid(), works.WORKER.pid)]"
-    launcher.trainer(f"import works\nevents.say(str({adjustments}))")
+    launcher.program(f"import works\nevents.say(str({adjustments}))")
     launcher.start()
     first = await launcher.nth(1, "begin")
     await launcher.said("the spare is ready")
@@ -503,15 +503,15 @@ async def test_program_that_fails_at_once_from_a_spare_is_started_cold_and_after
 ) -> None:
     """A module may need what the program has set before, and what a spare cannot know."""
     launcher.write("data.py", "import events\nMODE = getattr(events, 'mode', None)\n")
-    launcher.trainer("events.mode = 'spawn'\nimport data\nif data.MODE is None:\n    sys.exit(4)")
+    launcher.program("events.mode = 'spawn'\nimport data\nif data.MODE is None:\n    sys.exit(4)")
     launcher.start("--young", "4s", "--first-wait", "10ms")
     await launcher.nth(1, "begin")
     await launcher.said("the spare is ready")
     await fail_and_begin_again(launcher)
     await launcher.said("s after it began from a spare; none until a cold start has run 4 s. If a module")
     await _spares_ready(launcher, 2)
-    trainer, spare = (_started(launcher.events(name)[-1]) for name in ("begin", "later"))
-    assert spare - trainer >= 2 * os.sysconf("SC_CLK_TCK"), "the spare came after a healthy trainer"
+    program, spare = (_started(launcher.events(name)[-1]) for name in ("begin", "later"))
+    assert spare - program >= 2 * os.sysconf("SC_CLK_TCK"), "the spare came after a healthy run"
     await fail_and_begin_again(launcher, 3)
     assert "s after it began from a spare; this launcher starts no more. If a module needs" in launcher.stderr()
     cold = launcher.events("begin")

@@ -19,7 +19,7 @@ from tests import virtual_time
 
 POD: Final = PodRef("team", "train-0", PodUid("u0"))
 TRAINER, HELPER = ContainerRef(POD, "trainer"), ContainerRef(POD, "helper")
-NONE = Launcher(State.RUNNING, trainer=1)
+NONE = Launcher(State.RUNNING, program=1)
 IMPORTS = replace(NONE, spare=77)
 READY = replace(IMPORTS, ready=True, spare_memory=1 << 30)
 SILENT = LauncherUnavailable("no answer")
@@ -76,7 +76,7 @@ async def test_changes_of_state_are_published_at_once(env: Env) -> None:
 @timed
 async def test_memory_is_never_published_alone(env: Env) -> None:
     for number in range(100):
-        env.spares.show(TRAINER, replace(READY, spare_memory=number << 30, trainer=number))
+        env.spares.show(TRAINER, replace(READY, spare_memory=number << 30, program=number))
         await virtual_time.passes(60.0)
     assert env.reasons == [(0.0, "Ready")]
     env.spares.show(TRAINER, replace(IMPORTS, spare_memory=200 << 30))

@@ -472,7 +472,7 @@ def test_owner_of_unknown_kind_is_refused() -> None:
     assert admission.decide(facts(pod=builders.pod(owner=volcano, annotations=harmless)), now=NOW).verb is Verb.ACT
 
 
-LAUNCHER = process.Launcher(process.State.RUNNING, trainer=1)
+LAUNCHER = process.Launcher(process.State.RUNNING, program=1)
 
 
 def test_a_program_restarted_by_its_launcher_counts_against_no_backoff_limit() -> None:

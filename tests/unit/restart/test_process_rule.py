@@ -15,19 +15,19 @@ from launcher import kubemend_run
 from tests.unit.restart import builders
 
 INTENT = intents.ProcessIntent(
-    "r1", builders.TARGET, builders.SANDBOX, ContainerId("c1"), trainer=3, reason="Xid31", created_at=1000.0
+    "r1", builders.TARGET, builders.SANDBOX, ContainerId("c1"), program=3, reason="Xid31", created_at=1000.0
 )
-RUNS = Launcher(State.RUNNING, trainer=3)
+RUNS = Launcher(State.RUNNING, program=3)
 OTHERS = replace(RUNS, order="r0")
-STOPPING = Launcher(State.STOPPING, trainer=3, order="r1")
-HELD = Launcher(State.HELD, trainer=3, order="r1")
-AGAIN = Launcher(State.RUNNING, trainer=4, order="r1")
+STOPPING = Launcher(State.STOPPING, program=3, order="r1")
+HELD = Launcher(State.HELD, program=3, order="r1")
+AGAIN = Launcher(State.RUNNING, program=4, order="r1")
 VALID = {
     "kubemend-run": 1,
     "state": "running",
     "error": "",
     "order": "r1",
-    "trainer": 4,
+    "program": 4,
     "age": 1.5,
     "restarts": 3,
     "spare": 77,
@@ -114,8 +114,8 @@ class World:
         launcher = self.launcher
         assert isinstance(launcher, Launcher)
         if step.kind is steps.StepKind.STOP:
-            assert launcher.trainer == INTENT.trainer
-            self.killed.append(launcher.trainer)
+            assert launcher.program == INTENT.program
+            self.killed.append(launcher.program)
             self.launcher = replace(launcher, state=State.STOPPING, order=INTENT.id)
         elif step.kind is steps.StepKind.START:
             assert launcher.state is State.HELD
@@ -125,7 +125,7 @@ class World:
         assert isinstance(self.launcher, Launcher)
         self.programs += 1
         assert self.programs == 1, "two programs"
-        self.launcher = replace(self.launcher, state=State.RUNNING, trainer=self.launcher.trainer + 1)
+        self.launcher = replace(self.launcher, state=State.RUNNING, program=self.launcher.program + 1)
 
 
 @settings(max_examples=300, deadline=None)
@@ -145,7 +145,7 @@ def test_any_order_of_events_ends_with_one_program_and_at_most_one_kill(events: 
                 world.take(step)
         else:
             world.turn(event)
-    assert world.killed in ([], [INTENT.trainer])
+    assert world.killed in ([], [INTENT.program])
     world.turn("restarts")
     assert world.programs == 1
 
@@ -233,10 +233,10 @@ CHANGES: tuple[dict[str, object], ...] = (
     {"kubemend-run": 2},
     {"state": "dead"},
     {"state": []},
-    {"trainer": -1},
-    {"trainer": True},
-    {"trainer": 2**53 + 1},
-    {"trainer": 1.0},
+    {"program": -1},
+    {"program": True},
+    {"program": 2**53 + 1},
+    {"program": 1.0},
     {"age": -1},
     {"age": float("inf")},
     {"age": float("nan")},

@@ -10,7 +10,7 @@ from kubemend.agent.restart import spares
 from kubemend.agent.restart.process import Launcher, LauncherUnavailable, NoSpare, State
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
-NONE = Launcher(State.RUNNING, trainer=1)
+NONE = Launcher(State.RUNNING, program=1)
 IMPORTS = replace(NONE, spare=77, spare_memory=1 << 20)
 READY = replace(IMPORTS, ready=True, spare_memory=1288490189)
 DROPPED = replace(NONE, spare_reason=NoSpare.DEVICE_OPENED, no_spare="it holds /dev/nvidia0 open")

@@ -246,7 +246,7 @@ def test_whole_pod_is_restarted_if_every_exit_is_restartable(wanted: Strategy, p
     assert strategies.choose(wanted, situation(policy=policy)).strategy is wanted
 
 
-LAUNCHER = process.Launcher(process.State.RUNNING, trainer=1)
+LAUNCHER = process.Launcher(process.State.RUNNING, program=1)
 
 
 def by_launcher(**changes: Any) -> strategies.Situation:

@@ -121,11 +121,11 @@ async def test_a_container_that_ends_on_the_way_is_swapped(launched: RestartEnv)
 
 
 async def test_a_fault_that_the_launcher_handles_itself_waits_for_that(launched: RestartEnv) -> None:
-    launched.launchers.state = Launcher(State.RESTARTING, trainer=1)
+    launched.launchers.state = Launcher(State.RESTARTING, program=1)
 
     def restarted(call: str) -> None:
         if launched.launchers.calls == ["status"] * 2:
-            launched.launchers.state = Launcher(State.RUNNING, trainer=2, age=0.0)
+            launched.launchers.state = Launcher(State.RUNNING, program=2, age=0.0)
 
     launched.launchers.before = restarted
     condition = await replace(launched, restarts=one_second_later(launched)).ask()
@@ -146,7 +146,7 @@ def intent(env: RestartEnv) -> intents.ProcessIntent:
         TARGET,
         env.pod.rig.sandbox_id,
         env.pod.old["trainer"],
-        trainer=1,
+        program=1,
         reason="Xid31",
         created_at=NOW,
     )
@@ -171,7 +171,7 @@ async def test_the_next_agent_ends_what_is_open(launched: RestartEnv, state: Lau
     )
     assert await recovery.run() == 1
     assert isinstance(launched.launchers.state, Launcher)
-    assert (launched.launchers.state.state, launched.launchers.state.trainer) == (State.RUNNING, after)
+    assert (launched.launchers.state.state, launched.launchers.state.program) == (State.RUNNING, after)
     assert await launched.store.unfinished() == ()
     assert not CHANGES & set(launched.pod.rig.server.called())
 

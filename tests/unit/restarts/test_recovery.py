@@ -55,12 +55,12 @@ async def kubelet_collects_reservations(env: RestartEnv) -> None:
 @pytest.mark.parametrize("error", ["", "cannot kill"])
 async def test_recovery_of_a_restart_that_the_launcher_cannot_finish_is_reported(env: RestartEnv, error: str) -> None:
     if error:
-        env.launchers.state = Launcher(State.RUNNING, trainer=1, order="p1", error=error)
+        env.launchers.state = Launcher(State.RUNNING, program=1, order="p1", error=error)
     else:
         env.launchers.left = (4711,)
     rig = env.pod.rig
     intent = intents.ProcessIntent(
-        id="p1", target=TARGET, sandbox_id=rig.sandbox_id, container=rig.old, trainer=1, reason="Xid31", created_at=NOW
+        id="p1", target=TARGET, sandbox_id=rig.sandbox_id, container=rig.old, program=1, reason="Xid31", created_at=NOW
     )
     await env.store.begin(intent)
     await recovery(env).run()

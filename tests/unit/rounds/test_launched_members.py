@@ -23,7 +23,7 @@ async def launched(env: RoundEnv) -> RoundEnv:
 def state(env: RoundEnv) -> tuple[State, int]:
     found = env.launchers.state
     assert isinstance(found, Launcher)
-    return found.state, found.trainer
+    return found.state, found.program
 
 
 async def test_the_program_is_dead_and_held_until_the_release_and_the_container_stays(launched: RoundEnv) -> None:

@@ -20,10 +20,10 @@ from tests.environments.runtime import POD, Rig
 from tests.fakes import outside
 from tests.unit.hub import builders
 
-RUNS = Launcher(State.RUNNING, trainer=1)
+RUNS = Launcher(State.RUNNING, program=1)
 READY = replace(RUNS, spare=77, ready=True)
 FAILED = replace(READY, state=State.FAILED, code=3)
-SECOND = replace(FAILED, trainer=2)
+SECOND = replace(FAILED, program=2)
 
 
 COMMAND = ("python", "/launcher/kubemend_run.py", "--", "python", "train.py")
@@ -258,7 +258,7 @@ async def test_a_launcher_that_invents_failures_is_not_believed_without_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "_LEAST_INTERVAL", 0.0)
-    world.launchers.answers += [replace(FAILED, trainer=number) for number in range(1, 31)]
+    world.launchers.answers += [replace(FAILED, program=number) for number in range(1, 31)]
     async with world.watched():
         await eventually.true(lambda: len(world.launchers.asked) == 31)
     assert len(world.failed) == launchers.MOST_FAILURES.limit
