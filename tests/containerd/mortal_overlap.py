@@ -15,7 +15,7 @@ from hack.devnode.layout import NodeLayout
 from kubemend.agent.clients.cri.client import CriClient
 from tests.containerd import mortal_agent
 from tests.devnode.pods import RunningPod
-from tests.environments.overlaps import Rig
+from tests.environments.overlaps import OverlapEnv
 
 
 async def main(node: str, directory: str, running: RunningPod, *, waits: bool) -> None:
@@ -23,13 +23,13 @@ async def main(node: str, directory: str, running: RunningPod, *, waits: bool) -
     layout = NodeLayout.named(node)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(mortal_agent.made_for(layout, Path(directory), seconds=0.1).at_work())
-        rig = await stack.enter_async_context(Rig.on(layout, directory=Path(directory)))
+        env = await stack.enter_async_context(OverlapEnv.on(layout, directory=Path(directory)))
         if waits:
             stack.enter_context(mock.patch.object(CriClient, "stop_container", _wait_forever))
-        swapping = asyncio.create_task(rig.swap(running))
-        await rig.waits_at_driver()
+        swapping = asyncio.create_task(env.swap(running))
+        await env.waits_at_driver()
         if not waits:
-            await rig.gates.reached.wait()
+            await env.gates.reached.wait()
         sys.stdout.write("waits\n")
         sys.stdout.flush()
         await swapping

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.containerd
 LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
 
-class Rig:
+class Env:
     """Swap the container ``main`` of pods; its successor keeps paths."""
 
     def __init__(self, swaps: Swaps, keeper: LayerKeeper, standbys: Standbys) -> None:
@@ -67,7 +67,7 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(containerd: Containerd) -> AsyncIterator[Rig]:
+async def env(containerd: Containerd) -> AsyncIterator[Env]:
     socket = str(containerd.node.containerd_socket)
     calls = SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))
     async with Swaps.on(socket) as swaps:
@@ -75,12 +75,12 @@ async def rig(containerd: Containerd) -> AsyncIterator[Rig]:
         standbys = Standbys(owner=containerd.node.name, holds=holds, proc=PROC, cgroup_root=CGROUPS)
         keeper = LayerKeeper(socket, calls=calls, snapshots=SnapshotClient(socket), statuses=swaps.cri, seconds=60.0)
         await calls.call(os.getpid, owner="other", timeout=60.0)  # the process runs: on a busy machine it starts slowly
-        yield Rig(swaps, keeper, standbys)
+        yield Env(swaps, keeper, standbys)
     await calls.close()
 
 
 @pytest.mark.parametrize("order", [intents.SwapOrder.STOP_FIRST, intents.SwapOrder.CREATE_FIRST])
-async def test_named_paths_survive_and_others_do_not(pods: Pods, rig: Rig, order: intents.SwapOrder) -> None:
+async def test_named_paths_survive_and_others_do_not(pods: Pods, env: Env, order: intents.SwapOrder) -> None:
     """Also what the container has removed from a directory of the image stays removed."""
     writes = (
         '[ -n "$KUBEMEND_RESTART_COUNT" ] || { umask 027; mkdir -p /model/deep/cache; '
@@ -88,15 +88,15 @@ async def test_named_paths_survive_and_others_do_not(pods: Pods, rig: Rig, order
         "mkfifo fifo; echo lost > /lost; rm -r /bin/ls; echo more > /bin/more-of-it; : > /ready; }; " + LOOP
     )
     running = await pods.run(name=f"kept-{order.value}", containers=[container("main", writes)])
-    await rig.ready(running)
-    new, note = await rig.swap(running, "/model/deep/cache", "/bin", "/never", order=order)
+    await env.ready(running)
+    new, note = await env.swap(running, "/model/deep/cache", "/bin", "/never", order=order)
     assert note == "main keeps /model/deep/cache, /bin; main does not keep /never: the old container did not change it"
-    assert await rig.sh(new, "cat /model/deep/cache/kernel; stat -c '%u:%g %a' /model") == "compiled\n7:8 1711\n"
-    assert await rig.sh(new, "readlink /model/deep/cache/out; cat /bin/more-of-it") == "/proc/1/root\nmore\n"
-    assert await rig.sh(new, "test ! -e /lost && test ! -e /bin/ls && test -e /bin/sh && echo so") == "so\n"
+    assert await env.sh(new, "cat /model/deep/cache/kernel; stat -c '%u:%g %a' /model") == "compiled\n7:8 1711\n"
+    assert await env.sh(new, "readlink /model/deep/cache/out; cat /bin/more-of-it") == "/proc/1/root\nmore\n"
+    assert await env.sh(new, "test ! -e /lost && test ! -e /bin/ls && test -e /bin/sh && echo so") == "so\n"
 
 
-async def test_successor_that_is_started_next_to_the_old_container_gets_copies(pods: Pods, rig: Rig) -> None:
+async def test_successor_that_is_started_next_to_the_old_container_gets_copies(pods: Pods, env: Env) -> None:
     """Its program finds them at its first instruction, and what the image has stays the image's."""
     writes = (
         '[ -z "$KUBEMEND_RESTART_COUNT" ] || cp /model/deep/cache/kernel /found; '
@@ -105,22 +105,22 @@ async def test_successor_that_is_started_next_to_the_old_container_gets_copies(p
         "mkfifo /pipe; echo lost > /lost; echo more > /bin/more-of-it; : > /ready; }; " + LOOP
     )
     running = await pods.run(name="copied", containers=[container("main", writes)])
-    await rig.ready(running)
+    await env.ready(running)
     paths = ("/model/deep/cache", "/bin", "/pipe", "/never")
-    new, note = await rig.swap(running, *paths, order=intents.SwapOrder.START_FIRST)
+    new, note = await env.swap(running, *paths, order=intents.SwapOrder.START_FIRST)
     assert note == (
         f"main keeps /model/deep/cache; main does not keep /bin: {OF_IMAGE}; main does not keep /pipe: {NO_KIND}; "
         f"main does not keep /never: {ABSENT}"
     )
     shown = "cat /found /model/deep/cache/kernel; stat -c '%u:%g %a' /model; readlink /model/deep/cache/out"
-    assert await rig.sh(new, shown) == "compiled\ncompiled\n7:8 1711\n/proc/1/root\n"
+    assert await env.sh(new, shown) == "compiled\ncompiled\n7:8 1711\n/proc/1/root\n"
     assert (
-        await rig.sh(new, "test ! -e /lost && test ! -e /bin/more-of-it && ls -A / | grep kubemend || echo so")
+        await env.sh(new, "test ! -e /lost && test ! -e /bin/more-of-it && ls -A / | grep kubemend || echo so")
         == "so\n"
     )
 
 
-async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, rig: Rig, tmp_path: Path) -> None:
+async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, env: Env, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("of the node")
@@ -134,9 +134,9 @@ async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, rig: Rig, tmp_pat
         containers=[container("main", writes, volumeMounts=mounted)],
         volumes=[{"name": "data", "emptyDir": {}}],
     )
-    await rig.ready(running)
+    await env.ready(running)
     paths = ("/whole", "/on/way/precious", "/up", "/up/passwd", "/fifo", "/data", "/data/volume/x")
-    new, note = await rig.swap(running, *paths, order=intents.SwapOrder.STOP_FIRST)
+    new, note = await env.swap(running, *paths, order=intents.SwapOrder.STOP_FIRST)
     assert note.split("; ") == [
         "main does not keep /whole: it is neither a directory nor a file",
         "main does not keep /on/way/precious: a link or a file is on the way to it",
@@ -147,18 +147,18 @@ async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, rig: Rig, tmp_pat
         "main does not keep /data/volume/x: it belongs to what is mounted at /data/volume, "
         "not to the container's own files",
     ]
-    assert await rig.sh(new, "test ! -e /whole && test ! -e /up && test ! -e /on && echo nothing") == "nothing\n"
+    assert await env.sh(new, "test ! -e /whole && test ! -e /up && test ! -e /on && echo nothing") == "nothing\n"
     assert (precious / "file").read_text() == "of the node"
 
 
-async def test_running_container_is_never_changed(pods: Pods, rig: Rig) -> None:
+async def test_running_container_is_never_changed(pods: Pods, env: Env) -> None:
     """Its directory is mounted: the move waits for that to end, and gives up."""
     running = await pods.run(name="mounted", containers=[container("main", LOOP), container("other", LOOP)])
     main, other = (ContainerId(running.containers[name]) for name in ("main", "other"))
     calls = SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))
     await calls.call(os.getpid, owner="other", timeout=60.0)  # the process runs: on a busy machine it starts slowly
-    snapshots = SnapshotClient(rig.cri.endpoint)
-    keeper = LayerKeeper(rig.cri.endpoint, calls=calls, snapshots=snapshots, statuses=rig.cri, seconds=1.0)
+    snapshots = SnapshotClient(env.cri.endpoint)
+    keeper = LayerKeeper(env.cri.endpoint, calls=calls, snapshots=snapshots, statuses=env.cri, seconds=1.0)
 
     async def gives_up() -> bool:
         kept = await keeper.move(main, other, ["/tmp"])

@@ -70,7 +70,7 @@ async def see_a_stop(pods: Pods, runtime: CriClient, stopped: asyncio.Queue[Cont
     pytest.fail(f"none of {STOPS} stops was seen")
 
 
-class Bench:
+class Env:
     """Hold one pod with a running container, and the tools that create its successors."""
 
     def __init__(self, containerd: Containerd, runtime: CriClient, pod: RunningPod) -> None:
@@ -144,45 +144,45 @@ class Bench:
 
 
 @pytest.fixture
-def bench(containerd: Containerd, runtime: CriClient, pod: RunningPod) -> Bench:
-    return Bench(containerd, runtime, pod)
+def env(containerd: Containerd, runtime: CriClient, pod: RunningPod) -> Env:
+    return Env(containerd, runtime, pod)
 
 
-async def test_a_held_container_is_running_and_has_not_run(bench: Bench) -> None:
-    await bench.has_run("old")
-    successor = await bench.create_next("new")
-    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
-    await bench.runtime.start_container(successor)
+async def test_a_held_container_is_running_and_has_not_run(env: Env) -> None:
+    await env.has_run("old")
+    successor = await env.create_next("new")
+    standby = await env.standbys().prepare(successor, old_pid=await env.pid(env.old))
+    await env.runtime.start_container(successor)
     assert await standby.hold.engaged()
-    assert await bench.state(successor) is ContainerState.RUNNING
-    assert (PROC / str(await bench.pid(successor)) / "comm").read_text() == NOT_BEGUN[RuntimeOptions().oci_runtime]
-    assert bench.runs() == ["old"]
-    await bench.runtime.stop_container(bench.old, grace=0)
+    assert await env.state(successor) is ContainerState.RUNNING
+    assert (PROC / str(await env.pid(successor)) / "comm").read_text() == NOT_BEGUN[RuntimeOptions().oci_runtime]
+    assert env.runs() == ["old"]
+    await env.runtime.stop_container(env.old, grace=0)
     standby.release_successor(old_is_dead=True)
-    await bench.has_run("old", "new")
+    await env.has_run("old", "new")
 
 
-async def test_frozen_container_is_frozen_until_it_is_killed(bench: Bench) -> None:
-    await bench.has_run("old")
-    standbys, pid = bench.standbys(), await bench.pid(bench.old)
+async def test_frozen_container_is_frozen_until_it_is_killed(env: Env) -> None:
+    await env.has_run("old")
+    standbys, pid = env.standbys(), await env.pid(env.old)
     assert not await standbys.is_frozen(pid)
-    standbys.freeze(pid, container=bench.old)
+    standbys.freeze(pid, container=env.old)
     assert await standbys.is_frozen(pid)
-    await bench.runtime.stop_container(bench.old, grace=0)
+    await env.runtime.stop_container(env.old, grace=0)
     assert not await standbys.is_frozen(pid)
 
 
-async def test_container_that_has_another_ones_pid_is_not_frozen(bench: Bench) -> None:
+async def test_container_that_has_another_ones_pid_is_not_frozen(env: Env) -> None:
     """The pid may have been read before the container ended."""
-    pid = await bench.pid(bench.old)
+    pid = await env.pid(env.old)
     with pytest.raises(EndedError, match="is another's"):
-        bench.standbys().freeze(pid, container=ContainerId("x" * 64))
+        env.standbys().freeze(pid, container=ContainerId("x" * 64))
     group = Cgroup.of_process(pid, proc=PROC, mounted_at=CGROUPS)
     assert group is not None
     assert not group.frozen
 
 
-async def test_late_read_of_the_mounts_still_holds_the_container(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_read_of_the_mounts_still_holds_the_container(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     """The OCI runtime is not executed before the thread has read the mounts."""
     read_mounts = RootfsMountWatcher._read_mounts
 
@@ -191,110 +191,108 @@ async def test_late_read_of_the_mounts_still_holds_the_container(bench: Bench, m
         return read_mounts(roots, mounts, wake)
 
     monkeypatch.setattr(RootfsMountWatcher, "_read_mounts", late)
-    await bench.has_run("old")
-    successor = await bench.create_next("new")
-    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
-    await bench.runtime.start_container(successor)
+    await env.has_run("old")
+    successor = await env.create_next("new")
+    standby = await env.standbys().prepare(successor, old_pid=await env.pid(env.old))
+    await env.runtime.start_container(successor)
     assert await standby.hold.engaged()
-    assert bench.runs() == ["old"]
-    await bench.runtime.stop_container(bench.old, grace=0)
+    assert env.runs() == ["old"]
+    await env.runtime.stop_container(env.old, grace=0)
     standby.release_successor(old_is_dead=True)
-    await bench.has_run("old", "new")
+    await env.has_run("old", "new")
 
 
 async def test_old_container_is_frozen_and_thawed_when_the_successor_is_abandoned(
-    bench: Bench,
+    env: Env,
 ) -> None:
-    await bench.has_run("old")
-    pid = await bench.pid(bench.old)
-    successor = await bench.create_next("new")
-    standby = await bench.standbys().prepare(successor, old_pid=pid)
+    await env.has_run("old")
+    pid = await env.pid(env.old)
+    successor = await env.create_next("new")
+    standby = await env.standbys().prepare(successor, old_pid=pid)
     cgroup = Cgroup.of_process(pid, proc=PROC, mounted_at=CGROUPS)
     assert cgroup is not None
     assert (cgroup.path / "cgroup.freeze").read_text().strip() == "1"
-    await bench.runtime.remove_container(successor)
+    await env.runtime.remove_container(successor)
     standby.give_up()
     assert (cgroup.path / "cgroup.freeze").read_text().strip() == "0"
-    assert await bench.state(bench.old) is ContainerState.RUNNING
+    assert await env.state(env.old) is ContainerState.RUNNING
 
 
-async def test_a_frozen_old_container_can_be_ended_without_the_runtime(bench: Bench) -> None:
-    await bench.has_run("old")
-    successor = await bench.create_next("new")
-    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
-    await bench.runtime.start_container(successor)
+async def test_a_frozen_old_container_can_be_ended_without_the_runtime(env: Env) -> None:
+    await env.has_run("old")
+    successor = await env.create_next("new")
+    standby = await env.standbys().prepare(successor, old_pid=await env.pid(env.old))
+    await env.runtime.start_container(successor)
     assert await standby.hold.engaged()
     standby.release_successor(old_is_dead=False)
-    await bench.has_run("old", "new")
-    await bench.has_exited(bench.old)
-    assert (await bench.runtime.container_status(bench.old)).exit_code == 137
+    await env.has_run("old", "new")
+    await env.has_exited(env.old)
+    assert (await env.runtime.container_status(env.old)).exit_code == 137
 
 
-async def test_frozen_old_container_can_be_ended_without_cgroup_kill(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_frozen_old_container_can_be_ended_without_cgroup_kill(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cgroup, "kill", lambda group: group._kill_each())  # as on Linux before 5.14
-    await bench.has_run("old")
-    successor = await bench.create_next("new")
-    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
-    await bench.runtime.start_container(successor)
+    await env.has_run("old")
+    successor = await env.create_next("new")
+    standby = await env.standbys().prepare(successor, old_pid=await env.pid(env.old))
+    await env.runtime.start_container(successor)
     assert await standby.hold.engaged()
     standby.release_successor(old_is_dead=False)
-    await bench.has_run("old", "new")
-    await bench.has_exited(bench.old)
+    await env.has_run("old", "new")
+    await env.has_exited(env.old)
 
 
-async def test_slow_start_answer_does_not_hold_the_container_as_a_hook(bench: Bench) -> None:
-    await bench.has_run("old")
-    successor = await bench.create_next("new")
-    impatient = bench.standbys(timeouts=Timeouts(hook=0.0, engaged=DEADLINE))
-    standby = await impatient.prepare(successor, old_pid=await bench.pid(bench.old))
-    await bench.runtime.start_container(successor)
+async def test_slow_start_answer_does_not_hold_the_container_as_a_hook(env: Env) -> None:
+    await env.has_run("old")
+    successor = await env.create_next("new")
+    impatient = env.standbys(timeouts=Timeouts(hook=0.0, engaged=DEADLINE))
+    standby = await impatient.prepare(successor, old_pid=await env.pid(env.old))
+    await env.runtime.start_container(successor)
     assert await standby.hold.engaged()
-    assert bench.runs() == ["old"]
-    await bench.runtime.stop_container(bench.old, grace=0)
+    assert env.runs() == ["old"]
+    await env.runtime.stop_container(env.old, grace=0)
     standby.release_successor(old_is_dead=True)
-    await bench.has_run("old", "new")
+    await env.has_run("old", "new")
 
 
-async def test_a_held_container_can_be_removed(bench: Bench) -> None:
-    await bench.has_run("old")
-    successor = await bench.create_next("new")
-    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
-    await bench.runtime.start_container(successor)
+async def test_a_held_container_can_be_removed(env: Env) -> None:
+    await env.has_run("old")
+    successor = await env.create_next("new")
+    standby = await env.standbys().prepare(successor, old_pid=await env.pid(env.old))
+    await env.runtime.start_container(successor)
     assert await standby.hold.engaged()
-    await bench.runtime.remove_container(successor)
+    await env.runtime.remove_container(successor)
     standby.give_up()
-    assert bench.runs() == ["old"]
+    assert env.runs() == ["old"]
 
 
-async def test_every_hold_ends(bench: Bench) -> None:
-    await bench.has_run("old")
-    successor = await bench.create_next("new")
-    standbys = bench.standbys(timeouts=Timeouts(at_most=0.5))
-    standby = await standbys.prepare(successor, old_pid=await bench.pid(bench.old))
-    await bench.runtime.start_container(successor)
-    await bench.has_run("old", "new")
+async def test_every_hold_ends(env: Env) -> None:
+    await env.has_run("old")
+    successor = await env.create_next("new")
+    standbys = env.standbys(timeouts=Timeouts(at_most=0.5))
+    standby = await standbys.prepare(successor, old_pid=await env.pid(env.old))
+    await env.runtime.start_container(successor)
+    await env.has_run("old", "new")
     assert not await standby.hold.engaged()
     standby.release_successor(old_is_dead=False)
 
 
-async def test_other_containers_on_the_same_image_are_not_held(bench: Bench, pods: Pods) -> None:
-    await bench.has_run("old")
-    successor = await bench.create_next("new")
-    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
-    await bench.runtime.start_container(successor)
+async def test_other_containers_on_the_same_image_are_not_held(env: Env, pods: Pods) -> None:
+    await env.has_run("old")
+    successor = await env.create_next("new")
+    standby = await env.standbys().prepare(successor, old_pid=await env.pid(env.old))
+    await env.runtime.start_container(successor)
     assert await standby.hold.engaged()
     other = await pods.run(name="other", containers=[container("main", "sleep 1000")])
-    answer = await bench.runtime.exec_sync(ContainerId(other.containers["main"]), ("echo", "hello"), timeout=DEADLINE)
+    answer = await env.runtime.exec_sync(ContainerId(other.containers["main"]), ("echo", "hello"), timeout=DEADLINE)
     assert answer.stdout == b"hello\n"
     standby.release_successor(old_is_dead=False)
 
 
-async def test_this_node_can_hold_whatever_runs_on_it_now(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_this_node_can_hold_whatever_runs_on_it_now(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent may start while the only container is one of another runtime or snapshotter."""
     monkeypatch.setattr(RootfsMountWatcher, "kinds", lambda _: frozenset({"ext4"}))
-    await bench.standbys().check()
+    await env.standbys().check()
 
 
 async def test_without_overlay_roots_no_successor_starts_next_to_the_old_one(
@@ -311,7 +309,7 @@ async def test_without_overlay_roots_no_successor_starts_next_to_the_old_one(
         ):
             pod = await made.run(name="native", containers=[container("main", "sleep 3600")])
             pid = (await cri.container_status(ContainerId(pod.containers["main"]))).pid
-            standbys = Bench(runtime, cri, pod).standbys()
+            standbys = Env(runtime, cri, pod).standbys()
             with pytest.raises(HoldError, match="would run next to it"):
                 await standbys.prepare(ContainerId("x" * 64), old_pid=pid)
             group = Cgroup.of_process(pid or 0, proc=PROC, mounted_at=CGROUPS)
@@ -343,23 +341,23 @@ async def test_a_container_of_crun_is_held_and_frozen_before_it_runs_and_its_sto
         CriClient(str(containerd.node.containerd_socket), deadlines=patience.RUNTIME) as cri,
         asyncio.TaskGroup() as tasks,
     ):
-        bench = Bench(containerd, cri, await run_old(made))
+        env = Env(containerd, cri, await run_old(made))
         stopped: asyncio.Queue[ContainerId] = asyncio.Queue()
-        requests = StopRequests(socket_path=bench.socket, proc=PROC, stopped=stopped.put_nowait)
+        requests = StopRequests(socket_path=env.socket, proc=PROC, stopped=stopped.put_nowait)
         following = aio.spawn_eternal(tasks, requests.run(), name="stop requests")
-        await bench.has_run("old")
-        successor = await bench.create_next("new")
-        standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
-        await bench.runtime.start_container(successor)
+        await env.has_run("old")
+        successor = await env.create_next("new")
+        standby = await env.standbys().prepare(successor, old_pid=await env.pid(env.old))
+        await env.runtime.start_container(successor)
         assert await standby.hold.engaged()
-        assert (PROC / str(await bench.pid(successor)) / "comm").read_text() == NOT_BEGUN[CRUN]
-        freezer = bench.freezer()
+        assert (PROC / str(await env.pid(successor)) / "comm").read_text() == NOT_BEGUN[CRUN]
+        freezer = env.freezer()
         assert await freezer.freeze(successor, mark="round") == 0.0, "it is said to have run"
         standby.hold.release()
-        await bench.runtime.stop_container(bench.old, grace=0)
-        assert bench.runs() == ["old"]
+        await env.runtime.stop_container(env.old, grace=0)
+        assert env.runs() == ["old"]
         assert freezer.thaw(successor)
-        await bench.has_run("old", "new")
+        await env.has_run("old", "new")
         async with asyncio.timeout(DEADLINE):
             await followed.wait()
         await see_a_stop(made, cri, stopped)
@@ -391,18 +389,18 @@ async def test_stops_by_an_oci_runtime_outside_the_search_path_are_seen_as_conta
         asyncio.timeout(2 * DEADLINE),
         asyncio.TaskGroup() as tasks,
     ):
-        bench = Bench(containerd, cri, await run_old(made))
-        runtime = PROC / str(unix_sockets.listener(bench.socket))
+        env = Env(containerd, cri, await run_old(made))
+        runtime = PROC / str(unix_sockets.listener(env.socket))
         assert not any(each.samefile(program) for each in oci_runtimes.find(runtime, named=())), (
             "it is in the search path"
         )
         named = oci_runtimes.OciRuntimes()
         programs = OciPrograms(cri, named)
         reading = aio.spawn_eternal(tasks, programs.run(), name="OCI programs")
-        await bench.pid(bench.old)  # connects
+        await env.pid(env.old)  # connects
         await programs.asked()
         stopped: asyncio.Queue[ContainerId] = asyncio.Queue()
-        requests = StopRequests(socket_path=bench.socket, proc=PROC, stopped=stopped.put_nowait, runtimes=named)
+        requests = StopRequests(socket_path=env.socket, proc=PROC, stopped=stopped.put_nowait, runtimes=named)
         following = aio.spawn_eternal(tasks, requests.run(), name="stop requests")
         await marked.wait()
         await see_a_stop(made, cri, stopped)
@@ -425,36 +423,36 @@ def most_used(group: Path) -> int:
     return int(found)
 
 
-async def test_a_held_successor_takes_no_more_memory_than_the_rule_allows_for(bench: Bench) -> None:
-    successor = await bench.create_next("new")
-    standby = await bench.standbys().prepare(successor, old_pid=await bench.pid(bench.old))
-    await bench.runtime.start_container(successor)
+async def test_a_held_successor_takes_no_more_memory_than_the_rule_allows_for(env: Env) -> None:
+    successor = await env.create_next("new")
+    standby = await env.standbys().prepare(successor, old_pid=await env.pid(env.old))
+    await env.runtime.start_container(successor)
     assert await standby.hold.engaged()
-    assert 0 < most_used(memory_group(await bench.pid(successor))) <= headroom.HELD_SUCCESSOR_BYTES // 2
+    assert 0 < most_used(memory_group(await env.pid(successor))) <= headroom.HELD_SUCCESSOR_BYTES // 2
     standby.release_successor(old_is_dead=False)
-    await bench.has_run("old", "new")
+    await env.has_run("old", "new")
 
 
-async def test_near_the_pods_memory_limit_nothing_is_started_beside_the_old_one(bench: Bench) -> None:
-    old = await bench.pid(bench.old)
+async def test_near_the_pods_memory_limit_nothing_is_started_beside_the_old_one(env: Env) -> None:
+    old = await env.pid(env.old)
     pod = memory_group(old).parent
     (limit,) = [pod / name for name in ("memory.limit_in_bytes", "memory.max") if (pod / name).exists()]
     limit.write_text(str(headroom.HELD_SUCCESSOR_BYTES - 1))
     with pytest.raises(HoldError, match="below its memory limit of 15 MiB"):
-        await bench.standbys().prepare(ContainerId("x" * 64), old_pid=old)
+        await env.standbys().prepare(ContainerId("x" * 64), old_pid=old)
     group = Cgroup.of_process(old, proc=PROC, mounted_at=CGROUPS)
     assert group is not None
     assert not group.frozen
     limit.write_text(str(4 * headroom.HELD_SUCCESSOR_BYTES))
-    successor = await bench.create_next("new")
-    (await bench.standbys().prepare(successor, old_pid=old)).give_up()
+    successor = await env.create_next("new")
+    (await env.standbys().prepare(successor, old_pid=old)).give_up()
 
 
-async def test_runtime_with_invisible_mounts_is_reported(bench: Bench, tmp_path: Path) -> None:
+async def test_runtime_with_invisible_mounts_is_reported(env: Env, tmp_path: Path) -> None:
     with pytest.raises(HoldError, match="PID namespace"):
-        await bench.standbys(proc=tmp_path).check()
+        await env.standbys(proc=tmp_path).check()
 
 
-async def test_a_container_that_is_gone_has_nothing_to_freeze(bench: Bench) -> None:
+async def test_a_container_that_is_gone_has_nothing_to_freeze(env: Env) -> None:
     with pytest.raises(EndedError, match="ended by itself"):
-        await bench.standbys().prepare(ContainerId("x" * 64), old_pid=None)
+        await env.standbys().prepare(ContainerId("x" * 64), old_pid=None)

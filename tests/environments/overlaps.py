@@ -66,7 +66,7 @@ class ObservedStandbys(Standbys):
         return await super().overlap(standby)
 
 
-class Rig:
+class OverlapEnv:
     """Swap the container ``main`` of pods that have the driver's library."""
 
     def __init__(self, node: NodeLayout, swaps: Swaps, *, library: Path) -> None:

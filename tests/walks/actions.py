@@ -40,8 +40,9 @@ from tests.fakes.hub import FakeHub, FakeStream
 from tests.fakes.listing_api import ListingApi
 from tests.fakes.proc_tree import ProcTree
 from tests.unit.faults import replayed, test_pipeline
-from tests.unit.hub.rig import Rig as HubRig
-from tests.unit.jobsets import rig as jobsets
+from tests.unit.hub.env import HubEnv
+from tests.unit.jobsets import builders
+from tests.unit.jobsets import env as jobsets
 from tests.unit.sources import kernel_logs
 from tests.walks.recording import Recorder
 
@@ -64,15 +65,15 @@ async def line_to_condition(recorder: Recorder, directory: Path) -> None:
     """A line of the kernel log becomes the condition of the pod that holds the GPU."""
     log, notes, catalog = replayed.ReplayedLog(read_at=lambda: 51.0), kernel_logs.Notes(), catalog_file.builtin()
     async with _store(directory) as store:
-        reporter = PodConditionReporter(api=_Api(), look_up=lambda uid: world.pods.pods().get(uid), spacing=0.0)
-        world = test_pipeline.World(store=store, said=reporter, catalog=catalog)  # type: ignore[arg-type]
-        world.holders.hold(test_pipeline.TRAINER)
+        reporter = PodConditionReporter(api=_Api(), look_up=lambda uid: findings.pods.pods().get(uid), spacing=0.0)
+        findings = test_pipeline.PipelineEnv(store=store, said=reporter, catalog=catalog)  # type: ignore[arg-type]
+        findings.holders.hold(test_pipeline.TRAINER)
         source = kernel_log.KernelLogSource(
             Path("/dev/kmsg"),
             boot_id=kernel_logs.BOOT,
             watched_since=0.0,
             catalog=catalog,
-            emit=world.queue.submit,
+            emit=findings.queue.submit,
             report=notes.report,
             cursors=notes,
             meter=notes,
@@ -80,7 +81,7 @@ async def line_to_condition(recorder: Recorder, directory: Path) -> None:
             open_log=lambda _: log,
             offset=lambda: kernel_logs.BOOTED_AT,
         )
-        async with test_pipeline.running(world), _at_work(reporter.run(), source.run()):
+        async with test_pipeline.running(findings), _at_work(reporter.run(), source.run()):
             log.print(kmsg.record("a line of no interest", seq=0, usec=49_000_000))
             await notes.until(lambda: notes.records == 1)
             assert await reporter.flush(timeout=10)
@@ -96,7 +97,7 @@ async def fault_to_swap(recorder: Recorder, directory: Path) -> None:
     async with runtime.rig_in(directory) as rig, restarts.restarts_on(rig, directory) as env:
         await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations={"kubemend.io/restart": "InPlace"}))
         catalog = catalog_file.builtin()
-        world = FindingEnv(
+        findings = FindingEnv(
             store=env.store,
             restarts=env.restarts,
             pods=env.pod.pods,
@@ -104,14 +105,14 @@ async def fault_to_swap(recorder: Recorder, directory: Path) -> None:
             classify=catalog.classify,
             events=rig.watch,  # type: ignore[arg-type]
         )
-        world.holders.hold(TARGET)
-        world.processes.add(_PID, container=rig.old)
-        world.find_runtime(env.restarts, runtime=rig.cri)
-        tasks = world.engine.run(), world.conditions.run()
+        findings.holders.hold(TARGET)
+        findings.processes.add(_PID, container=rig.old)
+        findings.find_runtime(env.restarts, runtime=rig.cri)
+        tasks = findings.engine.run(), findings.conditions.run()
         async with _at_work(*tasks), env.kubelet():
             await _all_wait()
             recorder.expect(begin=FindingQueue.submit, end=CriClient.start_container)
-            world.queue.submit(test_pipeline.xid(pid=_PID, observed_at=restarts.NOW))
+            findings.queue.submit(test_pipeline.xid(pid=_PID, observed_at=restarts.NOW))
             await recorder.wait_ended()
             await env.said.wait_for(POD, "kubemend.io/InPlaceRestart", "Swapped")
 
@@ -143,7 +144,7 @@ async def job_to_restart(recorder: Recorder, _: Path) -> None:
     api = _Cluster()
     leader = jobsets.Leader(api)  # type: ignore[arg-type]
     async with leader.leading():
-        api.add(views.JOBSETS, jobsets.jobset("train", failurePolicy={"maxRestarts": 1}))
+        api.add(views.JOBSETS, builders.jobset("train", failurePolicy={"maxRestarts": 1}))
         await eventually.true(lambda: len(api.jobs) == 2 and leader.jobsets.is_settled(api.jobset["metadata"]["uid"]))
         recorder.expect(begin=informer.Informer._take, end=_Cluster.create_next_attempt)
         api.fail("train-w-0")
@@ -227,14 +228,14 @@ async def _member(directory: Path) -> AsyncIterator[_Member]:
         made.waiting = holds.waiting
         env = _Reporting(pod, store=store, freezer=made)
         await env.annotate(restart="InPlace")
-        side = HubRig(directory=directory, store=store, pods=pod.pods)
+        side = HubEnv(directory=directory, store=store, pods=pod.pods)
         with mock.patch.object(Cgroup, "put_mark"):
             async with side.replica() as hub, _connected(env, hub=hub, side=side) as stream:
                 yield _Member(stream)
 
 
 @contextlib.asynccontextmanager
-async def _connected(env: _Reporting, *, hub: FakeHub, side: HubRig) -> AsyncIterator[FakeStream]:
+async def _connected(env: _Reporting, *, hub: FakeHub, side: HubEnv) -> AsyncIterator[FakeStream]:
     agent = side.agent(hub)
     env.report = agent.report_result
     await env.start()

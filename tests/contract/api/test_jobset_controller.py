@@ -18,7 +18,8 @@ from hack.devnode.node import DevNode
 from kubemend.controller.jobset.children import naming
 from tests import eventually
 from tests.control_plane import ControlPlane, Tenant
-from tests.unit.jobsets import rig
+from tests.unit.jobsets import builders
+from tests.unit.jobsets.env import Client, JobSetEnv
 
 _MANAGER = "kube-controller-manager"
 
@@ -35,13 +36,13 @@ class Place:
 class Workloads:
     """Set the phases of Jobs' pods; the Job controller reacts."""
 
-    def __init__(self, bench: rig.Bench) -> None:
-        self._api = bench.api
-        self._pods = bench.all_pods
+    def __init__(self, env: JobSetEnv) -> None:
+        self._api = env.api
+        self._pods = env.all_pods
 
     async def start(self, job: str) -> None:
-        ready = {"type": "Ready", "status": "True", "lastTransitionTime": rig.now()}
-        await self._say(job, phase="Running", conditions=[ready], startTime=rig.now())
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": builders.now()}
+        await self._say(job, phase="Running", conditions=[ready], startTime=builders.now())
 
     async def stop(self, job: str) -> None:
         pass  # the Job controller deletes them
@@ -69,7 +70,7 @@ class Workloads:
 
 
 @pytest.fixture
-async def workloads(control_plane: ControlPlane, bench: rig.Bench, tmp_path: Path) -> AsyncIterator[Workloads]:
+async def workloads(control_plane: ControlPlane, env: JobSetEnv, tmp_path: Path) -> AsyncIterator[Workloads]:
     if reason := kubernetes.missing(_MANAGER):
         pytest.fail(reason, pytrace=False)
     binary = kubernetes.program(_MANAGER)
@@ -88,15 +89,15 @@ async def workloads(control_plane: ControlPlane, bench: rig.Bench, tmp_path: Pat
         pid_file=tmp_path / "manager.pid",
     )
     try:
-        yield Workloads(bench)
+        yield Workloads(env)
     finally:
         await manager.stop(grace=10.0)
 
 
 @pytest.fixture
-async def bench(tenant: Tenant) -> AsyncIterator[rig.Bench]:
-    async with rig.Client(tenant.kubeconfig) as connected:
-        yield rig.Bench(tenant.server, connected, namespace=tenant.namespace)
+async def env(tenant: Tenant) -> AsyncIterator[JobSetEnv]:
+    async with Client(tenant.kubeconfig) as connected:
+        yield JobSetEnv(tenant.server, connected, namespace=tenant.namespace)
 
 
 @pytest.fixture
@@ -112,70 +113,70 @@ async def controllers(control_plane: ControlPlane) -> AsyncIterator[Controllers]
 
 def manifest() -> dict[str, Any]:
     one_failure = {"backoffLimit": 0}
-    return rig.jobset(
+    return builders.jobset(
         "train",
-        rig.replicated("lead", 1, job=one_failure),
-        rig.replicated("work", 2, job=one_failure),
+        builders.replicated("lead", 1, job=one_failure),
+        builders.replicated("work", 2, job=one_failure),
         failurePolicy={"maxRestarts": 2},
     )
 
 
 async def test_a_jobset_is_created_suspended_resumed_restarted_and_completed(
-    bench: rig.Bench, controllers: Controllers, workloads: Workloads
+    env: JobSetEnv, controllers: Controllers, workloads: Workloads
 ) -> None:
     names = ["train-lead-0", "train-work-0", "train-work-1"]
     async with controllers.run():
-        await bench.create(manifest())
-        assert sorted(await bench.until_jobs(3)) == names
+        await env.create(manifest())
+        assert sorted(await env.until_jobs(3)) == names
         for name in names:
             await workloads.start(name)
-        await eventually.true(lambda: counts(bench, "work", ready=2))
+        await eventually.true(lambda: counts(env, "work", ready=2))
 
-        await bench.suspend(suspend=True)
-        await bench.until_condition("Suspended", reason="SuspendedJobs")
-        await eventually.true(lambda: all_suspended(bench, suspended=True))
+        await env.suspend(suspend=True)
+        await env.until_condition("Suspended", reason="SuspendedJobs")
+        await eventually.true(lambda: all_suspended(env, suspended=True))
         for name in names:
             await workloads.stop(name)
-        await eventually.true(lambda: counts(bench, "work", ready=0, suspended=2))
-        await bench.suspend(suspend=False)
-        await bench.until_condition("Suspended", reason="ResumeJobs", status="False")
-        await eventually.true(lambda: all_suspended(bench, suspended=False))
+        await eventually.true(lambda: counts(env, "work", ready=0, suspended=2))
+        await env.suspend(suspend=False)
+        await env.until_condition("Suspended", reason="ResumeJobs", status="False")
+        await eventually.true(lambda: all_suspended(env, suspended=False))
 
         for name in names:
             await workloads.start(name)
-        await eventually.true(lambda: counts(bench, "work", ready=2))
-        before = {name: job["metadata"]["uid"] for name, job in (await bench.jobs()).items()}
+        await eventually.true(lambda: counts(env, "work", ready=2))
+        before = {name: job["metadata"]["uid"] for name, job in (await env.jobs()).items()}
         await workloads.end("train-work-1", failed=True)
-        await bench.until_condition("RestartingJobSet")
-        await eventually.true(lambda: anew(bench, before))
-        status = await bench.status()
+        await env.until_condition("RestartingJobSet")
+        await eventually.true(lambda: anew(env, before))
+        status = await env.status()
         assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 1)
 
         for name in names:
             await workloads.start(name)
-        await bench.until_condition("RestartingJobSet", reason="JobsReady", status="False")
+        await env.until_condition("RestartingJobSet", reason="JobsReady", status="False")
         for name in names:
             await workloads.end(name, failed=False)
-        await bench.until_condition("Completed", reason="AllJobsCompleted")
-        await bench.until_event("AllJobsCompleted")
-        reasons = {reason for reason, _ in await bench.events()}
+        await env.until_condition("Completed", reason="AllJobsCompleted")
+        await env.until_event("AllJobsCompleted")
+        reasons = {reason for reason, _ in await env.events()}
         assert {"SuspendedJobs", "ResumeJobs", "RestartJobSetFailurePolicyAction", "JobsReady"} <= reasons
 
 
-async def counts(bench: rig.Bench, name: str, **wanted: int) -> bool:
+async def counts(env: JobSetEnv, name: str, **wanted: int) -> bool:
     """Return whether replicatedJobsStatus has these counts."""
-    statuses = {each["name"]: each for each in (await bench.status()).get("replicatedJobsStatus") or ()}
+    statuses = {each["name"]: each for each in (await env.status()).get("replicatedJobsStatus") or ()}
     return name in statuses and wanted.items() <= statuses[name].items()
 
 
-async def all_suspended(bench: rig.Bench, *, suspended: bool) -> bool:
-    jobs = await bench.jobs()
+async def all_suspended(env: JobSetEnv, *, suspended: bool) -> bool:
+    jobs = await env.jobs()
     return all(bool(job["spec"].get("suspend")) is suspended for job in jobs.values())
 
 
-async def anew(bench: rig.Bench, before: dict[str, str]) -> bool:
+async def anew(env: JobSetEnv, before: dict[str, str]) -> bool:
     """Return whether every Job has been replaced, and belongs to the next attempt."""
-    jobs = await bench.jobs()
+    jobs = await env.jobs()
     uids = {name: job["metadata"]["uid"] for name, job in jobs.items()}
     attempts = {job["metadata"]["labels"][naming.RESTART_ATTEMPT] for job in jobs.values()}
     return uids.keys() == before.keys() and not set(uids.values()) & set(before.values()) and attempts == {"1"}

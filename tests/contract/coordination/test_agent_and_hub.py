@@ -19,7 +19,7 @@ from kubemend.controller.model.members import NodeName
 from kubemend.controller.model.members import PodUid as ControllersPodUid
 from tests.unit.controller.hub import rig as hubs
 from tests.unit.hub import builders
-from tests.unit.hub.rig import Rig
+from tests.unit.hub.env import HubEnv
 
 NODE = NodeName("node-1")
 
@@ -34,32 +34,32 @@ async def serving(*, epoch: int | None = 7) -> AsyncIterator[hubs.Rig]:
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+async def env(tmp_path: Path) -> AsyncIterator[HubEnv]:
     """The agent's dependencies, with a token that the hub accepts."""
     store = await Store.open(tmp_path / "state.db")
-    made = Rig(directory=tmp_path, store=store)
+    made = HubEnv(directory=tmp_path, store=store)
     made.ca.write_bytes(hubs._CA.certificate_pem)
     made.token.write_text("token-of-node-1")
     yield made
     await store.close()
 
 
-def agent_of(rig: Rig, hub: hubs.Rig) -> Hub:
+def agent_of(env: HubEnv, hub: hubs.Rig) -> Hub:
     """Return the agent's client, which dials that hub."""
-    address = rig.replica(port=hub.port)
-    made = rig.agent(address)
-    made._where = replace(made._where, name="127.0.0.1")  # the name in the rig's certificate
+    address = env.replica(port=hub.port)
+    made = env.agent(address)
+    made._where = replace(made._where, name="127.0.0.1")  # the name in the hub's certificate
     return made
 
 
-async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    rig.events.run(builders.trainer(0), name="c")
+async def test_a_round_from_a_fault_to_its_end(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    env.events.run(builders.trainer(0), name="c")
     async with serving() as hub:
-        agent = agent_of(rig, hub)
-        async with rig.running(agent):
+        agent = agent_of(env, hub)
+        async with env.running(agent):
             await hub.engine.until(lambda: bool(hub.engine.of("hello")))
-            await rig.reports.until(ComponentState.READY, saying="hub-0")
+            await env.reports.until(ComponentState.READY, saying="hub-0")
             session = hub.engine.sessions[NODE]
 
             taking = asyncio.create_task(
@@ -71,35 +71,35 @@ async def test_a_round_from_a_fault_to_its_end(rig: Rig) -> None:
             assert await taking is FaultAnswer.ROUND
 
             session.send(pb.HubMessage(stop=builders.stop(0)))
-            order, _ = await rig.rounds.ordered()
+            order, _ = await env.rounds.ordered()
             assert order.pod == "uid-0"
-            rig.rounds.report(builders.step_result(0, phase=StepPhase.STOPPED))
+            env.rounds.report(builders.step_result(0, phase=StepPhase.STOPPED))
             session.send(pb.HubMessage(release=pb.Release(round="team/r1", pod_uids=["uid-0"])))
-            assert (await rig.rounds.word())[0] == "release"
-            rig.rounds.report(builders.step_result(0, phase=StepPhase.RUNNING))
+            assert (await env.rounds.word())[0] == "release"
+            env.rounds.report(builders.step_result(0, phase=StepPhase.RUNNING))
             await hub.engine.until(
                 lambda: any(reported.result.phase == pb.StepResult.RUNNING for reported in hub.engine.of("message"))
             )
-        assert await rig.store.obeyed_epoch() == 7
+        assert await env.store.obeyed_epoch() == 7
     assert hub.counted() == {}
 
 
-async def test_hub_accepts_any_texts_of_the_node(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    rig.events.run(builders.trainer(0), name="c")
+async def test_hub_accepts_any_texts_of_the_node(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    env.events.run(builders.trainer(0), name="c")
     odd = "two words \udcff \x00\n" * 999
-    rig.holders.hold(builders.trainer(0))
-    rig.loads.now = {builders.GPU: Load(utilization=0.5)}
-    rig.rounds.stand = (
+    env.holders.hold(builders.trainer(0))
+    env.loads.now = {builders.GPU: Load(utilization=0.5)}
+    env.rounds.stand = (
         replace(builders.step_result(0), reason=odd, detail=odd, unheld_seconds=-1.0, seconds={odd: -0.1}),
     )
     async with serving() as hub:
-        agent = agent_of(rig, hub)
-        async with rig.running(agent):
+        agent = agent_of(env, hub)
+        async with env.running(agent):
             await hub.engine.until(lambda: bool(hub.engine.of("hello")))
             cause = builders.cause(code=odd, message=odd, device=odd)
             taking = asyncio.create_task(agent.report_fault(builders.trainer(0), cause, kind=FaultKind.OTHER))
-            rig.events.exit(ContainerId("c"), code=139, reason=odd)
+            env.events.exit(ContainerId("c"), code=139, reason=odd)
             await hub.engine.until(
                 lambda: (
                     sum(reported.HasField("fault") for reported in hub.engine.of("message")) == 2
@@ -112,42 +112,42 @@ async def test_hub_accepts_any_texts_of_the_node(rig: Rig) -> None:
     assert hub.counted() == {}
 
 
-async def test_hub_gains_and_loses_the_leadership(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    async with serving(epoch=None) as hub, rig.running(agent_of(rig, hub)):
-        await rig.reports.until(ComponentState.DEGRADED, saying="no replica of the hub leads yet")
+async def test_hub_gains_and_loses_the_leadership(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    async with serving(epoch=None) as hub, env.running(agent_of(env, hub)):
+        await env.reports.until(ComponentState.DEGRADED, saying="no replica of the hub leads yet")
         hub.hub.lead(8)
-        await rig.reports.until(ComponentState.READY)
+        await env.reports.until(ComponentState.READY)
         hub.hub.stand_by()
-        await rig.reports.until(ComponentState.DEGRADED, saying="no replica of the hub leads yet")
+        await env.reports.until(ComponentState.DEGRADED, saying="no replica of the hub leads yet")
         hub.hub.lead(9)
         await hub.engine.until(lambda: len(hub.engine.of("hello")) == 2)
         assert [hello.epoch for hello in hub.engine.of("hello")] == [0, 8]
 
 
-async def test_an_agent_that_leaves_is_gone_at_once(rig: Rig) -> None:
-    async with serving() as hub, rig.running(agent_of(rig, hub)) as agent:
-        await rig.reports.until(ComponentState.READY)
+async def test_an_agent_that_leaves_is_gone_at_once(env: HubEnv) -> None:
+    async with serving() as hub, env.running(agent_of(env, hub)) as agent:
+        await env.reports.until(ComponentState.READY)
         await agent.leave(timeout=3600)
         await hub.engine.until(lambda: bool(hub.engine.of("gone")))
     assert hub.counted() == {}
 
 
-async def test_invalid_token_is_reported_with_its_hint(rig: Rig) -> None:
-    rig.token.write_text("somebody-elses")
-    async with serving() as hub, rig.running(agent_of(rig, hub)):
-        status = await rig.reports.until(ComponentState.DEGRADED, saying="does not accept the agent's token")
+async def test_invalid_token_is_reported_with_its_hint(env: HubEnv) -> None:
+    env.token.write_text("somebody-elses")
+    async with serving() as hub, env.running(agent_of(env, hub)):
+        status = await env.reports.until(ComponentState.DEGRADED, saying="does not accept the agent's token")
         assert "--hub-token" in status.hint
 
 
-async def test_fault_of_an_unknown_pod_is_reported_once_known(rig: Rig) -> None:
+async def test_fault_of_an_unknown_pod_is_reported_once_known(env: HubEnv) -> None:
     for number in (0, 7):
-        await rig.pods.put(builders.member(number))
-        rig.events.run(builders.trainer(number), name=f"c{number}")
-    async with serving() as hub, rig.running(agent_of(rig, hub)):
+        await env.pods.put(builders.member(number))
+        env.events.run(builders.trainer(number), name=f"c{number}")
+    async with serving() as hub, env.running(agent_of(env, hub)):
         await hub.engine.until(lambda: bool(hub.engine.of("hello")))
         for number in (7, 0):
-            rig.events.exit(ContainerId(f"c{number}"), code=1)
+            env.events.exit(ContainerId(f"c{number}"), code=1)
         await hub.engine.until(lambda: bool(hub.engine.of("message")))
         hub.pods[ControllersPodUid("uid-7")] = NODE
         hub.hub.pod_bound(ControllersPodUid("uid-7"), NODE)

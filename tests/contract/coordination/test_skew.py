@@ -18,7 +18,7 @@ from tests.contract.coordination.recording import Recording
 from tests.contract.coordination.test_agent_and_hub import agent_of, serving
 from tests.unit.controller.hub import rig as hubs
 from tests.unit.hub import builders
-from tests.unit.hub.rig import Rig
+from tests.unit.hub.env import HubEnv
 
 EVERY = recording.recordings()
 OF_AGENTS = [each for each in EVERY if not each.of_hub and each.kept]
@@ -29,10 +29,10 @@ UNKNOWN_BODY = pb.HubMessage(epoch=8).SerializeToString() + b"\x9a\x06\x02\x08\x
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+async def env(tmp_path: Path) -> AsyncIterator[HubEnv]:
     """The agent's dependencies, with a token that the real hub accepts."""
     store = await Store.open(tmp_path / "state.db")
-    made = Rig(directory=tmp_path, store=store)
+    made = HubEnv(directory=tmp_path, store=store)
     yield made
     await store.close()
 
@@ -67,52 +67,52 @@ def test_hub_ignores_recorded_message_that_was_removed(each: Recording) -> None:
 
 @pytest.mark.parametrize("release", sorted({each.release for each in OF_HUBS}))
 @pytest.mark.parametrize("more", [b"", UNKNOWN_FIELD], ids=["as recorded", "with something new"])
-async def test_agent_obeys_recorded_hubs(rig: Rig, release: str, more: bytes) -> None:
+async def test_agent_obeys_recorded_hubs(env: HubEnv, release: str, more: bytes) -> None:
     said = {each.name: each.data + more for each in OF_HUBS if each.release == release}
-    await rig.pods.put(builders.member(0))
-    async with rig.replica(epoch=8) as hub, rig.running(rig.agent(hub)):
+    await env.pods.put(builders.member(0))
+    async with env.replica(epoch=8) as hub, env.running(env.agent(hub)):
         stream = await hub.stream()
         await stream.next("hello")
         await stream.raw(said["welcome"])
-        await rig.reports.until(ComponentState.READY, saying="leader hub-0")
+        await env.reports.until(ComponentState.READY, saying="leader hub-0")
         await stream.raw(UNKNOWN_BODY)
         await stream.raw(said["stop"])
-        order, _ = await rig.rounds.ordered()
+        order, _ = await env.rounds.ordered()
         assert (order.round, order.pod, order.kind, order.attempt) == ("team/r1", "uid-0", OrderKind.HOLD, 2)
         assert (order.strategy, order.hold_seconds, order.grace_seconds) == ("rerun", 30.0, 1.5)
-        rig.rounds.report(builders.step_result(0, phase=StepPhase.STOPPED))
+        env.rounds.report(builders.step_result(0, phase=StepPhase.STOPPED))
         assert (await stream.next("result")).phase == pb.StepResult.STOPPED
         await stream.raw(said["release"])
-        assert await rig.rounds.word() == ("release", "team/r1", frozenset({"uid-0"}), "")
+        assert await env.rounds.word() == ("release", "team/r1", frozenset({"uid-0"}), "")
         await stream.raw(said["abort"])
-        assert await rig.rounds.word() == ("abort", "team/r1", frozenset({"uid-0"}), "Cancelled")
+        assert await env.rounds.word() == ("abort", "team/r1", frozenset({"uid-0"}), "Cancelled")
         await stream.raw(said["answer"])
         await stream.raw(said["sync"])
         assert (await stream.next("hello")).epoch == 8
-    assert rig.count("kubemend_hub_ignored_total", reason="unknown") == 1
-    assert rig.count("kubemend_hub_ignored_total", reason="malformed") == 0
+    assert env.count("kubemend_hub_ignored_total", reason="unknown") == 1
+    assert env.count("kubemend_hub_ignored_total", reason="malformed") == 0
 
 
-async def test_hub_without_a_version_has_protocol_one(rig: Rig) -> None:
-    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+async def test_hub_without_a_version_has_protocol_one(env: HubEnv) -> None:
+    async with env.replica() as hub, env.running(env.agent(hub)):
         await hub.welcomed()
-        await rig.reports.until(ComponentState.READY, saying="leader replica-0")
+        await env.reports.until(ComponentState.READY, saying="leader replica-0")
 
 
-async def test_too_old_hub_is_reported_and_left(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_old_hub_is_reported_and_left(env: HubEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents_wire, "OLDEST", 2)
-    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+    async with env.replica() as hub, env.running(env.agent(hub)):
         await hub.welcomed()
-        status = await rig.reports.until(ComponentState.DEGRADED, saying="speaks protocol 1, this agent supports 2 to")
+        status = await env.reports.until(ComponentState.DEGRADED, saying="speaks protocol 1, this agent supports 2 to")
         assert status.hint == "Upgrade the controller."
 
 
-async def test_too_old_agent_is_refused_and_works_alone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_old_agent_is_refused_and_works_alone(env: HubEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "OLDEST", 2)
     async with serving() as hub:
-        rig.ca.write_bytes(hubs._CA.certificate_pem)
-        rig.token.write_text("token-of-node-1")
-        async with rig.running(agent_of(rig, hub)):
-            status = await rig.reports.until(ComponentState.DEGRADED, saying="Upgrade the agent")
+        env.ca.write_bytes(hubs._CA.certificate_pem)
+        env.token.write_text("token-of-node-1")
+        async with env.running(agent_of(env, hub)):
+            status = await env.reports.until(ComponentState.DEGRADED, saying="Upgrade the agent")
             assert status.message.endswith("the agent works alone")
     assert set(hub.counted()) == {"OtherVersion"}

@@ -8,7 +8,7 @@ import pytest
 
 from hack.devnode import apiserver, controlplane, patience
 from kubemend.common.kube import client, paths
-from tests.contract.jobs.bench import Bench
+from tests.contract.jobs.env import JobEnv
 
 
 @pytest.fixture(scope="package")
@@ -31,8 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.KubeA
 
 
 @pytest.fixture
-async def bench(server: apiserver.KubeApiServer) -> AsyncIterator[Bench]:
+async def env(server: apiserver.KubeApiServer) -> AsyncIterator[JobEnv]:
     """A namespace of the test's own, with the role of kubelet."""
     async with client.connect(kubeconfig=server.kubeconfig, deadlines=patience.API) as api:
         created = await api.create(paths.collection("namespaces"), {"metadata": {"generateName": "test-"}})
-        yield Bench(api, str(created["metadata"]["name"]))
+        yield JobEnv(api, str(created["metadata"]["name"]))

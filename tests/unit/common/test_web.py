@@ -20,7 +20,7 @@ SECONDS = 60.0
 _ANYWHERE = ("127.0.0.1", 0)
 
 
-class Rig:
+class Env:
     """A server, its components and its metrics. Its timeouts are unlimited unless a test sets them."""
 
     def __init__(self, *, timeouts: Timeouts | None = None, probes_only: bool = False) -> None:
@@ -70,52 +70,52 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    rig = Rig()
-    async with rig.server:
-        yield rig
+async def env() -> AsyncIterator[Env]:
+    env = Env()
+    async with env.server:
+        yield env
 
 
-async def test_pages_have_their_content(rig: Rig) -> None:
-    Counter("things", "Things.", registry=rig.registry).inc(3)
-    report = rig.parts.reporter("hub")
-    assert await rig.get("/healthz") == (200, "ok\n")
-    assert (await rig.get("/readyz"))[0] == 503
+async def test_pages_have_their_content(env: Env) -> None:
+    Counter("things", "Things.", registry=env.registry).inc(3)
+    report = env.parts.reporter("hub")
+    assert await env.get("/healthz") == (200, "ok\n")
+    assert (await env.get("/readyz"))[0] == 503
     report(ComponentStatus(ComponentState.READY))
-    status, body = await rig.get("/readyz?verbose")
+    status, body = await env.get("/readyz?verbose")
     assert (status, json.loads(body)["ready"]) == (200, True)
-    assert "things_total 3.0" in (await rig.get("/metrics"))[1]
-    assert (await rig.get("/elsewhere"))[0] == 404
+    assert "things_total 3.0" in (await env.get("/metrics"))[1]
+    assert (await env.get("/elsewhere"))[0] == 404
 
 
-async def test_half_requests_do_not_block_others(rig: Rig) -> None:
+async def test_half_requests_do_not_block_others(env: Env) -> None:
     async with contextlib.AsyncExitStack() as opened:
         readers = []
         for _ in range(100):
-            reader, writer = await opened.enter_async_context(rig.connected())
+            reader, writer = await opened.enter_async_context(env.connected())
             writer.write(b"GET /healthz HTTP/1.1\r\nX: ")
             readers.append(reader)
-        assert await rig.get("/healthz") == (200, "ok\n")
-        assert len(rig.server._open) <= web._MOST
+        assert await env.get("/healthz") == (200, "ok\n")
+        assert len(env.server._open) <= web._MOST
         assert await rest(readers[0]) == b"", "the oldest were closed"
 
 
 async def test_a_request_must_come_in_time() -> None:
-    rig = Rig(timeouts=Timeouts(request=0.05, answer=60))
-    async with rig.server, rig.connected() as (reader, writer):
+    env = Env(timeouts=Timeouts(request=0.05, answer=60))
+    async with env.server, env.connected() as (reader, writer):
         writer.write(b"GET /healthz HTTP/1.1\r\nX: ")
         assert (await rest(reader)).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_client_that_does_not_read_is_closed() -> None:
-    rig = Rig(timeouts=Timeouts(request=60, answer=0.05))
+    env = Env(timeouts=Timeouts(request=60, answer=0.05))
     for number in range(1000):
-        Gauge(f"long_{number}", "x" * 20_000, registry=rig.registry)
-    async with rig.server, rig.connected() as (reader, writer):
+        Gauge(f"long_{number}", "x" * 20_000, registry=env.registry)
+    async with env.server, env.connected() as (reader, writer):
         writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
         async with asyncio.timeout(SECONDS):
             await reader.readline()
-            while rig.server._open:  # noqa: ASYNC110 - there is no event for it
+            while env.server._open:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
 
 
@@ -130,23 +130,23 @@ async def test_client_that_does_not_read_is_closed() -> None:
     ],
     ids=["head too long", "method", "no version", "tls", "head"],
 )
-async def test_any_request_gets_an_answer_and_its_end(rig: Rig, request_bytes: bytes, status: bytes) -> None:
-    answer = await rig.said(request_bytes)
+async def test_any_request_gets_an_answer_and_its_end(env: Env, request_bytes: bytes, status: bytes) -> None:
+    answer = await env.said(request_bytes)
     assert answer == b"" or answer.split(b" ")[1] == status, "a connection with unread data may be reset"
-    assert await rig.get("/healthz") == (200, "ok\n")
+    assert await env.get("/healthz") == (200, "ok\n")
 
 
-async def test_a_page_that_fails_is_an_error_of_its_own(rig: Rig) -> None:
-    Gauge("broken", "Broken.", registry=rig.registry).set_function(lambda: 1 / 0)
-    assert (await rig.get("/metrics"))[0] == 500
-    assert await rig.get("/healthz") == (200, "ok\n")
+async def test_a_page_that_fails_is_an_error_of_its_own(env: Env) -> None:
+    Gauge("broken", "Broken.", registry=env.registry).set_function(lambda: 1 / 0)
+    assert (await env.get("/metrics"))[0] == 500
+    assert await env.get("/healthz") == (200, "ok\n")
 
 
 async def test_probes_have_no_metrics() -> None:
-    rig = Rig(probes_only=True)
-    async with rig.server:
-        assert await rig.get("/healthz") == (200, "ok\n")
-        assert (await rig.get("/metrics"))[0] == 404
+    env = Env(probes_only=True)
+    async with env.server:
+        assert await env.get("/healthz") == (200, "ok\n")
+        assert (await env.get("/metrics"))[0] == 404
 
 
 async def test_probes_are_served_in_addition_to_all_pages(unused_tcp_port: int) -> None:
@@ -157,10 +157,10 @@ async def test_probes_are_served_in_addition_to_all_pages(unused_tcp_port: int) 
         await writer.wait_closed()
 
 
-async def test_port_in_use_is_named_with_its_setting(rig: Rig) -> None:
-    taken = ("127.0.0.1", rig.server.port)
+async def test_port_in_use_is_named_with_its_setting(env: Env) -> None:
+    taken = ("127.0.0.1", env.server.port)
     with pytest.raises(ListenError, match=r"cannot listen on 127\.0\.0\.1:.*choose another --probes-address"):
-        async with web.serving(metrics=_ANYWHERE, probes=taken, parts=rig.parts, registry=rig.registry):
+        async with web.serving(metrics=_ANYWHERE, probes=taken, parts=env.parts, registry=env.registry):
             pass
 
 

@@ -38,7 +38,7 @@ from kubemend.agent.sources.nvml.finding_emitter import FindingEmitter
 from kubemend.agent.sources.nvml.protocol import XidEvent
 from tests.fakes import outside
 from tests.unit.faults import test_exits
-from tests.unit.faults.test_pipeline import MONITOR, TRAINER, Restarts, World, running
+from tests.unit.faults.test_pipeline import MONITOR, TRAINER, PipelineEnv, Restarts, running
 from tests.unit.restart import builders
 from tests.unit.sources import kernel_logs
 
@@ -256,7 +256,7 @@ class Node:
         self._program: int | None = None
         self.log = ReplayedLog(read_at=self.since_boot)
         catalog = catalog_file.builtin()
-        self.world = World(
+        self.env = PipelineEnv(
             store=Documents(),  # type: ignore[arg-type]
             timeouts=Timeouts(),
             monotonic=self._clock,
@@ -264,10 +264,10 @@ class Node:
             catalog=catalog,
             pods=outside.Pods(*(_pod(ref) for ref in (TRAINER, MONITOR))),
         )
-        self.decisions = self.world.restarts = Decisions(self)
+        self.decisions = self.env.restarts = Decisions(self)
         self._runtime = test_exits.Runtime()
         self._emitter = FindingEmitter(
-            emit=self.world.queue.submit,
+            emit=self.env.queue.submit,
             classify=catalog.classify,
             known_before={},
             on_inventory=lambda _: None,
@@ -276,10 +276,10 @@ class Node:
         self._populate()
 
     def _populate(self) -> None:
-        world, place = self.world, self._place
-        world.devices.inventory = DeviceInventory(gpus=(outside.GPU, OTHER_GPU), complete=True)
+        env, place = self.env, self._place
+        env.devices.inventory = DeviceInventory(gpus=(outside.GPU, OTHER_GPU), complete=True)
         elsewhere = {TRAINER, MONITOR} - set(place.holders) - {place.faulty}
-        world.holders.allocations = Allocations(
+        env.holders.allocations = Allocations(
             items=tuple(
                 Allocation(ref.pod.namespace, ref.pod.name, ref.name, frozenset({gpu.uuid}))
                 for gpu, refs in ((outside.GPU, place.holders), (OTHER_GPU, elsewhere))
@@ -288,7 +288,7 @@ class Node:
             known=True,
         )
         for ref in (TRAINER, MONITOR):
-            world.events.run(ref, name=f"{ref.name}-0", created_at=int(BOOT * 1e9))
+            env.events.run(ref, name=f"{ref.name}-0", created_at=int(BOOT * 1e9))
 
     def since_boot(self) -> float:
         return self._launched + self._clock() - LAUNCH
@@ -301,7 +301,7 @@ class Node:
         return admission.Facts(
             target=request.target,
             cause=request.cause(),
-            pod=self.world.pods.pods()[request.target.pod.uid],
+            pod=self.env.pods.pods()[request.target.pod.uid],
             runtime=admission.RuntimeFacts(
                 state=target.state,
                 exit_code=None if target.state is ContainerState.RUNNING else 1,
@@ -314,7 +314,7 @@ class Node:
 
     def _running(self, ref: ContainerRef) -> ContainerSummary:
         """Return the newest container of a name."""
-        return max((view for view in self.world.events.containers() if view.ref == ref), key=lambda view: view.attempt)
+        return max((view for view in self.env.events.containers() if view.ref == ref), key=lambda view: view.attempt)
 
     async def replace(self, ref: ContainerRef, *, may_start: Callable[[], bool]) -> bool:
         """Stop a container and start its successor, in this order or the other, as long as that took.
@@ -338,12 +338,12 @@ class Node:
         await asyncio.sleep(STOPPED)
         if old.ref == self._place.faulty:
             self._end_process()
-        self.world.events.stop(old.id)
+        self.env.events.stop(old.id)
 
     async def _start_after(self, old: ContainerSummary) -> None:
         await asyncio.sleep(STARTED)
         attempt, now = old.attempt + 1, int(self.now() * 1e9)
-        self.world.events.run(old.ref, name=f"{old.ref.name}-{attempt}", created_at=now, attempt=attempt)
+        self.env.events.run(old.ref, name=f"{old.ref.name}-{attempt}", created_at=now, attempt=attempt)
 
     def receive(self, message: Message) -> None:
         """Have the message arrive now."""
@@ -351,7 +351,7 @@ class Node:
             case Launch(pid):
                 self._program = pid
                 where = self._running(self._place.faulty).id if self._place.faulty is not None else None
-                self.world.processes.add(pid, container=where)
+                self.env.processes.add(pid, container=where)
             case Line(raw):
                 self.log.print(raw)
             case Event(code):
@@ -362,14 +362,14 @@ class Node:
     def _exit(self) -> None:
         """End the program and with it its container, unless the agent was faster."""
         assert self._program is not None
-        process = self.world.processes.known.get(self._program)
+        process = self.env.processes.known.get(self._program)
         if process is not None and process.container is not None:
             self._end_process()
-            self.world.events.exit(process.container, code=1, at=int(self.now() * 1e9))
+            self.env.events.exit(process.container, code=1, at=int(self.now() * 1e9))
 
     def _end_process(self) -> None:
-        if self._program is not None and self.world.processes.known.pop(self._program, None) is not None:
-            self.world.processes.ends[self._program].set()
+        if self._program is not None and self.env.processes.known.pop(self._program, None) is not None:
+            self.env.processes.ends[self._program].set()
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -380,7 +380,7 @@ class Node:
             boot_id=kernel_logs.BOOT,
             watched_since=0.0,
             catalog=catalog_file.builtin(),
-            emit=self.world.queue.submit,
+            emit=self.env.queue.submit,
             report=notes.report,
             cursors=notes,
             meter=notes,
@@ -390,16 +390,16 @@ class Node:
         )
         exits = Exits(
             restarts=self.decisions,  # type: ignore[arg-type]
-            pods=self.world.pods,
+            pods=self.env.pods,
             runtime=self._runtime,
             ends=test_exits.Ends(),
             rounds=test_exits.Rounds(),
             device_facts=DeviceFacts(
-                holders=self.world.holders, verdict_store=self.world.verdict_store, devices=self.world.devices
+                holders=self.env.holders, verdict_store=self.env.verdict_store, devices=self.env.devices
             ),
             now=self.now,
         )
-        async with running(self.world), self.world.events.subscribe() as steps:
+        async with running(self.env), self.env.events.subscribe() as steps:
             tasks = [asyncio.create_task(source.run()), asyncio.create_task(exits.run(steps))]
             yield
             for task in tasks:
@@ -424,5 +424,5 @@ async def replay(messages: Sequence[Timed], *, place: Place, launched: float, st
             await asyncio.sleep(LAUNCH + at - asyncio.get_running_loop().time())
             node.receive(message)
         await asyncio.sleep(AFTERWARDS)
-        assert node.world.queue.idle()
+        assert node.env.queue.idle()
     return node.decisions

@@ -28,11 +28,11 @@ from tests.environments.rounds import RoundEnv
 from tests.environments.runtime import POD
 from tests.fakes import outside
 from tests.unit.faults import test_pipeline
-from tests.unit.faults.test_pipeline import MONITOR, TRAINER, stopped_world, xid
-from tests.unit.faults.test_pipeline import world as findings
+from tests.unit.faults.test_pipeline import MONITOR, TRAINER, stopped_env, xid
+from tests.unit.faults.test_pipeline import env as findings
 from tests.unit.restarts import test_recovery
 
-__all__ = ["findings", "stopped_world"]
+__all__ = ["findings", "stopped_env"]
 
 
 SECOND = ContainerRef(replace(POD, name="trainer-1", uid="uid-of-the-second"), "trainer")  # type: ignore[arg-type]
@@ -45,7 +45,9 @@ def broken(*_: object, **__: object) -> Any:
 # ---- findings ----
 
 
-async def test_finding_that_fails_leaves_others(findings: test_pipeline.World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_finding_that_fails_leaves_others(
+    findings: test_pipeline.PipelineEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     named = findings.faults.named_container
     before = contained.count([Part.FINDING])
 
@@ -61,7 +63,7 @@ async def test_finding_that_fails_leaves_others(findings: test_pipeline.World, m
 
 
 async def test_fault_handler_error_leaves_others_and_fault_ends(
-    findings: test_pipeline.World, monkeypatch: pytest.MonkeyPatch
+    findings: test_pipeline.PipelineEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attribute = findings.faults._attribute
 
@@ -81,7 +83,7 @@ async def test_fault_handler_error_leaves_others_and_fault_ends(
 
 
 async def test_restart_error_leaves_second_container_of_fault(
-    findings: test_pipeline.World, monkeypatch: pytest.MonkeyPatch
+    findings: test_pipeline.PipelineEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit = findings.restarts.submit
 
@@ -99,7 +101,7 @@ async def test_restart_error_leaves_second_container_of_fault(
     assert len(asked) == 1
 
 
-async def test_publishing_error_of_pod_leaves_others(findings: test_pipeline.World) -> None:
+async def test_publishing_error_of_pod_leaves_others(findings: test_pipeline.PipelineEnv) -> None:
     class Reporter(outside.Conditions):
         def set(self, pod: PodRef, condition: Condition) -> None:
             if pod == MONITOR.pod:
@@ -119,7 +121,9 @@ async def test_publishing_error_of_pod_leaves_others(findings: test_pipeline.Wor
     assert (TRAINER.pod, conditions.DEVICES_HEALTHY) in said.said
 
 
-async def test_hang_handler_error_leaves_others(findings: test_pipeline.World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hang_handler_error_leaves_others(
+    findings: test_pipeline.PipelineEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submit = findings.restarts.submit
 
     async def handled(request: Request) -> None:
@@ -245,9 +249,9 @@ async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, mo
     assert env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].reason == INTERNAL
 
 
-async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch, *, error: Exception | None = None) -> None:
+async def failing_replay(env: RestartEnv, monkeypatch: pytest.MonkeyPatch, *, error: Exception | None = None) -> None:
     """The second pod's intent can be neither replayed, because of the error (default: a bug), nor undone."""
-    resume, carry_out = planning.resume, world.dependencies.actuators.swap.carry_out
+    resume, carry_out = planning.resume, env.dependencies.actuators.swap.carry_out
 
     async def resumed(everything: Any, intent: Any, **more: Any) -> Any:
         if intent.target != SECOND:
@@ -260,12 +264,12 @@ async def failing_replay(world: RestartEnv, monkeypatch: pytest.MonkeyPatch, *, 
         return broken() if intent.target == SECOND else await carry_out(intent, **more)
 
     monkeypatch.setattr(planning, "resume", resumed)
-    monkeypatch.setattr(world.dependencies.actuators.swap, "carry_out", carried_out)
-    await world.store.begin(world.pod.rig.intent(created_at=NOW, id="bad", target=SECOND))
+    monkeypatch.setattr(env.dependencies.actuators.swap, "carry_out", carried_out)
+    await env.store.begin(env.pod.rig.intent(created_at=NOW, id="bad", target=SECOND))
 
 
-def replay(world: RestartEnv) -> Recovery:
-    return test_recovery.recovery(world, timeouts=0.0)
+def replay(env: RestartEnv) -> Recovery:
+    return test_recovery.recovery(env, timeouts=0.0)
 
 
 async def test_replay_that_fails_twice_is_quarantined_and_reported(

@@ -130,7 +130,7 @@ class Rounds:
 
 
 @dataclass(kw_only=True)
-class Rig(NodeEnv):
+class Env(NodeEnv):
     pods: outside.Pods = field(default_factory=lambda: outside.Pods(pod()))
     restarts: Restarts = field(default_factory=Restarts)
     runtime: Runtime = field(default_factory=Runtime)
@@ -170,84 +170,84 @@ class Rig(NodeEnv):
 
 
 @pytest.fixture
-def rig(store: Store) -> Rig:
-    return Rig(store=store)
+def env(store: Store) -> Env:
+    return Env(store=store)
 
 
-async def test_exit_with_error_requests_restart_without_hub(rig: Rig) -> None:
-    rig.holders.hold(TRAINER)
-    async with rig.running():
-        rig.events.exit(C, code=42)
-        request, gone = await rig.restarts.next()
+async def test_exit_with_error_requests_restart_without_hub(env: Env) -> None:
+    env.holders.hold(TRAINER)
+    async with env.running():
+        env.events.exit(C, code=42)
+        request, gone = await env.restarts.next()
     cause = request.cause()
     assert (request.target, request.kind, request.gang_answered, gone) == (TRAINER, FaultKind.EXIT, True, "")
     assert request.devices == frozenset({outside.GPU.uuid})
     assert (cause.code, cause.message) == ("Exit42", "container trainer ended with exit code 42")
     assert cause.container == C
     assert cause.happened_at == pytest.approx(2e-9)
-    assert rig.ends.quick == [0.0], "a single container is not waited for"
+    assert env.ends.quick == [0.0], "a single container is not waited for"
 
 
-async def test_exit_by_oom_kill_names_it_in_cause(rig: Rig) -> None:
-    async with rig.running():
-        rig.events.exit(C, code=137, reason="OOMKilled")
-        request, _ = await rig.restarts.next()
+async def test_exit_by_oom_kill_names_it_in_cause(env: Env) -> None:
+    async with env.running():
+        env.events.exit(C, code=137, reason="OOMKilled")
+        request, _ = await env.restarts.next()
     assert request.cause().message == "container trainer ended with exit code 137 (OOMKilled)"
 
 
-async def test_exit_of_container_without_devices_skips_device_query(rig: Rig) -> None:
-    await rig.pods.put(pod(containers=(ContainerSpec("trainer", ContainerRole.MAIN, running=True),)))
-    async with rig.running():
-        rig.events.exit(C, code=1)
-        request, _ = await rig.restarts.next()
+async def test_exit_of_container_without_devices_skips_device_query(env: Env) -> None:
+    await env.pods.put(pod(containers=(ContainerSpec("trainer", ContainerRole.MAIN, running=True),)))
+    async with env.running():
+        env.events.exit(C, code=1)
+        request, _ = await env.restarts.next()
     assert request.devices == frozenset()
 
 
-async def test_exit_of_ending_pod_withdraws_cause(rig: Rig) -> None:
-    rig.ends.reason = "it is being deleted"
-    async with rig.running():
-        rig.events.exit(C, code=1)
-        _, gone = await rig.restarts.next()
+async def test_exit_of_ending_pod_withdraws_cause(env: Env) -> None:
+    env.ends.reason = "it is being deleted"
+    async with env.running():
+        env.events.exit(C, code=1)
+        _, gone = await env.restarts.next()
     assert gone == "the pod is ending: it is being deleted"
 
 
 @pytest.mark.parametrize("code", [0, 137, 143])
-async def test_exit_with_0_or_after_stop_is_left_to_kubelet(rig: Rig, code: int) -> None:
-    async with rig.running():
-        rig.events.exit(C, code=code)
-        await rig.nothing_was_asked()
+async def test_exit_with_0_or_after_stop_is_left_to_kubelet(env: Env, code: int) -> None:
+    async with env.running():
+        env.events.exit(C, code=code)
+        await env.nothing_was_asked()
 
 
 @pytest.mark.parametrize(
     "changes", [{"annotations": {}}, {"deleting": True}, {"restart_policy": RestartPolicy.NEVER}, {"phase": "Failed"}]
 )
-async def test_exit_of_unmanaged_pod_is_left_to_kubelet(rig: Rig, changes: dict[str, Any]) -> None:
-    await rig.pods.put(pod(**changes))
-    async with rig.running():
-        rig.events.exit(C, code=1)
-        await rig.nothing_was_asked()
+async def test_exit_of_unmanaged_pod_is_left_to_kubelet(env: Env, changes: dict[str, Any]) -> None:
+    await env.pods.put(pod(**changes))
+    async with env.running():
+        env.events.exit(C, code=1)
+        await env.nothing_was_asked()
 
 
-async def test_exit_with_error_after_stop_is_left_to_kubelet(rig: Rig) -> None:
-    rig.ends.asked.add(C)
-    async with rig.running():
-        rig.events.exit(C, code=5)
-        await rig.nothing_was_asked()
+async def test_exit_with_error_after_stop_is_left_to_kubelet(env: Env) -> None:
+    env.ends.asked.add(C)
+    async with env.running():
+        env.events.exit(C, code=5)
+        await env.nothing_was_asked()
 
 
-async def test_exit_caused_by_agent_or_round_is_ignored(rig: Rig) -> None:
-    rig.runtime.ended.add(C)
-    async with rig.running():
-        rig.events.exit(C, code=1)
-        await rig.nothing_was_asked()
-    rig.runtime.ended.clear()
-    rig.rounds.busy_pods.add(REF.uid)
-    async with rig.running():
-        rig.events.exit(C, code=1)
-        await rig.nothing_was_asked()
+async def test_exit_caused_by_agent_or_round_is_ignored(env: Env) -> None:
+    env.runtime.ended.add(C)
+    async with env.running():
+        env.events.exit(C, code=1)
+        await env.nothing_was_asked()
+    env.runtime.ended.clear()
+    env.rounds.busy_pods.add(REF.uid)
+    async with env.running():
+        env.events.exit(C, code=1)
+        await env.nothing_was_asked()
 
 
-async def test_internal_error_on_exit_of_a_pod_leaves_the_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_internal_error_on_exit_of_a_pod_leaves_the_others(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     no_fault_reason = admission.no_fault_reason
 
     def fails_for_trainer(pod: PodView, name: str, **more: Any) -> Any:
@@ -257,34 +257,34 @@ async def test_internal_error_on_exit_of_a_pod_leaves_the_others(rig: Rig, monke
 
     monkeypatch.setattr(admission, "no_fault_reason", fails_for_trainer)
     before = contained.count([Part.FAULT])
-    async with rig.running():
-        rig.events.exit(C, code=1)
-        await rig.nothing_was_asked()
+    async with env.running():
+        env.events.exit(C, code=1)
+        await env.nothing_was_asked()
     assert contained.count([Part.FAULT]) == before + 1
 
 
-async def test_exit_reported_to_hub_restarts_after_answer_alone(rig: Rig) -> None:
-    rig.reported.add(REF.uid)
-    async with rig.running():
-        rig.events.exit(C, code=1)
-        await rig.nothing_was_asked()
-    await rig.exits().restart(Ended(rig.events.views[C], exits.Exit("trainer", 1), at=2.0))
-    request, _ = await rig.restarts.next()
+async def test_exit_reported_to_hub_restarts_after_answer_alone(env: Env) -> None:
+    env.reported.add(REF.uid)
+    async with env.running():
+        env.events.exit(C, code=1)
+        await env.nothing_was_asked()
+    await env.exits().restart(Ended(env.events.views[C], exits.Exit("trainer", 1), at=2.0))
+    request, _ = await env.restarts.next()
     assert request.target == TRAINER
 
 
-async def test_exit_code_missing_from_event_is_queried(rig: Rig) -> None:
-    rig.runtime.infos[C] = status(exit_code=7)
-    async with rig.running():
-        rig.events.exit(C, code=None)
-        request, _ = await rig.restarts.next()
+async def test_exit_code_missing_from_event_is_queried(env: Env) -> None:
+    env.runtime.infos[C] = status(exit_code=7)
+    async with env.running():
+        env.events.exit(C, code=None)
+        request, _ = await env.restarts.next()
     assert (request.cause().code, request.cause().happened_at) == ("Exit7", 2.0)
 
 
-async def test_exit_with_unknown_code_is_left_to_kubelet(rig: Rig) -> None:
-    async with rig.running():
-        rig.events.exit(C, code=None)
-        await rig.nothing_was_asked()
+async def test_exit_with_unknown_code_is_left_to_kubelet(env: Env) -> None:
+    async with env.running():
+        env.events.exit(C, code=None)
+        await env.nothing_was_asked()
 
 
 # ---- the end of a Never container that a fault named
@@ -295,48 +295,48 @@ def never(**changes: Any) -> PodView:
 
 
 async def doubt(
-    rig: Rig, *, state: ContainerState = ContainerState.EXITED, code: int = 1, reason: str = "Error"
+    env: Env, *, state: ContainerState = ContainerState.EXITED, code: int = 1, reason: str = "Error"
 ) -> str:
-    rig.events.run(TRAINER, name="before", created_at=0)
-    rig.events.run(TRAINER, name="c", created_at=1, attempt=1, state=state)
-    rig.runtime.infos[C] = status(exit_code=code)
-    return await outside_reason(TRAINER, pods=rig.pods, events=rig.events, runtime=rig.runtime, ends=rig.ends)
+    env.events.run(TRAINER, name="before", created_at=0)
+    env.events.run(TRAINER, name="c", created_at=1, attempt=1, state=state)
+    env.runtime.infos[C] = status(exit_code=code)
+    return await outside_reason(TRAINER, pods=env.pods, events=env.events, runtime=env.runtime, ends=env.ends)
 
 
-async def test_end_of_a_never_container_is_its_own(rig: Rig) -> None:
-    await rig.pods.put(never())
-    assert await doubt(rig) == ""
-    assert rig.ends.quick == [0.0], "kubelet does not wait either"
+async def test_end_of_a_never_container_is_its_own(env: Env) -> None:
+    await env.pods.put(never())
+    assert await doubt(env) == ""
+    assert env.ends.quick == [0.0], "kubelet does not wait either"
 
 
 @pytest.mark.parametrize("code", [137, 143])
-async def test_end_as_of_a_stop_is_not_its_own(rig: Rig, code: int) -> None:
-    await rig.pods.put(never())
-    assert await doubt(rig, code=code) == "it was stopped"
+async def test_end_as_of_a_stop_is_not_its_own(env: Env, code: int) -> None:
+    await env.pods.put(never())
+    assert await doubt(env, code=code) == "it was stopped"
 
 
-async def test_end_on_request_is_not_its_own(rig: Rig) -> None:
-    await rig.pods.put(never())
-    rig.ends.asked.add(C)
-    assert await doubt(rig) == "it was stopped"
+async def test_end_on_request_is_not_its_own(env: Env) -> None:
+    await env.pods.put(never())
+    env.ends.asked.add(C)
+    assert await doubt(env) == "it was stopped"
 
 
-async def test_end_with_its_pod_is_not_its_own(rig: Rig) -> None:
-    await rig.pods.put(never())
-    rig.ends.reason = "its sandbox has been stopped"
-    assert await doubt(rig) == "the pod is ending: its sandbox has been stopped"
+async def test_end_with_its_pod_is_not_its_own(env: Env) -> None:
+    await env.pods.put(never())
+    env.ends.reason = "its sandbox has been stopped"
+    assert await doubt(env) == "the pod is ending: its sandbox has been stopped"
 
 
-async def test_end_that_the_runtime_does_not_report_is_not_its_own(rig: Rig) -> None:
-    await rig.pods.put(never())
-    rig.events.run(TRAINER, name="c", state=ContainerState.EXITED)
-    reason = await outside_reason(TRAINER, pods=rig.pods, events=rig.events, runtime=rig.runtime, ends=rig.ends)
+async def test_end_that_the_runtime_does_not_report_is_not_its_own(env: Env) -> None:
+    await env.pods.put(never())
+    env.events.run(TRAINER, name="c", state=ContainerState.EXITED)
+    reason = await outside_reason(TRAINER, pods=env.pods, events=env.events, runtime=env.runtime, ends=env.ends)
     assert reason.startswith("the runtime does not report how it ended")
 
 
 @pytest.mark.parametrize("running", [True, False])
-async def test_running_container_and_other_policies_are_not_doubted(rig: Rig, running: bool) -> None:
-    await rig.pods.put(never() if running else pod())
-    rig.ends.asked.add(C)
+async def test_running_container_and_other_policies_are_not_doubted(env: Env, running: bool) -> None:
+    await env.pods.put(never() if running else pod())
+    env.ends.asked.add(C)
     state = ContainerState.RUNNING if running else ContainerState.EXITED
-    assert await doubt(rig, state=state) == ""
+    assert await doubt(env, state=state) == ""

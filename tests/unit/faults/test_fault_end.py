@@ -10,54 +10,54 @@ from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restarts.requests import Request
 from tests.fakes import outside
-from tests.unit.faults.test_pipeline import Restarts, World, stopped_world, world, xid
+from tests.unit.faults.test_pipeline import PipelineEnv, Restarts, env, stopped_env, xid
 
-__all__ = ["stopped_world", "world"]
+__all__ = ["env", "stopped_env"]
 
 TRAINER_0 = ContainerId("trainer-0")
 
 
-async def test_fault_ends_with_its_process_in_a_container_that_runs_on(world: World) -> None:
-    world.queue.submit(xid(pid=4242))
-    await world.restarted()
-    assert (await world.condition(conditions.DEVICES_HEALTHY, "Xid31")).status is ConditionStatus.FALSE
-    world.processes.ends[4242].set()
-    assert (await world.condition(conditions.DEVICES_HEALTHY, "Healthy")).status is ConditionStatus.TRUE
-    assert [view.id for view in world.events.containers()] == [TRAINER_0]
+async def test_fault_ends_with_its_process_in_a_container_that_runs_on(env: PipelineEnv) -> None:
+    env.queue.submit(xid(pid=4242))
+    await env.restarted()
+    assert (await env.condition(conditions.DEVICES_HEALTHY, "Xid31")).status is ConditionStatus.FALSE
+    env.processes.ends[4242].set()
+    assert (await env.condition(conditions.DEVICES_HEALTHY, "Healthy")).status is ConditionStatus.TRUE
+    assert [view.id for view in env.events.containers()] == [TRAINER_0]
 
 
-async def test_fault_after_one_whose_process_ended_ends_with_its_own(world: World) -> None:
+async def test_fault_after_one_whose_process_ended_ends_with_its_own(env: PipelineEnv) -> None:
     for pid, code in ((4242, 31), (4243, 13)):
-        world.processes.add(pid, container=TRAINER_0)
-        world.queue.submit(xid(code, pid=pid))
-        await world.restarted()
-        await world.condition(conditions.DEVICES_HEALTHY, f"Xid{code}")
-        world.processes.ends[pid].set()
-        await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+        env.processes.add(pid, container=TRAINER_0)
+        env.queue.submit(xid(code, pid=pid))
+        await env.restarted()
+        await env.condition(conditions.DEVICES_HEALTHY, f"Xid{code}")
+        env.processes.ends[pid].set()
+        await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 
-async def test_fault_ends_if_another_process_has_its_pid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fault_ends_if_another_process_has_its_pid(env: PipelineEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     async def replaced(request: Request) -> None:
-        world.processes.add(4242, container=TRAINER_0, started=60.0)
-        await Restarts.submit(world.restarts, request)
+        env.processes.add(4242, container=TRAINER_0, started=60.0)
+        await Restarts.submit(env.restarts, request)
 
-    monkeypatch.setattr(world.restarts, "submit", replaced)
-    world.queue.submit(xid(pid=4242))
-    await world.restarted()
-    await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+    monkeypatch.setattr(env.restarts, "submit", replaced)
+    env.queue.submit(xid(pid=4242))
+    await env.restarted()
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 
 async def test_fault_of_a_process_that_cannot_be_followed_ends_with_its_container(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    env: PipelineEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(_: int) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(world.processes, "ended", refused)
-    world.queue.submit(xid(pid=4242))
-    await world.restarted()
-    await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
-    await world.nothing_restarted()
-    assert [fault.code for fault in world.verdict_store.active_faults(outside.GPU.uuid)] == ["31"]
-    world.events.stop(TRAINER_0)
-    await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+    monkeypatch.setattr(env.processes, "ended", refused)
+    env.queue.submit(xid(pid=4242))
+    await env.restarted()
+    await env.condition(conditions.DEVICES_HEALTHY, "Xid31")
+    await env.nothing_restarted()
+    assert [fault.code for fault in env.verdict_store.active_faults(outside.GPU.uuid)] == ["31"]
+    env.events.stop(TRAINER_0)
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy")

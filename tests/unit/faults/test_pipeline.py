@@ -72,7 +72,7 @@ class Runtime:
 
 
 @dataclass(kw_only=True)
-class World(FindingEnv):
+class PipelineEnv(FindingEnv):
     pods: outside.Pods = field(default_factory=lambda: outside.Pods(builders.pod(), builders.pod(ref=MONITOR.pod)))
     restarts: Any = field(default_factory=Restarts)
     classify: Callable[[FindingKind, str], ActionClass] = lambda _, code: (
@@ -97,34 +97,34 @@ class World(FindingEnv):
 
 
 @pytest.fixture
-def stopped_world(store: Store) -> World:
+def stopped_env(store: Store) -> PipelineEnv:
     """No container runs yet."""
-    return World(store=store)
+    return PipelineEnv(store=store)
 
 
 @pytest.fixture
-async def world(stopped_world: World) -> AsyncIterator[World]:
+async def env(stopped_env: PipelineEnv) -> AsyncIterator[PipelineEnv]:
     """The trainer holds the GPU and runs; the pipeline works."""
-    stopped_world.holders.hold(TRAINER)
-    stopped_world.events.run(TRAINER, name="trainer-0")
-    stopped_world.processes.add(4242, container=ContainerId("trainer-0"))
-    async with running(stopped_world):
-        yield stopped_world
+    stopped_env.holders.hold(TRAINER)
+    stopped_env.events.run(TRAINER, name="trainer-0")
+    stopped_env.processes.add(4242, container=ContainerId("trainer-0"))
+    async with running(stopped_env):
+        yield stopped_env
 
 
-class running:  # noqa: N801 - reads as a word: async with running(world)
+class running:  # noqa: N801 - reads as a word: async with running(env)
     """Run the pipeline's tasks for a while."""
 
-    def __init__(self, world: World, *, with_runtime: bool = True) -> None:
-        self._world = world
+    def __init__(self, env: PipelineEnv, *, with_runtime: bool = True) -> None:
+        self._env = env
         self._with_runtime = with_runtime
 
     async def __aenter__(self) -> None:
         if self._with_runtime:
-            use_runtime(self._world)
+            use_runtime(self._env)
         self._tasks = [
-            asyncio.create_task(self._world.engine.run()),
-            asyncio.create_task(self._world.conditions.run()),
+            asyncio.create_task(self._env.engine.run()),
+            asyncio.create_task(self._env.conditions.run()),
         ]
 
     async def __aexit__(self, *_: object) -> None:
@@ -133,197 +133,195 @@ class running:  # noqa: N801 - reads as a word: async with running(world)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def use_runtime(world: World) -> None:
+def use_runtime(env: PipelineEnv) -> None:
     runtime = Runtime({ContainerId("trainer-0"): 4000})
-    world.find_runtime(world.restarts, runtime=runtime)
+    env.find_runtime(env.restarts, runtime=runtime)
 
 
-async def test_pipeline_process_in_line_names_container(world: World) -> None:
-    world.queue.submit(xid(pid=4242))
-    request = await world.restarted()
+async def test_pipeline_process_in_line_names_container(env: PipelineEnv) -> None:
+    env.queue.submit(xid(pid=4242))
+    request = await env.restarted()
     assert request.target == TRAINER
     assert request.devices == frozenset({outside.GPU.uuid})
     cause = request.cause()
     assert (cause.code, cause.action, cause.happened_at) == ("Xid31", ActionClass.RESTART_APP, 100.0)
     assert await request.lapsed() == ""
-    world.processes.ends[4242].set()
+    env.processes.ends[4242].set()
     assert await request.lapsed() == "process 4242, which the fault hit, has ended"
 
 
-async def test_pipeline_finding_without_process_hits_only_holder(world: World) -> None:
-    world.queue.submit(xid(94, source=Source.NVML))
-    assert (await world.restarted()).target == TRAINER
+async def test_pipeline_finding_without_process_hits_only_holder(env: PipelineEnv) -> None:
+    env.queue.submit(xid(94, source=Source.NVML))
+    assert (await env.restarted()).target == TRAINER
 
 
-async def test_pipeline_finding_with_two_holders_restarts_none(world: World) -> None:
-    world.holders.hold(TRAINER, MONITOR)
-    world.queue.submit(xid(94, source=Source.NVML))
-    await world.nothing_restarted()
+async def test_pipeline_finding_with_two_holders_restarts_none(env: PipelineEnv) -> None:
+    env.holders.hold(TRAINER, MONITOR)
+    env.queue.submit(xid(94, source=Source.NVML))
+    await env.nothing_restarted()
 
 
-async def test_pipeline_fault_of_host_process_restarts_none_despite_nvml(world: World) -> None:
-    world.processes.add(77, container=None)
-    world.queue.submit(xid(31, source=Source.NVML))  # without a pid, and first
-    world.queue.submit(xid(31, pid=77))
-    await world.nothing_restarted()
+async def test_pipeline_fault_of_host_process_restarts_none_despite_nvml(env: PipelineEnv) -> None:
+    env.processes.add(77, container=None)
+    env.queue.submit(xid(31, source=Source.NVML))  # without a pid, and first
+    env.queue.submit(xid(31, pid=77))
+    await env.nothing_restarted()
 
 
-async def test_pipeline_program_error_without_process_takes_that_of_another_code(world: World) -> None:
-    world.processes.add(77, container=None)
-    world.queue.submit(xid(13))  # the driver names the process of a stack overflow in the Xid 43 after it
-    world.queue.submit(xid(43, pid=77))
-    await world.nothing_restarted()
+async def test_pipeline_program_error_without_process_takes_that_of_another_code(env: PipelineEnv) -> None:
+    env.processes.add(77, container=None)
+    env.queue.submit(xid(13))  # the driver names the process of a stack overflow in the Xid 43 after it
+    env.queue.submit(xid(43, pid=77))
+    await env.nothing_restarted()
 
 
-async def test_pipeline_fault_of_another_code_a_second_later_is_its_own(world: World) -> None:
-    world.processes.add(77, container=None)
-    world.queue.submit(xid(31, pid=77))
-    world.queue.submit(xid(94, source=Source.NVML, observed_at=101.0))
-    await world.restarted()
+async def test_pipeline_fault_of_another_code_a_second_later_is_its_own(env: PipelineEnv) -> None:
+    env.processes.add(77, container=None)
+    env.queue.submit(xid(31, pid=77))
+    env.queue.submit(xid(94, source=Source.NVML, observed_at=101.0))
+    await env.restarted()
 
 
-async def test_pipeline_fault_of_device_does_not_take_process_of_another_code(world: World) -> None:
-    world.queue.submit(xid(43, pid=4242))
-    await world.restarted()
-    world.queue.submit(xid(79, ActionClass.REBOOT_NODE))
-    await world.condition(conditions.DEVICE_FAILURE, "Xid79")
+async def test_pipeline_fault_of_device_does_not_take_process_of_another_code(env: PipelineEnv) -> None:
+    env.queue.submit(xid(43, pid=4242))
+    await env.restarted()
+    env.queue.submit(xid(79, ActionClass.REBOOT_NODE))
+    await env.condition(conditions.DEVICE_FAILURE, "Xid79")
 
 
 async def test_pipeline_unreadable_process_restarts_none_and_fault_lasts(
-    world: World,
+    env: PipelineEnv,
 ) -> None:
-    world.processes.add(77, container=ContainerId("trainer-0"))
-    world.processes.unreadable.add(77)
-    world.queue.submit(xid(31, pid=77))
-    await world.nothing_restarted()
+    env.processes.add(77, container=ContainerId("trainer-0"))
+    env.processes.unreadable.add(77)
+    env.queue.submit(xid(31, pid=77))
+    await env.nothing_restarted()
     assert (
-        world.verdict_store.verdict(outside.GPU.uuid, inventory=world.devices.inventory).action
-        is ActionClass.RESTART_APP
+        env.verdict_store.verdict(outside.GPU.uuid, inventory=env.devices.inventory).action is ActionClass.RESTART_APP
     )
 
 
-async def test_pipeline_fault_of_exec_process_restarts_none(world: World) -> None:
-    world.processes.add(77, container=ContainerId("trainer-0"))
-    world.processes.put_in.add(77)
-    world.queue.submit(xid(pid=77))
-    await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
-    await world.nothing_restarted()
-    world.processes.ends[77].set()
-    await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+async def test_pipeline_fault_of_exec_process_restarts_none(env: PipelineEnv) -> None:
+    env.processes.add(77, container=ContainerId("trainer-0"))
+    env.processes.put_in.add(77)
+    env.queue.submit(xid(pid=77))
+    await env.condition(conditions.DEVICES_HEALTHY, "Xid31")
+    await env.nothing_restarted()
+    env.processes.ends[77].set()
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 
-async def test_pipeline_first_process_unknown_to_proc_comes_from_runtime(world: World) -> None:
-    world.processes.add(4000, container=ContainerId("trainer-0"))
-    world.processes.put_in.add(4000)  # the container has no PID namespace of its own
-    world.queue.submit(xid(pid=4000))
-    assert (await world.restarted()).target == TRAINER
+async def test_pipeline_first_process_unknown_to_proc_comes_from_runtime(env: PipelineEnv) -> None:
+    env.processes.add(4000, container=ContainerId("trainer-0"))
+    env.processes.put_in.add(4000)  # the container has no PID namespace of its own
+    env.queue.submit(xid(pid=4000))
+    assert (await env.restarted()).target == TRAINER
 
 
-async def test_pipeline_reused_pid_restarts_none(world: World) -> None:
-    world.processes.add(4242, container=ContainerId("trainer-0"), started=60.0)  # after boot_seconds 50
-    world.queue.submit(xid(pid=4242))
-    await world.nothing_restarted()
+async def test_pipeline_reused_pid_restarts_none(env: PipelineEnv) -> None:
+    env.processes.add(4242, container=ContainerId("trainer-0"), started=60.0)  # after boot_seconds 50
+    env.queue.submit(xid(pid=4242))
+    await env.nothing_restarted()
 
 
-async def test_pipeline_lost_gpu_sets_device_failure_and_restarts_none(world: World) -> None:
-    world.queue.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
-    failure = await world.condition(conditions.DEVICE_FAILURE, "Xid79")
+async def test_pipeline_lost_gpu_sets_device_failure_and_restarts_none(env: PipelineEnv) -> None:
+    env.queue.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
+    failure = await env.condition(conditions.DEVICE_FAILURE, "Xid79")
     assert failure.status is ConditionStatus.TRUE
-    await world.nothing_restarted()
+    await env.nothing_restarted()
 
 
-async def test_pipeline_graver_fault_on_device_is_in_cause(world: World) -> None:
-    world.queue.submit(xid(79, ActionClass.REBOOT_NODE))
-    world.queue.submit(xid(31, pid=4242))
-    assert (await world.restarted()).cause().action is ActionClass.REBOOT_NODE
+async def test_pipeline_graver_fault_on_device_is_in_cause(env: PipelineEnv) -> None:
+    env.queue.submit(xid(79, ActionClass.REBOOT_NODE))
+    env.queue.submit(xid(31, pid=4242))
+    assert (await env.restarted()).cause().action is ActionClass.REBOOT_NODE
 
 
-async def test_pipeline_finding_before_first_start_restarts_none(world: World) -> None:
-    world.queue.submit(xid(pid=4242, evidence={evidence.LOOK_BACK: "true"}))
-    await world.nothing_restarted()
+async def test_pipeline_finding_before_first_start_restarts_none(env: PipelineEnv) -> None:
+    env.queue.submit(xid(pid=4242, evidence={evidence.LOOK_BACK: "true"}))
+    await env.nothing_restarted()
 
 
-async def test_pipeline_device_is_unhealthy_until_container_ended(world: World) -> None:
-    world.queue.submit(xid(pid=4242))
-    await world.restarted()
-    assert (await world.condition(conditions.DEVICES_HEALTHY, "Xid31")).status is ConditionStatus.FALSE
-    world.events.stop(ContainerId("trainer-0"))
-    assert (await world.condition(conditions.DEVICES_HEALTHY, "Healthy")).status is ConditionStatus.TRUE
+async def test_pipeline_device_is_unhealthy_until_container_ended(env: PipelineEnv) -> None:
+    env.queue.submit(xid(pid=4242))
+    await env.restarted()
+    assert (await env.condition(conditions.DEVICES_HEALTHY, "Xid31")).status is ConditionStatus.FALSE
+    env.events.stop(ContainerId("trainer-0"))
+    assert (await env.condition(conditions.DEVICES_HEALTHY, "Healthy")).status is ConditionStatus.TRUE
 
 
 @pytest.mark.parametrize(("result", "health"), [(Result.RESTARTED, "Healthy"), (Result.FAILED, "Xid31")])
 async def test_pipeline_fault_ends_when_the_program_is_restarted_in_its_container(
-    world: World, result: Result, health: str
+    env: PipelineEnv, result: Result, health: str
 ) -> None:
-    world.restarts.outcome = Outcome(result, {TRAINER.name: ContainerId("trainer-0")})
-    world.queue.submit(xid(pid=4242))
-    await world.restarted()
-    await world.condition(conditions.DEVICES_HEALTHY, health)
+    env.restarts.outcome = Outcome(result, {TRAINER.name: ContainerId("trainer-0")})
+    env.queue.submit(xid(pid=4242))
+    await env.restarted()
+    await env.condition(conditions.DEVICES_HEALTHY, health)
 
 
-async def test_pipeline_fault_of_host_process_ends_with_it(world: World) -> None:
-    world.processes.add(77, container=None)
-    world.queue.submit(xid(pid=77))
-    await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
-    world.processes.ends[77].set()
-    await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+async def test_pipeline_fault_of_host_process_ends_with_it(env: PipelineEnv) -> None:
+    env.processes.add(77, container=None)
+    env.queue.submit(xid(pid=77))
+    await env.condition(conditions.DEVICES_HEALTHY, "Xid31")
+    env.processes.ends[77].set()
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 
-async def test_pipeline_two_faults_end_when_both_have_ended(world: World) -> None:
-    world.processes.add(77, container=None)
-    world.queue.submit(xid(pid=77))
-    world.queue.submit(xid(13, pid=4242))
-    await world.restarted()
-    world.events.stop(ContainerId("trainer-0"))
-    await world.nothing_restarted()
+async def test_pipeline_two_faults_end_when_both_have_ended(env: PipelineEnv) -> None:
+    env.processes.add(77, container=None)
+    env.queue.submit(xid(pid=77))
+    env.queue.submit(xid(13, pid=4242))
+    await env.restarted()
+    env.events.stop(ContainerId("trainer-0"))
+    await env.nothing_restarted()
     assert (
-        world.verdict_store.verdict(outside.GPU.uuid, inventory=world.devices.inventory).action
-        is ActionClass.RESTART_APP
+        env.verdict_store.verdict(outside.GPU.uuid, inventory=env.devices.inventory).action is ActionClass.RESTART_APP
     )
-    world.processes.ends[77].set()
-    await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+    env.processes.ends[77].set()
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 
-async def test_pipeline_unknown_code_restarts_if_driver_needs_nothing(world: World) -> None:
-    world.devices.recovery = 0
-    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
-    request = await world.restarted()
+async def test_pipeline_unknown_code_restarts_if_driver_needs_nothing(env: PipelineEnv) -> None:
+    env.devices.recovery = 0
+    env.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    request = await env.restarted()
     assert (request.target, request.cause().action) == (TRAINER, ActionClass.RESTART_APP)
 
 
-async def test_pipeline_old_fault_that_driver_clears_ends_with_holders(world: World) -> None:
-    world.devices.recovery = 0
-    world.holders.hold(TRAINER)
-    old = world.events.run(TRAINER, name="trainer-0", created_at=1)
-    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, evidence={evidence.LOOK_BACK: "true"}))
-    await world.condition(conditions.DEVICES_HEALTHY, "Xid999")
-    world.events.stop(old)
-    await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
-    assert world.restarts.requests.empty()
+async def test_pipeline_old_fault_that_driver_clears_ends_with_holders(env: PipelineEnv) -> None:
+    env.devices.recovery = 0
+    env.holders.hold(TRAINER)
+    old = env.events.run(TRAINER, name="trainer-0", created_at=1)
+    env.queue.submit(xid(999, ActionClass.ASK_DRIVER, evidence={evidence.LOOK_BACK: "true"}))
+    await env.condition(conditions.DEVICES_HEALTHY, "Xid999")
+    env.events.stop(old)
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
+    assert env.restarts.requests.empty()
 
 
-async def test_pipeline_unknown_code_and_driver_reset_restarts_none(world: World) -> None:
-    world.devices.recovery = 1
-    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
-    await world.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
-    await world.nothing_restarted()
+async def test_pipeline_unknown_code_and_driver_reset_restarts_none(env: PipelineEnv) -> None:
+    env.devices.recovery = 1
+    env.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    await env.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
+    await env.nothing_restarted()
 
 
-async def test_pipeline_unknown_code_and_silent_driver_restarts_none(world: World) -> None:
-    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
-    assert (await world.condition(conditions.DEVICES_HEALTHY, "Xid999")).status is ConditionStatus.UNKNOWN
-    await world.nothing_restarted()
+async def test_pipeline_unknown_code_and_silent_driver_restarts_none(env: PipelineEnv) -> None:
+    env.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    assert (await env.condition(conditions.DEVICES_HEALTHY, "Xid999")).status is ConditionStatus.UNKNOWN
+    await env.nothing_restarted()
 
 
-async def test_pipeline_driver_not_up_yet_is_polled(world: World) -> None:
-    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
-    await world.condition(conditions.DEVICES_HEALTHY, "Xid999")
-    world.devices.recovery = 0
-    assert (await world.restarted(within=60)).cause().action is ActionClass.RESTART_APP
+async def test_pipeline_driver_not_up_yet_is_polled(env: PipelineEnv) -> None:
+    env.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+    await env.condition(conditions.DEVICES_HEALTHY, "Xid999")
+    env.devices.recovery = 0
+    assert (await env.restarted(within=60)).cause().action is ActionClass.RESTART_APP
 
 
 async def test_pipeline_driver_is_polled_for_the_newest_processes_of_a_fault(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    env: PipelineEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_FIRST_WAIT", "_LONGEST_WAIT"):
         monkeypatch.setattr(recovery_action, name, 0.01)
@@ -331,30 +329,30 @@ async def test_pipeline_driver_is_polled_for_the_newest_processes_of_a_fault(
     def polls() -> int:
         return sum(task.get_name().startswith("ask the driver") for task in asyncio.all_tasks())
 
-    world.devices.recovery = 1
+    env.devices.recovery = 1
     for pid in (*range(5000, 5100), 4242):
-        world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=pid))
-    await world.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
+        env.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=pid))
+    await env.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
     await eventually.true(lambda: polls() == recovery_action._MOST_POLLS)
-    world.devices.recovery = 0
-    assert (await world.restarted()).target == TRAINER
+    env.devices.recovery = 0
+    assert (await env.restarted()).target == TRAINER
     await eventually.true(lambda: polls() == 0)
 
 
-async def test_pipeline_fault_of_driver_that_needs_reset_ends_after_it(world: World) -> None:
-    world.devices.recovery = 1
-    world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4243))  # a reset does not leave this process alive
-    await world.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
-    world.devices.recovery = 0
-    await world.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
+async def test_pipeline_fault_of_driver_that_needs_reset_ends_after_it(env: PipelineEnv) -> None:
+    env.devices.recovery = 1
+    env.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4243))  # a reset does not leave this process alive
+    await env.condition(conditions.DEVICE_FAILURE, "RecoveryAction1")
+    env.devices.recovery = 0
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
 
 
-async def test_pipeline_unanswered_driver_query_is_repeated_by_next_agent(stopped_world: World) -> None:
-    world = stopped_world
-    async with running(world):
-        world.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
-        await world.nothing_restarted()
-    second = World(store=world.store)
+async def test_pipeline_unanswered_driver_query_is_repeated_by_next_agent(stopped_env: PipelineEnv) -> None:
+    env = stopped_env
+    async with running(env):
+        env.queue.submit(xid(999, ActionClass.ASK_DRIVER, pid=4242))
+        await env.nothing_restarted()
+    second = PipelineEnv(store=env.store)
     second.holders.hold(TRAINER)
     old = second.events.run(TRAINER, name="trainer-0", created_at=1)
     second.devices.recovery = 0
@@ -367,101 +365,101 @@ async def test_pipeline_unanswered_driver_query_is_repeated_by_next_agent(stoppe
     assert second.restarts.requests.empty()
 
 
-async def test_pipeline_line_after_end_of_fault_does_not_last(world: World) -> None:
-    ends = world.metrics.findings.labels("cri", "AppGone", "")
+async def test_pipeline_line_after_end_of_fault_does_not_last(env: PipelineEnv) -> None:
+    ends = env.metrics.findings.labels("cri", "AppGone", "")
     for ended in (1, 2, 3):
-        world.queue.submit(xid(pid=99))  # it is gone
+        env.queue.submit(xid(pid=99))  # it is gone
         async with asyncio.timeout(60):
             while ends._value.get() < ended:  # noqa: ASYNC110 - a counter
                 await asyncio.sleep(0)
-    assert world.verdict_store.active_faults(outside.GPU.uuid) == ()
+    assert env.verdict_store.active_faults(outside.GPU.uuid) == ()
 
 
-async def test_pipeline_instance_holder_unknown_until_driver_is_up(stopped_world: World) -> None:
-    world, instance = stopped_world, DevicePartition(uuid=DeviceId("MIG-1"), gpu_instance=1, compute_instance=0)
-    world.verdict_store.apply(xid(), inventory=world.devices.inventory)
-    world.holders.hold(TRAINER, device=instance.uuid)
-    old = world.events.run(TRAINER, name="trainer-0", created_at=1)
-    up = replace(world.devices.inventory, gpus=(replace(outside.GPU, partitions=(instance,)),))
-    world.devices.inventory = DeviceInventory(gpus=(replace(outside.GPU, index=-1),))
-    async with running(world):
+async def test_pipeline_instance_holder_unknown_until_driver_is_up(stopped_env: PipelineEnv) -> None:
+    env, instance = stopped_env, DevicePartition(uuid=DeviceId("MIG-1"), gpu_instance=1, compute_instance=0)
+    env.verdict_store.apply(xid(), inventory=env.devices.inventory)
+    env.holders.hold(TRAINER, device=instance.uuid)
+    old = env.events.run(TRAINER, name="trainer-0", created_at=1)
+    up = replace(env.devices.inventory, gpus=(replace(outside.GPU, partitions=(instance,)),))
+    env.devices.inventory = DeviceInventory(gpus=(replace(outside.GPU, index=-1),))
+    async with running(env):
         await asyncio.sleep(0.1)
-        assert world.verdict_store.active_faults(outside.GPU.uuid)
-        world.devices.inventory = up
-        world.conditions.holders_changed()
-        await world.condition(conditions.DEVICES_HEALTHY, "Xid31")
-        world.events.stop(old)
-        await world.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
+        assert env.verdict_store.active_faults(outside.GPU.uuid)
+        env.devices.inventory = up
+        env.conditions.holders_changed()
+        await env.condition(conditions.DEVICES_HEALTHY, "Xid31")
+        env.events.stop(old)
+        await env.condition(conditions.DEVICES_HEALTHY, "Healthy", within=60)
 
 
-async def test_pipeline_end_of_unknown_fault_is_ignored(world: World) -> None:
+async def test_pipeline_end_of_unknown_fault_is_ignored(env: PipelineEnv) -> None:
     over = xid(0, ActionClass.NONE, kind=FindingKind.FAULT_OVER)
-    world.queue.submit(replace(over, code="Throttled"))
-    await world.nothing_restarted()
-    counted = [sample.labels["kind"] for metric in world.metrics.findings.collect() for sample in metric.samples]
+    env.queue.submit(replace(over, code="Throttled"))
+    await env.nothing_restarted()
+    counted = [sample.labels["kind"] for metric in env.metrics.findings.collect() for sample in metric.samples]
     assert "FaultOver" not in counted
 
 
-async def test_pipeline_storm_restarts_once_and_is_counted(world: World) -> None:
+async def test_pipeline_storm_restarts_once_and_is_counted(env: PipelineEnv) -> None:
     for _ in range(1000):
-        world.queue.submit(xid(pid=4242))
-    await world.restarted()
+        env.queue.submit(xid(pid=4242))
+    await env.restarted()
     async with asyncio.timeout(60):
-        while world.metrics.findings_damped.labels("Xid")._value.get() < 999:  # noqa: ASYNC110 - a counter
+        while env.metrics.findings_damped.labels("Xid")._value.get() < 999:  # noqa: ASYNC110 - a counter
             await asyncio.sleep(0)
-    assert world.restarts.requests.empty()
+    assert env.restarts.requests.empty()
 
 
-async def test_pipeline_silent_kubelet_does_not_mean_no_holder(world: World) -> None:
-    world.holders.allocations = Allocations(known=False)
-    world.queue.submit(xid(94, source=Source.NVML))
+async def test_pipeline_silent_kubelet_does_not_mean_no_holder(env: PipelineEnv) -> None:
+    env.holders.allocations = Allocations(known=False)
+    env.queue.submit(xid(94, source=Source.NVML))
     await asyncio.sleep(0.1)
-    assert world.restarts.requests.empty()
-    assert not world.queue.idle()  # so the source does not forget it
-    world.holders.hold(TRAINER)
-    assert (await world.restarted()).target == TRAINER
+    assert env.restarts.requests.empty()
+    assert not env.queue.idle()  # so the source does not forget it
+    env.holders.hold(TRAINER)
+    assert (await env.restarted()).target == TRAINER
 
 
-async def test_pipeline_container_listed_late_is_restarted(world: World) -> None:
-    world.processes.add(77, container=ContainerId("late"))
-    world.queue.submit(xid(pid=77))
+async def test_pipeline_container_listed_late_is_restarted(env: PipelineEnv) -> None:
+    env.processes.add(77, container=ContainerId("late"))
+    env.queue.submit(xid(pid=77))
     await asyncio.sleep(0.05)  # several checks of the runtime's listing
-    assert world.restarts.requests.empty()
-    world.events.run(MONITOR, name="late")
-    assert (await world.restarted()).target == MONITOR
+    assert env.restarts.requests.empty()
+    env.events.run(MONITOR, name="late")
+    assert (await env.restarted()).target == MONITOR
 
 
-async def test_pipeline_device_missing_from_kubelet_is_unknown(world: World) -> None:
-    world.holders.allocations = Allocations(known=False)
-    world.events.run(TRAINER, name="trainer-0")
-    world.queue.submit(xid(pid=4242))
-    assert (await world.restarted()).devices is None
+async def test_pipeline_device_missing_from_kubelet_is_unknown(env: PipelineEnv) -> None:
+    env.holders.allocations = Allocations(known=False)
+    env.events.run(TRAINER, name="trainer-0")
+    env.queue.submit(xid(pid=4242))
+    assert (await env.restarted()).devices is None
 
 
-async def test_pipeline_runtime_found_late_gets_restart(stopped_world: World) -> None:
-    world = stopped_world
-    world.holders.hold(TRAINER)
-    world.events.run(TRAINER, name="trainer-0")
-    world.processes.add(4242, container=ContainerId("trainer-0"))
-    async with running(world, with_runtime=False):
-        world.queue.submit(xid(pid=4242))
-        await world.condition(conditions.DEVICES_HEALTHY, "Xid31")  # reported in the meantime
-        assert not world.queue.idle()
-        use_runtime(world)
-        assert (await world.restarted()).target == TRAINER
+async def test_pipeline_runtime_found_late_gets_restart(stopped_env: PipelineEnv) -> None:
+    env = stopped_env
+    env.holders.hold(TRAINER)
+    env.events.run(TRAINER, name="trainer-0")
+    env.processes.add(4242, container=ContainerId("trainer-0"))
+    async with running(env, with_runtime=False):
+        env.queue.submit(xid(pid=4242))
+        await env.condition(conditions.DEVICES_HEALTHY, "Xid31")  # reported in the meantime
+        assert not env.queue.idle()
+        use_runtime(env)
+        assert (await env.restarted()).target == TRAINER
 
 
-async def test_pipeline_verdict_survives_agent_until_holders_are_newer(stopped_world: World) -> None:
-    world = stopped_world
-    world.holders.hold(TRAINER)
-    old = world.events.run(TRAINER, name="trainer-0", created_at=1)
-    world.processes.add(4242, container=old)
-    async with running(world):
-        world.queue.submit(xid(pid=4242))
-        await world.restarted()
-    second = World(store=world.store)
+async def test_pipeline_verdict_survives_agent_until_holders_are_newer(stopped_env: PipelineEnv) -> None:
+    env = stopped_env
+    env.holders.hold(TRAINER)
+    old = env.events.run(TRAINER, name="trainer-0", created_at=1)
+    env.processes.add(4242, container=old)
+    async with running(env):
+        env.queue.submit(xid(pid=4242))
+        await env.restarted()
+    second = PipelineEnv(store=env.store)
     second.holders.hold(TRAINER)
-    second.events.views = world.events.views
+    second.events.views = env.events.views
     await second.verdict_store.load()
     async with running(second):
         await second.condition(conditions.DEVICES_HEALTHY, "Xid31")
@@ -469,46 +467,46 @@ async def test_pipeline_verdict_survives_agent_until_holders_are_newer(stopped_w
         await second.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 
-async def test_pipeline_end_of_previous_fault_keeps_newer_one(stopped_world: World) -> None:
-    world = stopped_world
-    world.holders.hold(TRAINER, MONITOR)
-    old = world.events.run(TRAINER, name="trainer-0", created_at=1)
-    world.verdict_store.apply(xid(94), inventory=world.devices.inventory)
-    async with running(world):
-        await world.condition(conditions.DEVICES_HEALTHY, "Xid94")
-        newer = world.events.run(MONITOR, name="exporter-0", created_at=1)
-        world.processes.add(77, container=newer)
-        world.queue.submit(xid(31, pid=77, observed_at=150.0))
-        await world.restarted()
-        world.events.stop(old)
-        await world.nothing_restarted()
+async def test_pipeline_end_of_previous_fault_keeps_newer_one(stopped_env: PipelineEnv) -> None:
+    env = stopped_env
+    env.holders.hold(TRAINER, MONITOR)
+    old = env.events.run(TRAINER, name="trainer-0", created_at=1)
+    env.verdict_store.apply(xid(94), inventory=env.devices.inventory)
+    async with running(env):
+        await env.condition(conditions.DEVICES_HEALTHY, "Xid94")
+        newer = env.events.run(MONITOR, name="exporter-0", created_at=1)
+        env.processes.add(77, container=newer)
+        env.queue.submit(xid(31, pid=77, observed_at=150.0))
+        await env.restarted()
+        env.events.stop(old)
+        await env.nothing_restarted()
         await asyncio.sleep(0.1)
-        assert {active_fault.code for active_fault in world.verdict_store.active_faults(outside.GPU.uuid)} == {
+        assert {active_fault.code for active_fault in env.verdict_store.active_faults(outside.GPU.uuid)} == {
             "94",
             "31",
         }
-        world.events.stop(newer)
-        await world.condition(conditions.DEVICES_HEALTHY, "Healthy")
+        env.events.stop(newer)
+        await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
 
 
-async def test_pipeline_findings_beyond_capacity_are_counted(stopped_world: World) -> None:
-    queue = stopped_world.queue
+async def test_pipeline_findings_beyond_capacity_are_counted(stopped_env: PipelineEnv) -> None:
+    queue = stopped_env.queue
     for _ in range(10_001):
         queue.submit(xid())
-    assert stopped_world.metrics.findings_lost._value.get() == 1
+    assert stopped_env.metrics.findings_lost._value.get() == 1
 
 
-async def test_pipeline_silent_driver_makes_devices_unknown(world: World) -> None:
-    world.devices.inventory = replace(world.devices.inventory, complete=False)
-    world.conditions.holders_changed()
-    assert (await world.condition(conditions.DEVICES_HEALTHY, "NotProven")).status is ConditionStatus.UNKNOWN
+async def test_pipeline_silent_driver_makes_devices_unknown(env: PipelineEnv) -> None:
+    env.devices.inventory = replace(env.devices.inventory, complete=False)
+    env.conditions.holders_changed()
+    assert (await env.condition(conditions.DEVICES_HEALTHY, "NotProven")).status is ConditionStatus.UNKNOWN
 
 
-async def test_pipeline_deleted_pod_gets_no_condition(world: World) -> None:
-    world.holders.hold()
-    world.queue.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
-    await world.condition(conditions.DEVICES_HEALTHY, "Xid79")
-    world.pods.drop(builders.POD.uid)
-    world.said.said.clear()
-    world.conditions.publish(world.holders.allocations)
-    assert world.said.said == {}
+async def test_pipeline_deleted_pod_gets_no_condition(env: PipelineEnv) -> None:
+    env.holders.hold()
+    env.queue.submit(xid(79, ActionClass.REBOOT_NODE, pid=4242))
+    await env.condition(conditions.DEVICES_HEALTHY, "Xid79")
+    env.pods.drop(builders.POD.uid)
+    env.said.said.clear()
+    env.conditions.publish(env.holders.allocations)
+    assert env.said.said == {}

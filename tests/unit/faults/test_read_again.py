@@ -11,7 +11,7 @@ from kubemend.agent.model.findings import Finding, FindingKind, Source
 from kubemend.agent.model.verdicts import Health
 from kubemend.agent.model.workloads import ContainerId
 from tests.fakes import outside
-from tests.unit.faults.test_pipeline import HERE, TRAINER, World, running, xid
+from tests.unit.faults.test_pipeline import HERE, TRAINER, PipelineEnv, running, xid
 
 ON_HOLD = xid(31, pid=4242, observed_at=90.0, key="kmsg:5:40000000")
 NEEDS_RESET = xid(95, ActionClass.RESET_DEVICE, key="kmsg:6:50000000")
@@ -25,16 +25,16 @@ WAS_RESET = Finding(
 )
 
 
-def node_of(store: Store, **options: Any) -> World:
+def node_of(store: Store, **options: Any) -> PipelineEnv:
     """Return an agent on a node where the trainer, which is older than all faults, holds the GPU."""
-    world = World(store=store, **options)
-    world.holders.hold(TRAINER)
-    world.events.run(TRAINER, name="trainer-0", created_at=1)
-    world.processes.add(4242, container=ContainerId("trainer-0"))
-    return world
+    env = PipelineEnv(store=store, **options)
+    env.holders.hold(TRAINER)
+    env.events.run(TRAINER, name="trainer-0", created_at=1)
+    env.processes.add(4242, container=ContainerId("trainer-0"))
+    return env
 
 
-async def after(store: Store, *findings: Finding, **options: Any) -> World:
+async def after(store: Store, *findings: Finding, **options: Any) -> PipelineEnv:
     """Return the next agent on the node. The previous one folded the findings, saved the verdicts and was killed."""
     first = node_of(store, **options)
     for finding in findings:
@@ -45,80 +45,80 @@ async def after(store: Store, *findings: Finding, **options: Any) -> World:
     return second
 
 
-def faults(world: World) -> list[str]:
-    return [fault.reason for fault in world.verdict_store.active_faults(outside.GPU.uuid)]
+def faults(env: PipelineEnv) -> list[str]:
+    return [fault.reason for fault in env.verdict_store.active_faults(outside.GPU.uuid)]
 
 
 async def test_line_read_again_after_its_end_raises_no_fault(store: Store) -> None:
-    world = await after(store, ON_HOLD, NEEDS_RESET, WAS_RESET)
-    async with running(world):
-        world.queue.submit(NEEDS_RESET)
-        await world.nothing_restarted()
-    assert faults(world) == ["Xid31"]
+    env = await after(store, ON_HOLD, NEEDS_RESET, WAS_RESET)
+    async with running(env):
+        env.queue.submit(NEEDS_RESET)
+        await env.nothing_restarted()
+    assert faults(env) == ["Xid31"]
 
 
 async def test_line_read_again_restarts_its_container(store: Store) -> None:
-    world = await after(store, ON_HOLD, NEEDS_RESET, WAS_RESET)
-    async with running(world):
-        world.queue.submit(ON_HOLD)
-        assert (await world.restarted()).target == TRAINER
-        (fault,) = world.verdict_store.active_faults(outside.GPU.uuid)
+    env = await after(store, ON_HOLD, NEEDS_RESET, WAS_RESET)
+    async with running(env):
+        env.queue.submit(ON_HOLD)
+        assert (await env.restarted()).target == TRAINER
+        (fault,) = env.verdict_store.active_faults(outside.GPU.uuid)
         assert fault.count == 1
 
 
 async def test_line_read_again_does_not_lift_a_fault(store: Store) -> None:
     """The driver's earlier answer says nothing about a later one."""
     usable = xid(154, ActionClass.NONE, key="kmsg:4:30000000")
-    world = await after(store, usable, NEEDS_RESET)
-    async with running(world):
-        world.queue.submit(usable)
-        await world.nothing_restarted()
-    assert faults(world) == ["Xid95"]
+    env = await after(store, usable, NEEDS_RESET)
+    async with running(env):
+        env.queue.submit(usable)
+        await env.nothing_restarted()
+    assert faults(env) == ["Xid95"]
 
 
 async def test_line_after_the_last_folded_one_is_folded(store: Store) -> None:
-    world = await after(store, ON_HOLD)
-    async with running(world):
-        world.queue.submit(NEEDS_RESET)
-        await world.nothing_restarted()
-    assert faults(world) == ["Xid31", "Xid95"]
+    env = await after(store, ON_HOLD)
+    async with running(env):
+        env.queue.submit(NEEDS_RESET)
+        await env.nothing_restarted()
+    assert faults(env) == ["Xid31", "Xid95"]
 
 
 async def test_line_of_verdicts_that_were_not_saved_is_folded(store: Store) -> None:
     killed = node_of(store)
     killed.verdict_store.apply(NEEDS_RESET, inventory=killed.devices.inventory)
-    world = node_of(store)
-    await world.verdict_store.load()
-    async with running(world):
-        world.queue.submit(NEEDS_RESET)
-        await world.nothing_restarted()
-    assert faults(world) == ["Xid95"]
+    env = node_of(store)
+    await env.verdict_store.load()
+    async with running(env):
+        env.queue.submit(NEEDS_RESET)
+        await env.nothing_restarted()
+    assert faults(env) == ["Xid95"]
 
 
 async def test_line_of_an_earlier_boot_does_not_hide_one_of_this_boot(store: Store) -> None:
-    world = await after(store, NEEDS_RESET, boot_id="boot-0")
-    async with running(world):
-        world.queue.submit(NEEDS_RESET)
-        await world.nothing_restarted()
-    assert faults(world) == ["Xid95"]
+    env = await after(store, NEEDS_RESET, boot_id="boot-0")
+    async with running(env):
+        env.queue.submit(NEEDS_RESET)
+        await env.nothing_restarted()
+    assert faults(env) == ["Xid95"]
 
 
 async def test_line_that_only_the_driver_can_judge_is_asked_about_again(store: Store) -> None:
     unknown = xid(999, ActionClass.ASK_DRIVER, pid=4242, key="kmsg:6:50000000")
-    world = await after(store, unknown)
-    world.devices.recovery = 0
-    async with running(world):
-        world.queue.submit(unknown)
-        assert (await world.restarted()).target == TRAINER
+    env = await after(store, unknown)
+    env.devices.recovery = 0
+    async with running(env):
+        env.queue.submit(unknown)
+        assert (await env.restarted()).target == TRAINER
 
 
 @pytest.mark.parametrize("end", [WAS_RESET, None])
 async def test_same_finding_twice_in_one_agent_is_folded_twice(store: Store, end: Finding | None) -> None:
     """The driver's answer to a finding makes it one of a program: it has the same key."""
-    world = node_of(store)
+    env = node_of(store)
     for finding in (NEEDS_RESET, *([end] if end is not None else []), NEEDS_RESET):
-        world.verdict_store.apply(finding, inventory=world.devices.inventory)
-    verdict = world.verdict_store.verdict(outside.GPU.uuid, inventory=world.devices.inventory)
+        env.verdict_store.apply(finding, inventory=env.devices.inventory)
+    verdict = env.verdict_store.verdict(outside.GPU.uuid, inventory=env.devices.inventory)
     assert verdict.health is Health.UNHEALTHY
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from kubemend.agent.clients.journal.store import Store
-from tests.unit.hub.rig import Rig
+from tests.unit.hub.env import HubEnv
 
 
 @pytest.fixture
-async def rig(tmp_path: Path, store: Store) -> Rig:
+async def env(tmp_path: Path, store: Store) -> HubEnv:
     """The dependencies of the hub client."""
-    return Rig(directory=tmp_path, store=store)
+    return HubEnv(directory=tmp_path, store=store)

@@ -12,7 +12,7 @@ from kubemend.agent.hub.errors import HubError
 from kubemend.common.components import ComponentState, ComponentStatus
 from tests.fakes.certificates import Authority
 from tests.fakes.hub import NAME, FakeHub
-from tests.unit.hub.rig import Rig
+from tests.unit.hub.env import HubEnv
 
 
 def one_line(status: ComponentStatus) -> bool:
@@ -33,65 +33,65 @@ def hint(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-async def test_wrong_ca_is_reported_and_read_again_on_change(rig: Rig) -> None:
-    rig.ca.write_bytes(Authority.named("another authority").pem)
-    async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        status = await rig.reports.until(ComponentState.DEGRADED, saying="does not verify the certificate of the hub")
+async def test_wrong_ca_is_reported_and_read_again_on_change(env: HubEnv) -> None:
+    env.ca.write_bytes(Authority.named("another authority").pem)
+    async with env.replica() as hub, env.running(env.agent(hub)):
+        status = await env.reports.until(ComponentState.DEGRADED, saying="does not verify the certificate of the hub")
         assert one_line(status)
-        assert str(rig.ca) in status.message
+        assert str(env.ca) in status.message
         assert "ConfigMap" in status.hint
         assert hub.unseen == 0
-        rig.ca.write_bytes(rig.authority.pem)
+        env.ca.write_bytes(env.authority.pem)
         await hub.welcomed()
-        await rig.reports.until(ComponentState.READY)
-    assert {report.state for report in rig.reports.all} <= {ComponentState.DEGRADED, ComponentState.READY}
+        await env.reports.until(ComponentState.READY)
+    assert {report.state for report in env.reports.all} <= {ComponentState.DEGRADED, ComponentState.READY}
 
 
-async def test_certificate_for_other_name_is_rejected(rig: Rig) -> None:
-    async with rig.replica(name="elsewhere.svc") as hub, rig.running(rig.agent(hub)):
-        status = await rig.reports.until(ComponentState.DEGRADED, saying=f"has no certificate for {NAME}")
+async def test_certificate_for_other_name_is_rejected(env: HubEnv) -> None:
+    async with env.replica(name="elsewhere.svc") as hub, env.running(env.agent(hub)):
+        status = await env.reports.until(ComponentState.DEGRADED, saying=f"has no certificate for {NAME}")
         assert "--hub-name" in status.hint
         assert hub.unseen == 0
 
 
-async def test_ca_file_without_certificate_is_reported(rig: Rig) -> None:
-    rig.ca.write_text("not PEM")
-    async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        await rig.reports.until(ComponentState.DEGRADED, saying="holds no certificate")
+async def test_ca_file_without_certificate_is_reported(env: HubEnv) -> None:
+    env.ca.write_text("not PEM")
+    async with env.replica() as hub, env.running(env.agent(hub)):
+        await env.reports.until(ComponentState.DEGRADED, saying="holds no certificate")
 
 
 @pytest.mark.parametrize(("file", "flag"), [("token", "--hub-token"), ("ca", "--hub-ca")])
 @pytest.mark.parametrize("content", [None, " \n"], ids=["missing", "empty"])
 async def test_missing_or_empty_file_is_reported_and_awaited(
-    rig: Rig, file: str, flag: str, content: str | None
+    env: HubEnv, file: str, flag: str, content: str | None
 ) -> None:
-    path: Path = getattr(rig, file)
+    path: Path = getattr(env, file)
     good = spoil(path, content)
-    async with rig.replica() as hub, rig.running(rig.agent(hub)):
-        status = await rig.reports.until(ComponentState.DEGRADED, saying=str(path))
+    async with env.replica() as hub, env.running(env.agent(hub)):
+        status = await env.reports.until(ComponentState.DEGRADED, saying=str(path))
         assert one_line(status)
         assert flag in status.hint
         hint(path, good)
         await hub.welcomed()
 
 
-async def test_refused_connection_is_reported(rig: Rig) -> None:
-    async with rig.running(rig.agent(rig.replica(port=1))):
-        status = await rig.reports.until(
+async def test_refused_connection_is_reported(env: HubEnv) -> None:
+    async with env.running(env.agent(env.replica(port=1))):
+        status = await env.reports.until(
             ComponentState.DEGRADED, saying="no hub answers at 127.0.0.1:1: Connection refused"
         )
         assert one_line(status)
 
 
-async def test_server_without_tls_is_reported(rig: Rig) -> None:
+async def test_server_without_tls_is_reported(env: HubEnv) -> None:
     async def say_something(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
     server = await asyncio.start_server(say_something, "127.0.0.1", 0)
-    hub = rig.replica(port=server.sockets[0].getsockname()[1])
-    async with server, rig.running(rig.agent(hub)):
-        await rig.reports.until(ComponentState.DEGRADED, saying="does not speak TLS as the hub does")
+    hub = env.replica(port=server.sockets[0].getsockname()[1])
+    async with server, env.running(env.agent(hub)):
+        await env.reports.until(ComponentState.DEGRADED, saying="does not speak TLS as the hub does")
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ async def test_server_without_tls_is_reported(rig: Rig) -> None:
         (grpc.StatusCode.INTERNAL, "broke: INTERNAL"),
     ],
 )
-async def test_hub_rejection_is_reported_with_its_reason(rig: Rig, code: grpc.StatusCode, saying: str) -> None:
+async def test_hub_rejection_is_reported_with_its_reason(env: HubEnv, code: grpc.StatusCode, saying: str) -> None:
     async def reject(hub: FakeHub) -> None:
         """Reject each stream: where one ends while the client sends, gRPC may report INTERNAL in place of the code."""
         while True:
             (await hub.stream()).end(code, "for a\nreason of its own")
 
-    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+    async with env.replica() as hub, env.running(env.agent(hub)):
         rejecting = asyncio.create_task(reject(hub))
-        status = await rig.reports.until(ComponentState.DEGRADED, saying=saying)
+        status = await env.reports.until(ComponentState.DEGRADED, saying=saying)
         rejecting.cancel()
         assert "for a reason of its own" in status.message
         assert one_line(status)

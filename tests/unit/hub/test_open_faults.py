@@ -14,7 +14,7 @@ from kubemend.common.coordination import FaultAnswer, FaultKind
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from tests.fakes.hub import SECONDS
 from tests.unit.hub import builders
-from tests.unit.hub.rig import Rig
+from tests.unit.hub.env import HubEnv
 
 
 def answer(fault_id: str, said: "pb.FaultAnswer.Answer.ValueType" = pb.FaultAnswer.ROUND) -> pb.FaultAnswer:
@@ -34,11 +34,11 @@ def fault(number: int = 0, *, fault_id: str = "f", kind: FaultKind = FaultKind.E
     ],
 )
 async def test_answer_of_hub_decides_about_fault(
-    rig: Rig, said: "pb.FaultAnswer.Answer.ValueType", taken: FaultAnswer
+    env: HubEnv, said: "pb.FaultAnswer.Answer.ValueType", taken: FaultAnswer
 ) -> None:
-    await rig.pods.put(builders.member(0))
+    await env.pods.put(builders.member(0))
     cause = builders.cause(action=ActionClass.RESET_DEVICE, message="Xid 48 \udcff" + "x" * 5000)
-    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+    async with env.replica() as hub, env.running(env.agent(hub)) as agent:
         stream, _ = await hub.welcomed()
         taking = asyncio.create_task(agent.report_fault(builders.trainer(0), cause, kind=FaultKind.DEVICE))
         reported = await stream.next("fault")
@@ -50,12 +50,12 @@ async def test_answer_of_hub_decides_about_fault(
     assert reported.message.startswith("Xid 48 ?x")
     assert len(reported.message) <= 1024
     assert reported.age_seconds > 0
-    assert rig.count("kubemend_hub_fault_answers_total", kind="Device", answer=taken.value) == 1
+    assert env.count("kubemend_hub_fault_answers_total", kind="Device", answer=taken.value) == 1
 
 
-async def test_fault_without_answer_is_left_to_agent(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub, answer_timeout=0.2)) as agent:
+async def test_fault_without_answer_is_left_to_agent(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    async with env.replica() as hub, env.running(env.agent(hub, answer_timeout=0.2)) as agent:
         stream, _ = await hub.welcomed()
         taken = await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.HANG)
         assert taken is FaultAnswer.ALONE
@@ -64,14 +64,14 @@ async def test_fault_without_answer_is_left_to_agent(rig: Rig) -> None:
         await stream.say(answer=answer(late.id, pb.FaultAnswer.NOTHING))
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
-        await rig.caught_up(stream)  # an answered fault, however late, is not reported again after the Hello
-        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 1
+        await env.caught_up(stream)  # an answered fault, however late, is not reported again after the Hello
+        assert env.count("kubemend_hub_messages_total", direction="out", body="fault") == 1
 
 
-async def test_fault_restarted_alone_is_reported_when_hub_returns(rig: Rig) -> None:
+async def test_fault_restarted_alone_is_reported_when_hub_returns(env: HubEnv) -> None:
     """Otherwise the other ranks wait for an interrupted operation, without a visible reason."""
-    await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub, answer_timeout=0.2)) as agent:
+    await env.pods.put(builders.member(0))
+    async with env.replica() as hub, env.running(env.agent(hub, answer_timeout=0.2)) as agent:
         stream, _ = await hub.welcomed()
         assert (
             await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
@@ -84,17 +84,17 @@ async def test_fault_restarted_alone_is_reported_when_hub_returns(rig: Rig) -> N
         await stream.say(answer=answer(again.id, pb.FaultAnswer.ALONE))
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
-        await rig.caught_up(stream)
-        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
+        await env.caught_up(stream)
+        assert env.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
 
 
-async def test_fault_waits_for_hub_to_start(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    hub = rig.replica()
+async def test_fault_waits_for_hub_to_start(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    hub = env.replica()
     async with hub:
         pass  # its port is known now, and no server listens there
-    async with rig.running(rig.agent(hub)) as agent:
-        await rig.reports.until(ComponentState.DEGRADED)
+    async with env.running(env.agent(hub)) as agent:
+        await env.reports.until(ComponentState.DEGRADED)
         taking = asyncio.create_task(agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
         async with hub:
             stream, _ = await hub.welcomed()
@@ -103,9 +103,9 @@ async def test_fault_waits_for_hub_to_start(rig: Rig) -> None:
             assert await taking is FaultAnswer.ROUND
 
 
-async def test_answer_lost_with_stream_is_requested_again(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+async def test_answer_lost_with_stream_is_requested_again(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    async with env.replica() as hub, env.running(env.agent(hub)) as agent:
         stream, _ = await hub.welcomed()
         taking = asyncio.create_task(agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
         first = await stream.next("fault")
@@ -117,9 +117,9 @@ async def test_answer_lost_with_stream_is_requested_again(rig: Rig) -> None:
         assert await taking is FaultAnswer.NOTHING
 
 
-async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+async def test_fault_of_round_is_reported_to_next_leader_until_order(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    async with env.replica() as hub, env.running(env.agent(hub)) as agent:
         stream, _ = await hub.welcomed()
         taking = asyncio.create_task(agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE))
         reported = await stream.next("fault")
@@ -130,11 +130,11 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -
         assert (await stream.next("fault")).id == reported.id
         await stream.say(answer=answer(reported.id))
         await stream.say(stop=builders.stop(0))
-        await rig.rounds.ordered()
+        await env.rounds.ordered()
         await stream.say(sync=pb.Sync())
         await stream.next("hello")
-        await rig.caught_up(stream)
-        assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
+        await env.caught_up(stream)
+        assert env.count("kubemend_hub_messages_total", direction="out", body="fault") == 2
 
 
 @pytest.mark.parametrize(
@@ -148,34 +148,34 @@ async def test_fault_of_round_is_reported_to_next_leader_until_order(rig: Rig) -
     ],
     ids=["no gang", "taken out of its gang", "not opted in", "bad annotation", "unknown pod"],
 )
-async def test_fault_outside_gangs_is_left_to_agent_at_once(rig: Rig, pod: object) -> None:
+async def test_fault_outside_gangs_is_left_to_agent_at_once(env: HubEnv, pod: object) -> None:
     if pod is not None:
-        await rig.pods.put(pod)  # type: ignore[arg-type]
-    agent = rig.agent(rig.replica(port=1), answer_timeout=3600)
+        await env.pods.put(pod)  # type: ignore[arg-type]
+    agent = env.agent(env.replica(port=1), answer_timeout=3600)
     assert await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
 
 
-async def test_dry_run_reports_no_fault(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    agent = rig.agent(rig.replica(port=1), answer_timeout=3600, dry_run=True)
+async def test_dry_run_reports_no_fault(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    agent = env.agent(env.replica(port=1), answer_timeout=3600, dry_run=True)
     assert await agent.report_fault(builders.trainer(0), builders.cause(), kind=FaultKind.DEVICE) is FaultAnswer.ALONE
 
 
-async def test_fault_with_unknown_device_has_action_ask_driver(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    async with rig.replica() as hub, rig.running(rig.agent(hub, answer_timeout=0.1)) as agent:
+async def test_fault_with_unknown_device_has_action_ask_driver(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    async with env.replica() as hub, env.running(env.agent(hub, answer_timeout=0.1)) as agent:
         stream, _ = await hub.welcomed()
         await agent.report_fault(builders.trainer(0), builders.cause(devices_known=False), kind=FaultKind.HANG)
         assert (await stream.next("fault")).action_class == "AskDriver"
 
 
-async def test_lost_device_is_reported_and_awaited_until_hub_starts(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    hub = rig.replica()
+async def test_lost_device_is_reported_and_awaited_until_hub_starts(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    hub = env.replica()
     async with hub:
         pass  # its port is known now, and no server listens there
-    async with rig.running(rig.agent(hub, answer_timeout=0.05)) as agent:
-        await rig.reports.until(ComponentState.DEGRADED)
+    async with env.running(env.agent(hub, answer_timeout=0.05)) as agent:
+        await env.reports.until(ComponentState.DEGRADED)
         cause = builders.cause(code="Xid79", action=ActionClass.REBOOT_NODE)
         telling = asyncio.create_task(agent.device_lost(builders.trainer(0), cause))
         async with hub:
@@ -201,17 +201,17 @@ async def test_lost_device_is_reported_and_awaited_until_hub_starts(rig: Rig) ->
     ],
     ids=["not opted in", "no gang", "being deleted", "a sidecar"],
 )
-async def test_lost_device_outside_gangs_is_not_reported(rig: Rig, pod: PodView) -> None:
-    await rig.pods.put(pod)
-    async with rig.replica() as hub, rig.running(rig.agent(hub)) as agent:
+async def test_lost_device_outside_gangs_is_not_reported(env: HubEnv, pod: PodView) -> None:
+    await env.pods.put(pod)
+    async with env.replica() as hub, env.running(env.agent(hub)) as agent:
         await hub.welcomed()
         assert await agent.device_lost(builders.trainer(0), builders.cause(code="Xid79")) is FaultAnswer.ALONE
-    assert rig.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
+    assert env.count("kubemend_hub_messages_total", direction="out", body="fault") == 0
 
 
-async def test_dry_run_reports_no_lost_device(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    agent = rig.agent(rig.replica(port=1), dry_run=True)
+async def test_dry_run_reports_no_lost_device(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    agent = env.agent(env.replica(port=1), dry_run=True)
     assert await agent.device_lost(builders.trainer(0), builders.cause(code="Xid79")) is FaultAnswer.ALONE
 
 

@@ -13,15 +13,15 @@ from kubemend.agent.sources.nvml.protocol import Condition, Slot, Snapshot
 from tests.fakes import outside
 from tests.fakes.hub import SECONDS
 from tests.unit.hub import builders
-from tests.unit.hub.rig import Loads, Rig
+from tests.unit.hub.env import HubEnv, Loads
 
 
-async def test_samples_cover_devices_held_by_members(rig: Rig) -> None:
-    await rig.pods.put(builders.member(0))
-    await rig.pods.put(builders.member(1, labels={}))
-    rig.holders.hold(builders.trainer(0), builders.trainer(1), device=builders.GPU)
-    rig.loads.now = {builders.GPU: Load(utilization=0.5, clock=None, power=0.25), DeviceId("GPU-1"): Load(1, 1, 1)}
-    async with rig.replica() as hub, rig.running(rig.agent(hub)):
+async def test_samples_cover_devices_held_by_members(env: HubEnv) -> None:
+    await env.pods.put(builders.member(0))
+    await env.pods.put(builders.member(1, labels={}))
+    env.holders.hold(builders.trainer(0), builders.trainer(1), device=builders.GPU)
+    env.loads.now = {builders.GPU: Load(utilization=0.5, clock=None, power=0.25), DeviceId("GPU-1"): Load(1, 1, 1)}
+    async with env.replica() as hub, env.running(env.agent(hub)):
         stream, _ = await hub.welcomed()
         (sample,) = (await stream.next("samples")).devices
     assert (sample.pod_uid, sample.device) == ("uid-0", "GPU-0")

@@ -218,7 +218,7 @@ def test_pod_without_our_gate_does_not_wait(fields: dict[str, Any]) -> None:
     assert not exclusive.waits(gated("a", **fields))
 
 
-class World:
+class Simulation:
     """A cluster that follows ``place``, with a scheduler that binds anywhere in the domain."""
 
     def __init__(self, sizes: Mapping[str, int], jobs: Mapping[str, int]) -> None:
@@ -278,34 +278,38 @@ steps = st.lists(
 def test_placement_gives_each_domain_one_job_and_vice_versa(
     sizes: dict[str, int], jobs: dict[str, int], history: list[tuple[str, int]]
 ) -> None:
-    world = World(sizes, jobs)
-    seen = dict(world.pods)
+    simulation = Simulation(sizes, jobs)
+    seen = dict(simulation.pods)
     for what, which in history:
-        before = world.by_domain()
-        names, nodes = sorted(world.pods), sorted(world.nodes)
+        before = simulation.by_domain()
+        names, nodes = sorted(simulation.pods), sorted(simulation.nodes)
         pod, broken = names[which % len(names)], nodes[which % len(nodes)]
         match what:
             case "place" | "stale place":
-                seen = seen if what == "stale place" else dict(world.pods)
+                seen = seen if what == "stale place" else dict(simulation.pods)
                 unused = {name for name in sizes if not before.get(name)}
-                for one in world.place(seen).assigned:
-                    held = one.job in before.get(one.domain.value, set()) or one.domain == world.promised.get(one.job)
+                for one in simulation.place(seen).assigned:
+                    held = one.job in before.get(one.domain.value, set()) or one.domain == simulation.promised.get(
+                        one.job
+                    )
                     assert held or one.domain.value in unused
             case "see":
-                seen = dict(world.pods)
-                world.promised = {
-                    job: domain for job, domain in world.promised.items() if job not in world.by_domain()[domain.value]
+                seen = dict(simulation.pods)
+                simulation.promised = {
+                    job: domain
+                    for job, domain in simulation.promised.items()
+                    if job not in simulation.by_domain()[domain.value]
                 }
             case "bind":
-                world.bind()
+                simulation.bind()
             case "recreate":
-                old = world.pods[pod]
-                world.pods[pod] = gated(old.job, int(pod.split("-")[1]))
+                old = simulation.pods[pod]
+                simulation.pods[pod] = gated(old.job, int(pod.split("-")[1]))
             case "finish":
-                world.pods[pod] = replace(world.pods[pod], over=True)
+                simulation.pods[pod] = replace(simulation.pods[pod], over=True)
             case "break" | "hint":
-                world.nodes[broken] = replace(world.nodes[broken], usable=what == "hint")
-        racks = world.by_domain()
+                simulation.nodes[broken] = replace(simulation.nodes[broken], usable=what == "hint")
+        racks = simulation.by_domain()
         assert all(len(owners) <= 1 for owners in racks.values()), racks
         for job in jobs:
             assert sum(job in owners for owners in racks.values()) <= 1, racks

@@ -7,7 +7,7 @@ import pytest
 from hack.devnode.apiproxy import ApiProxy
 from kubemend.common.kube import paths
 from tests.control_plane import ControlPlane, Tenant
-from tests.unit.jobsets import rig
+from tests.unit.jobsets.env import Client, JobSetEnv, Leader
 
 
 @pytest.fixture
@@ -16,22 +16,22 @@ def server(tenant: Tenant) -> ApiProxy:
 
 
 @pytest.fixture
-async def bench(tenant: Tenant) -> AsyncIterator[rig.Bench]:
-    async with rig.Client(tenant.kubeconfig) as api:
-        yield rig.Bench(tenant.server, api, namespace=tenant.namespace)
+async def env(tenant: Tenant) -> AsyncIterator[JobSetEnv]:
+    async with Client(tenant.kubeconfig) as api:
+        yield JobSetEnv(tenant.server, api, namespace=tenant.namespace)
 
 
 @pytest.fixture
-async def leader(tenant: Tenant) -> AsyncIterator[rig.Leader]:
-    async with rig.Client(tenant.kubeconfig) as api:
-        yield rig.Leader(api)
+async def leader(tenant: Tenant) -> AsyncIterator[Leader]:
+    async with Client(tenant.kubeconfig) as api:
+        yield Leader(api)
 
 
 @pytest.fixture(autouse=True)
 def without_nodes(request: pytest.FixtureRequest) -> Iterator[None]:
     """Delete the nodes that a test has created, because the next test counts those of the whole cluster."""
     yield
-    if "bench" in request.fixturenames:
+    if "env" in request.fixturenames:
         control_plane: ControlPlane = request.getfixturevalue("control_plane")
         for name in ("node-a", "node-b"):
             control_plane.remove(f"{paths.NODES}/{name}")

@@ -53,7 +53,7 @@ class Api:
 
 
 @dataclass
-class Rig:
+class Env:
     api: Api = field(default_factory=Api)
     views: dict[PodUid, PodView] = field(default_factory=dict)
 
@@ -92,43 +92,43 @@ def test_annotation_of_many_targets_is_as_long_as_views_keep_it() -> None:
 
 
 async def test_restart_is_written_once_and_changes_are_gathered() -> None:
-    rig = Rig()
-    rig.show(pod(1))
-    rig.show(pod(2))
-    async with rig.running():
-        patch = await rig.api.next()
+    env = Env()
+    env.show(pod(1))
+    env.show(pod(2))
+    async with env.running():
+        patch = await env.api.next()
         assert patch == {"metadata": {"uid": "u", "annotations": {"kubemend.io/restarts": "trainer=2"}}}
-        rig.show(pod(2, annotations={"kubemend.io/restarts": "trainer=2"}))
-        rig.show(pod(3, annotations={"kubemend.io/restarts": "trainer=2"}))
-        patch = await rig.api.next()
+        env.show(pod(2, annotations={"kubemend.io/restarts": "trainer=2"}))
+        env.show(pod(3, annotations={"kubemend.io/restarts": "trainer=2"}))
+        patch = await env.api.next()
         assert patch["metadata"]["annotations"] == {"kubemend.io/restarts": "trainer=3"}
-        assert rig.api.patches.empty()
+        assert env.api.patches.empty()
 
 
 @pytest.mark.parametrize(
     "changes", [{"reads_restarts": False}, {"deleting": True}, {"phase": "Succeeded"}, {"containers": ()}]
 )
 async def test_non_reading_or_ended_pod_is_not_written(changes: dict[str, Any]) -> None:
-    rig = Rig()
-    rig.show(replace(pod(1), **changes))
-    rig.show(pod(1, ref=replace(REF, uid=PodUid("another"))))
-    async with rig.running():
-        assert (await rig.api.next())["metadata"]["uid"] == "another"
-        assert rig.api.patches.empty()
+    env = Env()
+    env.show(replace(pod(1), **changes))
+    env.show(pod(1, ref=replace(REF, uid=PodUid("another"))))
+    async with env.running():
+        assert (await env.api.next())["metadata"]["uid"] == "another"
+        assert env.api.patches.empty()
 
 
 async def test_failed_write_is_retried_and_refused_one_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(aio.Backoff, "next_wait", lambda _: 0.0)
-    rig = Rig(Api(fails=[errors.ApiUnavailableError("away"), errors.ForbiddenError("no")]))
-    async with rig.running():
-        rig.show(pod(1))
-        await rig.api.next()
-        await rig.api.next()  # again, and now it is refused
-        rig.show(pod(1, ref=replace(REF, uid=PodUid("another"))))
-        assert (await rig.api.next())["metadata"]["uid"] == "another"
-        assert rig.api.patches.empty()
+    env = Env(Api(fails=[errors.ApiUnavailableError("away"), errors.ForbiddenError("no")]))
+    async with env.running():
+        env.show(pod(1))
+        await env.api.next()
+        await env.api.next()  # again, and now it is refused
+        env.show(pod(1, ref=replace(REF, uid=PodUid("another"))))
+        assert (await env.api.next())["metadata"]["uid"] == "another"
+        assert env.api.patches.empty()
 
 
 def item(path: str) -> dict[str, Any]:

@@ -7,15 +7,15 @@ from typing import Final
 
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary
 from kubemend.agent.restart import intents, reset, steps
-from tests.unit.restart.worlds import Rule, World
+from tests.unit.restart.simulation import Rule, Simulation
 
-Move = Callable[[World], object]
+Move = Callable[[Simulation], object]
 
 _FACTS: Final = [each.name for each in dataclasses.fields(reset.Known) if each.name != "exits"]
 
 
-def reachable(start: World, moves: Iterable[Move]) -> Iterator[World]:
-    """Yield one world of each state, breadth first. The worlds are shared: copy one before moving it on.
+def reachable(start: Simulation, moves: Iterable[Move]) -> Iterator[Simulation]:
+    """Yield one simulation of each state, breadth first. The simulations are shared: copy one before moving it on.
 
     Only the hashes of states are kept, because there are hundreds of thousands.
     """
@@ -25,12 +25,12 @@ def reachable(start: World, moves: Iterable[Move]) -> Iterator[World]:
     seen = {hash(key(start))}
     waiting = deque([start])
     while waiting:
-        world = waiting.popleft()
-        yield world
+        simulation = waiting.popleft()
+        yield simulation
         for move in moves:
-            after = world.copied()
+            after = simulation.copied()
             move(after)
-            if after != world and (found := hash(key(after))) not in seen:
+            if after != simulation and (found := hash(key(after))) not in seen:
                 seen.add(found)
                 waiting.append(after)
 
@@ -55,16 +55,16 @@ def _remembered(rule: Rule) -> Rule:
 
 
 def _identity(view: ContainerSummary) -> Hashable:
-    """Return what tells a world's views apart: an id has its container's name and time. It hashes fast."""
+    """Return what tells a simulation's views apart: an id has its container's name and time. It hashes fast."""
     return view.id, view.attempt, view.state._value_
 
 
-def key(world: World) -> Hashable:
-    """Return what two worlds in the same state share: everything, except that of times only the order counts."""
-    kubelet = world.kubelet
-    lists = (world.containers, kubelet.asked, kubelet.saw, kubelet.shows, world.sees)
+def key(simulation: Simulation) -> Hashable:
+    """Return what two simulations in the same state share: everything, except that of times only the order counts."""
+    kubelet = simulation.kubelet
+    lists = (simulation.containers, kubelet.asked, kubelet.saw, kubelet.shows, simulation.sees)
     views = {view.id: view for found in lists for view in found or ()}
-    times = {view.created_at for view in views.values()} | {end.at for end in world.exits.values()}
+    times = {view.created_at for view in views.values()} | {end.at for end in simulation.exits.values()}
     rank = {at: place for place, at in enumerate(sorted(times))}
     name = {each: (view.ref.name, view.restart_id, rank[view.created_at]) for each, view in views.items()}
 
@@ -77,9 +77,9 @@ def key(world: World) -> Hashable:
         return name.get(ContainerId(container), container) if container is not None else None
 
     return (
-        shown(world.containers),
-        frozenset((named(container), rank[end.at]) for container, end in world.exits.items()),
-        frozenset(world.started.items()),
+        shown(simulation.containers),
+        frozenset((named(container), rank[end.at]) for container, end in simulation.exits.items()),
+        frozenset(simulation.started.items()),
         frozenset([(named(container), state._value_) for container, state in kubelet.recorded.items()]),
         (kubelet.found_news, kubelet.woken),
         tuple(map(named, kubelet.listed)),
@@ -88,11 +88,14 @@ def key(world: World) -> Hashable:
         shown(kubelet.shows),
         tuple(kubelet.to_start),
         named(kubelet.created),
-        frozenset(world.taken),
-        shown(world.sees),
+        frozenset(simulation.taken),
+        shown(simulation.sees),
         tuple(
-            [(step.kind._value_, step.reason, named(step.container), step.name, step.attempt) for step in world.todo]
+            [
+                (step.kind._value_, step.reason, named(step.container), step.name, step.attempt)
+                for step in simulation.todo
+            ]
         ),
-        tuple(world.starts),
-        world.done,
+        tuple(simulation.starts),
+        simulation.done,
     )

@@ -87,7 +87,7 @@ def test_undoes(seen: Program, expected: tuple[str, str]) -> None:
 
 
 @dataclass
-class World:
+class Simulation:
     """A launcher whose program is alive or dead; what the launcher itself does is in ``turn``."""
 
     launcher: Launcher | LauncherUnavailable = RUNS
@@ -135,19 +135,21 @@ class World:
 )
 def test_any_order_of_events_ends_with_one_program_and_at_most_one_kill(events: list[str], undo: bool) -> None:
     """An agent that dies has lost its answer; the next one reads the launcher's state again, to finish or to undo."""
-    world, resolution = World(), Resolution.FINISH
+    simulation, resolution = Simulation(), Resolution.FINISH
     for event in [*events, *["step", "dies", "frees", "restarts"] * 4]:
         if event == "agent-dies" and undo:
             resolution = Resolution.UNDO
         elif event == "step":
-            step = process.next_step(INTENT, Program(world.launcher, is_free=world.is_free), resolution=resolution)
+            step = process.next_step(
+                INTENT, Program(simulation.launcher, is_free=simulation.is_free), resolution=resolution
+            )
             if step.kind is not steps.StepKind.DONE:
-                world.take(step)
+                simulation.take(step)
         else:
-            world.turn(event)
-    assert world.killed in ([], [INTENT.program])
-    world.turn("restarts")
-    assert world.programs == 1
+            simulation.turn(event)
+    assert simulation.killed in ([], [INTENT.program])
+    simulation.turn("restarts")
+    assert simulation.programs == 1
 
 
 def test_a_valid_answer_is_read() -> None:

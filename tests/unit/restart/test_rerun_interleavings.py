@@ -9,16 +9,22 @@ from hypothesis import strategies as st
 
 from kubemend.agent.model.workloads import ContainerSummary
 from kubemend.agent.restart import intents, rerun, reset, steps
-from tests.unit.restart import exploring, pods, worlds
+from tests.unit.restart import exploring, pods
+from tests.unit.restart import simulation as simulations
 from tests.unit.restart.pods import CREATED, EXITED, INIT, MAIN, SIDECAR
-from tests.unit.restart.worlds import World
+from tests.unit.restart.simulation import Simulation
 
 pytestmark = pytest.mark.timeout(900)  # 300,000 states take a minute of a quiet processor
 
-AGENT: tuple[exploring.Move, ...] = (World.agent_looks, World.agent_acts)
-SYNCS: tuple[exploring.Move, ...] = (World.kubelet_syncs, World.kubelet_creates, World.kubelet_starts, World.init_ends)
-AT_ONCE: tuple[exploring.Move, ...] = (World.kubelet_relists, *SYNCS, *AGENT)
-ONE_BY_ONE: tuple[exploring.Move, ...] = (World.kubelet_lists, World.kubelet_asks, *SYNCS, *AGENT)
+AGENT: tuple[exploring.Move, ...] = (Simulation.agent_looks, Simulation.agent_acts)
+SYNCS: tuple[exploring.Move, ...] = (
+    Simulation.kubelet_syncs,
+    Simulation.kubelet_creates,
+    Simulation.kubelet_starts,
+    Simulation.init_ends,
+)
+AT_ONCE: tuple[exploring.Move, ...] = (Simulation.kubelet_relists, *SYNCS, *AGENT)
+ONE_BY_ONE: tuple[exploring.Move, ...] = (Simulation.kubelet_lists, Simulation.kubelet_asks, *SYNCS, *AGENT)
 
 SMALL = pods.PLAN[:3]
 TWO_INITS = (
@@ -38,41 +44,41 @@ def replayed(intent: intents.PodIntent, seen: Sequence[ContainerSummary], known:
     return rerun.next_steps(intent, seen, known=known, can_clone=False)
 
 
-def check_end(world: World) -> None:
-    lasting = [item.name for item in world.intent.plan if item.role is not INIT]
-    for item in world.intent.plan:
-        assert len(world.running(item.name)) == (item.name in lasting), item.name
-    assert not [view for view in world.containers if view.state is CREATED or view.id in world.intent.old_ids]
-    ends = [end.at for container, end in world.exits.items() if container not in world.intent.old_ids]
-    assert len(lasting) == len(world.intent.plan) or ends
-    first = min(world.running(name)[0].created_at for name in lasting)
+def check_end(simulation: Simulation) -> None:
+    lasting = [item.name for item in simulation.intent.plan if item.role is not INIT]
+    for item in simulation.intent.plan:
+        assert len(simulation.running(item.name)) == (item.name in lasting), item.name
+    assert not [view for view in simulation.containers if view.state is CREATED or view.id in simulation.intent.old_ids]
+    ends = [end.at for container, end in simulation.exits.items() if container not in simulation.intent.old_ids]
+    assert len(lasting) == len(simulation.intent.plan) or ends
+    first = min(simulation.running(name)[0].created_at for name in lasting)
     assert max(ends, default=0) < first, "what init prepares is ready before anything uses it"
 
 
-def check_once_and_in_order(world: World) -> None:
+def check_once_and_in_order(simulation: Simulation) -> None:
     """Each container is started once, and the mains, in any order, last."""
-    first = [item.name for item in world.intent.plan if item.role is not MAIN]
-    mains = {item.name for item in world.intent.plan if item.role is MAIN}
-    assert world.starts[: len(first)] == first[: len(world.starts)]
-    assert len(set(world.starts[len(first) :]) & mains) == len(world.starts[len(first) :])
+    first = [item.name for item in simulation.intent.plan if item.role is not MAIN]
+    mains = {item.name for item in simulation.intent.plan if item.role is MAIN}
+    assert simulation.starts[: len(first)] == first[: len(simulation.starts)]
+    assert len(set(simulation.starts[len(first) :]) & mains) == len(simulation.starts[len(first) :])
 
 
-def rerun_of(*plan: intents.Planned, grace: float = 0.0) -> World:
-    return World.of(full, pods.intent(plan=plan, grace_seconds=grace))
+def rerun_of(*plan: intents.Planned, grace: float = 0.0) -> Simulation:
+    return Simulation.of(full, pods.intent(plan=plan, grace_seconds=grace))
 
 
 def test_undisturbed_rerun_starts_each_container_once_in_order() -> None:
-    world = rerun_of(*pods.PLAN)
+    simulation = rerun_of(*pods.PLAN)
     for _ in range(40):
-        world.agent_turn()
-        world.init_ends()
-    assert world.starts == ["prepare", "shipper", "trainer", "logger"]
-    world.settle()
-    check_end(world)
+        simulation.agent_turn()
+        simulation.init_ends()
+    assert simulation.starts == ["prepare", "shipper", "trainer", "logger"]
+    simulation.settle()
+    check_end(simulation)
 
 
 @pytest.mark.parametrize(
-    ("world", "moves"),
+    ("simulation", "moves"),
     [
         pytest.param(rerun_of(*pods.PLAN), AT_ONCE, id="init-and-two-mains", marks=pytest.mark.long),
         pytest.param(
@@ -88,9 +94,11 @@ def test_undisturbed_rerun_starts_each_container_once_in_order() -> None:
         pytest.param(rerun_of(*NO_INIT[:2]), ONE_BY_ONE, id="a-look-that-is-not-of-one-moment"),
     ],
 )
-def test_every_state_has_started_each_container_once_in_order(world: World, moves: Sequence[exploring.Move]) -> None:
+def test_every_state_has_started_each_container_once_in_order(
+    simulation: Simulation, moves: Sequence[exploring.Move]
+) -> None:
     ends = 0
-    for number, reached in enumerate(exploring.reachable(world, moves)):
+    for number, reached in enumerate(exploring.reachable(simulation, moves)):
         check_once_and_in_order(reached)
         ends += reached.done is steps.StepReason.RERUN
         if number % 100 == 0:
@@ -118,13 +126,13 @@ def test_every_state_completes_with_the_next_agent_or_kubelet() -> None:
         assert not [view for view in left_alone.containers if pods.RESERVED in view.ref.name]
 
 
-MOVES = st.lists(st.sampled_from(sorted(worlds.MOVES)), max_size=80)
-GARBAGE_TOO = st.lists(st.sampled_from(sorted(worlds.WITH_GARBAGE)), max_size=80)
+MOVES = st.lists(st.sampled_from(sorted(simulations.MOVES)), max_size=80)
+GARBAGE_TOO = st.lists(st.sampled_from(sorted(simulations.WITH_GARBAGE)), max_size=80)
 
 
-def play(world: World, moves: Sequence[str]) -> None:
+def play(simulation: Simulation, moves: Sequence[str]) -> None:
     for move in moves:
-        worlds.WITH_GARBAGE[move](world)
+        simulations.WITH_GARBAGE[move](simulation)
 
 
 @settings(max_examples=600, deadline=None)
@@ -135,19 +143,21 @@ def play(world: World, moves: Sequence[str]) -> None:
 )
 def test_init_runs_once_even_if_kubelet_was_restarting_it(before: list[str], moves: list[str], ended: set[str]) -> None:
     """Kubelet may have begun before the names were reserved; its container is then out of turn and removed."""
-    world = rerun_of(*pods.PLAN)
-    world.containers = [replace(view, state=EXITED) if view.ref.name in ended else view for view in world.containers]
-    play(world, before + moves)
-    world.settle()
-    check_end(world)
-    assert world.starts.count("prepare") == 1
+    simulation = rerun_of(*pods.PLAN)
+    simulation.containers = [
+        replace(view, state=EXITED) if view.ref.name in ended else view for view in simulation.containers
+    ]
+    play(simulation, before + moves)
+    simulation.settle()
+    check_end(simulation)
+    assert simulation.starts.count("prepare") == 1
 
 
 @settings(max_examples=600, deadline=None)
 @given(moves=GARBAGE_TOO)
 def test_garbage_collection_may_repeat_a_run_but_rerun_completes(moves: list[str]) -> None:
-    world = rerun_of(*pods.PLAN)
-    play(world, moves)
-    world.settle()
-    check_end(world)
-    assert world.we_started.count("prepare") <= 1, "kubemend runs init at most once"
+    simulation = rerun_of(*pods.PLAN)
+    play(simulation, moves)
+    simulation.settle()
+    check_end(simulation)
+    assert simulation.we_started.count("prepare") <= 1, "kubemend runs init at most once"

@@ -23,7 +23,7 @@ LASTING = [item.name for item in pods.PLAN if item.role is not ContainerRole.INI
 
 
 @dataclass
-class World:
+class Simulation:
     """A runtime, kubelet and one agent, moved one call at a time."""
 
     containers: list[ContainerSummary] = field(
@@ -107,25 +107,25 @@ class World:
         return any(view.id in INTENT.old_ids for view in self.containers)
 
 
-MOVES: dict[str, Callable[[World], object]] = {
-    "kubelet looks": World.kubelet_looks,
-    "kubelet removes": World.kubelet_removes,
-    "kubelet starts": World.kubelet_starts,
-    "agent looks": World.agent_looks,
-    "agent acts": World.agent_acts,
-    "agent grows stale": World.agent_grows_stale,
+MOVES: dict[str, Callable[[Simulation], object]] = {
+    "kubelet looks": Simulation.kubelet_looks,
+    "kubelet removes": Simulation.kubelet_removes,
+    "kubelet starts": Simulation.kubelet_starts,
+    "agent looks": Simulation.agent_looks,
+    "agent acts": Simulation.agent_acts,
+    "agent grows stale": Simulation.agent_grows_stale,
 }
 
 
 @settings(max_examples=600, deadline=None)
 @given(moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=40))
 def test_rules_and_kubelet_interleaved_restart_the_pod_once_or_never(moves: list[str]) -> None:
-    world = World()
+    simulation = Simulation()
     for move in moves:
-        MOVES[move](world)
-        assert set(world.killed) <= {TRIGGER}, "what kubelet has started is none of its business"
-    world.settle()
-    assert {name: len(world.running(name)) for name in LASTING} == dict.fromkeys(LASTING, 1)
-    old_ones = [name for name in LASTING if world.running(name)[0].id in INTENT.old_ids]
-    assert old_ones == ([] if world.killed else LASTING), "half a restart"
-    assert world.made == (len(ORDER) if world.killed else 0), "each container is started once"
+        MOVES[move](simulation)
+        assert set(simulation.killed) <= {TRIGGER}, "what kubelet has started is none of its business"
+    simulation.settle()
+    assert {name: len(simulation.running(name)) for name in LASTING} == dict.fromkeys(LASTING, 1)
+    old_ones = [name for name in LASTING if simulation.running(name)[0].id in INTENT.old_ids]
+    assert old_ones == ([] if simulation.killed else LASTING), "half a restart"
+    assert simulation.made == (len(ORDER) if simulation.killed else 0), "each container is started once"

@@ -15,14 +15,14 @@ from kubemend.agent.model.workloads import ContainerId, ContainerRole, Container
 from kubemend.agent.restart import intents, steps, swap, verification
 from kubemend.agent.restart.verification import CheckState
 from tests.unit.restart import builders
-from tests.unit.restart.test_swap_rule import CREATED, RUNNING, World
+from tests.unit.restart.test_swap_rule import CREATED, RUNNING, Simulation
 
 MAIN = ContainerRole.MAIN
 AGREED = CheckState.PASSED
 
 
 @dataclass
-class Watched(World):
+class Watched(Simulation):
     """Kubelet reports its listing to the API and only then acts on it; the agent watches until kubelet agrees."""
 
     reported: ContainerSummary | None = field(default_factory=lambda: builders.view("old"))
@@ -67,13 +67,13 @@ MORE = ("agent", "relist", "tell", "agent", "act", "start") * 20
 """The final moves after any others: in the end the agent is satisfied."""
 
 
-def alone(world: Watched) -> None:
+def alone(simulation: Watched) -> None:
     """Let kubelet complete all its pending work, without the agent."""
     for _ in range(10):
-        world.kubelet_acts()
-        world.kubelet_starts_what_it_created()
-        world.kubelet_relists()
-        world.kubelet_tells()
+        simulation.kubelet_acts()
+        simulation.kubelet_starts_what_it_created()
+        simulation.kubelet_relists()
+        simulation.kubelet_tells()
 
 
 @settings(max_examples=1500, deadline=None)
@@ -82,15 +82,15 @@ def alone(world: Watched) -> None:
     moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=30),
 )
 def test_settled_rerun_gets_no_later_copy(order: intents.SwapOrder, moves: list[str]) -> None:
-    world = Watched(builders.intent(order=order))
+    simulation = Watched(builders.intent(order=order))
     for move in (*moves, *MORE):
-        MOVES[move](world)
-        world.agent_verifies()
-        if world.looked_away:
+        MOVES[move](simulation)
+        simulation.agent_verifies()
+        if simulation.looked_away:
             break
-    assert world.looked_away
-    alone(world)
-    assert [view.state for view in world.containers if view.state in (RUNNING, CREATED)] == [RUNNING]
+    assert simulation.looked_away
+    alone(simulation)
+    assert [view.state for view in simulation.containers if view.state in (RUNNING, CREATED)] == [RUNNING]
 
 
 NEW = {"trainer": ContainerId("new")}

@@ -271,7 +271,7 @@ def test_kubelets_created_container_is_no_orphan() -> None:
 
 
 @dataclass
-class World:
+class Simulation:
     """A runtime, kubelet's rules (pkg/kubelet/container/helpers.go, research) and one agent, moved one step at a time.
 
     Kubelet acts on its last relist; a name (attempt) can be taken once, as in containerd's registrar.
@@ -366,12 +366,12 @@ class World:
             self.agent_acts()
 
 
-MOVES: dict[str, Callable[[World], object]] = {
-    "relist": World.kubelet_relists,
-    "sync": World.kubelet_syncs,
-    "start": World.kubelet_starts_what_it_created,
-    "look": World.agent_looks,
-    "act": World.agent_acts,
+MOVES: dict[str, Callable[[Simulation], object]] = {
+    "relist": Simulation.kubelet_relists,
+    "sync": Simulation.kubelet_syncs,
+    "start": Simulation.kubelet_starts_what_it_created,
+    "look": Simulation.agent_looks,
+    "act": Simulation.agent_acts,
 }
 
 
@@ -380,28 +380,28 @@ MOVES: dict[str, Callable[[World], object]] = {
 def test_swap_and_kubelet_interleaved_leave_exactly_one_running_container(
     order: intents.SwapOrder, moves: list[str]
 ) -> None:
-    world = World(builders.intent(order=order))
+    simulation = Simulation(builders.intent(order=order))
     for move in moves:
-        MOVES[move](world)
+        MOVES[move](simulation)
         if order is not intents.SwapOrder.STOP_FIRST:
-            assert not world.pod_failed, "kubelet saw the newest container exited, or nothing running"
-    world.settle()
-    running = [view for view in world.containers if view.state is RUNNING]
+            assert not simulation.pod_failed, "kubelet saw the newest container exited, or nothing running"
+    simulation.settle()
+    running = [view for view in simulation.containers if view.state is RUNNING]
     assert len(running) == 1
-    assert running[0].id != world.intent.old
-    assert not [view for view in world.containers if view.state is CREATED]
+    assert running[0].id != simulation.intent.old
+    assert not [view for view in simulation.containers if view.state is CREATED]
 
 
 @settings(max_examples=300, deadline=None)
 @given(order=st.sampled_from(intents.SwapOrder), moves=st.lists(st.sampled_from(sorted(MOVES)), max_size=12))
 def test_crash_at_any_step_then_undo_leaves_no_duplicate(order: intents.SwapOrder, moves: list[str]) -> None:
-    world = World(builders.intent(order=order))
+    simulation = Simulation(builders.intent(order=order))
     for move in moves:
-        MOVES[move](world)
+        MOVES[move](simulation)
     for _ in range(30):  # the agent died and is back, and undoes what it can
-        world.agent_looks()
-        world.agent_acts(steps.Resolution.UNDO)
-        world.kubelet_starts_what_it_created()
-        world.kubelet_relists()
-        world.kubelet_syncs()
-    assert len([view for view in world.containers if view.state is RUNNING]) == 1
+        simulation.agent_looks()
+        simulation.agent_acts(steps.Resolution.UNDO)
+        simulation.kubelet_starts_what_it_created()
+        simulation.kubelet_relists()
+        simulation.kubelet_syncs()
+    assert len([view for view in simulation.containers if view.state is RUNNING]) == 1

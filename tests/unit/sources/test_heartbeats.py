@@ -113,7 +113,7 @@ class Recorded:
 
 
 @dataclass
-class World:
+class Env:
     """One node with one training pod, and the source."""
 
     tree: ProcTree
@@ -174,7 +174,7 @@ def annotated(timeout: float = TIMEOUT, **changes: Any) -> PodView:
 
 def make(
     tmp_path: Path, *pods: PodView, known: frozenset[ContainerId] = frozenset(), calls: Calls | None = None
-) -> World:
+) -> Env:
     tree = ProcTree(tmp_path)
     runtime, events, memory, recorded = Runtime(), outside.Events(), Memory(known), Recorded()
     api, statuses = outside.Pods(*pods), list[ComponentStatus]()
@@ -189,7 +189,7 @@ def make(
         report=statuses.append,
         calls=calls if calls is not None else OwnThreads(),
     )
-    return World(tree, source, runtime, api, events, memory, recorded, statuses)
+    return Env(tree, source, runtime, api, events, memory, recorded, statuses)
 
 
 @pytest.fixture
@@ -199,37 +199,37 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, short_timeouts: None) -> AsyncIterator[World]:
+async def env(tmp_path: Path, short_timeouts: None) -> AsyncIterator[Env]:
     async with running(make(tmp_path, annotated())) as made:
         yield made
 
 
 @contextlib.asynccontextmanager
-async def running(world: World) -> AsyncIterator[World]:
-    work = asyncio.create_task(world.source.run(), name="heartbeats")
-    yield world
+async def running(env: Env) -> AsyncIterator[Env]:
+    work = asyncio.create_task(env.source.run(), name="heartbeats")
+    yield env
     work.cancel()
     results = await asyncio.gather(work, return_exceptions=True)
     assert isinstance(results[0], asyncio.CancelledError), results
 
 
-async def test_hang_is_reported_once_with_thread_states(world: World) -> None:
-    file = world.begin()
-    world.tree.thread(PID, tid=PID + 1, state="D", name="nccl", waits_in="nv_ioctl")
-    await world.beats(file)
-    hang = await world.hangs()
+async def test_hang_is_reported_once_with_thread_states(env: Env) -> None:
+    file = env.begin()
+    env.tree.thread(PID, tid=PID + 1, state="D", name="nccl", waits_in="nv_ioctl")
+    await env.beats(file)
+    hang = await env.hangs()
     assert (hang.target, hang.container_id, hang.file, hang.timeout) == (TRAINER, ME, "/tmp/beat", TIMEOUT)
     assert hang.silent >= TIMEOUT
     assert hang.doing == "threads: 1 D, 1 S; nccl (101) D in nv_ioctl"
     assert hang.threads[0].stack == ("nv_ioctl", "do_syscall_64")
-    silences = await world.never_hangs()
+    silences = await env.never_hangs()
     assert None not in silences
     assert silences == sorted(filter(None, silences)), "its age grows"
 
 
 async def test_beating_container_is_not_reported(tmp_path: Path, short_timeouts: None) -> None:
-    async with running(make(tmp_path, annotated(5 * TIMEOUT))) as world:  # longer than a busy machine needs for a beat
-        file = world.begin()
+    async with running(make(tmp_path, annotated(5 * TIMEOUT))) as env:  # longer than a busy machine needs for a beat
+        file = env.begin()
 
         async def beat() -> None:
             while True:
@@ -237,144 +237,144 @@ async def test_beating_container_is_not_reported(tmp_path: Path, short_timeouts:
                 await asyncio.sleep(TIMEOUT / 20)
 
         beating = asyncio.create_task(beat())
-        await world.beats(file)
-        silences = await world.never_hangs()
+        await env.beats(file)
+        silences = await env.never_hangs()
         beating.cancel()
         assert None not in silences
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-async def test_container_that_never_touched_its_file_is_not_reported(world: World, *, is_there: bool) -> None:
-    file = world.begin()
+async def test_container_that_never_touched_its_file_is_not_reported(env: Env, *, is_there: bool) -> None:
+    file = env.begin()
     if is_there:
         touch(file)  # written by its predecessor, on a volume, before the first check
-    assert set(await world.never_hangs()) == {None}
+    assert set(await env.never_hangs()) == {None}
 
 
-async def test_hang_after_another_beat_is_reported_again(world: World) -> None:
-    file = world.begin()
-    await world.beats(file)
-    await world.hangs()
-    assert await world.source.still_hung(ME) == ""
+async def test_hang_after_another_beat_is_reported_again(env: Env) -> None:
+    file = env.begin()
+    await env.beats(file)
+    await env.hangs()
+    assert await env.source.still_hung(ME) == ""
     touched = time.monotonic()
     file.touch()
-    assert await world.source.still_hung(ME) == "it beats again"
-    assert (await world.hangs()).silent < time.monotonic() - touched + TIMEOUT
+    assert await env.source.still_hung(ME) == "it beats again"
+    assert (await env.hangs()).silent < time.monotonic() - touched + TIMEOUT
 
 
-async def test_program_restarted_in_its_container_is_watched_from_its_first_beat(world: World) -> None:
-    file = world.begin()
-    await world.beats(file)
-    await world.hangs()
-    world.source.restarted(ME)
-    assert world.shown() is None
-    assert await world.source.still_hung(ME) != ""
-    assert set(await world.never_hangs()) == {None}
-    await world.beats(file)
-    await world.hangs()
+async def test_program_restarted_in_its_container_is_watched_from_its_first_beat(env: Env) -> None:
+    file = env.begin()
+    await env.beats(file)
+    await env.hangs()
+    env.source.restarted(ME)
+    assert env.shown() is None
+    assert await env.source.still_hung(ME) != ""
+    assert set(await env.never_hangs()) == {None}
+    await env.beats(file)
+    await env.hangs()
 
 
-async def test_persisting_hang_is_reported_again_after_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_persisting_hang_is_reported_again_after_a_while(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat_watch, "_REPORT_AGAIN", TIMEOUT)
-    await world.beats(world.begin())
-    first, second = await world.hangs(), await world.hangs()
+    await env.beats(env.begin())
+    first, second = await env.hangs(), await env.hangs()
     assert second.silent > first.silent
 
 
-async def test_still_hung_returns_why_a_hang_no_longer_counts(world: World) -> None:
-    file = world.begin()
-    await world.beats(file)
-    await world.hangs()
-    world.tree.freeze(ME)
-    assert await world.source.still_hung(ME) == "its heartbeat file could not be read"
-    world.tree.freeze(ME, frozen=False)
+async def test_still_hung_returns_why_a_hang_no_longer_counts(env: Env) -> None:
+    file = env.begin()
+    await env.beats(file)
+    await env.hangs()
+    env.tree.freeze(ME)
+    assert await env.source.still_hung(ME) == "its heartbeat file could not be read"
+    env.tree.freeze(ME, frozen=False)
     file.unlink()
-    assert await world.source.still_hung(ME) == "its heartbeat file has been removed"
-    world.events.stop(ME)
-    await until(lambda: not world.source._watches)
-    assert await world.source.still_hung(ME) == "it has ended, or its heartbeat is no longer requested"
+    assert await env.source.still_hung(ME) == "its heartbeat file has been removed"
+    env.events.stop(ME)
+    await until(lambda: not env.source._watches)
+    assert await env.source.still_hung(ME) == "it has ended, or its heartbeat is no longer requested"
 
 
-async def test_frozen_container_gets_whole_timeout_when_thawed(world: World) -> None:
-    await world.beats(world.begin())
-    world.tree.freeze(ME)
-    assert (await world.never_hangs())[-1] is None
+async def test_frozen_container_gets_whole_timeout_when_thawed(env: Env) -> None:
+    await env.beats(env.begin())
+    env.tree.freeze(ME)
+    assert (await env.never_hangs())[-1] is None
     thawed = time.monotonic()
-    world.tree.freeze(ME, frozen=False)
-    assert (await world.hangs()).silent < time.monotonic() - thawed + TIMEOUT
+    env.tree.freeze(ME, frozen=False)
+    assert (await env.hangs()).silent < time.monotonic() - thawed + TIMEOUT
 
 
-async def test_container_in_a_debugger_is_not_reported(world: World) -> None:
-    file = world.begin()
-    world.tree.thread(PID, tid=PID + 1, state="t")
-    await world.beats(file)
-    await world.never_hangs()
-    world.tree.thread(PID, tid=PID + 1, state="S")
-    await world.hangs()
+async def test_container_in_a_debugger_is_not_reported(env: Env) -> None:
+    file = env.begin()
+    env.tree.thread(PID, tid=PID + 1, state="t")
+    await env.beats(file)
+    await env.never_hangs()
+    env.tree.thread(PID, tid=PID + 1, state="S")
+    await env.hangs()
 
 
-async def test_successor_starts_without_heartbeat(world: World) -> None:
-    file = world.begin()
-    await world.beats(file)
-    await world.hangs()
-    world.events.stop(ME)
+async def test_successor_starts_without_heartbeat(env: Env) -> None:
+    file = env.begin()
+    await env.beats(file)
+    await env.hangs()
+    env.events.stop(ME)
     successor = container_id(2)
-    world.begin(successor, pid=PID + 1).touch()
-    assert set(await world.never_hangs()) == {None}
+    env.begin(successor, pid=PID + 1).touch()
+    assert set(await env.never_hangs()) == {None}
 
 
 async def test_restarted_agent_finds_hangs_from_before(tmp_path: Path, short_timeouts: None) -> None:
-    async with running(make(tmp_path, annotated(), known=frozenset({ME}))) as world:
-        world.begin().touch()
-        assert (await world.hangs()).container_id == ME
+    async with running(make(tmp_path, annotated(), known=frozenset({ME}))) as env:
+        env.begin().touch()
+        assert (await env.hangs()).container_id == ME
 
 
-async def test_heartbeat_is_remembered_until_the_container_ends(world: World) -> None:
-    file = world.begin()
-    await world.beats(file)
+async def test_heartbeat_is_remembered_until_the_container_ends(env: Env) -> None:
+    file = env.begin()
+    await env.beats(file)
     async with asyncio.timeout(PATIENCE):
-        assert await world.memory.saved.get() == {ME}
-        world.events.stop(ME)
-        assert await world.memory.saved.get() == set()
+        assert await env.memory.saved.get() == {ME}
+        env.events.stop(ME)
+        assert await env.memory.saved.get() == set()
 
 
 async def test_hanging_file_system_affects_no_other_container(tmp_path: Path, short_timeouts: None) -> None:
     other = ContainerRef(OTHER_POD, "trainer")
     calls = SideProcess("under test", cgroup_root=tmp_path)
     pods = annotated(), replace(annotated(), ref=OTHER_POD)
-    async with running(make(tmp_path, *pods, calls=calls)) as world:
-        (world.tree.run(ME, pid=PID)).mkdir(exist_ok=True)
-        with hanging_fs.mounted(world.tree.roots[ME] / "tmp") as file_system:
-            world.runtime.pids[ME] = PID
-            world.events.run(TRAINER, name=ME)
-            file = world.begin(container_id(2), pid=PID + 1, ref=other)
+    async with running(make(tmp_path, *pods, calls=calls)) as env:
+        (env.tree.run(ME, pid=PID)).mkdir(exist_ok=True)
+        with hanging_fs.mounted(env.tree.roots[ME] / "tmp") as file_system:
+            env.runtime.pids[ME] = PID
+            env.events.run(TRAINER, name=ME)
+            file = env.begin(container_id(2), pid=PID + 1, ref=other)
             await asyncio.to_thread(file_system.asked.wait, PATIENCE)
-            await world.beats(file, at=other)
-            assert (await world.hangs()).target == other
-            assert set(await world.polled(3)) == {None}
-            assert world.source._watches[ME][0].state.status is HeartbeatStatus.UNKNOWN
-        touch(world.tree.roots[ME] / "tmp" / "beat")
-        await world.beats(world.tree.roots[ME] / "tmp" / "beat")
-        while (await world.hangs()).target != TRAINER:
+            await env.beats(file, at=other)
+            assert (await env.hangs()).target == other
+            assert set(await env.polled(3)) == {None}
+            assert env.source._watches[ME][0].state.status is HeartbeatStatus.UNKNOWN
+        touch(env.tree.roots[ME] / "tmp" / "beat")
+        await env.beats(env.tree.roots[ME] / "tmp" / "beat")
+        while (await env.hangs()).target != TRAINER:
             continue
 
 
-async def test_unavailable_runtime_is_queried_again(world: World) -> None:
-    world.runtime.away = True
-    file = world.begin()
-    assert set(await world.polled(3)) == {None}
-    world.runtime.away = False
-    await world.beats(file)
-    await world.hangs()
+async def test_unavailable_runtime_is_queried_again(env: Env) -> None:
+    env.runtime.away = True
+    file = env.begin()
+    assert set(await env.polled(3)) == {None}
+    env.runtime.away = False
+    await env.beats(file)
+    await env.hangs()
 
 
-async def test_pid_of_another_container_is_not_inspected(world: World) -> None:
-    (world.begin(container_id(2), pid=PID + 1, ref=ContainerRef(builders.POD, "unasked"))).touch()
-    (world.tree.run(ME, pid=PID) / "tmp").mkdir()
-    world.runtime.pids[ME] = PID + 1
-    world.events.run(TRAINER, name=ME)
-    assert set(await world.polled(3)) == {None}
-    assert world.source._watches[ME][0].state.last is None
+async def test_pid_of_another_container_is_not_inspected(env: Env) -> None:
+    (env.begin(container_id(2), pid=PID + 1, ref=ContainerRef(builders.POD, "unasked"))).touch()
+    (env.tree.run(ME, pid=PID) / "tmp").mkdir()
+    env.runtime.pids[ME] = PID + 1
+    env.events.run(TRAINER, name=ME)
+    assert set(await env.polled(3)) == {None}
+    assert env.source._watches[ME][0].state.last is None
 
 
 SIDECAR = (
@@ -388,50 +388,50 @@ SIDECAR = (
     ("named", "watched"),
     [("", {"trainer", "logger"}), ("trainer", {"trainer"}), ("shipper,trainer", {"trainer", "shipper"})],
 )
-async def test_named_containers_are_watched_else_all_main_ones(world: World, named: str, watched: set[str]) -> None:
+async def test_named_containers_are_watched_else_all_main_ones(env: Env, named: str, watched: set[str]) -> None:
     pod = annotated(containers=SIDECAR)
-    await world.pods.put(replace(pod, annotations={**pod.annotations, "kubemend.io/containers": named}))
+    await env.pods.put(replace(pod, annotations={**pod.annotations, "kubemend.io/containers": named}))
     for number, spec in enumerate(SIDECAR):
-        world.begin(container_id(number + 1), pid=PID + number, ref=ContainerRef(builders.POD, spec.name))
-    await world.polled()
-    assert {watch.view.ref.name for watch, _ in world.source._watches.values()} == watched
+        env.begin(container_id(number + 1), pid=PID + number, ref=ContainerRef(builders.POD, spec.name))
+    await env.polled()
+    assert {watch.view.ref.name for watch, _ in env.source._watches.values()} == watched
 
 
 async def test_pod_without_request_is_not_watched(tmp_path: Path) -> None:
-    async with running(make(tmp_path, builders.pod())) as world:
-        world.begin()
-        await until(lambda: bool(world.statuses))
-        assert {status.state for status in world.statuses} == {ComponentState.IDLE}
+    async with running(make(tmp_path, builders.pod())) as env:
+        env.begin()
+        await until(lambda: bool(env.statuses))
+        assert {status.state for status in env.statuses} == {ComponentState.IDLE}
 
 
-async def test_changed_annotation_takes_effect_immediately(world: World) -> None:
-    file = world.begin()
-    await world.beats(file)
-    await world.pods.put(annotated(timeout=3600))
-    await until(lambda: world.source._watches[ME][0].config.timeout == 3600)
-    await world.pods.put(builders.pod())
-    await until(lambda: not world.source._watches)
+async def test_changed_annotation_takes_effect_immediately(env: Env) -> None:
+    file = env.begin()
+    await env.beats(file)
+    await env.pods.put(annotated(timeout=3600))
+    await until(lambda: env.source._watches[ME][0].config.timeout == 3600)
+    await env.pods.put(builders.pod())
+    await until(lambda: not env.source._watches)
 
 
-async def test_invalid_annotation_is_reported_and_cleared(world: World) -> None:
-    world.begin()
+async def test_invalid_annotation_is_reported_and_cleared(env: Env) -> None:
+    env.begin()
     pod = annotated()
-    await world.pods.put(replace(pod, annotations={"kubemend.io/heartbeat-file": "/tmp/beat"}))
-    await world.pods.put(replace(pod, annotations={"kubemend.io/heartbeat-file": "/tmp/beat", "x": "y"}))
+    await env.pods.put(replace(pod, annotations={"kubemend.io/heartbeat-file": "/tmp/beat"}))
+    await env.pods.put(replace(pod, annotations={"kubemend.io/heartbeat-file": "/tmp/beat", "x": "y"}))
     async with asyncio.timeout(PATIENCE):
-        assert "heartbeat-timeout is missing" in (await world.recorded.refusals.get())[1]
-        assert world.recorded.refusals.empty()
-        await world.pods.put(pod)
-        assert await world.recorded.refusals.get() == (builders.POD, "")
+        assert "heartbeat-timeout is missing" in (await env.recorded.refusals.get())[1]
+        assert env.recorded.refusals.empty()
+        await env.pods.put(pod)
+        assert await env.recorded.refusals.get() == (builders.POD, "")
 
 
-async def test_node_with_hidden_cgroups_is_reported_with_hint(world: World) -> None:
-    world.tree.run(ME, pid=PID)
-    (world.tree.group(ME) / "cgroup.events").unlink()
-    world.runtime.pids[ME] = PID
-    world.events.run(TRAINER, name=ME)
-    await until(lambda: world.statuses[-1].state is ComponentState.DEGRADED)
-    assert "/sys/fs/cgroup" in world.statuses[-1].hint
+async def test_node_with_hidden_cgroups_is_reported_with_hint(env: Env) -> None:
+    env.tree.run(ME, pid=PID)
+    (env.tree.group(ME) / "cgroup.events").unlink()
+    env.runtime.pids[ME] = PID
+    env.events.run(TRAINER, name=ME)
+    await until(lambda: env.statuses[-1].state is ComponentState.DEGRADED)
+    assert "/sys/fs/cgroup" in env.statuses[-1].hint
 
 
 def touch(file: Path) -> None:
@@ -456,10 +456,10 @@ async def test_internal_error_on_one_container_leaves_the_others(
         return await poll(watch)
 
     monkeypatch.setattr(heartbeat_watch.Watch, "poll", fails_for_other)
-    async with running(make(tmp_path, annotated(), annotated(ref=other.pod))) as world:
-        world.begin(container_id(2), pid=200, ref=other)
-        await world.beats(world.begin())
-        assert (await world.hangs()).target == TRAINER
+    async with running(make(tmp_path, annotated(), annotated(ref=other.pod))) as env:
+        env.begin(container_id(2), pid=200, ref=other)
+        await env.beats(env.begin())
+        assert (await env.hangs()).target == TRAINER
 
 
 async def test_internal_error_on_options_of_a_pod_leaves_the_others(
@@ -474,9 +474,9 @@ async def test_internal_error_on_options_of_a_pod_leaves_the_others(
         return original(source, pod)
 
     monkeypatch.setattr(HeartbeatSource, "_options", read)
-    async with running(make(tmp_path, other, annotated())) as world:
-        await world.beats(world.begin())
-        assert (await world.hangs()).target == TRAINER
+    async with running(make(tmp_path, other, annotated())) as env:
+        await env.beats(env.begin())
+        assert (await env.hangs()).target == TRAINER
 
 
 async def test_internal_error_on_targets_of_a_pod_leaves_the_others(
@@ -491,10 +491,10 @@ async def test_internal_error_on_targets_of_a_pod_leaves_the_others(
         return targets(pod, **more)
 
     monkeypatch.setattr(members, "targets", fails_for_other)
-    async with running(make(tmp_path, annotated(ref=other.pod), annotated())) as world:
-        world.begin(container_id(2), pid=200, ref=other)
-        await world.beats(world.begin())
-        assert (await world.hangs()).target == TRAINER
+    async with running(make(tmp_path, annotated(ref=other.pod), annotated())) as env:
+        env.begin(container_id(2), pid=200, ref=other)
+        await env.beats(env.begin())
+        assert (await env.hangs()).target == TRAINER
 
 
 class Gated(OwnThreads):
@@ -512,51 +512,51 @@ class Gated(OwnThreads):
 
 async def test_check_that_ends_after_its_container_is_not_passed_on(tmp_path: Path, short_timeouts: None) -> None:
     calls = Gated()
-    async with running(make(tmp_path, annotated(), calls=calls)) as world:
-        world.begin()
-        await world.polled()
+    async with running(make(tmp_path, annotated(), calls=calls)) as env:
+        env.begin()
+        await env.polled()
         calls.gate.clear()
-        asked = asyncio.create_task(world.source.still_hung(ME))
+        asked = asyncio.create_task(env.source.still_hung(ME))
         await asyncio.sleep(0)  # it has found the watch
-        world.events.stop(ME)
+        env.events.stop(ME)
         async with asyncio.timeout(PATIENCE):
-            await world.recorded.forgotten.get()
-            checks = len(world.recorded.checks[ME])
+            await env.recorded.forgotten.get()
+            checks = len(env.recorded.checks[ME])
             calls.gate.set()
             await asked
-        assert len(world.recorded.checks[ME]) == checks
+        assert len(env.recorded.checks[ME]) == checks
 
 
 async def test_check_that_ends_after_a_restart_of_the_program_proves_nothing(
     tmp_path: Path, short_timeouts: None
 ) -> None:
     calls = Gated()
-    async with running(make(tmp_path, annotated(), calls=calls)) as world:
-        file = world.begin()
-        await world.beats(file)
+    async with running(make(tmp_path, annotated(), calls=calls)) as env:
+        file = env.begin()
+        await env.beats(file)
         calls.gate.clear()
-        asked = asyncio.create_task(world.source.still_hung(ME))
+        asked = asyncio.create_task(env.source.still_hung(ME))
         await asyncio.sleep(0)  # its check waits
         touch(file)
-        world.source.restarted(ME)
+        env.source.restarted(ME)
         calls.gate.set()
         async with asyncio.timeout(PATIENCE):
             assert await asked != ""
-        assert world.shown() is None
-        assert set(await world.never_hangs()) == {None}
+        assert env.shown() is None
+        assert set(await env.never_hangs()) == {None}
 
 
-async def test_every_check_is_passed_on_with_the_containers_start(world: World) -> None:
-    world.runtime.started_at = 1_790_000_000_500_000_000
-    file = world.begin()
-    await world.polled()
+async def test_every_check_is_passed_on_with_the_containers_start(env: Env) -> None:
+    env.runtime.started_at = 1_790_000_000_500_000_000
+    file = env.begin()
+    await env.polled()
     touch(file)
-    await world.polled(2)
-    first, *_, last = world.recorded.checks[ME]
+    await env.polled(2)
+    first, *_, last = env.recorded.checks[ME]
     assert first.poll.result is Blank.ABSENT
     assert isinstance(last.poll.result, Mark)
     assert last.poll.result.modified == file.stat().st_mtime_ns
     assert last.started_at == 1_790_000_000.5
-    world.events.stop(ME)
+    env.events.stop(ME)
     async with asyncio.timeout(PATIENCE):
-        assert await world.recorded.forgotten.get() == ME
+        assert await env.recorded.forgotten.get() == ME

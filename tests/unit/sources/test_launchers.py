@@ -52,7 +52,7 @@ class Launchers:
 
 
 @dataclass
-class World:
+class Env:
     """A pod with a container whose command is the launcher, and what the watch has passed on."""
 
     rig: Rig
@@ -100,55 +100,55 @@ class World:
 
 
 @pytest.fixture
-def world(rig: Rig) -> World:
+def env(rig: Rig) -> Env:
     return made(rig, command=COMMAND)
 
 
-def made(rig: Rig, *, command: Sequence[str]) -> World:
+def made(rig: Rig, *, command: Sequence[str]) -> Env:
     rig.server.runtime.containers[rig.old].config.command[:] = command
-    return World(rig, outside.Pods(replace(builders.member(0), ref=POD)), Launchers([]))
+    return Env(rig, outside.Pods(replace(builders.member(0), ref=POD)), Launchers([]))
 
 
-async def test_each_change_is_passed_on_and_asked_for_from_there(world: World) -> None:
-    world.launchers.answers += [RUNS, RUNS, READY]
-    async with world.watched():
-        await eventually.true(lambda: len(world.launchers.asked) == 4)
-    assert world.states == [RUNS, READY]
-    assert world.launchers.asked == [(each, FAILED_HOLD) for each in (None, RUNS, RUNS, READY)]
+async def test_each_change_is_passed_on_and_asked_for_from_there(env: Env) -> None:
+    env.launchers.answers += [RUNS, RUNS, READY]
+    async with env.watched():
+        await eventually.true(lambda: len(env.launchers.asked) == 4)
+    assert env.states == [RUNS, READY]
+    assert env.launchers.asked == [(each, FAILED_HOLD) for each in (None, RUNS, RUNS, READY)]
 
 
-async def test_each_programs_failure_is_passed_on_once(world: World) -> None:
-    world.launchers.answers += [FAILED, FAILED, RUNS, FAILED, SECOND]
-    async with world.watched():
-        await eventually.true(lambda: len(world.launchers.asked) == 6)
-    assert [(view.id, status, launcher) for view, status, launcher in world.failed] == [
-        (world.rig.old, world.rig.old, FAILED),
-        (world.rig.old, world.rig.old, SECOND),
+async def test_each_programs_failure_is_passed_on_once(env: Env) -> None:
+    env.launchers.answers += [FAILED, FAILED, RUNS, FAILED, SECOND]
+    async with env.watched():
+        await eventually.true(lambda: len(env.launchers.asked) == 6)
+    assert [(view.id, status, launcher) for view, status, launcher in env.failed] == [
+        (env.rig.old, env.rig.old, FAILED),
+        (env.rig.old, env.rig.old, SECOND),
     ]
 
 
-async def test_a_failure_outside_gangs_does_not_wait_for_the_agent(world: World) -> None:
-    (pod,) = world.pods.pods().values()
-    await world.pods.put(replace(pod, labels={}))
-    async with world.watched():
-        await eventually.true(lambda: world.launchers.asked == [(None, 0.0)])
+async def test_a_failure_outside_gangs_does_not_wait_for_the_agent(env: Env) -> None:
+    (pod,) = env.pods.pods().values()
+    await env.pods.put(replace(pod, labels={}))
+    async with env.watched():
+        await eventually.true(lambda: env.launchers.asked == [(None, 0.0)])
 
 
-async def test_a_launcher_that_does_not_answer_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_launcher_that_does_not_answer_is_asked_again(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "_FIRST_RETRY", 0.0)
     gone = LauncherUnavailable("gone")
-    world.launchers.answers += [LauncherUnavailable("not yet"), RUNS, gone, gone, RUNS]
-    async with world.watched():
-        await eventually.true(lambda: len(world.launchers.asked) == 6)
-    assert world.states == [LauncherUnavailable("not yet"), RUNS, gone, RUNS]
+    env.launchers.answers += [LauncherUnavailable("not yet"), RUNS, gone, gone, RUNS]
+    async with env.watched():
+        await eventually.true(lambda: len(env.launchers.asked) == 6)
+    assert env.states == [LauncherUnavailable("not yet"), RUNS, gone, RUNS]
 
 
-async def test_a_launcher_is_not_followed_after_its_container(world: World) -> None:
-    world.launchers.answers += [READY]
-    async with world.watched():
-        await eventually.true(lambda: world.states == [READY])
-        world.rig.server.runtime.exit(world.rig.old, exit_code=3)
-        await eventually.true(lambda: world.states == [READY, None])
+async def test_a_launcher_is_not_followed_after_its_container(env: Env) -> None:
+    env.launchers.answers += [READY]
+    async with env.watched():
+        await eventually.true(lambda: env.states == [READY])
+        env.rig.server.runtime.exit(env.rig.old, exit_code=3)
+        await eventually.true(lambda: env.states == [READY, None])
 
 
 @pytest.mark.parametrize(
@@ -157,119 +157,119 @@ async def test_a_launcher_is_not_followed_after_its_container(world: World) -> N
     ids=["no-launcher", "not-opted-in"],
 )
 async def test_other_containers_are_not_asked(rig: Rig, command: list[str], annotations: dict[str, str]) -> None:
-    world = made(rig, command=command)
-    (pod,) = world.pods.pods().values()
-    await world.pods.put(replace(pod, annotations=annotations))
-    async with world.watched():
+    env = made(rig, command=command)
+    (pod,) = env.pods.pods().values()
+    await env.pods.put(replace(pod, annotations=annotations))
+    async with env.watched():
         await rig.kubelet_creates(attempt=1)
-        await world.pods.put(replace(pod, annotations=annotations))
+        await env.pods.put(replace(pod, annotations=annotations))
         await eventually.true(lambda: rig.server.called().count("ContainerStatus") > 0 or "Off" in annotations.values())
-    assert world.launchers.asked == []
+    assert env.launchers.asked == []
 
 
 async def test_a_launcher_is_followed_as_soon_as_the_runtime_reports_its_container(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "_FIRST_RETRY", 0.0)
-    world.rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=2)
-    world.launchers.answers += [READY]
-    async with world.watched():
-        await eventually.true(lambda: world.states == [READY])
+    env.rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=2)
+    env.launchers.answers += [READY]
+    async with env.watched():
+        await eventually.true(lambda: env.states == [READY])
 
 
 async def test_after_an_internal_error_a_launcher_does_not_stay_ready(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "_LEAST_INTERVAL", 0.0)
-    world.launchers.answers += [READY]
+    env.launchers.answers += [READY]
     before = contained.count([contained.Part.CONTAINER])
-    async with world.watched():
-        await eventually.true(lambda: world.states == [READY])
+    async with env.watched():
+        await eventually.true(lambda: env.states == [READY])
         monkeypatch.setattr(process, "is_news", lambda *_: 1 / 0)
-        world.launchers.go_on(RUNS)
-        await eventually.true(lambda: len(world.states) == 2)
-    assert isinstance(world.states[1], LauncherUnavailable)
+        env.launchers.go_on(RUNS)
+        await eventually.true(lambda: len(env.states) == 2)
+    assert isinstance(env.states[1], LauncherUnavailable)
     assert contained.count([contained.Part.CONTAINER]) == before + 1
 
 
-async def test_an_error_about_one_state_is_contained(world: World) -> None:
-    world.launchers.answers += [READY]
+async def test_an_error_about_one_state_is_contained(env: Env) -> None:
+    env.launchers.answers += [READY]
     before = contained.count([contained.Part.CONTAINER])
-    world.fails = True
-    async with world.watched():
+    env.fails = True
+    async with env.watched():
         await eventually.true(lambda: contained.count([contained.Part.CONTAINER]) == before + 1)
-        world.fails = False
-        world.launchers.go_on(RUNS)
-        await eventually.true(lambda: world.states == [RUNS])
+        env.fails = False
+        env.launchers.go_on(RUNS)
+        await eventually.true(lambda: env.states == [RUNS])
 
 
-async def test_an_error_about_one_pod_is_contained(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_about_one_pod_is_contained(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contained.count([contained.Part.CONTAINER])
     with monkeypatch.context() as patch:
         patch.setattr(admission, "no_fault_reason", lambda *_, **__: 1 / 0)
-        async with world.watched():
+        async with env.watched():
             await eventually.true(lambda: contained.count([contained.Part.CONTAINER]) > before)
             patch.undo()
-            (pod,) = world.pods.pods().values()
-            await world.pods.put(pod)
-            await eventually.true(lambda: len(world.launchers.asked) == 1)
+            (pod,) = env.pods.pods().values()
+            await env.pods.put(pod)
+            await eventually.true(lambda: len(env.launchers.asked) == 1)
 
 
-async def test_the_newer_of_two_containers_of_a_name_counts(world: World) -> None:
-    world.launchers.answers += [READY]
-    async with world.watched():
-        await eventually.true(lambda: world.states == [READY])
-        await world.started(attempt=1)
-        await eventually.true(lambda: len(world.launchers.asked) == 3)
-        world.launchers.go_on(RUNS)
-        await eventually.true(lambda: world.states == [READY, RUNS])
-        world.rig.server.runtime.exit(world.rig.old, exit_code=3)
-        await eventually.true(lambda: len(world.states) == 3)
-    assert world.states == [READY, RUNS, RUNS]
+async def test_the_newer_of_two_containers_of_a_name_counts(env: Env) -> None:
+    env.launchers.answers += [READY]
+    async with env.watched():
+        await eventually.true(lambda: env.states == [READY])
+        await env.started(attempt=1)
+        await eventually.true(lambda: len(env.launchers.asked) == 3)
+        env.launchers.go_on(RUNS)
+        await eventually.true(lambda: env.states == [READY, RUNS])
+        env.rig.server.runtime.exit(env.rig.old, exit_code=3)
+        await eventually.true(lambda: len(env.states) == 3)
+    assert env.states == [READY, RUNS, RUNS]
 
 
 async def test_containers_without_a_launcher_and_other_pods_leave_room(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "MOST", 1)
-    world = made(rig, command=["python", "train.py"])
-    async with world.watched():
+    env = made(rig, command=["python", "train.py"])
+    async with env.watched():
         await eventually.true(lambda: rig.server.called().count("ContainerStatus") == 1)
-        await world.started(attempt=1)
-        await eventually.true(lambda: len(world.launchers.asked) == 1)
+        await env.started(attempt=1)
+        await eventually.true(lambda: len(env.launchers.asked) == 1)
 
 
-async def test_one_pods_launchers_are_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_pods_launchers_are_limited(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "MOST_OF_POD", 1)
-    async with world.watched():
-        await eventually.true(lambda: len(world.launchers.asked) == 1)
-        await world.started(attempt=1)
-        await eventually.true(lambda: len(world.rig.watch.containers()) == 2)
-        (pod,) = world.pods.pods().values()
-        await world.pods.put(pod)
+    async with env.watched():
+        await eventually.true(lambda: len(env.launchers.asked) == 1)
+        await env.started(attempt=1)
+        await eventually.true(lambda: len(env.rig.watch.containers()) == 2)
+        (pod,) = env.pods.pods().values()
+        await env.pods.put(pod)
         await asyncio.sleep(0)
         assert len([task for task in asyncio.all_tasks() if task.get_name().startswith("launcher of")]) == 1
-        world.rig.server.runtime.exit(world.rig.old, exit_code=3)
-        await eventually.true(lambda: len(world.launchers.asked) == 2)
-    assert world.states == [None]
+        env.rig.server.runtime.exit(env.rig.old, exit_code=3)
+        await eventually.true(lambda: len(env.launchers.asked) == 2)
+    assert env.states == [None]
 
 
 async def test_a_launcher_that_invents_failures_is_not_believed_without_end(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "_LEAST_INTERVAL", 0.0)
-    world.launchers.answers += [replace(FAILED, program=number) for number in range(1, 31)]
-    async with world.watched():
-        await eventually.true(lambda: len(world.launchers.asked) == 31)
-    assert len(world.failed) == launchers.MOST_FAILURES.limit
+    env.launchers.answers += [replace(FAILED, program=number) for number in range(1, 31)]
+    async with env.watched():
+        await eventually.true(lambda: len(env.launchers.asked) == 31)
+    assert len(env.failed) == launchers.MOST_FAILURES.limit
 
 
 async def test_a_launcher_that_changes_without_end_is_asked_at_intervals(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "_LEAST_INTERVAL", 3600.0)
-    world.launchers.answers += [RUNS, READY, RUNS]
-    async with world.watched():
-        await eventually.true(lambda: bool(world.states))
+    env.launchers.answers += [RUNS, READY, RUNS]
+    async with env.watched():
+        await eventually.true(lambda: bool(env.states))
         await asyncio.sleep(0)
-    assert len(world.launchers.asked) == 1
+    assert len(env.launchers.asked) == 1

@@ -32,7 +32,7 @@ def test_node_that_is_ready_again_ends_no_pods() -> None:
 
 
 @dataclass
-class Bench:
+class Env:
     """A running NodeWatch and what it has called for."""
 
     api: client.KubeClient
@@ -62,40 +62,40 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tenant: Tenant) -> AsyncIterator[Bench]:
+async def env(tenant: Tenant) -> AsyncIterator[Env]:
     async with asyncio.timeout(60), tenant.client() as api:
         await api.create(paths.NODES, {"metadata": {"name": tenant.node}})
-        yield Bench(api, tenant.node)
+        yield Env(api, tenant.node)
 
 
-async def test_shutdown_and_its_cancellation_are_reported_once_each(bench: Bench) -> None:
-    async with bench.watching():
-        await bench.ready("True", "kubelet is posting ready status")
-        await bench.ready("False", SHUTS_DOWN)
-        assert await bench.shutdowns.get() is True
-        await bench.ready("False", f"[container runtime is down, {SHUTS_DOWN}]")
-        await bench.ready("True", "kubelet is posting ready status")
-        assert await bench.shutdowns.get() is False
-        assert bench.shutdowns.empty()
+async def test_shutdown_and_its_cancellation_are_reported_once_each(env: Env) -> None:
+    async with env.watching():
+        await env.ready("True", "kubelet is posting ready status")
+        await env.ready("False", SHUTS_DOWN)
+        assert await env.shutdowns.get() is True
+        await env.ready("False", f"[container runtime is down, {SHUTS_DOWN}]")
+        await env.ready("True", "kubelet is posting ready status")
+        assert await env.shutdowns.get() is False
+        assert env.shutdowns.empty()
 
 
-async def test_agent_that_starts_on_a_node_that_shuts_down_hears_of_it(bench: Bench) -> None:
-    await bench.ready("False", SHUTS_DOWN)
-    async with bench.watching():
-        assert await bench.shutdowns.get() is True
+async def test_agent_that_starts_on_a_node_that_shuts_down_hears_of_it(env: Env) -> None:
+    await env.ready("False", SHUTS_DOWN)
+    async with env.watching():
+        assert await env.shutdowns.get() is True
 
 
-async def test_node_that_is_deleted_no_longer_shuts_down(bench: Bench) -> None:
-    await bench.ready("False", SHUTS_DOWN)
-    async with bench.watching():
-        assert await bench.shutdowns.get() is True
-        await bench.api.delete(paths.one("nodes", bench.node), options={})
-        assert await bench.shutdowns.get() is False
+async def test_node_that_is_deleted_no_longer_shuts_down(env: Env) -> None:
+    await env.ready("False", SHUTS_DOWN)
+    async with env.watching():
+        assert await env.shutdowns.get() is True
+        await env.api.delete(paths.one("nodes", env.node), options={})
+        assert await env.shutdowns.get() is False
 
 
-async def test_node_that_is_not_ready_for_another_reason_does_not_shut_down(bench: Bench) -> None:
-    async with bench.watching():
-        await bench.ready("False", "container runtime is down")
-        await bench.ready("False", SHUTS_DOWN)
-        assert await bench.shutdowns.get() is True
-        assert bench.shutdowns.empty()
+async def test_node_that_is_not_ready_for_another_reason_does_not_shut_down(env: Env) -> None:
+    async with env.watching():
+        await env.ready("False", "container runtime is down")
+        await env.ready("False", SHUTS_DOWN)
+        assert await env.shutdowns.get() is True
+        assert env.shutdowns.empty()

@@ -95,7 +95,7 @@ class Api:
 
 
 @dataclass
-class Rig:
+class Env:
     pods: outside.Pods = field(default_factory=lambda: outside.Pods(pod()))
     runtime: Runtime = field(default_factory=Runtime)
     events: outside.Events = field(default_factory=outside.Events)
@@ -129,9 +129,9 @@ def condition(kind: str, status: str, message: str = "") -> dict[str, Any]:
 
 
 async def test_running_pod_is_not_ending() -> None:
-    rig = Rig()
-    assert rig.ends.reason(REF.uid, SANDBOX) == ""
-    assert await rig.ends.present_reason(REF, SANDBOX) == ""
+    env = Env()
+    assert env.ends.reason(REF.uid, SANDBOX) == ""
+    assert await env.ends.present_reason(REF, SANDBOX) == ""
 
 
 @pytest.mark.parametrize(
@@ -143,95 +143,95 @@ async def test_running_pod_is_not_ending() -> None:
     ],
 )
 async def test_pod_marked_in_the_api_is_ending(changes: dict[str, Any], reason: str) -> None:
-    rig = Rig()
-    await rig.pods.put(pod(**changes))
-    assert rig.ends.reason(REF.uid, SANDBOX) == reason
+    env = Env()
+    await env.pods.put(pod(**changes))
+    assert env.ends.reason(REF.uid, SANDBOX) == reason
 
 
 async def test_stop_of_sandbox_ends_only_its_pod() -> None:
-    rig = Rig()
-    rig.ends.sandbox_stopped(SandboxId("another"))
-    assert rig.ends.reason(REF.uid, SANDBOX) == ""
-    rig.ends.sandbox_stopped(SANDBOX)
-    assert rig.ends.reason(REF.uid, SANDBOX) == "its sandbox has been stopped"
+    env = Env()
+    env.ends.sandbox_stopped(SandboxId("another"))
+    assert env.ends.reason(REF.uid, SANDBOX) == ""
+    env.ends.sandbox_stopped(SANDBOX)
+    assert env.ends.reason(REF.uid, SANDBOX) == "its sandbox has been stopped"
 
 
 async def test_sandbox_without_event_is_queried() -> None:
-    rig = Rig(runtime=Runtime(ready=False))
-    assert await rig.ends.present_reason(REF, SANDBOX) == "its sandbox has been stopped"
+    env = Env(runtime=Runtime(ready=False))
+    assert await env.ends.present_reason(REF, SANDBOX) == "its sandbox has been stopped"
 
 
 async def test_node_shutdown_ends_its_pods() -> None:
-    rig = Rig(api=Api(condition("Ready", "False", "node is shutting down")))
-    assert await rig.ends.present_reason(REF, SANDBOX) == "its node is shutting down"
+    env = Env(api=Api(condition("Ready", "False", "node is shutting down")))
+    assert await env.ends.present_reason(REF, SANDBOX) == "its node is shutting down"
 
 
 async def test_unavailable_api_and_runtime_leave_the_last_state() -> None:
-    rig = Rig(runtime=Runtime(answers=False), api=Api(node=None))
-    rig.pods.answers = False
-    assert await rig.ends.present_reason(REF, SANDBOX) == ""
-    await rig.pods.put(pod(deleting=True))
-    assert await rig.ends.present_reason(REF, SANDBOX) == "it is being deleted"
+    env = Env(runtime=Runtime(answers=False), api=Api(node=None))
+    env.pods.answers = False
+    assert await env.ends.present_reason(REF, SANDBOX) == ""
+    await env.pods.put(pod(deleting=True))
+    assert await env.ends.present_reason(REF, SANDBOX) == "it is being deleted"
 
 
 async def test_remembered_sandboxes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_ends, "_SANDBOXES", 2)
-    rig = Rig()
+    env = Env()
     for number in range(4):
-        rig.ends.sandbox_stopped(SandboxId(str(number)))
-    assert [bool(rig.ends.reason(REF.uid, SandboxId(str(number)))) for number in range(4)] == [False, False, True, True]
+        env.ends.sandbox_stopped(SandboxId(str(number)))
+    assert [bool(env.ends.reason(REF.uid, SandboxId(str(number)))) for number in range(4)] == [False, False, True, True]
 
 
 async def test_unexplained_exit_is_a_fault_after_a_moment() -> None:
-    async with Rig().doubting(ERROR, quick=0.01) as doubt:
+    async with Env().doubting(ERROR, quick=0.01) as doubt:
         assert await doubt == ""
 
 
 async def test_exit_with_its_sandbox_is_not_a_fault() -> None:
-    rig = Rig()
-    async with rig.doubting(ERROR, quick=SECONDS) as doubt:
-        rig.ends.sandbox_stopped(SANDBOX)
+    env = Env()
+    async with env.doubting(ERROR, quick=SECONDS) as doubt:
+        env.ends.sandbox_stopped(SANDBOX)
         assert await doubt == "its sandbox has been stopped"
 
 
 async def test_stop_among_running_containers_is_doubted_until_kubelet_recreates_it() -> None:
-    rig = Rig()
-    rig.events.run(ContainerRef(REF, "shipper"), name="s")
-    async with rig.doubting(Exit("trainer", 143), quick=0.0) as doubt:
+    env = Env()
+    env.events.run(ContainerRef(REF, "shipper"), name="s")
+    async with env.doubting(Exit("trainer", 143), quick=0.0) as doubt:
         await asyncio.sleep(0)
         assert not doubt.done()
-        rig.events.run(ContainerRef(REF, "trainer"), name="c2", attempt=1, created_at=5, state=ContainerState.CREATED)
+        env.events.run(ContainerRef(REF, "trainer"), name="c2", attempt=1, created_at=5, state=ContainerState.CREATED)
         assert await doubt == ""
 
 
 async def test_error_with_other_containers_stopped_is_the_pods_end() -> None:
     """A sidecar may run on for its grace period: the request to stop it is enough."""
-    rig = Rig()
-    sidecar = rig.events.run(ContainerRef(REF, "shipper"), name="s")
-    async with rig.doubting(ERROR, quick=SECONDS) as doubt:
+    env = Env()
+    sidecar = env.events.run(ContainerRef(REF, "shipper"), name="s")
+    async with env.doubting(ERROR, quick=SECONDS) as doubt:
         await asyncio.sleep(0)
-        rig.ends.stop_asked(sidecar)
+        env.ends.stop_asked(sidecar)
         assert await doubt == "kubelet stops its other containers as well"
 
 
 async def test_stop_by_this_agent_is_no_evidence() -> None:
-    rig = Rig()
-    sidecar = rig.events.run(ContainerRef(REF, "shipper"), name="s")
-    rig.runtime.ours.add(sidecar)
-    rig.ends.stop_asked(sidecar)
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env()
+    sidecar = env.events.run(ContainerRef(REF, "shipper"), name="s")
+    env.runtime.ours.add(sidecar)
+    env.ends.stop_asked(sidecar)
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
 
 
 async def test_error_after_requested_stop_is_doubted_while_others_run() -> None:
-    rig = Rig()
-    rig.events.run(ContainerRef(REF, "shipper"), name="s")
-    rig.ends.stop_asked(ContainerId("c"))
-    assert await rig.ends.was_stopped(rig.events.views[ContainerId("c")])
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env()
+    env.events.run(ContainerRef(REF, "shipper"), name="s")
+    env.ends.stop_asked(ContainerId("c"))
+    assert await env.ends.was_stopped(env.events.views[ContainerId("c")])
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         await asyncio.sleep(0)
         assert not doubt.done()
-        await rig.pods.put(pod(leaving="Evicted"))
+        await env.pods.put(pod(leaving="Evicted"))
         assert await doubt == "Kubernetes is ending it: Evicted"
 
 
@@ -239,29 +239,29 @@ async def test_an_error_after_a_request_that_could_not_be_read_is_doubted_until_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(exits, "QUICK", SECONDS)
-    rig = Rig()
-    rig.ends.request_unread()
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env()
+    env.ends.request_unread()
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         await asyncio.sleep(0)
         assert not doubt.done()
-        rig.ends.sandbox_stopped(SANDBOX)
+        env.ends.sandbox_stopped(SANDBOX)
         assert await doubt == "its sandbox has been stopped"
 
 
 async def test_a_request_that_could_not_be_read_long_ago_points_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_ends, "_UNREAD", 0.0)
-    rig = Rig()
-    rig.ends.request_unread()
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env()
+    env.ends.request_unread()
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
 
 
 async def test_two_that_end_together_are_doubted_until_the_pod_is_marked() -> None:
-    rig = Rig()
-    rig.events.run(ContainerRef(REF, "shipper"), name="s")
-    rig.events.exit(ContainerId("s"), code=0)
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
-        await rig.pods.put(pod(phase="Failed", leaving="Evicted"))
+    env = Env()
+    env.events.run(ContainerRef(REF, "shipper"), name="s")
+    env.events.exit(ContainerId("s"), code=0)
+    async with env.doubting(ERROR, quick=0.0) as doubt:
+        await env.pods.put(pod(phase="Failed", leaving="Evicted"))
         assert await doubt == "Kubernetes is ending it: Evicted"
 
 
@@ -270,18 +270,18 @@ async def test_container_that_ended_long_before_is_no_evidence() -> None:
         ContainerSpec("trainer", ContainerRole.MAIN, running=True),
         ContainerSpec("shipper", ContainerRole.MAIN, running=False),
     )
-    rig = Rig(pods=outside.Pods(pod(containers=completed)))
-    rig.events.run(ContainerRef(REF, "shipper"), name="s")
-    rig.events.exit(ContainerId("s"), code=0)
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env(pods=outside.Pods(pod(containers=completed)))
+    env.events.run(ContainerRef(REF, "shipper"), name="s")
+    env.events.exit(ContainerId("s"), code=0)
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
 
 
 async def test_kubelet_is_given_time_on_a_node_under_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exits, "PATIENT", SECONDS)
-    rig = Rig(api=Api(condition("MemoryPressure", "True")))
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
-        rig.ends.sandbox_stopped(SANDBOX)
+    env = Env(api=Api(condition("MemoryPressure", "True")))
+    async with env.doubting(ERROR, quick=0.0) as doubt:
+        env.ends.sandbox_stopped(SANDBOX)
         assert await doubt == "its sandbox has been stopped"
 
 
@@ -305,30 +305,30 @@ def kill(*, of: str = "trainer", at: str = "1970-01-01T00:00:05Z", message: str 
 
 
 async def test_error_in_a_pre_stop_hook_is_doubted_until_the_pod_is_marked() -> None:
-    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[kill()]]))
-    rig.events.run(ContainerRef(REF, "shipper"), name="s")
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
-        assert await rig.api.listed.get() == "involvedObject.uid=u,reason=Killing"
-        await rig.pods.put(pod(leaving="Evicted"))
+    env = Env(pods=outside.Pods(hooked()), api=Api(kills=[[kill()]]))
+    env.events.run(ContainerRef(REF, "shipper"), name="s")
+    async with env.doubting(ERROR, quick=0.0) as doubt:
+        assert await env.api.listed.get() == "involvedObject.uid=u,reason=Killing"
+        await env.pods.put(pod(leaving="Evicted"))
         assert await doubt == "Kubernetes is ending it: Evicted"
 
 
 async def test_error_in_a_pre_stop_hook_of_a_stopped_pod_is_no_fault_however_long_other_hooks_take() -> None:
-    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[kill(message="Stopping container trainer")]]))
-    rig.events.run(ContainerRef(REF, "shipper"), name="s")
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env(pods=outside.Pods(hooked()), api=Api(kills=[[kill(message="Stopping container trainer")]]))
+    env.events.run(ContainerRef(REF, "shipper"), name="s")
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == "kubelet stops all its containers"
-    assert rig.ends.reason(REF.uid, SANDBOX) == "kubelet stops all its containers"
+    assert env.ends.reason(REF.uid, SANDBOX) == "kubelet stops all its containers"
 
 
 async def test_kubelets_event_may_arrive_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exits, "QUICK", 0.01)
-    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[], [kill()]]))
-    assert not await rig.ends.was_stopped(rig.events.views[ContainerId("c")])
-    assert rig.api.listed.get_nowait()
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
-        assert await rig.api.listed.get()
-        await rig.pods.put(pod(leaving="Evicted"))
+    env = Env(pods=outside.Pods(hooked()), api=Api(kills=[[], [kill()]]))
+    assert not await env.ends.was_stopped(env.events.views[ContainerId("c")])
+    assert env.api.listed.get_nowait()
+    async with env.doubting(ERROR, quick=0.0) as doubt:
+        assert await env.api.listed.get()
+        await env.pods.put(pod(leaving="Evicted"))
         assert await doubt == "Kubernetes is ending it: Evicted"
 
 
@@ -347,8 +347,8 @@ async def test_event_of_another_kill_is_no_evidence(
     monkeypatch: pytest.MonkeyPatch, events: list[dict[str, Any]]
 ) -> None:
     monkeypatch.setattr(exits, "QUICK", 0.0)
-    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[events]))
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env(pods=outside.Pods(hooked()), api=Api(kills=[events]))
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
 
 
@@ -356,31 +356,31 @@ async def test_large_event_is_reduced_while_it_is_read(monkeypatch: pytest.Monke
     monkeypatch.setattr(exits, "QUICK", 0.0)
     large = "x" * 1_000_000
     event = {"involvedObject": {"fieldPath": large, large: large}, "lastTimestamp": large, "message": large}
-    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[event, kill()]]))
-    rig.runtime.ours.add(ContainerId("c"))
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env(pods=outside.Pods(hooked()), api=Api(kills=[[event, kill()]]))
+    env.runtime.ours.add(ContainerId("c"))
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
-    kept = rig.api.kept[0]
+    kept = env.api.kept[0]
     assert sum(len(str(part)) for part in kept) < 1000
 
 
 async def test_unanswered_question_for_events_leaves_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exits, "QUICK", 0.0)
-    rig = Rig(pods=outside.Pods(hooked()), api=Api(node=None))
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env(pods=outside.Pods(hooked()), api=Api(node=None))
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
 
 
 async def test_recorded_stop_of_an_end_by_this_agent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exits, "QUICK", 0.0)
-    rig = Rig(pods=outside.Pods(hooked()), api=Api(kills=[[kill()]]))
-    rig.runtime.ours.add(ContainerId("c"))
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env(pods=outside.Pods(hooked()), api=Api(kills=[[kill()]]))
+    env.runtime.ours.add(ContainerId("c"))
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
 
 
 async def test_container_without_a_hook_costs_no_list_of_events() -> None:
-    rig = Rig()
-    async with rig.doubting(ERROR, quick=0.0) as doubt:
+    env = Env()
+    async with env.doubting(ERROR, quick=0.0) as doubt:
         assert await doubt == ""
-    assert rig.api.listed.empty()
+    assert env.api.listed.empty()

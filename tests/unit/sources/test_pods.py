@@ -36,7 +36,7 @@ def sometimes(text: bytes) -> bytes:
     return text.replace(b'"restartPolicy":"OnFailure"', b'"restartPolicy":"Sometimes"')
 
 
-class Bench:
+class Env:
     """A running PodWatch, its reports, and a client of the same server."""
 
     def __init__(self, control_plane: ControlPlane, tenant: Tenant, api: client.KubeClient) -> None:
@@ -87,9 +87,9 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(control_plane: ControlPlane, tenant: Tenant) -> AsyncIterator[Bench]:
+async def env(control_plane: ControlPlane, tenant: Tenant) -> AsyncIterator[Env]:
     async with asyncio.timeout(120), tenant.client() as api:
-        made = Bench(control_plane, tenant, api)
+        made = Env(control_plane, tenant, api)
         task = asyncio.create_task(made.watch.run())
         try:
             yield made
@@ -99,150 +99,150 @@ async def bench(control_plane: ControlPlane, tenant: Tenant) -> AsyncIterator[Be
                 await task
 
 
-async def test_pods_of_this_node_come_and_go(bench: Bench) -> None:
-    assert not bench.watch.synced
-    await bench.state(ComponentState.READY)
-    assert bench.watch.synced
-    await bench.create("elsewhere", node=f"{bench.node}-2")
-    await bench.create("a")
-    appeared = await bench.change(PodChangeKind.APPEARED)
+async def test_pods_of_this_node_come_and_go(env: Env) -> None:
+    assert not env.watch.synced
+    await env.state(ComponentState.READY)
+    assert env.watch.synced
+    await env.create("elsewhere", node=f"{env.node}-2")
+    await env.create("a")
+    appeared = await env.change(PodChangeKind.APPEARED)
     assert appeared.ref.name == "a"
-    assert list(bench.watch.pods()) == [appeared.ref.uid]
-    assert bench.watch.by_name(bench.namespace, "a") == appeared
-    assert bench.watch.by_name(bench.namespace, "elsewhere") is None
-    await bench.delete("a")
-    assert (await bench.change(PodChangeKind.GONE)).ref == appeared.ref
-    assert not bench.watch.pods()
+    assert list(env.watch.pods()) == [appeared.ref.uid]
+    assert env.watch.by_name(env.namespace, "a") == appeared
+    assert env.watch.by_name(env.namespace, "elsewhere") is None
+    await env.delete("a")
+    assert (await env.change(PodChangeKind.GONE)).ref == appeared.ref
+    assert not env.watch.pods()
 
 
-async def test_first_listing_can_be_awaited_without_pods(bench: Bench) -> None:
-    await bench.watch.until_synced()
-    assert bench.watch.synced
-    assert not bench.watch.pods()
+async def test_first_listing_can_be_awaited_without_pods(env: Env) -> None:
+    await env.watch.until_synced()
+    assert env.watch.synced
+    assert not env.watch.pods()
 
 
-async def test_wait_ends_with_the_awaited_change(bench: Bench) -> None:
-    await bench.state(ComponentState.READY)
-    created = await bench.create("a")
+async def test_wait_ends_with_the_awaited_change(env: Env) -> None:
+    await env.state(ComponentState.READY)
+    created = await env.create("a")
     uid = PodUid(created["metadata"]["uid"])
-    waiting = asyncio.create_task(bench.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=60))
-    await bench.change(PodChangeKind.APPEARED)
-    await bench.patch_status("a", {"status": {"phase": "Running"}})
+    waiting = asyncio.create_task(env.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=60))
+    await env.change(PodChangeKind.APPEARED)
+    await env.patch_status("a", {"status": {"phase": "Running"}})
     view = await waiting
     assert view is not None
     assert view.phase == "Running"
-    assert await bench.watch.wait_for(uid, lambda view: True, timeout=60) == view
+    assert await env.watch.wait_for(uid, lambda view: True, timeout=60) == view
 
 
-async def test_wait_ends_on_deletion_or_timeout(bench: Bench) -> None:
-    await bench.state(ComponentState.READY)
-    created = await bench.create("a")
+async def test_wait_ends_on_deletion_or_timeout(env: Env) -> None:
+    await env.state(ComponentState.READY)
+    created = await env.create("a")
     uid = PodUid(created["metadata"]["uid"])
-    assert await bench.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=0.01) is None
-    waiting = asyncio.create_task(bench.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=30))
-    await bench.change(PodChangeKind.APPEARED)
-    await bench.delete("a")
+    assert await env.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=0.01) is None
+    waiting = asyncio.create_task(env.watch.wait_for(uid, lambda view: view.phase == "Running", timeout=30))
+    await env.change(PodChangeKind.APPEARED)
+    await env.delete("a")
     assert await waiting is None
 
 
-async def test_view_persists_through_an_outage_and_catches_up(bench: Bench) -> None:
-    await bench.state(ComponentState.READY)
-    await bench.create("stays")
-    await bench.create("goes")
+async def test_view_persists_through_an_outage_and_catches_up(env: Env) -> None:
+    await env.state(ComponentState.READY)
+    await env.create("stays")
+    await env.create("goes")
     for _ in range(2):
-        await bench.change(PodChangeKind.APPEARED)
-    await bench.server.stop()
-    report = await bench.state(ComponentState.DEGRADED)
+        await env.change(PodChangeKind.APPEARED)
+    await env.server.stop()
+    report = await env.state(ComponentState.DEGRADED)
     assert "cannot" in report.message
     assert report.hint
-    assert len(bench.watch.pods()) == 2
-    async with bench.unseen() as api:
-        await api.delete(f"{bench.pods}/goes", options={"gracePeriodSeconds": 0})
-    await bench.server.start()
-    assert (await bench.change(PodChangeKind.GONE)).ref.name == "goes"
-    await bench.state(ComponentState.READY)
-    assert [view.ref.name for view in bench.watch.pods().values()] == ["stays"]
+    assert len(env.watch.pods()) == 2
+    async with env.unseen() as api:
+        await api.delete(f"{env.pods}/goes", options={"gracePeriodSeconds": 0})
+    await env.server.start()
+    assert (await env.change(PodChangeKind.GONE)).ref.name == "goes"
+    await env.state(ComponentState.READY)
+    assert [view.ref.name for view in env.watch.pods().values()] == ["stays"]
 
 
-async def test_broken_watch_is_resumed(bench: Bench) -> None:
-    await bench.state(ComponentState.READY)
-    await bench.create("a")
-    await bench.change(PodChangeKind.APPEARED)
-    bench.server.cut_watches()
-    await bench.state(ComponentState.READY)
-    await bench.create("b")
-    assert (await bench.change(PodChangeKind.APPEARED)).ref.name == "b"
+async def test_broken_watch_is_resumed(env: Env) -> None:
+    await env.state(ComponentState.READY)
+    await env.create("a")
+    await env.change(PodChangeKind.APPEARED)
+    env.server.cut_watches()
+    await env.state(ComponentState.READY)
+    await env.create("b")
+    assert (await env.change(PodChangeKind.APPEARED)).ref.name == "b"
 
 
-async def test_lost_history_is_listed_again(bench: Bench) -> None:
-    await bench.state(ComponentState.READY)
-    bench.server.fail_next(1, status=410, method="GET", path="/pods")
-    bench.server.cut_watches()
-    await bench.state(ComponentState.READY)
-    await bench.create("a")
-    assert (await bench.change(PodChangeKind.APPEARED)).ref.name == "a"
+async def test_lost_history_is_listed_again(env: Env) -> None:
+    await env.state(ComponentState.READY)
+    env.server.fail_next(1, status=410, method="GET", path="/pods")
+    env.server.cut_watches()
+    await env.state(ComponentState.READY)
+    await env.create("a")
+    assert (await env.change(PodChangeKind.APPEARED)).ref.name == "a"
 
 
-async def test_invalid_pod_hides_no_other(bench: Bench) -> None:
-    await bench.state(ComponentState.READY)
-    bench.server.rewrite = sometimes
-    odd = pod("odd", node=bench.node)
+async def test_invalid_pod_hides_no_other(env: Env) -> None:
+    await env.state(ComponentState.READY)
+    env.server.rewrite = sometimes
+    odd = pod("odd", node=env.node)
     odd["spec"]["restartPolicy"] = "OnFailure"
-    await bench.api.create(bench.pods, odd)
-    await bench.create("a")
-    assert (await bench.change(PodChangeKind.APPEARED)).ref.name == "a"
+    await env.api.create(env.pods, odd)
+    await env.create("a")
+    assert (await env.change(PodChangeKind.APPEARED)).ref.name == "a"
 
 
-async def test_second_pod_of_a_name_is_another_pod(bench: Bench) -> None:
-    await bench.state(ComponentState.READY)
+async def test_second_pod_of_a_name_is_another_pod(env: Env) -> None:
+    await env.state(ComponentState.READY)
     for _ in range(2):
-        await bench.create("a")
-        await bench.delete("a")
-    gone = [await bench.change(PodChangeKind.GONE) for _ in range(2)]
+        await env.create("a")
+        await env.delete("a")
+    gone = [await env.change(PodChangeKind.GONE) for _ in range(2)]
     assert gone[0].ref != gone[1].ref
 
 
-async def test_known_pod_invalid_at_new_list_stays_unchanged(bench: Bench) -> None:
+async def test_known_pod_invalid_at_new_list_stays_unchanged(env: Env) -> None:
     """Removing it would lose the containers that a round holds in it."""
-    await bench.state(ComponentState.READY)
-    await bench.create("a")
-    known = await bench.change(PodChangeKind.APPEARED)
-    await bench.server.stop()
-    await bench.state(ComponentState.DEGRADED)
-    bench.server.rewrite = novel
-    async with bench.unseen() as api:
-        await api.patch_status(f"{bench.pods}/a", NOVEL)
+    await env.state(ComponentState.READY)
+    await env.create("a")
+    known = await env.change(PodChangeKind.APPEARED)
+    await env.server.stop()
+    await env.state(ComponentState.DEGRADED)
+    env.server.rewrite = novel
+    async with env.unseen() as api:
+        await api.patch_status(f"{env.pods}/a", NOVEL)
     with capture_logs() as logs:
-        await bench.server.start()
-        await bench.state(ComponentState.READY)
-    assert bench.watch.pods() == {known.ref.uid: known}
-    assert bench.changes.empty()
+        await env.server.start()
+        await env.state(ComponentState.READY)
+    assert env.watch.pods() == {known.ref.uid: known}
+    assert env.changes.empty()
     (logged,) = [line for line in logs if line["event"] == "informer.invalid"]
     assert (logged["name"], logged["log_level"]) == ("a", "warning")
     assert "often" in logged["error"]
 
 
-async def test_known_pod_is_gone_although_its_last_object_is_invalid(bench: Bench) -> None:
-    await bench.state(ComponentState.READY)
-    await bench.create("a")
-    known = await bench.change(PodChangeKind.APPEARED)
-    bench.server.rewrite = novel
-    await bench.patch_status("a", NOVEL)
-    await bench.delete("a")
-    assert await bench.change(PodChangeKind.GONE) == known
-    assert not bench.watch.pods()
+async def test_known_pod_is_gone_although_its_last_object_is_invalid(env: Env) -> None:
+    await env.state(ComponentState.READY)
+    await env.create("a")
+    known = await env.change(PodChangeKind.APPEARED)
+    env.server.rewrite = novel
+    await env.patch_status("a", NOVEL)
+    await env.delete("a")
+    assert await env.change(PodChangeKind.GONE) == known
+    assert not env.watch.pods()
 
 
-async def test_requested_pod_that_is_invalid_is_none(bench: Bench) -> None:
-    await bench.state(ComponentState.READY)
-    await bench.create("a")
-    known = await bench.change(PodChangeKind.APPEARED)
-    assert await bench.watch.ask(known.ref, timeout=60) == known
-    bench.server.rewrite = novel
-    await bench.patch_status("a", NOVEL)
+async def test_requested_pod_that_is_invalid_is_none(env: Env) -> None:
+    await env.state(ComponentState.READY)
+    await env.create("a")
+    known = await env.change(PodChangeKind.APPEARED)
+    assert await env.watch.ask(known.ref, timeout=60) == known
+    env.server.rewrite = novel
+    await env.patch_status("a", NOVEL)
     with capture_logs() as logs:
-        assert await bench.watch.ask(known.ref, timeout=60) is None
-    assert [line["pod"] for line in logs if line["event"] == "pods.invalid"] == [f"{bench.namespace}/a"]
+        assert await env.watch.ask(known.ref, timeout=60) is None
+    assert [line["pod"] for line in logs if line["event"] == "pods.invalid"] == [f"{env.namespace}/a"]
 
 
 class EndsAtOnce:
@@ -318,29 +318,29 @@ async def test_oversized_pod_is_kept_by_its_identity_alone() -> None:
         options.parse(view.annotations)
 
 
-async def test_all_pods_leave_with_their_node_and_stay_if_its_shutdown_is_cancelled(bench: Bench) -> None:
-    await bench.create("old")
-    appeared = await bench.change(PodChangeKind.APPEARED)
+async def test_all_pods_leave_with_their_node_and_stay_if_its_shutdown_is_cancelled(env: Env) -> None:
+    await env.create("old")
+    appeared = await env.change(PodChangeKind.APPEARED)
     assert appeared.leaving == ""
-    bench.watch.node_shuts_down(True)
-    left = await bench.change(PodChangeKind.CHANGED)
+    env.watch.node_shuts_down(True)
+    left = await env.change(PodChangeKind.CHANGED)
     assert (left.ref, left.leaving) == (appeared.ref, "NodeShutdown")
-    assert bench.watch.pods()[left.ref.uid] == left
-    await bench.create("new")
-    assert (await bench.change(PodChangeKind.APPEARED)).leaving == "NodeShutdown"
-    asked = await bench.watch.ask(left.ref, timeout=60.0)
+    assert env.watch.pods()[left.ref.uid] == left
+    await env.create("new")
+    assert (await env.change(PodChangeKind.APPEARED)).leaving == "NodeShutdown"
+    asked = await env.watch.ask(left.ref, timeout=60.0)
     assert asked is not None
     assert asked.leaving == "NodeShutdown"
-    bench.watch.node_shuts_down(False)
-    back = [await bench.change(PodChangeKind.CHANGED) for _ in range(2)]
+    env.watch.node_shuts_down(False)
+    back = [await env.change(PodChangeKind.CHANGED) for _ in range(2)]
     assert {pod.ref.name: pod.leaving for pod in back} == {"old": "", "new": ""}
-    assert [pod.leaving for pod in bench.watch.pods().values()] == ["", ""]
+    assert [pod.leaving for pod in env.watch.pods().values()] == ["", ""]
 
 
-async def test_pod_that_leaves_for_a_reason_of_its_own_keeps_it_in_a_shutdown(bench: Bench) -> None:
-    await bench.create("evicted")
-    await bench.change(PodChangeKind.APPEARED)
-    await bench.patch_status("evicted", {"status": {"phase": "Failed", "reason": "Evicted"}})
-    evicted = await bench.change(PodChangeKind.CHANGED)
-    bench.watch.node_shuts_down(True)
-    assert bench.watch.pods()[evicted.ref.uid].leaving == "Evicted"
+async def test_pod_that_leaves_for_a_reason_of_its_own_keeps_it_in_a_shutdown(env: Env) -> None:
+    await env.create("evicted")
+    await env.change(PodChangeKind.APPEARED)
+    await env.patch_status("evicted", {"status": {"phase": "Failed", "reason": "Evicted"}})
+    evicted = await env.change(PodChangeKind.CHANGED)
+    env.watch.node_shuts_down(True)
+    assert env.watch.pods()[evicted.ref.uid].leaving == "Evicted"

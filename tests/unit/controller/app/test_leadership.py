@@ -18,7 +18,7 @@ from kubemend.controller.model.members import NodeName
 from tests import eventually
 from tests.control_plane import DEADLINES, Tenant
 from tests.unit.controller import builders
-from tests.unit.controller.coordinator.stage import Agent, RestartsHere, Stage
+from tests.unit.controller.coordinator.env import Agent, CoordinatorEnv, RestartsHere
 
 SELDOM = Timing(lease=3 * 3600.0, renew=2 * 3600.0, retry=3600.0)
 """Long enough that no Lease is renewed during a test, except on demand."""
@@ -27,11 +27,11 @@ SELDOM = Timing(lease=3 * 3600.0, renew=2 * 3600.0, retry=3600.0)
 class Hub:
     """A hub stand-in: whether agents may connect, and the subscriptions left when that ended."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, env: CoordinatorEnv) -> None:
         self.epochs: list[int] = []
         self.subscribed_at_end: int | None = None
         self.agents: dict[NodeName, Session] = {}
-        self._members = stage.members
+        self._members = env.members
 
     def lead(self, epoch: int) -> None:
         self.epochs.append(epoch)
@@ -117,30 +117,30 @@ async def running(work: asyncio.Task[None]) -> AsyncIterator[None]:
 
 
 async def test_term_end_stops_agents_messages_first() -> None:
-    stage = Stage(builders.gang(2))
-    hub, relay = Hub(stage), LeaderRelay()
-    leading = LeadershipTerms(dependencies=stage.dependencies, hub=hub, relay=relay)  # type: ignore[arg-type]
+    env = CoordinatorEnv(builders.gang(2))
+    hub, relay = Hub(env), LeaderRelay()
+    leading = LeadershipTerms(dependencies=env.dependencies, hub=hub, relay=relay)  # type: ignore[arg-type]
     async with running(asyncio.create_task(leading(Term(epoch=4, renewed_at=0.0)))):
         await eventually.true(lambda: hub.epochs == [4])
-        assert stage.dependencies.metrics.leads._value.get() == 1
+        assert env.dependencies.metrics.leads._value.get() == 1
     assert hub.subscribed_at_end == 1  # the coordinator still existed
-    assert stage.members.listeners == []
-    assert stage.dependencies.metrics.leads._value.get() == 0
+    assert env.members.listeners == []
+    assert env.dependencies.metrics.leads._value.get() == 0
     relay.received(Agent(NodeName("n")), pb.AgentMessage())  # has no effect
 
 
 async def test_leader_raises_epoch_above_each_accepted_one_writing_once(
     tenant: Tenant,
 ) -> None:
-    stage = Stage(builders.gang(2))
-    hub, relay = Hub(stage), LeaderRelay()
+    env = CoordinatorEnv(builders.gang(2))
+    hub, relay = Hub(env), LeaderRelay()
     async with Client(tenant.kubeconfig) as api:
         election = Election(
             api=api,
             namespace=tenant.namespace,
             name="leader",
             identity="a",
-            lead=LeadershipTerms(dependencies=stage.dependencies, hub=hub, relay=relay),  # type: ignore[arg-type]
+            lead=LeadershipTerms(dependencies=env.dependencies, hub=hub, relay=relay),  # type: ignore[arg-type]
             report=lambda _: None,
             timing=SELDOM,
         )
@@ -162,10 +162,10 @@ async def test_leader_raises_epoch_above_each_accepted_one_writing_once(
 
 
 async def test_jobsets_run_only_after_previous_rounds_are_known() -> None:
-    stage = Stage(builders.gang(2))
+    env = CoordinatorEnv(builders.gang(2))
     restarts, jobsets = Listing(), JobSetsToRun()
-    outside = replace(stage.dependencies, restarts=restarts, jobsets=jobsets)
-    leading = LeadershipTerms(dependencies=outside, hub=Hub(stage), relay=LeaderRelay())  # type: ignore[arg-type]
+    outside = replace(env.dependencies, restarts=restarts, jobsets=jobsets)
+    leading = LeadershipTerms(dependencies=outside, hub=Hub(env), relay=LeaderRelay())  # type: ignore[arg-type]
     async with running(asyncio.create_task(leading(Term(epoch=4, renewed_at=0.0)))), asyncio.timeout(60):
         await restarts.waited_for.wait()
         assert not jobsets.runs.is_set()

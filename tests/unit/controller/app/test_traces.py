@@ -24,7 +24,7 @@ from kubemend.controller.coordinator.spans import Span
 from kubemend.controller.metrics import Metrics
 from tests.unit.controller import builders
 from tests.unit.controller.coordinator import test_spans
-from tests.unit.controller.coordinator.stage import WAIT, Stage
+from tests.unit.controller.coordinator.env import WAIT, CoordinatorEnv
 from tests.unit.controller.coordinator.test_coordinator import round_of, until
 
 ABOUT = {"service.name": "kubemend-controller", "k8s.pod.name": "c-1"}
@@ -58,7 +58,7 @@ class Slow(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-class Rig:
+class Env:
     """Traces exported for the length of a block, and the counted results."""
 
     def __init__(self, exporter: SpanExporter) -> None:
@@ -86,10 +86,10 @@ def collected(exporter: InMemorySpanExporter) -> list[ReadableSpan]:
 async def exported(span: Span) -> list[ReadableSpan]:
     """Return the spans that an exporter gets for one round."""
     exporter = InMemorySpanExporter()
-    rig = Rig(exporter)
-    async with rig.running():
-        rig.traces.submit(span)
-        await until(lambda: rig.count("exported") == 1)
+    env = Env(exporter)
+    async with env.running():
+        env.traces.submit(span)
+        await until(lambda: env.count("exported") == 1)
     return collected(exporter)
 
 
@@ -115,46 +115,46 @@ async def test_unsuccessful_span_has_status_error() -> None:
 
 async def test_rounds_have_separate_traces() -> None:
     exporter = InMemorySpanExporter()
-    rig = Rig(exporter)
-    async with rig.running():
+    env = Env(exporter)
+    async with env.running():
         for _ in range(3):
-            rig.traces.submit(ROUND)
-        await until(lambda: rig.count("exported") == 3)
+            env.traces.submit(ROUND)
+        await until(lambda: env.count("exported") == 3)
     found = collected(exporter)
     assert len({each.context.trace_id for each in found if each.context is not None}) == len(found) == 3
 
 
 @pytest.mark.parametrize("exporter", [Failing, Raising])
 async def test_failed_export_is_counted_and_next_is_tried(exporter: Callable[[], SpanExporter]) -> None:
-    rig = Rig(exporter())
-    async with rig.running():
-        rig.traces.submit(ROUND)
-        rig.traces.submit(ROUND)
-        await until(lambda: rig.count("failed") == 2)
-    assert rig.count("exported") == 0
+    env = Env(exporter())
+    async with env.running():
+        env.traces.submit(ROUND)
+        env.traces.submit(ROUND)
+        await until(lambda: env.count("failed") == 2)
+    assert env.count("exported") == 0
 
 
 async def test_hanging_endpoint_only_costs_traces() -> None:
     slow = Slow()
-    rig = Rig(slow)
+    env = Env(slow)
     try:
-        async with rig.running():
-            rig.traces.submit(ROUND)
+        async with env.running():
+            env.traces.submit(ROUND)
             await asyncio.to_thread(slow.asked.wait, WAIT)
             for _ in range(traces._MOST_WAITING + 5):
-                rig.traces.submit(ROUND)
-            assert rig.count("dropped") == 5
+                env.traces.submit(ROUND)
+            assert env.count("dropped") == 5
     finally:
         slow.may_answer.set()
 
 
 async def test_leader_traces_each_ended_round() -> None:
-    stage = Stage(builders.gang(3))
+    env = CoordinatorEnv(builders.gang(3))
     taken: list[Span] = []
-    stage.dependencies = replace(stage.dependencies, trace=taken.append)
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await round_of(stage, coordinator)
+    env.dependencies = replace(env.dependencies, trace=taken.append)
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await round_of(env, coordinator)
         await until(lambda: bool(taken))
     assert [(each.name, each.attributes["kubemend.round"]) for each in taken] == [("round", round_id)]
     assert sum(each.name == "member" for each in taken[0].children) == 3

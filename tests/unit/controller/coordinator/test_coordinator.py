@@ -18,7 +18,7 @@ from kubemend.controller.restarts.objects import Restart, RestartSpec
 from kubemend.controller.rounds import machine
 from kubemend.controller.rounds.states import Limits, MemberPhase
 from tests.unit.controller import builders
-from tests.unit.controller.coordinator.stage import WAIT, RestartsHere, Stage, pod
+from tests.unit.controller.coordinator.env import WAIT, CoordinatorEnv, RestartsHere, pod
 
 SIZE = 3
 Result = pb.StepResult
@@ -37,226 +37,226 @@ def stand(coordinator: GangCoordinator, where: MemberPhase) -> int:
     return runner.round.count(where) if runner is not None else 0
 
 
-async def stopped(stage: Stage, *, members: int = SIZE) -> str:
+async def stopped(env: CoordinatorEnv, *, members: int = SIZE) -> str:
     """Wait until all agents have the order to stop; return the round."""
-    stops = [await stage.agent(index).received("stop") for index in range(members)]
+    stops = [await env.agent(index).received("stop") for index in range(members)]
     assert len({each.stop.round for each in stops}) == 1
     return stops[0].stop.round
 
 
-async def ordered(stage: Stage, index: int, *, until: str) -> AsyncIterator[pb.Order]:
+async def ordered(env: CoordinatorEnv, index: int, *, until: str) -> AsyncIterator[pb.Order]:
     """Yield an agent's orders to stop or hold, up to the order for the pod of that name."""
     while True:
-        for order in (await stage.agent(index).received("stop")).stop.orders:
+        for order in (await env.agent(index).received("stop")).stop.orders:
             yield order
             if order.pod.name == until:
                 return
 
 
-async def round_of(stage: Stage, coordinator: object) -> str:
+async def round_of(env: CoordinatorEnv, coordinator: object) -> str:
     """Run a round to its end, and return it."""
-    round_id = await stopped(stage)
+    round_id = await stopped(env)
     for index in range(SIZE):
-        stage.stands(coordinator, index, round_id, Result.STOPPED)  # type: ignore[arg-type]
+        env.stands(coordinator, index, round_id, Result.STOPPED)  # type: ignore[arg-type]
     for index in range(SIZE):
-        assert (await stage.agent(index).received("release")).release.round == round_id
-        stage.stands(coordinator, index, round_id, Result.RUNNING)  # type: ignore[arg-type]
-    await until(lambda: round_id in stage.restarts.statuses)
+        assert (await env.agent(index).received("release")).release.round == round_id
+        env.stands(coordinator, index, round_id, Result.RUNNING)  # type: ignore[arg-type]
+    await until(lambda: round_id in env.restarts.statuses)
     return round_id
 
 
 async def test_fault_restarts_whole_gang_in_one_round() -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await stopped(stage)
-        answer = (await stage.agent(1).received("answer")).answer
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await stopped(env)
+        answer = (await env.agent(1).received("answer")).answer
         assert (answer.fault_id, answer.answer, answer.round) == ("f", pb.FaultAnswer.ROUND, round_id)
         for index in range(SIZE - 1):
-            stage.stands(coordinator, index, round_id, Result.STOPPED)
+            env.stands(coordinator, index, round_id, Result.STOPPED)
         await until(lambda: stand(coordinator, MemberPhase.STOPPED) == SIZE - 1)
-        assert all("release" not in stage.agent(index).waiting() for index in range(SIZE))
-        stage.stands(coordinator, SIZE - 1, round_id, Result.STOPPED)
+        assert all("release" not in env.agent(index).waiting() for index in range(SIZE))
+        env.stands(coordinator, SIZE - 1, round_id, Result.STOPPED)
         for index in range(SIZE):
-            await stage.agent(index).received("release")
-            stage.stands(coordinator, index, round_id, Result.RUNNING)
-        await until(lambda: round_id in stage.restarts.statuses)
-        assert stage.restarts.statuses[round_id]["phase"] == "Done"
-        assert stage.restarts.statuses[round_id]["members"]["running"] == SIZE
-        assert stage.events.reasons == ["RoundDone"]
+            await env.agent(index).received("release")
+            env.stands(coordinator, index, round_id, Result.RUNNING)
+        await until(lambda: round_id in env.restarts.statuses)
+        assert env.restarts.statuses[round_id]["phase"] == "Done"
+        assert env.restarts.statuses[round_id]["members"]["running"] == SIZE
+        assert env.events.reasons == ["RoundDone"]
 
 
 async def test_stop_has_attempt_cause_hold_and_pod() -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0)
-        stop = (await stage.agent(2).received("stop")).stop
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        stop = (await env.agent(2).received("stop")).stop
         assert (stop.attempt, stop.cause_code) == (1, "Exit1")
         assert stop.hold_seconds == Limits().hold
         assert [(order.pod.name, order.action) for order in stop.orders] == [("train-2-0", pb.Order.RESTART)]
 
 
 async def test_repeated_fault_gets_same_answer_and_no_second_round() -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        first = (await stage.agent(1).received("answer")).answer
-        stage.fails(coordinator, 1)
-        assert (await stage.agent(1).received("answer")).answer == first
-        assert len(stage.restarts.all) == 1
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        first = (await env.agent(1).received("answer")).answer
+        env.fails(coordinator, 1)
+        assert (await env.agent(1).received("answer")).answer == first
+        assert len(env.restarts.all) == 1
 
 
 async def test_fault_id_that_another_pod_reported_first_still_begins_a_round() -> None:
     other = replace(builders.member(9), gang=GangKey("evil", "Job", "other"))
-    stage = Stage([*builders.gang(SIZE), other])
+    env = CoordinatorEnv([*builders.gang(SIZE), other])
     stolen = pb.Fault(id="exit:victim", pod=pod(other), gang=str(other.gang), kind=pb.Fault.EXIT, code="Exit0")
-    async with stage.leading() as coordinator:
-        coordinator.received(stage.agent(9), pb.AgentMessage(fault=stolen))
-        assert (await stage.agent(9).received("answer")).answer.answer == pb.FaultAnswer.NOTHING
-        stage.fails(coordinator, 0, fault_id="exit:victim")
-        round_id = await stopped(stage)
-        assert (await stage.agent(0).received("answer")).answer.round == round_id
+    async with env.leading() as coordinator:
+        coordinator.received(env.agent(9), pb.AgentMessage(fault=stolen))
+        assert (await env.agent(9).received("answer")).answer.answer == pb.FaultAnswer.NOTHING
+        env.fails(coordinator, 0, fault_id="exit:victim")
+        round_id = await stopped(env)
+        assert (await env.agent(0).received("answer")).answer.round == round_id
 
 
 async def test_faults_during_write_of_round_join_it() -> None:
-    stage = Stage(builders.gang(SIZE))
-    stage.restarts.may_create.clear()
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0, fault_id="first")
-        await stage.restarts.creating.wait()
-        stage.fails(coordinator, 1, fault_id="second")
-        assert stage.agent(1).waiting() == []
-        stage.restarts.may_create.set()
-        answers = [(await stage.agent(index).received("answer")).answer for index in (0, 1)]
+    env = CoordinatorEnv(builders.gang(SIZE))
+    env.restarts.may_create.clear()
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0, fault_id="first")
+        await env.restarts.creating.wait()
+        env.fails(coordinator, 1, fault_id="second")
+        assert env.agent(1).waiting() == []
+        env.restarts.may_create.set()
+        answers = [(await env.agent(index).received("answer")).answer for index in (0, 1)]
         assert [each.fault_id for each in answers] == ["first", "second"]
-        assert len({each.round for each in answers}) == len(stage.restarts.all) == 1
+        assert len({each.round for each in answers}) == len(env.restarts.all) == 1
 
 
 async def test_late_fault_from_before_release_begins_no_round() -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0)
-        round_id = await round_of(stage, coordinator)
-        stage.fails(coordinator, 1, fault_id="late", age=60.0)
-        assert (await stage.agent(1).received("answer")).answer.round == round_id
-        assert len(stage.restarts.all) == 1
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        round_id = await round_of(env, coordinator)
+        env.fails(coordinator, 1, fault_id="late", age=60.0)
+        assert (await env.agent(1).received("answer")).answer.round == round_id
+        assert len(env.restarts.all) == 1
 
 
 async def test_fault_after_round_begins_next_round() -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0)
-        first = await round_of(stage, coordinator)
-        stage.fails(coordinator, 2, fault_id="anew")
-        second = await stopped(stage)
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        first = await round_of(env, coordinator)
+        env.fails(coordinator, 2, fault_id="anew")
+        second = await stopped(env)
         assert (first, second) == ("team/train-1", "team/train-2")
 
 
 async def test_partly_opted_in_gang_is_left_to_agents() -> None:
     gang = builders.gang(SIZE)
-    stage = Stage((builders.member(0, annotations={}), *gang[1:]))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        answer = (await stage.agent(1).received("answer")).answer
+    env = CoordinatorEnv((builders.member(0, annotations={}), *gang[1:]))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        answer = (await env.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.ALONE, "NotOptedIn")
-        assert stage.restarts.all == {}
+        assert env.restarts.all == {}
 
 
 async def test_dry_run_begins_no_round() -> None:
-    stage = Stage(builders.gang(SIZE), policy=Policy(dry_run=True))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        assert (await stage.agent(1).received("answer")).answer.answer == pb.FaultAnswer.ALONE
-        assert stage.restarts.all == {}
+    env = CoordinatorEnv(builders.gang(SIZE), policy=Policy(dry_run=True))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        assert (await env.agent(1).received("answer")).answer.answer == pb.FaultAnswer.ALONE
+        assert env.restarts.all == {}
 
 
 async def test_fatal_exit_code_is_not_restarted_and_recorded() -> None:
     annotations = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
-    stage = Stage([builders.member(index, annotations=annotations) for index in range(SIZE)])
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1, exit_code=42)
-        answer = (await stage.agent(1).received("answer")).answer
+    env = CoordinatorEnv([builders.member(index, annotations=annotations) for index in range(SIZE)])
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1, exit_code=42)
+        answer = (await env.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
-        assert stage.events.reasons == ["FatalExitCode"]
+        assert env.events.reasons == ["FatalExitCode"]
 
 
 async def test_pod_outside_gangs_is_left_to_its_agent() -> None:
-    stage = Stage(builders.gang(SIZE))
-    stage.members.all.clear()
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        assert (await stage.agent(1).received("answer")).answer.answer == pb.FaultAnswer.ALONE
+    env = CoordinatorEnv(builders.gang(SIZE))
+    env.members.all.clear()
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        assert (await env.agent(1).received("answer")).answer.answer == pb.FaultAnswer.ALONE
 
 
 async def test_member_held_for_unknown_round_is_released() -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.stands(coordinator, 0, "team/train-7", Result.STOPPED)
-        abort = (await stage.agent(0).received("abort")).abort
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.stands(coordinator, 0, "team/train-7", Result.STOPPED)
+        abort = (await env.agent(0).received("abort")).abort
         assert (abort.round, list(abort.pod_uids)) == ("team/train-7", [builders.member(0).pod.uid])
 
 
 async def test_round_number_known_only_to_agents_is_not_reused() -> None:
     """The round's object was never written: the API server was unavailable for the whole term of its leader."""
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
         pod = builders.member(0).pod
         known = Result(round="team/lost", phase=Result.RUNNING, attempt=7)
         known.pod.CopyFrom(pb.Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
-        coordinator.hello(stage.agent(0), pb.Hello(results=[known]))
-        stage.fails(coordinator, 1)
-        assert (await stage.agent(0).received("stop")).stop.attempt == 8
+        coordinator.hello(env.agent(0), pb.Hello(results=[known]))
+        env.fails(coordinator, 1)
+        assert (await env.agent(0).received("stop")).stop.attempt == 8
 
 
 async def test_new_leader_resumes_round_from_object_and_hellos() -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await stopped(stage)
-        stage.stands(coordinator, 0, round_id, Result.STOPPED)
-    async with stage.leading(epoch=2) as coordinator:
-        assert stage.restarts.all[round_id].epoch == 2
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await stopped(env)
+        env.stands(coordinator, 0, round_id, Result.STOPPED)
+    async with env.leading(epoch=2) as coordinator:
+        assert env.restarts.all[round_id].epoch == 2
         for index in range(SIZE):
             result = Result(round=round_id, phase=Result.STOPPED)
             member = builders.member(index)
             result.pod.CopyFrom(pb.Pod(namespace="team", name=member.pod.name, uid=member.pod.uid))
-            coordinator.connected(stage.agent(index))
-            coordinator.hello(stage.agent(index), pb.Hello(results=[result]))
+            coordinator.connected(env.agent(index))
+            coordinator.hello(env.agent(index), pb.Hello(results=[result]))
         for index in range(SIZE):
-            assert (await stage.agent(index).received("release")).release.round == round_id
-            stage.stands(coordinator, index, round_id, Result.RUNNING)
-        await until(lambda: round_id in stage.restarts.statuses)
-        assert stage.restarts.statuses[round_id]["phase"] == "Done"
+            assert (await env.agent(index).received("release")).release.round == round_id
+            env.stands(coordinator, index, round_id, Result.RUNNING)
+        await until(lambda: round_id in env.restarts.statuses)
+        assert env.restarts.statuses[round_id]["phase"] == "Done"
 
 
 async def test_invalid_round_fails_and_leader_continues() -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await stopped(stage)
-    broken = stage.restarts.all[round_id]
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await stopped(env)
+    broken = env.restarts.all[round_id]
     object.__setattr__(broken, "status", {"phase": "Stopping", "resume": {}})
-    async with stage.leading(epoch=2) as coordinator:
-        assert stage.restarts.statuses[round_id]["phase"] == "Failed"
-        assert "resume" not in stage.restarts.statuses[round_id]
-        stage.fails(coordinator, 0, fault_id="anew")
-        await stopped(stage)
+    async with env.leading(epoch=2) as coordinator:
+        assert env.restarts.statuses[round_id]["phase"] == "Failed"
+        assert "resume" not in env.restarts.statuses[round_id]
+        env.fails(coordinator, 0, fault_id="anew")
+        await stopped(env)
 
 
 @pytest.mark.parametrize("begun", [-3 * Limits().whole, 3600.0], ids=["long ago", "in the future"])
 async def test_round_of_an_impossible_time_is_not_resumed(begun: float) -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await stopped(stage)
-    at = stage.now() + begun
-    found = stage.restarts.all[round_id]
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await stopped(env)
+    at = env.now() + begun
+    found = env.restarts.all[round_id]
     status = {**found.status, "startTime": timestamps.rfc3339(at)}
-    stage.restarts.all[round_id] = replace(found, created_at=min(at, found.created_at), status=status)
-    async with stage.leading(epoch=2):
-        assert stage.restarts.statuses[round_id]["phase"] == "Failed"
-        assert stage.restarts.statuses[round_id]["failures"][0]["reason"] == "NotResumed"
-        assert all("stop" not in stage.agent(index).waiting() for index in range(SIZE))
+    env.restarts.all[round_id] = replace(found, created_at=min(at, found.created_at), status=status)
+    async with env.leading(epoch=2):
+        assert env.restarts.statuses[round_id]["phase"] == "Failed"
+        assert env.restarts.statuses[round_id]["failures"][0]["reason"] == "NotResumed"
+        assert all("stop" not in env.agent(index).waiting() for index in range(SIZE))
 
 
 @pytest.mark.parametrize(
@@ -265,15 +265,15 @@ async def test_round_of_an_impossible_time_is_not_resumed(begun: float) -> None:
     ids=["long", "longer than its timeout", "short"],
 )
 async def test_round_with_a_timeout_of_its_own_is_resumed_by_that(timeout: int, age: float, resumes: bool) -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading():
-        stage.restarts.asked(request(RestartSpec(gang=builders.GANG, timeout_seconds=timeout)))
-        round_id = await stopped(stage)
-    found = stage.restarts.all[round_id]
-    status = {**found.status, "startTime": timestamps.rfc3339(stage.now() - age)}
-    stage.restarts.all[round_id] = replace(found, status=status)
-    async with stage.leading(epoch=2):
-        assert (round_id not in stage.restarts.statuses) is resumes
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading():
+        env.restarts.asked(request(RestartSpec(gang=builders.GANG, timeout_seconds=timeout)))
+        round_id = await stopped(env)
+    found = env.restarts.all[round_id]
+    status = {**found.status, "startTime": timestamps.rfc3339(env.now() - age)}
+    env.restarts.all[round_id] = replace(found, status=status)
+    async with env.leading(epoch=2):
+        assert (round_id not in env.restarts.statuses) is resumes
 
 
 def taken_back(restarts: RestartsHere, restart: Restart) -> None:
@@ -297,27 +297,27 @@ def ended(restarts: RestartsHere, restart: Restart) -> None:
 async def test_round_that_ended_during_takeover_is_not_run(
     what: Callable[[RestartsHere, Restart], None],
 ) -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await stopped(stage)
-    stage.restarts.meanwhile = lambda restart: what(stage.restarts, restart)
-    async with stage.leading(epoch=2) as coordinator:
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await stopped(env)
+    env.restarts.meanwhile = lambda restart: what(env.restarts, restart)
+    async with env.leading(epoch=2) as coordinator:
         assert builders.GANG not in coordinator._workers
-        stage.stands(coordinator, 0, round_id, Result.STOPPED)
-        assert (await stage.agent(0).received("abort")).abort.round == round_id
+        env.stands(coordinator, 0, round_id, Result.STOPPED)
+        assert (await env.agent(0).received("abort")).abort.round == round_id
 
 
 async def test_deleted_previous_round_does_not_stop_the_others() -> None:
     other = GangKey("team", "Job", "other")
-    stage = Stage((*builders.gang(SIZE), builders.member(SIZE, gang=other, slot="other/0")))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await stopped(stage)
-    lost = replace(stage.restarts.all[round_id], name="other-1", uid="uid-other-1", gang=other)
-    stage.restarts.all = {lost.id: lost, **stage.restarts.all}
-    stage.restarts.meanwhile = lambda restart: taken_back(stage.restarts, restart) if restart == lost else None
-    async with stage.leading(epoch=2) as coordinator:
+    env = CoordinatorEnv((*builders.gang(SIZE), builders.member(SIZE, gang=other, slot="other/0")))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await stopped(env)
+    lost = replace(env.restarts.all[round_id], name="other-1", uid="uid-other-1", gang=other)
+    env.restarts.all = {lost.id: lost, **env.restarts.all}
+    env.restarts.meanwhile = lambda restart: taken_back(env.restarts, restart) if restart == lost else None
+    async with env.leading(epoch=2) as coordinator:
         assert [*coordinator._workers] == [builders.GANG]
         runner = coordinator._workers[builders.GANG].runner
         assert runner is not None
@@ -325,199 +325,199 @@ async def test_deleted_previous_round_does_not_stop_the_others() -> None:
 
 
 async def test_internal_error_in_decision_does_not_end_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(builders.gang(SIZE))
+    env = CoordinatorEnv(builders.gang(SIZE))
     before = contained.count([contained.Part.GANG])
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as coordinator:
+    async with env.leading() as coordinator:
         with monkeypatch.context() as patched:
             patched.setattr(table, "decide", broken)
-            stage.fails(coordinator, 1)
-            answer = (await stage.agent(1).received("answer")).answer
+            env.fails(coordinator, 1)
+            answer = (await env.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
         assert contained.count([contained.Part.GANG]) == before + 1
-        stage.fails(coordinator, 0, fault_id="anew")
-        await stopped(stage)
+        env.fails(coordinator, 0, fault_id="anew")
+        await stopped(env)
 
 
 async def test_round_that_cannot_begin_fails_and_answers_its_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stage = Stage(builders.gang(SIZE))
+    env = CoordinatorEnv(builders.gang(SIZE))
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as coordinator:
+    async with env.leading() as coordinator:
         with monkeypatch.context() as patched:
             patched.setattr(machine, "begin", broken)
-            stage.fails(coordinator, 1)
-            answer = (await stage.agent(1).received("answer")).answer
+            env.fails(coordinator, 1)
+            answer = (await env.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
-        assert [status["phase"] for status in stage.restarts.statuses.values()] == ["Failed"]
-        stage.fails(coordinator, 0, fault_id="anew")
-        await stopped(stage)
+        assert [status["phase"] for status in env.restarts.statuses.values()] == ["Failed"]
+        env.fails(coordinator, 0, fault_id="anew")
+        await stopped(env)
 
 
 async def test_internal_error_in_round_fails_only_that_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(builders.gang(SIZE))
+    env = CoordinatorEnv(builders.gang(SIZE))
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await stopped(stage)
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await stopped(env)
         with monkeypatch.context() as patched:
             patched.setattr(machine, "advance", broken)
-            stage.stands(coordinator, 0, round_id, Result.STOPPED)
-            await until(lambda: round_id in stage.restarts.statuses)
-        status = stage.restarts.statuses[round_id]
+            env.stands(coordinator, 0, round_id, Result.STOPPED)
+            await until(lambda: round_id in env.restarts.statuses)
+        status = env.restarts.statuses[round_id]
         assert (status["phase"], status["failures"][0]["reason"]) == ("Failed", "Internal")
         assert status["trigger"]["code"] == "Exit1"
-        stage.fails(coordinator, 0, fault_id="anew")
-        assert await stopped(stage) != round_id
+        env.fails(coordinator, 0, fault_id="anew")
+        assert await stopped(env) != round_id
 
 
 async def test_internal_error_in_round_has_agents_release_their_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(builders.gang(SIZE))
+    env = CoordinatorEnv(builders.gang(SIZE))
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await stopped(stage)
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await stopped(env)
         monkeypatch.setattr(machine, "advance", broken)
-        stage.stands(coordinator, 0, round_id, Result.STOPPED)
+        env.stands(coordinator, 0, round_id, Result.STOPPED)
         for index in range(SIZE):
-            abort = (await stage.agent(index).received("abort")).abort
+            abort = (await env.agent(index).received("abort")).abort
             member = builders.member(index).pod.uid
             assert (abort.round, list(abort.pod_uids), abort.reason) == (round_id, [member], "Internal")
 
 
 async def test_request_deleted_while_queued_begins_no_round() -> None:
-    stage = Stage(builders.gang(SIZE))
+    env = CoordinatorEnv(builders.gang(SIZE))
     spec = RestartSpec(gang=builders.GANG)
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        first = await stopped(stage)
-        stage.restarts.asked(request(spec))
-        stage.restarts.deleted("team/please")
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        first = await stopped(env)
+        env.restarts.asked(request(spec))
+        env.restarts.deleted("team/please")
         for index in range(SIZE):
-            stage.stands(coordinator, index, first, Result.STOPPED)
+            env.stands(coordinator, index, first, Result.STOPPED)
         for index in range(SIZE):
-            await stage.agent(index).received("release")
-            stage.stands(coordinator, index, first, Result.RUNNING)
-        await until(lambda: first in stage.restarts.statuses and coordinator._workers[builders.GANG].is_idle)
-        assert all("stop" not in stage.agent(index).waiting() for index in range(SIZE))
+            await env.agent(index).received("release")
+            env.stands(coordinator, index, first, Result.RUNNING)
+        await until(lambda: first in env.restarts.statuses and coordinator._workers[builders.GANG].is_idle)
+        assert all("stop" not in env.agent(index).waiting() for index in range(SIZE))
 
 
 async def test_disconnected_agent_gets_orders_on_connecting() -> None:
-    stage = Stage(builders.gang(SIZE))
-    away = stage.agent(2)
-    stage.connected.discard(away.node)
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0)
-        round_id = (await stage.agent(0).received("stop")).stop.round
+    env = CoordinatorEnv(builders.gang(SIZE))
+    away = env.agent(2)
+    env.connected.discard(away.node)
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        round_id = (await env.agent(0).received("stop")).stop.round
         assert away.waiting() == []
-        stage.connected.add(away.node)
+        env.connected.add(away.node)
         coordinator.connected(away)
         coordinator.hello(away, pb.Hello())
         assert (await away.received("stop")).stop.round == round_id
 
 
 async def test_request_restarts_gang_with_options_of_its_object() -> None:
-    stage = Stage(builders.gang(SIZE))
+    env = CoordinatorEnv(builders.gang(SIZE))
     spec = RestartSpec(
         gang=builders.GANG, grace_seconds=7, strategy="rerun", containers=("trainer",), reason="new data"
     )
-    async with stage.leading():
-        stage.restarts.asked(request(spec))
-        stop = (await stage.agent(0).received("stop")).stop
+    async with env.leading():
+        env.restarts.asked(request(spec))
+        stop = (await env.agent(0).received("stop")).stop
         assert (stop.round, stop.strategy, stop.grace_seconds) == ("team/please", "rerun", 7)
         assert list(stop.orders[0].containers) == ["trainer"]
         assert "new data" in stop.cause_message
 
 
 async def test_request_for_unknown_gang_is_refused() -> None:
-    stage = Stage(builders.gang(SIZE))
-    stage.members.all.clear()
-    async with stage.leading():
-        stage.restarts.asked(request(RestartSpec(gang=builders.GANG)))
-        await until(lambda: "team/please" in stage.restarts.statuses)
-        status = stage.restarts.statuses["team/please"]
+    env = CoordinatorEnv(builders.gang(SIZE))
+    env.members.all.clear()
+    async with env.leading():
+        env.restarts.asked(request(RestartSpec(gang=builders.GANG)))
+        await until(lambda: "team/please" in env.restarts.statuses)
+        status = env.restarts.statuses["team/please"]
         assert (status["phase"], status["decision"]["reason"]) == ("Refused", "NotAGang")
 
 
 async def test_deleting_restart_object_ends_round() -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0)
-        round_id = await stopped(stage)
-        stage.restarts.deleted(round_id)
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        round_id = await stopped(env)
+        env.restarts.deleted(round_id)
         for index in range(SIZE):
-            assert (await stage.agent(index).received("abort")).abort.round == round_id
+            assert (await env.agent(index).received("abort")).abort.round == round_id
 
 
 async def test_member_with_lost_device_is_replaced_while_others_are_held() -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1, action_class="Replace", device="GPU-1")
-        round_id = (await stage.agent(0).received("stop")).stop.round
-        await until(lambda: [each.pod.name for each in stage.replaced.wanted] == ["train-1-0"])
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1, action_class="Replace", device="GPU-1")
+        round_id = (await env.agent(0).received("stop")).stop.round
+        await until(lambda: [each.pod.name for each in env.replaced.wanted] == ["train-1-0"])
         for index in (0, 2):
-            stage.stands(coordinator, index, round_id, Result.STOPPED)
+            env.stands(coordinator, index, round_id, Result.STOPPED)
         await until(lambda: stand(coordinator, MemberPhase.STOPPED) == SIZE - 1)
-        assert all("release" not in stage.agent(index).waiting() for index in range(SIZE))
-        stage.members.gone(builders.member(1).pod.uid)
-        stage.members.appears(builders.member(1, generation=1))
-        orders = [order async for order in ordered(stage, 1, until="train-1-1")]
+        assert all("release" not in env.agent(index).waiting() for index in range(SIZE))
+        env.members.gone(builders.member(1).pod.uid)
+        env.members.appears(builders.member(1, generation=1))
+        orders = [order async for order in ordered(env, 1, until="train-1-1")]
         assert orders[-1].action == pb.Order.HOLD
-        stage.stands(coordinator, 1, round_id, Result.STOPPED, generation=1)
+        env.stands(coordinator, 1, round_id, Result.STOPPED, generation=1)
         for index in (0, 2):
-            assert (await stage.agent(index).received("release")).release.round == round_id
+            assert (await env.agent(index).received("release")).release.round == round_id
 
 
 async def test_gang_that_repeatedly_dies_young_must_wait() -> None:
     rounds = 3
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading() as coordinator:
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading() as coordinator:
         for number in range(rounds):
-            stage.fails(coordinator, 0, fault_id=f"f{number}")
-            await round_of(stage, coordinator)
-        stage.fails(coordinator, 0, fault_id="one more")
-        answer = (await stage.agent(0).received("answer")).answer
+            env.fails(coordinator, 0, fault_id=f"f{number}")
+            await round_of(env, coordinator)
+        env.fails(coordinator, 0, fault_id="one more")
+        answer = (await env.agent(0).received("answer")).answer
         assert (answer.answer, answer.round) == (pb.FaultAnswer.ROUND, "")
         assert answer.reason in ("Backoff", "NoProgress")
-        assert len(stage.restarts.all) == rounds
+        assert len(env.restarts.all) == rounds
 
 
 @pytest.mark.parametrize("leaders", [1, 2])
 async def test_new_owner_of_gang_name_does_not_inherit_backoff(leaders: int) -> None:
-    stage = Stage([replace(each, gang_uid="uid-first") for each in builders.gang(SIZE)])
-    async with stage.leading() as coordinator:
+    env = CoordinatorEnv([replace(each, gang_uid="uid-first") for each in builders.gang(SIZE)])
+    async with env.leading() as coordinator:
         for number in range(3):
-            stage.fails(coordinator, 0, fault_id=f"f{number}")
-            await round_of(stage, coordinator)
+            env.fails(coordinator, 0, fault_id=f"f{number}")
+            await round_of(env, coordinator)
         if leaders == 1:
-            await _another_of_that_name_runs(stage, coordinator)
+            await _another_of_that_name_runs(env, coordinator)
     if leaders == 2:
-        async with stage.leading(epoch=2) as coordinator:
-            await _another_of_that_name_runs(stage, coordinator)
+        async with env.leading(epoch=2) as coordinator:
+            await _another_of_that_name_runs(env, coordinator)
 
 
-async def _another_of_that_name_runs(stage: Stage, coordinator: GangCoordinator) -> None:
-    for uid in list(stage.members.all):
-        stage.members.gone(uid)
+async def _another_of_that_name_runs(env: CoordinatorEnv, coordinator: GangCoordinator) -> None:
+    for uid in list(env.members.all):
+        env.members.gone(uid)
     for index in range(SIZE):
-        stage.members.appears(builders.member(index, generation=1, gang_uid="uid-second"))
-    stage.fails(coordinator, 0, fault_id="of the second", generation=1)
-    answer = (await stage.agent(0).received("answer")).answer
+        env.members.appears(builders.member(index, generation=1, gang_uid="uid-second"))
+    env.fails(coordinator, 0, fault_id="of the second", generation=1)
+    answer = (await env.agent(0).received("answer")).answer
     while answer.fault_id != "of the second":
-        answer = (await stage.agent(0).received("answer")).answer
+        answer = (await env.agent(0).received("answer")).answer
     assert answer.round, answer.reason
 
 
@@ -538,53 +538,53 @@ def request(spec: RestartSpec) -> Restart:
 async def test_internal_error_in_event_ends_only_that_gangs_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stage = Stage(builders.gang(SIZE))
+    env = CoordinatorEnv(builders.gang(SIZE))
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await stopped(stage)
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await stopped(env)
         with monkeypatch.context() as patched:
             patched.setattr(coordinator._workers[builders.GANG], "member_changed", broken)
-            stage.members.appears(replace(builders.member(0), restart_policy="Never"))
-            await until(lambda: round_id in stage.restarts.statuses)
-        assert stage.restarts.statuses[round_id]["phase"] == "Failed"
-        stage.fails(coordinator, 0, fault_id="anew")
-        assert await stopped(stage) != round_id
+            env.members.appears(replace(builders.member(0), restart_policy="Never"))
+            await until(lambda: round_id in env.restarts.statuses)
+        assert env.restarts.statuses[round_id]["phase"] == "Failed"
+        env.fails(coordinator, 0, fault_id="anew")
+        assert await stopped(env) != round_id
 
 
 async def test_unreadable_fault_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(builders.gang(SIZE))
+    env = CoordinatorEnv(builders.gang(SIZE))
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    async with stage.leading() as coordinator:
+    async with env.leading() as coordinator:
         with monkeypatch.context() as patched:
             patched.setattr(wire, "fault", broken)
-            stage.fails(coordinator, 1)
-            answer = (await stage.agent(1).received("answer")).answer
+            env.fails(coordinator, 1)
+            answer = (await env.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
-        stage.fails(coordinator, 0, fault_id="anew")
-        await stopped(stage)
+        env.fails(coordinator, 0, fault_id="anew")
+        await stopped(env)
 
 
 async def test_internal_error_in_resuming_one_round_leaves_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stage = Stage(builders.gang(SIZE))
-    async with stage.leading(epoch=1) as coordinator:
-        stage.fails(coordinator, 1)
-        round_id = await stopped(stage)
+    env = CoordinatorEnv(builders.gang(SIZE))
+    async with env.leading(epoch=1) as coordinator:
+        env.fails(coordinator, 1)
+        round_id = await stopped(env)
 
     def broken(*_: object, **__: object) -> None:
         raise IndexError
 
-    monkeypatch.setattr(stage.restarts, "resume", broken)
-    async with stage.leading(epoch=2) as coordinator:
-        await until(lambda: round_id in stage.restarts.statuses)
-        assert stage.restarts.statuses[round_id]["phase"] == "Failed"
-        stage.fails(coordinator, 0, fault_id="anew")
-        assert await stopped(stage) != round_id
+    monkeypatch.setattr(env.restarts, "resume", broken)
+    async with env.leading(epoch=2) as coordinator:
+        await until(lambda: round_id in env.restarts.statuses)
+        assert env.restarts.statuses[round_id]["phase"] == "Failed"
+        env.fails(coordinator, 0, fault_id="anew")
+        assert await stopped(env) != round_id

@@ -21,33 +21,33 @@ from kubemend.controller.rounds.states import Round
 from kubemend.controller.watches.members import MemberChangeKind
 from tests import eventually
 from tests.unit.controller import builders
-from tests.unit.controller.coordinator.stage import Stage
+from tests.unit.controller.coordinator.env import CoordinatorEnv
 from tests.unit.controller.coordinator.test_coordinator import request, stopped
 
 Result = pb.StepResult
 
 
-def one_pending() -> Stage:
+def one_pending() -> CoordinatorEnv:
     """Return two members that run, and a third that has not started."""
-    return Stage([*builders.gang(2), builders.member(2, phase=PodPhase.PENDING)])
+    return CoordinatorEnv([*builders.gang(2), builders.member(2, phase=PodPhase.PENDING)])
 
 
-async def released(stage: Stage, coordinator: GangCoordinator, *, members: int) -> str:
+async def released(env: CoordinatorEnv, coordinator: GangCoordinator, *, members: int) -> str:
     """Restart the gang up to the release, which the first member has answered; return the round."""
-    stage.fails(coordinator, 0)
-    round_id = await stopped(stage, members=members)
+    env.fails(coordinator, 0)
+    round_id = await stopped(env, members=members)
     for index in range(members):
-        stage.stands(coordinator, index, round_id, Result.STOPPED)
+        env.stands(coordinator, index, round_id, Result.STOPPED)
     for index in range(members):
-        await stage.agent(index).received("release")
-    stage.stands(coordinator, 0, round_id, Result.RUNNING)
+        await env.agent(index).received("release")
+    env.stands(coordinator, 0, round_id, Result.RUNNING)
     return round_id
 
 
-async def answer(stage: Stage, index: int, fault_id: str) -> pb.FaultAnswer:
+async def answer(env: CoordinatorEnv, index: int, fault_id: str) -> pb.FaultAnswer:
     """Return the next answer to this fault."""
     while True:
-        found = (await stage.agent(index).received("answer")).answer
+        found = (await env.agent(index).received("answer")).answer
         if found.fault_id == fault_id:
             return found
 
@@ -60,96 +60,96 @@ def worker(coordinator: GangCoordinator) -> GangWorker:
 
 
 async def test_pending_member_that_fails_after_release_gets_next_round() -> None:
-    stage = one_pending()
-    async with stage.leading() as coordinator:
-        first = await released(stage, coordinator, members=2)
-        stage.members.appears(builders.member(2))
-        stage.fails(coordinator, 2, fault_id="late")
-        assert (await answer(stage, 2, "late")).round == first
-        stage.stands(coordinator, 1, first, Result.RUNNING)
-        assert await stopped(stage) == "team/train-2"
-        assert stage.restarts.statuses[first]["phase"] == "Done"
-        trigger = stage.restarts.all["team/train-2"].status["trigger"]
+    env = one_pending()
+    async with env.leading() as coordinator:
+        first = await released(env, coordinator, members=2)
+        env.members.appears(builders.member(2))
+        env.fails(coordinator, 2, fault_id="late")
+        assert (await answer(env, 2, "late")).round == first
+        env.stands(coordinator, 1, first, Result.RUNNING)
+        assert await stopped(env) == "team/train-2"
+        assert env.restarts.statuses[first]["phase"] == "Done"
+        trigger = env.restarts.all["team/train-2"].status["trigger"]
         assert (trigger["kind"], trigger["member"]) == ("Exit", builders.member(2).pod.name)
 
 
 async def test_new_member_that_fails_after_release_gets_next_round() -> None:
-    stage = Stage(builders.gang(3))
+    env = CoordinatorEnv(builders.gang(3))
     newcomer = builders.member(2)
-    del stage.members.all[newcomer.pod.uid]
-    async with stage.leading() as coordinator:
-        first = await released(stage, coordinator, members=2)
-        stage.members.appears(newcomer)
-        stage.fails(coordinator, 2, fault_id="late")
-        stage.stands(coordinator, 1, first, Result.RUNNING)
-        assert await stopped(stage) == "team/train-2"
+    del env.members.all[newcomer.pod.uid]
+    async with env.leading() as coordinator:
+        first = await released(env, coordinator, members=2)
+        env.members.appears(newcomer)
+        env.fails(coordinator, 2, fault_id="late")
+        env.stands(coordinator, 1, first, Result.RUNNING)
+        assert await stopped(env) == "team/train-2"
 
 
 async def test_fault_of_unknown_member_may_arrive_after_round() -> None:
-    stage = one_pending()
-    async with stage.leading() as coordinator:
-        first = await released(stage, coordinator, members=2)
+    env = one_pending()
+    async with env.leading() as coordinator:
+        first = await released(env, coordinator, members=2)
         runner = worker(coordinator).runner
         assert runner is not None
         started_at = runner.round.started_at
-        stage.stands(coordinator, 1, first, Result.RUNNING)
+        env.stands(coordinator, 1, first, Result.RUNNING)
         await eventually.true(lambda: worker(coordinator).is_idle)
-        stage.members.appears(builders.member(2))
-        stage.fails(coordinator, 2, fault_id="late", age=stage.now() - started_at)
-        assert (await answer(stage, 2, "late")).round == "team/train-2"
+        env.members.appears(builders.member(2))
+        env.fails(coordinator, 2, fault_id="late", age=env.now() - started_at)
+        assert (await answer(env, 2, "late")).round == "team/train-2"
 
 
 async def test_fault_decided_after_round_is_the_reported_one() -> None:
     annotations = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
-    stage = Stage([builders.member(index, annotations=annotations) for index in range(2)])
-    async with stage.leading() as coordinator:
-        first = await released(stage, coordinator, members=2)
-        stage.fails(coordinator, 0, fault_id="fatal", exit_code=42)
-        assert (await answer(stage, 0, "fatal")).round == first
-        stage.stands(coordinator, 1, first, Result.RUNNING)
-        found = await answer(stage, 0, "fatal")
+    env = CoordinatorEnv([builders.member(index, annotations=annotations) for index in range(2)])
+    async with env.leading() as coordinator:
+        first = await released(env, coordinator, members=2)
+        env.fails(coordinator, 0, fault_id="fatal", exit_code=42)
+        assert (await answer(env, 0, "fatal")).round == first
+        env.stands(coordinator, 1, first, Result.RUNNING)
+        found = await answer(env, 0, "fatal")
         assert (found.answer, found.reason) == (pb.FaultAnswer.NOTHING, "FatalExitCode")
-        assert [*stage.restarts.all] == [first]
+        assert [*env.restarts.all] == [first]
 
 
 async def test_refusal_after_round_does_not_refuse_the_others() -> None:
     annotations = {**builders.OPTED_IN, "kubemend.io/fatal-exit-codes": "42"}
-    stage = Stage([builders.member(index, annotations=annotations) for index in range(2)])
-    async with stage.leading() as coordinator:
-        first = await released(stage, coordinator, members=2)
-        stage.fails(coordinator, 0, fault_id="fatal", exit_code=42)
-        stage.stands(coordinator, 1, first, Result.RUNNING)
-        stage.fails(coordinator, 1, fault_id="mendable")
-        assert await stopped(stage, members=2) == "team/train-2"
-        assert stage.restarts.all["team/train-2"].status["trigger"]["member"] == builders.member(1).pod.name
+    env = CoordinatorEnv([builders.member(index, annotations=annotations) for index in range(2)])
+    async with env.leading() as coordinator:
+        first = await released(env, coordinator, members=2)
+        env.fails(coordinator, 0, fault_id="fatal", exit_code=42)
+        env.stands(coordinator, 1, first, Result.RUNNING)
+        env.fails(coordinator, 1, fault_id="mendable")
+        assert await stopped(env, members=2) == "team/train-2"
+        assert env.restarts.all["team/train-2"].status["trigger"]["member"] == builders.member(1).pod.name
 
 
 async def test_all_faults_after_release_join_next_round() -> None:
-    stage = Stage(builders.gang(2))
-    async with stage.leading() as coordinator:
-        first = await released(stage, coordinator, members=2)
-        stage.fails(coordinator, 0, fault_id="first")
-        stage.stands(coordinator, 1, first, Result.RUNNING)
-        stage.fails(coordinator, 1, fault_id="second", action_class="Replace")
-        assert (await stage.agent(0).received("stop")).stop.round == "team/train-2"
-        await eventually.true(lambda: [each.pod for each in stage.replaced.wanted] == [builders.member(1).pod])
-        assert len(stage.restarts.all) == 2
+    env = CoordinatorEnv(builders.gang(2))
+    async with env.leading() as coordinator:
+        first = await released(env, coordinator, members=2)
+        env.fails(coordinator, 0, fault_id="first")
+        env.stands(coordinator, 1, first, Result.RUNNING)
+        env.fails(coordinator, 1, fault_id="second", action_class="Replace")
+        assert (await env.agent(0).received("stop")).stop.round == "team/train-2"
+        await eventually.true(lambda: [each.pod for each in env.replaced.wanted] == [builders.member(1).pod])
+        assert len(env.restarts.all) == 2
 
 
 async def test_queued_request_runs_though_fault_after_round_is_gone() -> None:
-    stage = Stage(builders.gang(3))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0)
-        first = await stopped(stage)
-        stage.restarts.asked(request(RestartSpec(gang=builders.GANG)))
+    env = CoordinatorEnv(builders.gang(3))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        first = await stopped(env)
+        env.restarts.asked(request(RestartSpec(gang=builders.GANG)))
         await eventually.true(lambda: not worker(coordinator)._deciding)
-        stage.stands(coordinator, 0, first, Result.SELF_RELEASED)
-        stage.members.gone(builders.member(0).pod.uid)
-        assert (await stage.agent(1).received("stop")).stop.round == "team/please"
+        env.stands(coordinator, 0, first, Result.SELF_RELEASED)
+        env.members.gone(builders.member(0).pod.uid)
+        assert (await env.agent(1).received("stop")).stop.round == "team/please"
 
 
 async def test_queued_request_runs_though_end_of_round_was_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(builders.gang(2))
+    env = CoordinatorEnv(builders.gang(2))
     as_usual = round_report.report_end
 
     def broken(ended: Round, *, dependencies: Dependencies) -> None:
@@ -158,48 +158,48 @@ async def test_queued_request_runs_though_end_of_round_was_not_reported(monkeypa
         as_usual(ended, dependencies=dependencies)
 
     monkeypatch.setattr(round_report, "report_end", broken)
-    async with stage.leading() as coordinator:
-        first = await released(stage, coordinator, members=2)
-        stage.restarts.asked(request(RestartSpec(gang=builders.GANG)))
-        stage.stands(coordinator, 1, first, Result.RUNNING)
-        assert await stopped(stage, members=2) == "team/please"
+    async with env.leading() as coordinator:
+        first = await released(env, coordinator, members=2)
+        env.restarts.asked(request(RestartSpec(gang=builders.GANG)))
+        env.stands(coordinator, 1, first, Result.RUNNING)
+        assert await stopped(env, members=2) == "team/please"
 
 
 async def test_gang_restarts_without_member_that_left_during_round() -> None:
-    stage = Stage(builders.gang(3))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0)
-        first = await stopped(stage)
-        stage.members.gone(builders.member(2).pod.uid, kind=MemberChangeKind.LEFT)
-        assert (await stage.agent(2).received("abort")).abort.round == first
-        assert await stopped(stage, members=2) == "team/train-2"
-        assert stage.restarts.statuses[first]["phase"] == "Failed"
-        assert stage.replaced.wanted == []
+    env = CoordinatorEnv(builders.gang(3))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0)
+        first = await stopped(env)
+        env.members.gone(builders.member(2).pod.uid, kind=MemberChangeKind.LEFT)
+        assert (await env.agent(2).received("abort")).abort.round == first
+        assert await stopped(env, members=2) == "team/train-2"
+        assert env.restarts.statuses[first]["phase"] == "Failed"
+        assert env.replaced.wanted == []
 
 
 async def test_fault_of_a_device_recreates_its_member_again_after_another_left() -> None:
-    stage = Stage(builders.gang(4))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0, device="GPU-1", action_class="Replace")
-        assert (await stage.agent(1).received("stop")).stop.round == "team/train-1"
-        stage.members.gone(builders.member(3).pod.uid, kind=MemberChangeKind.LEFT)
-        assert (await stage.agent(1).received("stop")).stop.round == "team/train-2"
-        first, second = (stage.restarts.all[f"team/train-{attempt}"].status for attempt in (1, 2))
+    env = CoordinatorEnv(builders.gang(4))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0, device="GPU-1", action_class="Replace")
+        assert (await env.agent(1).received("stop")).stop.round == "team/train-1"
+        env.members.gone(builders.member(3).pod.uid, kind=MemberChangeKind.LEFT)
+        assert (await env.agent(1).received("stop")).stop.round == "team/train-2"
+        first, second = (env.restarts.all[f"team/train-{attempt}"].status for attempt in (1, 2))
         assert first["phase"] == "Failed"
         assert second["decision"]["kind"] == first["decision"]["kind"] == "InPlaceAndRecreate"
         assert second["trigger"]["time"] == first["trigger"]["time"]
-        assert {each.pod for each in stage.replaced.wanted} == {builders.member(0).pod}
+        assert {each.pod for each in env.replaced.wanted} == {builders.member(0).pod}
 
 
 async def test_round_takes_a_limited_number_of_faults_of_one_pod() -> None:
-    stage = Stage(builders.gang(2))
-    async with stage.leading() as coordinator:
-        first = await released(stage, coordinator, members=2)
+    env = CoordinatorEnv(builders.gang(2))
+    async with env.leading() as coordinator:
+        first = await released(env, coordinator, members=2)
         for number in range(200):
-            stage.fails(coordinator, 0, fault_id=f"fault {number}", age=number / 10)
-            assert (await answer(stage, 0, f"fault {number}")).round == first
+            env.fails(coordinator, 0, fault_id=f"fault {number}", age=number / 10)
+            assert (await answer(env, 0, f"fault {number}")).round == first
         assert len(worker(coordinator)._joined) == 64
-        stage.fails(coordinator, 1, fault_id="of the other")
+        env.fails(coordinator, 1, fault_id="of the other")
         assert len(worker(coordinator)._joined) == 65
 
 
@@ -207,7 +207,7 @@ async def test_round_takes_a_limited_number_of_faults_of_one_pod() -> None:
 
 
 async def test_timed_hold_ends_despite_an_untimed_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, may_begin = Stage(builders.gang(3)), False
+    env, may_begin = CoordinatorEnv(builders.gang(3)), False
     as_usual = table.decide
 
     def decide(facts: Facts, *, now: float) -> Decision:
@@ -217,44 +217,44 @@ async def test_timed_hold_ends_despite_an_untimed_hold(monkeypatch: pytest.Monke
         return as_usual(facts, now=now)
 
     monkeypatch.setattr(table, "decide", decide)
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0, fault_id="held")
-        assert (await answer(stage, 0, "held")).reason == "Backoff"
-        stage.fails(coordinator, 1, fault_id="ask", action_class="AskDriver")
-        assert (await answer(stage, 1, "ask")).reason == "DeviceNotProven"
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0, fault_id="held")
+        assert (await answer(env, 0, "held")).reason == "Backoff"
+        env.fails(coordinator, 1, fault_id="ask", action_class="AskDriver")
+        assert (await answer(env, 1, "ask")).reason == "DeviceNotProven"
         may_begin = True
-        assert await stopped(stage) == "team/train-1"
+        assert await stopped(env) == "team/train-1"
 
 
 async def test_fault_behind_held_ones_is_decided_at_once() -> None:
-    stage = Stage(builders.gang(3))
-    async with stage.leading() as coordinator:
+    env = CoordinatorEnv(builders.gang(3))
+    async with env.leading() as coordinator:
         for index in (0, 1):
-            stage.fails(coordinator, index, fault_id=f"ask {index}", action_class="AskDriver")
-            assert (await answer(stage, index, f"ask {index}")).reason == "DeviceNotProven"
-        stage.fails(coordinator, 2, fault_id="mendable")
-        round_id = await stopped(stage)
+            env.fails(coordinator, index, fault_id=f"ask {index}", action_class="AskDriver")
+            assert (await answer(env, index, f"ask {index}")).reason == "DeviceNotProven"
+        env.fails(coordinator, 2, fault_id="mendable")
+        round_id = await stopped(env)
         for index in (0, 1):
-            assert (await answer(stage, index, f"ask {index}")).round == round_id
+            assert (await answer(env, index, f"ask {index}")).round == round_id
 
 
 @pytest.mark.parametrize("kind", [MemberChangeKind.GONE, MemberChangeKind.LEFT])
 @pytest.mark.parametrize("gone", [[0], [0, 1, 2]], ids=["the member", "the gang"])
 async def test_hold_for_deleted_member_ends(gone: list[int], kind: MemberChangeKind) -> None:
-    stage = Stage(builders.gang(3))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0, fault_id="ask", action_class="AskDriver")
-        assert (await answer(stage, 0, "ask")).reason == "DeviceNotProven"
+    env = CoordinatorEnv(builders.gang(3))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0, fault_id="ask", action_class="AskDriver")
+        assert (await answer(env, 0, "ask")).reason == "DeviceNotProven"
         assert not worker(coordinator).is_idle
         for index in gone:
-            stage.members.gone(builders.member(index).pod.uid, kind=kind)
-        assert (await answer(stage, 0, "ask")).answer in (pb.FaultAnswer.NOTHING, pb.FaultAnswer.ALONE)
+            env.members.gone(builders.member(index).pod.uid, kind=kind)
+        assert (await answer(env, 0, "ask")).answer in (pb.FaultAnswer.NOTHING, pb.FaultAnswer.ALONE)
         await eventually.true(lambda: worker(coordinator).is_idle)
-        assert stage.restarts.all == {}
+        assert env.restarts.all == {}
 
 
 async def test_deletion_of_other_member_keeps_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, decided = Stage(builders.gang(3)), []
+    env, decided = CoordinatorEnv(builders.gang(3)), []
     as_usual = table.decide
 
     def decide(facts: Facts, *, now: float) -> Decision:
@@ -263,33 +263,33 @@ async def test_deletion_of_other_member_keeps_hold(monkeypatch: pytest.MonkeyPat
         return as_usual(facts, now=now)
 
     monkeypatch.setattr(table, "decide", decide)
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 0, fault_id="ask", action_class="AskDriver")
-        await answer(stage, 0, "ask")
-        stage.members.gone(builders.member(2).pod.uid)
-        stage.fails(coordinator, 1, fault_id="mendable")
-        await stopped(stage, members=2)
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 0, fault_id="ask", action_class="AskDriver")
+        await answer(env, 0, "ask")
+        env.members.gone(builders.member(2).pod.uid)
+        env.fails(coordinator, 1, fault_id="mendable")
+        await stopped(env, members=2)
         assert decided == ["ask", "mendable"]
 
 
 async def test_members_that_die_young_after_long_rounds_are_slowed_down() -> None:
-    stage, now = Stage(builders.gang(2)), builders.NOW
-    stage.dependencies = replace(stage.dependencies, now=lambda: now)
-    async with stage.leading() as coordinator:
+    env, now = CoordinatorEnv(builders.gang(2)), builders.NOW
+    env.dependencies = replace(env.dependencies, now=lambda: now)
+    async with env.leading() as coordinator:
         for number in range(3):
-            stage.fails(coordinator, 0, fault_id=f"fault {number}")
-            round_id = await stopped(stage, members=2)
+            env.fails(coordinator, 0, fault_id=f"fault {number}")
+            round_id = await stopped(env, members=2)
             now += 90.0
             for index in range(2):
-                stage.stands(coordinator, index, round_id, Result.STOPPED)
+                env.stands(coordinator, index, round_id, Result.STOPPED)
             for index in range(2):
-                await stage.agent(index).received("release")
+                await env.agent(index).received("release")
             for index in range(2):
-                stage.stands(coordinator, index, round_id, Result.RUNNING)
+                env.stands(coordinator, index, round_id, Result.RUNNING)
             await eventually.true(lambda: worker(coordinator).is_idle)
             now += 5.0
-        stage.fails(coordinator, 0, fault_id="fourth")
-        assert (await answer(stage, 0, "fourth")).reason == "NoProgress"
+        env.fails(coordinator, 0, fault_id="fourth")
+        assert (await answer(env, 0, "fourth")).reason == "NoProgress"
 
 
 # ---- members that fail together ----
@@ -304,7 +304,7 @@ async def test_faults_of_all_members_without_a_round_leave_the_event_loop_to_oth
     monkeypatch: pytest.MonkeyPatch, annotations: dict[str, str], action_class: str, reason: str
 ) -> None:
     size, turn = 600, 0
-    stage = Stage([*builders.gang(size - 1), builders.member(size - 1, annotations=annotations)])
+    env = CoordinatorEnv([*builders.gang(size - 1), builders.member(size - 1, annotations=annotations)])
     decided_in: Counter[int] = Counter()
     counted_in: Counter[int] = Counter()
     decide, roster = table.decide, cases.roster
@@ -325,12 +325,12 @@ async def test_faults_of_all_members_without_a_round_leave_the_event_loop_to_oth
 
     monkeypatch.setattr(table, "decide", counted_decide)
     monkeypatch.setattr(cases, "roster", counted_roster)
-    async with stage.leading() as coordinator:
+    async with env.leading() as coordinator:
         turns = asyncio.create_task(count_turns())
         for index in range(size):
-            stage.fails(coordinator, index, action_class=action_class)
+            env.fails(coordinator, index, action_class=action_class)
         for index in range(size):
-            assert (await answer(stage, index, "f")).reason == reason
+            assert (await answer(env, index, "f")).reason == reason
         turns.cancel()
         await asyncio.gather(turns, return_exceptions=True)
     assert sum(decided_in.values()) == size

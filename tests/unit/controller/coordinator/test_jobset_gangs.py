@@ -20,7 +20,7 @@ from kubemend.controller.restarts.objects import Restart, RestartSpec
 from kubemend.controller.restarts.store import RestartChange
 from tests.eventually import true as until
 from tests.unit.controller import builders
-from tests.unit.controller.coordinator.stage import Stage
+from tests.unit.controller.coordinator.env import CoordinatorEnv
 from tests.unit.jobset import worlds
 
 SIZE = 2
@@ -88,52 +88,52 @@ class JobSetsHere:
         return decided
 
 
-class Theatre:
+class JobSetGangEnv:
     """An environment whose gang belongs to a JobSet."""
 
     def __init__(
         self, *, limit: int = 3, size: int = SIZE, managed: bool = True, members: tuple[Member, ...] = ()
     ) -> None:
         everyone = members or tuple(builders.member(index, gang=GANG, slot=f"js-w-{index}/0") for index in range(size))
-        self.stage = Stage(everyone)
+        self.coordinator_env = CoordinatorEnv(everyone)
         policy = FailurePolicy(max_restarts=limit, strategy=RestartStrategy.IN_PLACE)
         jobset = worlds.jobset(worlds.replicated(replicas=size), failure=policy)
-        jobset = replace(jobset, created_at=self.stage.now() - 60.0)
+        jobset = replace(jobset, created_at=self.coordinator_env.now() - 60.0)
         jobs = [worlds.job(f"w-{index}", ready=1, active=1) for index in range(size)]
-        self.here = JobSetsHere(self.stage.now, jobset if managed else None, *jobs)
+        self.here = JobSetsHere(self.coordinator_env.now, jobset if managed else None, *jobs)
 
         def make(book: RoundBook) -> Any:
             self.here.book = book
             return self.here
 
         self.ours = OurJobSets(make)
-        self.stage.dependencies = replace(self.stage.dependencies, jobsets=self.ours)
-        self.stage.restarts.subscribe(self.ours.book.restart_changed)
+        self.coordinator_env.dependencies = replace(self.coordinator_env.dependencies, jobsets=self.ours)
+        self.coordinator_env.restarts.subscribe(self.ours.book.restart_changed)
 
     async def round(self, coordinator: GangCoordinator, index: int = 0, *, fault_id: str = "f") -> str:
         """Have a member fail and the whole round succeed. Returns its id."""
-        self.stage.fails(coordinator, index, fault_id=fault_id)
+        self.coordinator_env.fails(coordinator, index, fault_id=fault_id)
         round_id = await self.stopped()
         await self.released(coordinator, round_id)
         return round_id
 
     async def stopped(self) -> str:
-        ids = {(await agent.received("stop")).stop.round for agent in self.stage.agents.values()}
+        ids = {(await agent.received("stop")).stop.round for agent in self.coordinator_env.agents.values()}
         (round_id,) = ids
         return round_id
 
     async def released(self, coordinator: GangCoordinator, round_id: str) -> None:
         """Have all members stop and run again."""
         for phase, order in ((Result.STOPPED, "release"), (Result.RUNNING, "")):
-            for index in range(len(self.stage.agents)):
-                self.stage.stands(coordinator, index, round_id, phase)
-            for agent in self.stage.agents.values():
+            for index in range(len(self.coordinator_env.agents)):
+                self.coordinator_env.stands(coordinator, index, round_id, phase)
+            for agent in self.coordinator_env.agents.values():
                 if order:
                     await agent.received(order)
-        await until(lambda: self.stage.restarts.all[round_id].is_finished)
+        await until(lambda: self.coordinator_env.restarts.all[round_id].is_finished)
 
     async def answer(self, index: int = 0) -> pb.FaultAnswer:
-        return (await self.stage.agent(index).received("answer")).answer
+        return (await self.coordinator_env.agent(index).received("answer")).answer
 
     def condition(self, kind: str) -> Condition | None:
         assert self.here.jobset is not None
@@ -151,95 +151,97 @@ def suspended(jobset: JobSet | None) -> JobSet:
 
 
 async def test_max_restarts_counts_rounds_caused_by_faults() -> None:
-    theatre = Theatre(limit=2)
-    async with theatre.stage.leading() as coordinator:
+    env = JobSetGangEnv(limit=2)
+    async with env.coordinator_env.leading() as coordinator:
         for number in range(2):
-            await theatre.round(coordinator, fault_id=f"f{number}")
-        theatre.here.reconcile()
-        assert theatre.status.restarts_counted == 2
-        assert (theatre.status.previous_in_place, theatre.status.current_in_place) == (1, 2)
-        theatre.stage.fails(coordinator, 0, fault_id="one more")
-        answer = await theatre.answer()
+            await env.round(coordinator, fault_id=f"f{number}")
+        env.here.reconcile()
+        assert env.status.restarts_counted == 2
+        assert (env.status.previous_in_place, env.status.current_in_place) == (1, 2)
+        env.coordinator_env.fails(coordinator, 0, fault_id="one more")
+        answer = await env.answer()
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "ReachedMaxRestarts")
-        assert len(theatre.stage.restarts.all) == 2
-        theatre.here.reconcile()
-        failed = theatre.condition("Failed")
+        assert len(env.coordinator_env.restarts.all) == 2
+        env.here.reconcile()
+        failed = env.condition("Failed")
         assert failed is not None
         assert failed.status
         assert failed.reason == "ReachedMaxRestarts"
 
 
 async def test_round_counts_from_its_begin() -> None:
-    theatre = Theatre(limit=1)
-    async with theatre.stage.leading() as coordinator:
-        theatre.stage.fails(coordinator, 0)
-        await theatre.stopped()
-        policy = theatre.ours.policy(GANG)
+    env = JobSetGangEnv(limit=1)
+    async with env.coordinator_env.leading() as coordinator:
+        env.coordinator_env.fails(coordinator, 0)
+        await env.stopped()
+        policy = env.ours.policy(GANG)
         assert policy is not None
         assert (policy.limit, policy.used) == (1, 1)
-        theatre.here.reconcile()
-        restarting = theatre.condition("kubemend.io/InPlaceRestart")
+        env.here.reconcile()
+        restarting = env.condition("kubemend.io/InPlaceRestart")
         assert restarting is not None
         assert (restarting.status, restarting.reason) == (True, "Restarting")
-        assert theatre.status.restarts_counted == 0
+        assert env.status.restarts_counted == 0
 
 
 async def test_first_fault_without_restarts_left_fails_jobset() -> None:
-    theatre = Theatre(limit=0)
-    async with theatre.stage.leading() as coordinator:
-        theatre.stage.fails(coordinator, 1)
-        assert (await theatre.answer(1)).reason == "ReachedMaxRestarts"
-        assert theatre.stage.restarts.all == {}
-        assert theatre.here.reconcile().counts == ("failed",)
+    env = JobSetGangEnv(limit=0)
+    async with env.coordinator_env.leading() as coordinator:
+        env.coordinator_env.fails(coordinator, 1)
+        assert (await env.answer(1)).reason == "ReachedMaxRestarts"
+        assert env.coordinator_env.restarts.all == {}
+        assert env.here.reconcile().counts == ("failed",)
 
 
 async def test_dry_run_fails_no_jobset() -> None:
-    theatre = Theatre(limit=0)
-    theatre.stage.dependencies = replace(
-        theatre.stage.dependencies, policy=replace(theatre.stage.dependencies.policy, dry_run=True)
+    env = JobSetGangEnv(limit=0)
+    env.coordinator_env.dependencies = replace(
+        env.coordinator_env.dependencies, policy=replace(env.coordinator_env.dependencies.policy, dry_run=True)
     )
-    async with theatre.stage.leading() as coordinator:
-        theatre.stage.fails(coordinator, 1)
-        await theatre.answer(1)
-        assert theatre.here.reconcile().counts == ()
+    async with env.coordinator_env.leading() as coordinator:
+        env.coordinator_env.fails(coordinator, 1)
+        await env.answer(1)
+        assert env.here.reconcile().counts == ()
 
 
 async def test_requested_round_costs_nothing() -> None:
-    theatre = Theatre(limit=1)
-    async with theatre.stage.leading() as coordinator:
+    env = JobSetGangEnv(limit=1)
+    async with env.coordinator_env.leading() as coordinator:
         for number in range(3):
-            theatre.stage.restarts.asked(request(f"please-{number}"))
-            round_id = await theatre.stopped()
-            await theatre.released(coordinator, round_id)
-        theatre.here.reconcile()
-        assert (theatre.status.restarts_counted, theatre.status.current_in_place) == (0, 3)
-        await theatre.round(coordinator)
-        theatre.here.reconcile()
-        assert theatre.status.restarts_counted == 1
+            env.coordinator_env.restarts.asked(request(f"please-{number}"))
+            round_id = await env.stopped()
+            await env.released(coordinator, round_id)
+        env.here.reconcile()
+        assert (env.status.restarts_counted, env.status.current_in_place) == (0, 3)
+        await env.round(coordinator)
+        env.here.reconcile()
+        assert env.status.restarts_counted == 1
 
 
 async def test_suspended_jobset_begins_no_round() -> None:
-    theatre = Theatre()
-    theatre.here.put(suspended(theatre.here.jobset))
-    async with theatre.stage.leading() as coordinator:
-        theatre.stage.fails(coordinator, 0)
-        answer = await theatre.answer()
+    env = JobSetGangEnv()
+    env.here.put(suspended(env.here.jobset))
+    async with env.coordinator_env.leading() as coordinator:
+        env.coordinator_env.fails(coordinator, 0)
+        answer = await env.answer()
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Suspended")
-        theatre.stage.restarts.asked(request("please"))
-        await until(lambda: "team/please" in theatre.stage.restarts.statuses)
-        assert theatre.stage.restarts.statuses["team/please"]["phase"] == "Refused"
+        env.coordinator_env.restarts.asked(request("please"))
+        await until(lambda: "team/please" in env.coordinator_env.restarts.statuses)
+        assert env.coordinator_env.restarts.statuses["team/please"]["phase"] == "Refused"
 
 
 @pytest.mark.parametrize("reason", ["suspended", "gone", "completed", "recreating"])
 async def test_round_is_cancelled_when_jobset_takes_no_restarts(reason: str) -> None:
-    theatre = Theatre()
-    async with theatre.stage.leading() as coordinator:
-        theatre.stage.fails(coordinator, 0)
-        round_id = await theatre.stopped()
-        jobset = theatre.here.jobset
+    env = JobSetGangEnv()
+    async with env.coordinator_env.leading() as coordinator:
+        env.coordinator_env.fails(coordinator, 0)
+        round_id = await env.stopped()
+        jobset = env.here.jobset
         assert jobset is not None
-        done = Condition("Completed", status=True, reason="AllJobsCompleted", message="", since=theatre.stage.now())
-        theatre.here.put(
+        done = Condition(
+            "Completed", status=True, reason="AllJobsCompleted", message="", since=env.coordinator_env.now()
+        )
+        env.here.put(
             {
                 "suspended": suspended(jobset),
                 "gone": None,
@@ -248,133 +250,133 @@ async def test_round_is_cancelled_when_jobset_takes_no_restarts(reason: str) -> 
             }[reason]
         )
         for index in range(SIZE):
-            assert (await theatre.stage.agent(index).received("abort")).abort.round == round_id
-        status = theatre.stage.restarts.statuses[round_id]
+            assert (await env.coordinator_env.agent(index).received("abort")).abort.round == round_id
+        status = env.coordinator_env.restarts.statuses[round_id]
         assert status["phase"] == "Failed"
         (cancelled,) = [each for each in status["conditions"] if each["type"] == "Cancelled"]
         assert cancelled["message"] == f"its JobSet is {reason}"
 
 
 async def test_cancelled_round_costs_nothing() -> None:
-    theatre = Theatre(limit=1)
-    jobset = theatre.here.jobset
-    async with theatre.stage.leading() as coordinator:
-        theatre.stage.fails(coordinator, 0, fault_id="first")
-        round_id = await theatre.stopped()
-        theatre.here.put(suspended(jobset))
-        await until(lambda: theatre.stage.restarts.all[round_id].is_finished)
-        theatre.here.put(jobset)
-        await theatre.round(coordinator, fault_id="second")
-        theatre.here.reconcile()
-        assert theatre.status.restarts_counted == 1
+    env = JobSetGangEnv(limit=1)
+    jobset = env.here.jobset
+    async with env.coordinator_env.leading() as coordinator:
+        env.coordinator_env.fails(coordinator, 0, fault_id="first")
+        round_id = await env.stopped()
+        env.here.put(suspended(jobset))
+        await until(lambda: env.coordinator_env.restarts.all[round_id].is_finished)
+        env.here.put(jobset)
+        await env.round(coordinator, fault_id="second")
+        env.here.reconcile()
+        assert env.status.restarts_counted == 1
 
 
 @pytest.mark.parametrize("is_resumed", [False, True], ids=["begun", "resumed"])
 async def test_round_of_a_replaced_jobset_costs_its_successor_nothing(is_resumed: bool) -> None:
-    theatre = Theatre(limit=1)
-    stage, former = theatre.stage, theatre.here.jobset
+    env = JobSetGangEnv(limit=1)
+    inner, former = env.coordinator_env, env.here.jobset
     assert former is not None
     async with contextlib.AsyncExitStack() as stack:
-        coordinator = await stack.enter_async_context(stage.leading())
-        stage.fails(coordinator, 0)
-        round_id = await theatre.stopped()
+        coordinator = await stack.enter_async_context(inner.leading())
+        inner.fails(coordinator, 0)
+        round_id = await env.stopped()
         if is_resumed:
             await stack.aclose()
-            theatre.ours.book.new_term()
-            restart = replace(stage.restarts.all[round_id], owner_uid=former.uid)
-            theatre.ours.book.restart_changed(RestartChange(ChangeKind.APPEARED, restart))
-            coordinator = await stack.enter_async_context(stage.leading(epoch=2))
+            env.ours.book.new_term()
+            restart = replace(inner.restarts.all[round_id], owner_uid=former.uid)
+            env.ours.book.restart_changed(RestartChange(ChangeKind.APPEARED, restart))
+            coordinator = await stack.enter_async_context(inner.leading(epoch=2))
         for index in range(SIZE):
-            stage.stands(coordinator, index, round_id, Result.STOPPED)
+            inner.stands(coordinator, index, round_id, Result.STOPPED)
         for index in range(SIZE):
-            await stage.agent(index).received("release")
-        theatre.here.put(None)
-        theatre.here.put(replace(former, uid="uid-another", created_at=stage.now()))
-        for member in [*stage.members.of_gang(GANG).values()]:
-            stage.members.gone(member.pod.uid)
-        await until(lambda: stage.restarts.all[round_id].is_finished)
-        theatre.here.reconcile()
-        assert (theatre.status.restarts_counted, theatre.status.current_in_place) == (0, None)
+            await inner.agent(index).received("release")
+        env.here.put(None)
+        env.here.put(replace(former, uid="uid-another", created_at=inner.now()))
+        for member in [*inner.members.of_gang(GANG).values()]:
+            inner.members.gone(member.pod.uid)
+        await until(lambda: inner.restarts.all[round_id].is_finished)
+        env.here.reconcile()
+        assert (env.status.restarts_counted, env.status.current_in_place) == (0, None)
 
 
 async def test_new_leader_counts_rounds_of_previous_leader() -> None:
-    theatre = Theatre(limit=1)
-    async with theatre.stage.leading() as coordinator:
-        await theatre.round(coordinator)
-    theatre.ours.book.new_term()
-    for restart in theatre.stage.restarts.all.values():
-        theatre.ours.book.restart_changed(RestartChange(ChangeKind.APPEARED, restart))
-    async with theatre.stage.leading(epoch=2) as coordinator:
-        theatre.stage.fails(coordinator, 1, fault_id="anew")
-        assert (await theatre.answer(1)).reason == "ReachedMaxRestarts"
+    env = JobSetGangEnv(limit=1)
+    async with env.coordinator_env.leading() as coordinator:
+        await env.round(coordinator)
+    env.ours.book.new_term()
+    for restart in env.coordinator_env.restarts.all.values():
+        env.ours.book.restart_changed(RestartChange(ChangeKind.APPEARED, restart))
+    async with env.coordinator_env.leading(epoch=2) as coordinator:
+        env.coordinator_env.fails(coordinator, 1, fault_id="anew")
+        assert (await env.answer(1)).reason == "ReachedMaxRestarts"
 
 
 async def test_round_numbers_continue_from_status_without_records() -> None:
-    theatre = Theatre()
-    jobset = theatre.here.jobset
+    env = JobSetGangEnv()
+    jobset = env.here.jobset
     assert jobset is not None
-    theatre.here.put(replace(jobset, status=Status(previous_in_place=6, current_in_place=7)))
-    async with theatre.stage.leading() as coordinator:
-        round_id = await theatre.round(coordinator)
-        restart = theatre.stage.restarts.all[round_id]
+    env.here.put(replace(jobset, status=Status(previous_in_place=6, current_in_place=7)))
+    async with env.coordinator_env.leading() as coordinator:
+        round_id = await env.round(coordinator)
+        restart = env.coordinator_env.restarts.all[round_id]
         assert restart.attempt == 8
-        theatre.here.reconcile()
-        assert (theatre.status.previous_in_place, theatre.status.current_in_place) == (7, 8)
+        env.here.reconcile()
+        assert (env.status.previous_in_place, env.status.current_in_place) == (7, 8)
 
 
 async def test_single_member_gang_is_counted() -> None:
-    theatre = Theatre(limit=1, size=1)
-    async with theatre.stage.leading() as coordinator:
-        await theatre.round(coordinator)
-        theatre.stage.fails(coordinator, 0, fault_id="anew")
-        assert (await theatre.answer()).reason == "ReachedMaxRestarts"
+    env = JobSetGangEnv(limit=1, size=1)
+    async with env.coordinator_env.leading() as coordinator:
+        await env.round(coordinator)
+        env.coordinator_env.fails(coordinator, 0, fault_id="anew")
+        assert (await env.answer()).reason == "ReachedMaxRestarts"
 
 
 async def test_given_up_member_is_neither_awaited_nor_replaced() -> None:
     lost = builders.member(1, gang=GANG, slot="js-w-0/1", phase=PodPhase.FAILED)
     alive = [builders.member(index, gang=GANG, slot=f"js-w-0/{index}") for index in (0, 2)]
-    theatre = Theatre(members=(alive[0], lost, alive[1]))
-    theatre.here.jobs = (worlds.job("w-0", failed_indexes="1"),)
-    async with theatre.stage.leading() as coordinator:
-        theatre.stage.fails(coordinator, 0)
+    env = JobSetGangEnv(members=(alive[0], lost, alive[1]))
+    env.here.jobs = (worlds.job("w-0", failed_indexes="1"),)
+    async with env.coordinator_env.leading() as coordinator:
+        env.coordinator_env.fails(coordinator, 0)
         for index in (0, 2):
-            round_id = (await theatre.stage.agent(index).received("stop")).stop.round
-            theatre.stage.stands(coordinator, index, round_id, Result.STOPPED)
+            round_id = (await env.coordinator_env.agent(index).received("stop")).stop.round
+            env.coordinator_env.stands(coordinator, index, round_id, Result.STOPPED)
         for index in (0, 2):
-            await theatre.stage.agent(index).received("release")
-            theatre.stage.stands(coordinator, index, round_id, Result.RUNNING)
-        await until(lambda: theatre.stage.restarts.all[round_id].is_finished)
-        assert theatre.stage.restarts.statuses[round_id]["phase"] == "Done"
-        assert theatre.stage.replaced.wanted == []
+            await env.coordinator_env.agent(index).received("release")
+            env.coordinator_env.stands(coordinator, index, round_id, Result.RUNNING)
+        await until(lambda: env.coordinator_env.restarts.all[round_id].is_finished)
+        assert env.coordinator_env.restarts.statuses[round_id]["phase"] == "Done"
+        assert env.coordinator_env.replaced.wanted == []
 
 
 async def test_device_replacement_reports_the_node() -> None:
-    theatre = Theatre()
-    async with theatre.stage.leading() as coordinator:
-        theatre.stage.fails(coordinator, 1, action_class="Replace", device="GPU-1")
-        await until(lambda: theatre.here.left_nodes == ["node-1"])
+    env = JobSetGangEnv()
+    async with env.coordinator_env.leading() as coordinator:
+        env.coordinator_env.fails(coordinator, 1, action_class="Replace", device="GPU-1")
+        await until(lambda: env.here.left_nodes == ["node-1"])
 
 
 async def test_other_gangs_use_operators_limits() -> None:
-    theatre = Theatre(managed=False)
-    async with theatre.stage.leading() as coordinator:
-        await theatre.round(coordinator)
-        assert theatre.ours.policy(GANG) is None
+    env = JobSetGangEnv(managed=False)
+    async with env.coordinator_env.leading() as coordinator:
+        await env.round(coordinator)
+        assert env.ours.policy(GANG) is None
 
 
 async def test_gang_whose_jobset_is_no_longer_managed_gets_rounds() -> None:
-    theatre = Theatre()
-    async with theatre.stage.leading() as coordinator:
-        await theatre.round(coordinator)
-        theatre.here.put(None)
-        former = [*theatre.stage.members.of_gang(GANG).values()]
-        theatre.stage.fails(coordinator, 0, fault_id="late")
-        assert (await theatre.answer()).reason == "JobSetClosed"
+    env = JobSetGangEnv()
+    async with env.coordinator_env.leading() as coordinator:
+        await env.round(coordinator)
+        env.here.put(None)
+        former = [*env.coordinator_env.members.of_gang(GANG).values()]
+        env.coordinator_env.fails(coordinator, 0, fault_id="late")
+        assert (await env.answer()).reason == "JobSetClosed"
         for member in former:
-            theatre.stage.members.gone(member.pod.uid)
+            env.coordinator_env.members.gone(member.pod.uid)
         for member in former:
-            theatre.stage.members.appears(member)
-        await theatre.round(coordinator, fault_id="anew")
+            env.coordinator_env.members.appears(member)
+        await env.round(coordinator, fault_id="anew")
 
 
 def request(name: str) -> Restart:

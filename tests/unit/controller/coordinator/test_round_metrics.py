@@ -10,7 +10,7 @@ from kubemend.controller.model.members import PodUid, Sample
 from kubemend.controller.rounds import status
 from tests.unit.controller import builders
 from tests.unit.controller.coordinator import test_spans
-from tests.unit.controller.coordinator.stage import Stage
+from tests.unit.controller.coordinator.env import CoordinatorEnv
 from tests.unit.controller.coordinator.test_coordinator import round_of
 
 
@@ -72,9 +72,9 @@ def test_repeated_device_counts_once_and_deleted_pod_holds_none() -> None:
 
 
 async def test_leader_counts_measurements_of_agents() -> None:
-    stage = Stage(builders.gang(3))
-    stage.dependencies.gpus.record(measured(0, "a", "b", "c"))
-    async with stage.leading() as coordinator:
-        stage.fails(coordinator, 1)
-        await round_of(stage, coordinator)
-    assert stage.dependencies.metrics.round_gpus.labels("Done")._value.get() == 3
+    env = CoordinatorEnv(builders.gang(3))
+    env.dependencies.gpus.record(measured(0, "a", "b", "c"))
+    async with env.leading() as coordinator:
+        env.fails(coordinator, 1)
+        await round_of(env, coordinator)
+    assert env.dependencies.metrics.round_gpus.labels("Done")._value.get() == 3

@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 from kubemend.controller.coordinator import round_report
 from kubemend.controller.model.faults import Request
 from tests.unit.controller import builders
-from tests.unit.controller.coordinator.stage import Stage
+from tests.unit.controller.coordinator.env import CoordinatorEnv
 from tests.unit.controller.coordinator.test_coordinator import round_of
 
 
@@ -15,11 +15,11 @@ def grep(logged: list[dict[str, object]], text: str) -> list[object]:
 
 
 async def test_one_text_finds_round_and_fault_in_log() -> None:
-    stage = Stage(builders.gang(3))
+    env = CoordinatorEnv(builders.gang(3))
     with capture_logs() as logged:
-        async with stage.leading() as coordinator:
-            stage.fails(coordinator, 1, fault_id="fault-7")
-            round_id = await round_of(stage, coordinator)
+        async with env.leading() as coordinator:
+            env.fails(coordinator, 1, fault_id="fault-7")
+            round_id = await round_of(env, coordinator)
     lines = [dict(line) for line in logged]
     assert grep(lines, round_id) == ["round.begun", "fault.answered", "round.phase", "round.phase", "round.ended"]
     assert [line["phase"] for line in lines if line["event"] == "round.phase"] == ["Releasing", "Done"]

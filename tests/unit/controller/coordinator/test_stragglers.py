@@ -10,7 +10,7 @@ from kubemend.controller.coordinator.stragglers import CAUGHT_UP, STRAGGLER, Str
 from kubemend.controller.gangs.stragglers import DEFAULT
 from kubemend.controller.model.members import Sample
 from tests.unit.controller import builders
-from tests.unit.controller.coordinator.stage import Stage
+from tests.unit.controller.coordinator.env import CoordinatorEnv
 
 SIZE = 4
 
@@ -30,8 +30,8 @@ def measured(index: int, *, clock: float) -> Sample:
 
 
 async def test_slow_member_is_reported_once_and_when_caught_up() -> None:
-    stage, clock = Stage(builders.gang(SIZE)), Clock()
-    watch = Stragglers(dependencies=replace(stage.dependencies, now=clock))
+    env, clock = CoordinatorEnv(builders.gang(SIZE)), Clock()
+    watch = Stragglers(dependencies=replace(env.dependencies, now=clock))
 
     def for_a_while(slow: float) -> None:
         for _ in range(int(DEFAULT.persists / 5) + 2):
@@ -40,42 +40,42 @@ async def test_slow_member_is_reported_once_and_when_caught_up() -> None:
             watch.judge()
 
     for_a_while(0.4)
-    assert stage.events.reasons == [STRAGGLER]
+    assert env.events.reasons == [STRAGGLER]
     labels = {"namespace": "team", "kind": "Job", "gang": "train"}
-    gauge = stage.dependencies.metrics.stragglers.labels(**labels)
+    gauge = env.dependencies.metrics.stragglers.labels(**labels)
     assert gauge._value.get() == 1
     for_a_while(0.4)
-    assert stage.events.reasons == [STRAGGLER]
+    assert env.events.reasons == [STRAGGLER]
     for_a_while(0.95)
-    assert stage.events.reasons == [STRAGGLER, CAUGHT_UP]
+    assert env.events.reasons == [STRAGGLER, CAUGHT_UP]
     assert gauge._value.get() == 0
-    assert stage.restarts.all == {}
+    assert env.restarts.all == {}
 
 
 async def test_samples_of_unknown_pods_are_ignored() -> None:
-    stage = Stage(builders.gang(SIZE))
-    stage.members.all.clear()
-    watch = Stragglers(dependencies=stage.dependencies)
+    env = CoordinatorEnv(builders.gang(SIZE))
+    env.members.all.clear()
+    watch = Stragglers(dependencies=env.dependencies)
     watch.record([measured(0, clock=0.1)])
     watch.judge()
-    assert stage.events.reasons == []
+    assert env.events.reasons == []
 
 
 async def test_gang_without_members_leaves_no_series() -> None:
-    stage = Stage(builders.gang(SIZE))
-    watch = Stragglers(dependencies=stage.dependencies)
+    env = CoordinatorEnv(builders.gang(SIZE))
+    watch = Stragglers(dependencies=env.dependencies)
     watch.record([measured(index, clock=0.9) for index in range(SIZE)])
     watch.judge()
-    assert series(stage) == [("team", "Job", "train")]
-    stage.members.all.clear()
+    assert series(env) == [("team", "Job", "train")]
+    env.members.all.clear()
     watch.judge()
     watch.judge()
-    assert series(stage) == []
+    assert series(env) == []
 
 
 async def test_replica_without_leadership_exports_no_stragglers() -> None:
-    stage = Stage(builders.gang(SIZE))
-    watch = Stragglers(dependencies=stage.dependencies)
+    env = CoordinatorEnv(builders.gang(SIZE))
+    watch = Stragglers(dependencies=env.dependencies)
     watch.record([measured(index, clock=0.9) for index in range(SIZE)])
     watch.judge()
     judging = asyncio.create_task(watch.run())
@@ -83,24 +83,24 @@ async def test_replica_without_leadership_exports_no_stragglers() -> None:
     judging.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await judging
-    assert series(stage) == []
+    assert series(env) == []
 
 
-def series(stage: Stage) -> list[tuple[str, ...]]:
-    (metric,) = stage.dependencies.metrics.stragglers.collect()
+def series(env: CoordinatorEnv) -> list[tuple[str, ...]]:
+    (metric,) = env.dependencies.metrics.stragglers.collect()
     return [tuple(sample.labels.values()) for sample in metric.samples]
 
 
 async def test_internal_error_in_one_gang_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(builders.gang(SIZE))
-    watch = Stragglers(dependencies=stage.dependencies)
+    env = CoordinatorEnv(builders.gang(SIZE))
+    watch = Stragglers(dependencies=env.dependencies)
     watch.record([measured(index, clock=0.9) for index in range(SIZE)])
     other = replace(builders.GANG, name="other")
     watch._watches = {other: Broken(), **watch._watches}  # type: ignore[dict-item]
-    of_gang = stage.members.of_gang
-    monkeypatch.setattr(stage.members, "of_gang", lambda key: of_gang(builders.GANG if key == other else key))
+    of_gang = env.members.of_gang
+    monkeypatch.setattr(env.members, "of_gang", lambda key: of_gang(builders.GANG if key == other else key))
     watch.judge()
-    assert series(stage) == [("team", "Job", "train")]
+    assert series(env) == [("team", "Job", "train")]
 
 
 class Broken:

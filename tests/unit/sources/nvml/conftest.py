@@ -30,7 +30,7 @@ NO_PCI = Path("/nowhere")
 
 
 @dataclass
-class Bench:
+class SourceEnv:
     """A running source and its results, with beginnings and ends of faults separated."""
 
     source: NvmlSource
@@ -62,7 +62,7 @@ class Bench:
         return status
 
 
-Start = Callable[..., Bench]
+Start = Callable[..., SourceEnv]
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +99,7 @@ async def start(fake: control.FakeNvml) -> AsyncIterator[Start]:
         known_before: Mapping[DeviceId, PciAddress] | None = None,
         sysfs: Path = NO_PCI,
         limits: Limits | None = None,
-    ) -> Bench:
+    ) -> SourceEnv:
         findings, overs = asyncio.Queue[Finding](), asyncio.Queue[Finding]()
         statuses, inventories = asyncio.Queue[ComponentStatus](), asyncio.Queue[Mapping[DeviceId, PciAddress]]()
         source = NvmlSource(
@@ -114,7 +114,7 @@ async def start(fake: control.FakeNvml) -> AsyncIterator[Start]:
             limits=limits,
         )
         tasks.append(asyncio.create_task(source.run()))
-        return Bench(source=source, findings=findings, overs=overs, statuses=statuses, inventories=inventories)
+        return SourceEnv(source=source, findings=findings, overs=overs, statuses=statuses, inventories=inventories)
 
     yield start
     fake.resume()

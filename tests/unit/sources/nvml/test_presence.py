@@ -75,9 +75,9 @@ def test_dangling_library_link_is_not_a_library(bare: dict[str, str], tmp_path: 
 
 
 async def test_cpu_node_is_idle_without_a_process(bare: dict[str, str], start: Start) -> None:
-    bench = start(env=bare)
+    env = start(env=bare)
 
-    status = await bench.status(ComponentState.IDLE)
+    status = await env.status(ComponentState.IDLE)
 
     assert "libnvidia-ml.so.1" in status.message
     assert workers() == []
@@ -86,20 +86,20 @@ async def test_cpu_node_is_idle_without_a_process(bare: dict[str, str], start: S
 async def test_library_is_picked_up_when_it_appears(
     bare: dict[str, str], start: Start, nvml_library: Path, tmp_path: Path
 ) -> None:
-    bench = start(env=bare)
-    await bench.status(ComponentState.IDLE)
+    env = start(env=bare)
+    await env.status(ComponentState.IDLE)
 
     (tmp_path / "driver").symlink_to(nvml_library)
 
-    await bench.status(ComponentState.READY)
+    await env.status(ComponentState.READY)
 
 
 async def test_gpus_on_bus_without_library_degrade_the_component(
     bare: dict[str, str], sysfs: Path, start: Start
 ) -> None:
-    bench = start(env=bare, sysfs=sysfs)
+    env = start(env=bare, sysfs=sysfs)
 
-    status = await bench.status(ComponentState.DEGRADED)
+    status = await env.status(ComponentState.DEGRADED)
 
     assert "2 NVIDIA GPUs on its PCI bus" in status.message
     assert "load the driver" in status.hint
@@ -107,11 +107,11 @@ async def test_gpus_on_bus_without_library_degrade_the_component(
 
 async def test_gpus_on_bus_without_driver_degrade_the_component(fake: FakeNvml, sysfs: Path, start: Start) -> None:
     fake.driver(Driver.ABSENT)
-    bench = start(sysfs=sysfs)
+    env = start(sysfs=sysfs)
 
-    status = await bench.status(ComponentState.DEGRADED)
+    status = await env.status(ComponentState.DEGRADED)
     fake.driver(Driver.LOADED)
-    await bench.status(ComponentState.READY)
+    await env.status(ComponentState.READY)
 
     assert "no NVIDIA driver" in status.message
     assert "2 NVIDIA GPUs on its PCI bus" in status.message

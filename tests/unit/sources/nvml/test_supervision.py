@@ -49,200 +49,200 @@ def wait_for_end(pidfd: int) -> bool:
 
 
 async def test_hanging_driver_degrades_the_component_and_blocks_nothing_else(fake: FakeNvml, start: Start) -> None:
-    bench = start(periods=HANGS)
-    await bench.status(ComponentState.READY)
-    pid = bench.source.worker_pid
+    env = start(periods=HANGS)
+    await env.status(ComponentState.READY)
+    pid = env.source.worker_pid
 
     fake.hang()
-    status = await bench.status(ComponentState.DEGRADED)
-    answer = await bench.source.query([], timeout=PATIENCE)
+    status = await env.status(ComponentState.DEGRADED)
+    answer = await env.source.query([], timeout=PATIENCE)
 
     assert "unresponsive" in status.message
     assert "nvml" in status.message
     assert isinstance(answer, Unknown)
-    assert not bench.source.inventory.complete
-    assert len(bench.source.inventory.gpus) == 8
+    assert not env.source.inventory.complete
+    assert len(env.source.inventory.gpus) == 8
     assert workers() == [pid]
 
     fake.resume()
-    await bench.status(ComponentState.READY)
+    await env.status(ComponentState.READY)
 
     assert workers() == [pid]
-    assert bench.source.inventory.complete
-    assert bench.findings.empty()
+    assert env.source.inventory.complete
+    assert env.findings.empty()
 
 
 async def test_query_in_flight_when_driver_hangs_is_unknown(fake: FakeNvml, start: Start) -> None:
-    bench = start(periods=Periods(poll_period=NEVER, hang_deadline=HANGS.hang_deadline))
-    await bench.status(ComponentState.READY)
+    env = start(periods=Periods(poll_period=NEVER, hang_deadline=HANGS.hang_deadline))
+    await env.status(ComponentState.READY)
     fake.hang(Group.GETTERS, gpu=2)
 
-    answer = await bench.source.query([gpu_uuid(2)], timeout=PATIENCE)  # type: ignore[list-item]
+    answer = await env.source.query([gpu_uuid(2)], timeout=PATIENCE)  # type: ignore[list-item]
 
     assert isinstance(answer, Unknown)
     fake.resume()
-    await bench.status(ComponentState.READY)
+    await env.status(ComponentState.READY)
 
 
 async def test_driver_hanging_in_nvmlinit_is_given_time(fake: FakeNvml, start: Start) -> None:
     fake.hang(Group.INIT)
-    bench = start(periods=HANGS)
+    env = start(periods=HANGS)
 
-    status = await bench.status(ComponentState.DEGRADED)
-    pid = bench.source.worker_pid
+    status = await env.status(ComponentState.DEGRADED)
+    pid = env.source.worker_pid
     fake.resume()
-    await bench.status(ComponentState.READY)
+    await env.status(ComponentState.READY)
 
     assert status.message
     assert workers() == [pid]
 
 
 async def test_hang_of_event_wait_alone_is_detected(fake: FakeNvml, start: Start) -> None:
-    bench = start(periods=HANGS)
-    await bench.status(ComponentState.READY)
+    env = start(periods=HANGS)
+    await env.status(ComponentState.READY)
 
     fake.hang(Group.EVENTS)
-    status = await bench.status(ComponentState.DEGRADED)
+    status = await env.status(ComponentState.DEGRADED)
     fake.resume()
-    await bench.status(ComponentState.READY)
+    await env.status(ComponentState.READY)
     fake.xid(gpu=0, code=94)
 
     assert "nvmlEventSetWait" in status.message
-    await bench.finding(FindingKind.XID)
+    await env.finding(FindingKind.XID)
 
 
 async def test_stopped_worker_is_unresponsive_until_it_continues(start: Start) -> None:
-    bench = start(periods=HANGS)
-    await bench.status(ComponentState.READY)
-    pid = bench.source.worker_pid
+    env = start(periods=HANGS)
+    await env.status(ComponentState.READY)
+    pid = env.source.worker_pid
     assert pid is not None
 
     os.kill(pid, signal.SIGSTOP)
     try:
-        await bench.status(ComponentState.DEGRADED)
+        await env.status(ComponentState.DEGRADED)
         assert workers() == [pid]
     finally:
         os.kill(pid, signal.SIGCONT)
-    await bench.status(ComponentState.READY)
+    await env.status(ComponentState.READY)
 
     assert workers() == [pid]
 
 
 async def test_driver_slower_than_poll_period_answers_without_hang(fake: FakeNvml, start: Start) -> None:
     fake.slow(Group.HANDLES, milliseconds=20)
-    bench = start(periods=Periods(poll_period=0.05))
-    await bench.status(ComponentState.READY)
+    env = start(periods=Periods(poll_period=0.05))
+    await env.status(ComponentState.READY)
 
-    answer = await bench.source.query([gpu_uuid(0)], timeout=PATIENCE)  # type: ignore[list-item]
+    answer = await env.source.query([gpu_uuid(0)], timeout=PATIENCE)  # type: ignore[list-item]
 
     assert isinstance(answer, DevicesAnswer)
-    assert bench.statuses.empty()
+    assert env.statuses.empty()
 
 
 async def test_dead_worker_is_replaced(start: Start) -> None:
-    bench = start()
-    await bench.status(ComponentState.READY)
-    first = bench.source.worker_pid
+    env = start()
+    await env.status(ComponentState.READY)
+    first = env.source.worker_pid
     assert first is not None
 
     os.kill(first, signal.SIGKILL)
-    status = await bench.status(ComponentState.DEGRADED)
-    await bench.status(ComponentState.READY)
+    status = await env.status(ComponentState.DEGRADED)
+    await env.status(ComponentState.READY)
 
     assert "signal 9" in status.message
-    assert workers() == [bench.source.worker_pid]
-    assert bench.source.worker_pid != first
+    assert workers() == [env.source.worker_pid]
+    assert env.source.worker_pid != first
 
 
 async def test_node_without_loaded_driver_is_idle_until_loaded(fake: FakeNvml, start: Start) -> None:
     fake.driver(Driver.ABSENT)
-    bench = start()
+    env = start()
 
-    status = await bench.status(ComponentState.IDLE)
-    assert not bench.source.inventory.complete
+    status = await env.status(ComponentState.IDLE)
+    assert not env.source.inventory.complete
     fake.driver(Driver.LOADED)
-    await bench.status(ComponentState.READY)
+    await env.status(ComponentState.READY)
 
     assert "no NVIDIA driver" in status.message
-    assert bench.source.inventory.complete
+    assert env.source.inventory.complete
 
 
 async def test_library_that_appears_later_is_picked_up(nvml_library: Path, tmp_path: Path, start: Start) -> None:
     later = tmp_path / "driver" / "lib"
-    bench = start(env={"LD_LIBRARY_PATH": str(later)})
+    env = start(env={"LD_LIBRARY_PATH": str(later)})
 
-    status = await bench.status(ComponentState.IDLE)
+    status = await env.status(ComponentState.IDLE)
     later.parent.mkdir()
     later.symlink_to(nvml_library)
-    await bench.status(ComponentState.READY)
+    await env.status(ComponentState.READY)
 
     assert "libnvidia-ml.so.1" in status.message
 
 
 async def test_driver_that_disappears_is_not_an_idle_node(fake: FakeNvml, start: Start) -> None:
-    bench = start()
-    await bench.status(ComponentState.READY)
+    env = start()
+    await env.status(ComponentState.READY)
 
     fake.driver(Driver.ABSENT)
-    while "has had GPUs" not in (await bench.status(ComponentState.DEGRADED)).message:
+    while "has had GPUs" not in (await env.status(ComponentState.DEGRADED)).message:
         pass  # it has disappeared in the middle of a poll
 
-    assert bench.findings.empty()
+    assert env.findings.empty()
 
 
 async def test_driver_upgrade_gets_a_new_worker(fake: FakeNvml, start: Start) -> None:
-    bench = start()
-    await bench.status(ComponentState.READY)
-    first = bench.source.worker_pid
+    env = start()
+    await env.status(ComponentState.READY)
+    first = env.source.worker_pid
 
     fake.driver(Driver.MISMATCH)
-    status = await bench.status(ComponentState.DEGRADED)
+    status = await env.status(ComponentState.DEGRADED)
     fake.driver(Driver.LOADED)
-    await bench.status(ComponentState.READY)
+    await env.status(ComponentState.READY)
 
     assert "mismatch" in status.message
-    assert workers() == [bench.source.worker_pid]
-    assert bench.source.worker_pid != first
+    assert workers() == [env.source.worker_pid]
+    assert env.source.worker_pid != first
 
 
 async def test_release_leaves_no_nvml_process_until_resume(fake: FakeNvml, start: Start) -> None:
-    bench = start()
-    await bench.status(ComponentState.READY)
+    env = start()
+    await env.status(ComponentState.READY)
 
-    assert await bench.source.release(timeout=PATIENCE)
+    assert await env.source.release(timeout=PATIENCE)
     assert workers() == []
-    assert isinstance(await bench.source.query([], timeout=PATIENCE), Unknown)
-    bench.source.resume()
-    await bench.status(ComponentState.READY)
+    assert isinstance(await env.source.query([], timeout=PATIENCE), Unknown)
+    env.source.resume()
+    await env.status(ComponentState.READY)
 
-    assert bench.source.inventory.complete
+    assert env.source.inventory.complete
 
 
 async def test_release_of_hanging_worker_returns_false_in_time(fake: FakeNvml, start: Start) -> None:
-    bench = start()
-    await bench.status(ComponentState.READY)
-    pid = bench.source.worker_pid
+    env = start()
+    await env.status(ComponentState.READY)
+    pid = env.source.worker_pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)  # as unresponsive as in an uninterruptible call
 
-    released = await bench.source.release(timeout=0.1)
-    bench.source.resume()
+    released = await env.source.release(timeout=0.1)
+    env.source.resume()
     alone = workers() == [pid]
     os.kill(pid, signal.SIGCONT)
 
     assert not released
     assert alone
-    await bench.status(ComponentState.READY)
-    assert workers() == [bench.source.worker_pid]
+    await env.status(ComponentState.READY)
+    assert workers() == [env.source.worker_pid]
 
 
 async def test_worker_ends_with_the_source(fake: FakeNvml, start: Start) -> None:
-    bench = start()
-    await bench.status(ComponentState.READY)
-    assert bench.source.worker_pid is not None
-    pidfd = os.pidfd_open(bench.source.worker_pid)
+    env = start()
+    await env.status(ComponentState.READY)
+    assert env.source.worker_pid is not None
+    pidfd = os.pidfd_open(env.source.worker_pid)
 
-    assert await bench.source.release(timeout=PATIENCE)
+    assert await env.source.release(timeout=PATIENCE)
 
     assert await asyncio.to_thread(wait_for_end, pidfd)
 

@@ -80,19 +80,19 @@ FAULTS: Mapping[FindingKind, tuple[Change, Change]] = {
 @pytest.mark.parametrize("kind", FAULTS)
 async def test_fault_of_one_gpu_is_found_and_ends(fake: FakeNvml, start: Start, kind: FindingKind) -> None:
     begin, end = FAULTS[kind]
-    bench = start(limits=AT_ONCE)
-    await bench.over(kind, gpu=GPU)  # the one at the start
+    env = start(limits=AT_ONCE)
+    await env.over(kind, gpu=GPU)  # the one at the start
 
     begin(fake)
-    found = await bench.finding(kind)
+    found = await env.finding(kind)
     end(fake)
-    over = await bench.over(kind, gpu=GPU)
+    over = await env.over(kind, gpu=GPU)
 
     assert found.device == DeviceLocator(uuid=DeviceId(gpu_uuid(GPU)), pci=PciAddress.parse("0000:37:00.0"))
     assert found.code == ("14" if kind is FindingKind.NVML_ERROR else "")
     assert found.text
     assert over.observed_at >= found.observed_at
-    assert bench.findings.empty()
+    assert env.findings.empty()
 
 
 RATES: Mapping[FindingKind, Callable[[FakeNvml, int], None]] = {
@@ -105,13 +105,13 @@ RATES: Mapping[FindingKind, Callable[[FakeNvml, int], None]] = {
 @pytest.mark.parametrize("kind", RATES)
 async def test_counter_is_judged_by_growth_alone(fake: FakeNvml, start: Start, kind: FindingKind) -> None:
     RATES[kind](fake, 1)  # counts from before the watch
-    bench = start(limits=QUICK_WINDOWS)
-    await bench.over(kind, gpu=GPU)
-    before = bench.findings.empty()
+    env = start(limits=QUICK_WINDOWS)
+    await env.over(kind, gpu=GPU)
+    before = env.findings.empty()
 
     RATES[kind](fake, 2)
-    found = await bench.finding(kind)
-    await bench.over(kind, gpu=GPU)
+    found = await env.finding(kind)
+    await env.over(kind, gpu=GPU)
 
     assert before
     assert found.device.uuid == gpu_uuid(GPU)
@@ -119,11 +119,11 @@ async def test_counter_is_judged_by_growth_alone(fake: FakeNvml, start: Start, k
 
 async def test_throttling_is_found_after_its_window(fake: FakeNvml, start: Start) -> None:
     fake.set(gpu=GPU, clocks_event_reasons=0x80)
-    bench = start(limits=QUICK_WINDOWS)
+    env = start(limits=QUICK_WINDOWS)
 
-    found = await bench.finding(FindingKind.THROTTLED)
+    found = await env.finding(FindingKind.THROTTLED)
     fake.set(gpu=GPU, clocks_event_reasons=0)
-    await bench.over(FindingKind.THROTTLED, gpu=GPU)
+    await env.over(FindingKind.THROTTLED, gpu=GPU)
 
     assert "100%" in found.text
 
@@ -131,17 +131,17 @@ async def test_throttling_is_found_after_its_window(fake: FakeNvml, start: Start
 async def test_gpu_far_below_its_clocks_is_found(fake: FakeNvml, start: Start) -> None:
     fake.busy(gpu=GPU)
     fake.set(gpu=GPU, sm_clock=500)
-    bench = start(limits=QUICK_WINDOWS)
+    env = start(limits=QUICK_WINDOWS)
 
-    found = await bench.finding(FindingKind.SLOW_UNDER_LOAD)
+    found = await env.finding(FindingKind.SLOW_UNDER_LOAD)
     fake.busy(gpu=GPU)
-    await bench.over(FindingKind.SLOW_UNDER_LOAD, gpu=GPU)
+    await env.over(FindingKind.SLOW_UNDER_LOAD, gpu=GPU)
 
     assert "500 of 1980 MHz" in found.text
 
 
 async def test_start_emits_over_for_every_absent_fault(start: Start) -> None:
-    bench = start(limits=QUICK_WINDOWS)
+    env = start(limits=QUICK_WINDOWS)
     needs_load = {FindingKind.SLOW_UNDER_LOAD}
     expected: set[tuple[str | None, str]] = {
         (gpu_uuid(number), kind.value)
@@ -154,11 +154,11 @@ async def test_start_emits_over_for_every_absent_fault(start: Start) -> None:
 
     emitted: list[tuple[str | None, str]] = []
     while set(emitted) != expected:
-        over = await bench.overs.get()
+        over = await env.overs.get()
         emitted.append((over.device.uuid, over.code))
 
     assert len(emitted) == len(expected)
-    assert bench.findings.empty()
+    assert env.findings.empty()
 
 
 @pytest.mark.parametrize(
@@ -171,17 +171,17 @@ async def test_start_emits_over_for_every_absent_fault(start: Start) -> None:
 async def test_event_fault_is_over_when_driver_recommends_nothing(
     fake: FakeNvml, start: Start, event: int, kind: FindingKind
 ) -> None:
-    bench = start(limits=Limits(settle=1.0))
-    await bench.status(ComponentState.READY)
-    await bench.over(kind, gpu=GPU)
+    env = start(limits=Limits(settle=1.0))
+    await env.status(ComponentState.READY)
+    await env.over(kind, gpu=GPU)
 
     fake.recovery(RecoveryAction.GPU_RESET, gpu=GPU, event=False)
-    await bench.finding(FindingKind.RECOVERY_ACTION)
+    await env.finding(FindingKind.RECOVERY_ACTION)
     fake.event(event, gpu=GPU)
-    found = await bench.finding(kind)
+    found = await env.finding(kind)
     fake.recovery(RecoveryAction.NONE, gpu=GPU)
-    await bench.finding(FindingKind.RECOVERY_ACTION)
-    over = await bench.over(kind, gpu=GPU)
+    await env.finding(FindingKind.RECOVERY_ACTION)
+    over = await env.over(kind, gpu=GPU)
 
     assert found.device.uuid == gpu_uuid(GPU)
     assert over.observed_at > found.observed_at
@@ -197,68 +197,68 @@ async def test_event_fault_is_over_when_driver_recommends_nothing(
     ],
 )
 async def test_event_without_its_own_kind_triggers_a_poll(fake: FakeNvml, start: Start, event: int) -> None:
-    bench = start(periods=Periods(poll_period=NEVER, full_period=NEVER))
-    await bench.status(ComponentState.READY)
+    env = start(periods=Periods(poll_period=NEVER, full_period=NEVER))
+    await env.status(ComponentState.READY)
     fake.remapped_rows(gpu=GPU, pending=True)
 
     fake.event(event, gpu=GPU)
 
-    await bench.finding(FindingKind.ROW_REMAP_PENDING)
+    await env.finding(FindingKind.ROW_REMAP_PENDING)
 
 
 async def test_event_triggers_reading_of_rare_values(fake: FakeNvml, start: Start) -> None:
-    bench = start(periods=Periods(poll_period=NEVER, full_period=NEVER))
-    await bench.status(ComponentState.READY)
+    env = start(periods=Periods(poll_period=NEVER, full_period=NEVER))
+    await env.status(ComponentState.READY)
     fake.ecc(gpu=GPU, uncorrected=1)
 
     fake.event(events.DOUBLE_BIT_ECC, gpu=GPU)
 
-    await bench.finding(FindingKind.ECC_UNCORRECTED)
+    await env.finding(FindingKind.ECC_UNCORRECTED)
 
 
 async def test_event_storm_delays_no_answer_and_hides_no_xid(fake: FakeNvml, start: Start) -> None:
-    bench = start()
-    await bench.status(ComponentState.READY)
+    env = start()
+    await env.status(ComponentState.READY)
 
     for _ in range(20):
         fake.event(events.DOUBLE_BIT_ECC, gpu=1, times=100)
-        answer = await bench.source.query([DeviceId(gpu_uuid(GPU))], timeout=PATIENCE)
+        answer = await env.source.query([DeviceId(gpu_uuid(GPU))], timeout=PATIENCE)
         assert isinstance(answer, DevicesAnswer)
     fake.xid(gpu=GPU, code=94)
 
-    assert (await bench.finding(FindingKind.XID)).device.uuid == gpu_uuid(GPU)
+    assert (await env.finding(FindingKind.XID)).device.uuid == gpu_uuid(GPU)
 
 
 async def test_reset_restarts_counters_and_faults_end_by_evidence(fake: FakeNvml, start: Start) -> None:
     fake.set(gpu=GPU, pcie_replays=5)
     fake.remapped_rows(gpu=GPU, pending=True)
-    bench = start(limits=QUICK_WINDOWS)
-    await bench.finding(FindingKind.ROW_REMAP_PENDING)
-    await bench.over(FindingKind.PCIE_ERRORS, gpu=GPU)
+    env = start(limits=QUICK_WINDOWS)
+    await env.finding(FindingKind.ROW_REMAP_PENDING)
+    await env.over(FindingKind.PCIE_ERRORS, gpu=GPU)
 
     time.sleep(4 * QUICK.poll_period)  # noqa: ASYNC251 - polls wait in the pipe, and are read after the release
-    assert await bench.source.release(timeout=PATIENCE)
+    assert await env.source.release(timeout=PATIENCE)
     fake.after_reset(gpu=GPU)
     fake.set(gpu=GPU, pcie_replays=900)  # more than before: links also count during training
-    bench.source.resume()
-    await bench.over(FindingKind.ROW_REMAP_PENDING, gpu=GPU)
+    env.source.resume()
+    await env.over(FindingKind.ROW_REMAP_PENDING, gpu=GPU)
     fake.xid(gpu=GPU, code=13)
 
-    await bench.finding(FindingKind.XID)  # and no finding in between
-    assert bench.findings.empty()
+    await env.finding(FindingKind.XID)  # and no finding in between
+    assert env.findings.empty()
 
 
 async def test_unidentified_gpu_with_board_fault_is_reported(fake: FakeNvml, start: Start) -> None:
     fake.error("nvmlDeviceGetUUID", 8, gpu=GPU)
-    bench = start()
+    env = start()
 
-    found = await bench.finding(FindingKind.NVML_ERROR)
+    found = await env.finding(FindingKind.NVML_ERROR)
     fake.error("nvmlDeviceGetUUID", 0, gpu=GPU)
-    over = await bench.over(FindingKind.NVML_ERROR)
+    over = await env.over(FindingKind.NVML_ERROR)
 
     assert (found.code, found.device) == ("8", DeviceLocator())
     while over.device != DeviceLocator():
-        over = await bench.over(FindingKind.NVML_ERROR)
+        over = await env.over(FindingKind.NVML_ERROR)
 
 
 # ---- defects of other tools (each test fails with the naive approach) ----
@@ -267,14 +267,14 @@ async def test_unidentified_gpu_with_board_fault_is_reported(fake: FakeNvml, sta
 async def test_every_mig_instance_has_its_own_xids(fake: FakeNvml, start: Start) -> None:
     """Other tools' defect 3: a map from GPU to MIG device kept only the last; Xids of its siblings were dropped."""
     fake.mig(*(MigSpec(gpu_instance=number) for number in (1, 2, 3)), gpu=GPU)
-    bench = start()
-    await bench.status(ComponentState.READY)
+    env = start()
+    await env.status(ComponentState.READY)
 
     for number in (1, 2, 3):
         fake.xid(gpu=GPU, code=43, gpu_instance=number, compute_instance=0)
-    found = [await bench.finding(FindingKind.XID) for _ in range(3)]
+    found = [await env.finding(FindingKind.XID) for _ in range(3)]
 
-    assert [bench.source.inventory.allocatable_ids(finding.device) for finding in found] == [
+    assert [env.source.inventory.allocatable_ids(finding.device) for finding in found] == [
         {mig_uuid(GPU, slot)} for slot in range(3)
     ]
 
@@ -282,40 +282,40 @@ async def test_every_mig_instance_has_its_own_xids(fake: FakeNvml, start: Start)
 async def test_xid_of_whole_gpu_concerns_every_mig_instance(fake: FakeNvml, start: Start) -> None:
     """Other tools' defect 4: an Xid without an instance was looked up as an instance, not found, and ignored."""
     fake.mig(MigSpec(gpu_instance=1), MigSpec(gpu_instance=2), gpu=GPU)
-    bench = start()
-    await bench.status(ComponentState.READY)
+    env = start()
+    await env.status(ComponentState.READY)
 
     fake.xid(gpu=GPU, code=79)
-    found = await bench.finding(FindingKind.XID)
+    found = await env.finding(FindingKind.XID)
 
-    assert bench.source.inventory.allocatable_ids(found.device) == {gpu_uuid(GPU), mig_uuid(GPU, 0), mig_uuid(GPU, 1)}
+    assert env.source.inventory.allocatable_ids(found.device) == {gpu_uuid(GPU), mig_uuid(GPU, 0), mig_uuid(GPU, 1)}
 
 
 async def test_no_xid_of_a_burst_is_dropped(fake: FakeNvml, start: Start) -> None:
     """Other tools' defect 4: events that did not fit into a channel were dropped."""
-    bench = start()
-    await bench.status(ComponentState.READY)
+    env = start()
+    await env.status(ComponentState.READY)
 
     for code in range(200):
         fake.xid(gpu=GPU, code=code)
 
-    assert [(await bench.finding(FindingKind.XID)).code for _ in range(200)] == [str(code) for code in range(200)]
+    assert [(await env.finding(FindingKind.XID)).code for _ in range(200)] == [str(code) for code in range(200)]
 
 
 async def test_unsupported_field_is_never_a_recovery_action(fake: FakeNvml, start: Start) -> None:
     """Other tools' defect 9: a field's value was used without its own nvmlReturn: unsupported read as NONE, healthy."""
     fake.field(control.RECOVERY_ACTION_FIELD, gpu=GPU, value=0, result=3)
-    bench = start(limits=AT_ONCE)
-    await bench.status(ComponentState.READY)
+    env = start(limits=AT_ONCE)
+    await env.status(ComponentState.READY)
 
     fake.event(events.GPU_UNAVAILABLE, gpu=GPU)
-    await bench.finding(FindingKind.GPU_UNAVAILABLE)
+    await env.finding(FindingKind.GPU_UNAVAILABLE)
     fake.remapped_rows(gpu=GPU, pending=True)
-    await bench.finding(FindingKind.ROW_REMAP_PENDING)
+    await env.finding(FindingKind.ROW_REMAP_PENDING)
     fake.remapped_rows(gpu=GPU)
     ended = list[str]()
     while ended.count(FindingKind.ROW_REMAP_PENDING.value) < 2:  # at the start, and again now
-        over = await bench.overs.get()
+        over = await env.overs.get()
         ended += [over.code] if over.device.uuid == gpu_uuid(GPU) else []
 
     assert FindingKind.GPU_UNAVAILABLE.value not in ended
@@ -325,48 +325,48 @@ async def test_gpu_of_previous_agent_that_is_missing_is_lost(fake: FakeNvml, sta
     """Other tools' defect 10: the list of GPUs was read at the start; a GPU already gone was never missed."""
     gone = {DeviceId(gpu_uuid(number)): PciAddress(domain=0, bus=0x10 + 13 * number, device=0) for number in range(8)}
     fake.remove(gpu=GPU)
-    bench = start(known_before=gone)
+    env = start(known_before=gone)
 
-    lost = await bench.finding(FindingKind.DEVICE_LOST)
+    lost = await env.finding(FindingKind.DEVICE_LOST)
 
     assert lost.device == DeviceLocator(uuid=DeviceId(gpu_uuid(GPU)), pci=gone[DeviceId(gpu_uuid(GPU))])
     assert lost.text.startswith("GPU at 0000:37:00.0")
-    assert bench.findings.empty()
-    assert bench.inventories.empty()  # the next agent needs no other list
+    assert env.findings.empty()
+    assert env.inventories.empty()  # the next agent needs no other list
 
 
 async def test_gpu_lost_later_counts_against_all_ever_seen(fake: FakeNvml, start: Start) -> None:
     """Other tools' defect 10: a GPU lost after the start never showed as a mismatch of the count."""
-    bench = start()
-    await bench.status(ComponentState.READY)
+    env = start()
+    await env.status(ComponentState.READY)
 
     fake.remove(gpu=GPU)
-    lost = await bench.finding(FindingKind.DEVICE_LOST)
+    lost = await env.finding(FindingKind.DEVICE_LOST)
 
     assert lost.device.uuid == gpu_uuid(GPU)
-    assert set(bench.inventories.get_nowait()) == {gpu_uuid(number) for number in range(8)}
-    assert bench.inventories.empty()
+    assert set(env.inventories.get_nowait()) == {gpu_uuid(number) for number in range(8)}
+    assert env.inventories.empty()
 
 
 async def test_dismissed_missing_gpu_is_not_passed_on(fake: FakeNvml, start: Start) -> None:
-    bench = start(periods=Periods(poll_period=0.2, full_period=0.2, reinit_period=0.2))
-    await bench.status(ComponentState.READY)
-    assert gpu_uuid(GPU) in await bench.inventories.get()
+    env = start(periods=Periods(poll_period=0.2, full_period=0.2, reinit_period=0.2))
+    await env.status(ComponentState.READY)
+    assert gpu_uuid(GPU) in await env.inventories.get()
     fake.remove(gpu=GPU)
-    await bench.finding(FindingKind.DEVICE_LOST)
+    await env.finding(FindingKind.DEVICE_LOST)
 
-    bench.source.forget(gpu_uuid(GPU))  # possibly before a new nvmlInit shows that it is missing
+    env.source.forget(gpu_uuid(GPU))  # possibly before a new nvmlInit shows that it is missing
 
-    assert gpu_uuid(GPU) not in await bench.inventories.get()
-    assert len(bench.source.inventory.gpus) == 7
+    assert gpu_uuid(GPU) not in await env.inventories.get()
+    assert len(env.source.inventory.gpus) == 7
 
 
 async def test_gpu_replaced_in_its_place_is_not_passed_on(fake: FakeNvml, start: Start) -> None:
     place = PciAddress(domain=0, bus=0x10, device=0)
-    bench = start(known_before={DeviceId("GPU-that-was-swapped-out"): place})
-    await bench.status(ComponentState.READY)
+    env = start(known_before={DeviceId("GPU-that-was-swapped-out"): place})
+    await env.status(ComponentState.READY)
 
-    known = bench.inventories.get_nowait()
+    known = env.inventories.get_nowait()
     assert "GPU-that-was-swapped-out" not in known
     assert known[DeviceId(gpu_uuid(0))] == place
-    assert bench.findings.empty()
+    assert env.findings.empty()

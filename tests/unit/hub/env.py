@@ -145,7 +145,7 @@ class Reports:
 
 
 @dataclass(kw_only=True)
-class Rig(NodeEnv):
+class HubEnv(NodeEnv):
     """The hub client and its environment."""
 
     directory: Path

@@ -255,7 +255,7 @@ class Agent:
         return [message.WhichOneof("body") for message in list(self.inbox._queue)]  # type: ignore[attr-defined]
 
 
-class Stage:
+class CoordinatorEnv:
     """A leader and its environment."""
 
     def __init__(self, members: Sequence[Member], *, policy: Policy | None = None) -> None:

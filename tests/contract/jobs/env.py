@@ -19,7 +19,7 @@ FAILURES = "batch.kubernetes.io/job-index-failure-count"
 _MOMENT = "2026-01-01T00:00:00Z"
 
 
-class Bench:
+class JobEnv:
     """The Job ``train`` in a namespace of its own."""
 
     def __init__(self, api: client.KubeClient, namespace: str) -> None:

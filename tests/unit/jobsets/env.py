@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,6 @@ from kubemend.common import aio
 from kubemend.common.components import ComponentStatus
 from kubemend.common.kube import client, errors, paths, watch_protocol
 from kubemend.common.kube.transport import Json
-from kubemend.controller.jobset.spec import model
 from kubemend.controller.jobset.spec.model import JobSet, Refusal, RoundView
 from kubemend.controller.jobsets import events, views
 from kubemend.controller.jobsets.metrics import JobSetMetrics
@@ -23,53 +21,9 @@ from kubemend.controller.jobsets.queue import Intervals
 from kubemend.controller.jobsets.running import JobSets
 from tests import eventually
 from tests.control_plane import DEADLINES
+from tests.unit.jobsets import builders
 
 HASTE: Final = Intervals(settle=0.005, pause=0.01)
-
-
-def replicated(name: str = "w", replicas: int = 2, **fields: Any) -> Json:
-    """Return a replicated Job of single pods; ``job`` is merged into its Job's spec, ``pod`` into its pods'."""
-    job, pod = fields.pop("job", {}), fields.pop("pod", {})
-    spec = {"restartPolicy": "OnFailure", "containers": [{"name": "main", "image": "train:1"}], **pod}
-    whole = {
-        "parallelism": 1,
-        "completions": 1,
-        "backoffLimit": 2**31 - 1,
-        "podReplacementPolicy": "Failed",
-        "template": {"spec": spec},
-        **job,
-    }
-    return {"name": name, "replicas": replicas, "template": {"spec": whole}, **fields}
-
-
-def jobset(
-    name: str = "train",
-    *jobs: Json,
-    managed_by: str | None = model.MANAGED_BY,
-    annotations: Mapping[str, str] | None = None,
-    **spec: Any,
-) -> Json:
-    """Return a JobSet as users write it."""
-    metadata: Json = {"name": name, **({"annotations": dict(annotations)} if annotations else {})}
-    return {
-        "apiVersion": model.API_VERSION,
-        "kind": model.KIND,
-        "metadata": metadata,
-        "spec": {
-            "replicatedJobs": list(jobs) or [replicated()],
-            **({"managedBy": managed_by} if managed_by is not None else {}),
-            **spec,
-        },
-    }
-
-
-def with_claim() -> Json:
-    """Return a JobSet with one of each object that is created before its Jobs."""
-    storage = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    templates = [{"metadata": {"name": "data"}, "spec": storage}]
-    mounts = [{"name": "data", "mountPath": "/data"}]
-    pod = {"containers": [{"name": "main", "image": "train:1", "volumeMounts": mounts}]}
-    return jobset("train", replicated(pod=pod), volumeClaimPolicies=[{"templates": templates}])
 
 
 class Client(client.KubeClient):
@@ -169,7 +123,7 @@ class Leader:
         return self.registry.get_sample_value(name, labels) or 0.0
 
 
-class Bench:
+class JobSetEnv:
     """A server, the test's own client, and manual controllers."""
 
     def __init__(self, server: ApiProxy, api: Client, *, namespace: str) -> None:
@@ -238,17 +192,17 @@ class Bench:
         detail = {
             "reason": reason or ("BackoffLimitExceeded" if failed else "CompletionsReached"),
             "message": message,
-            "lastTransitionTime": now(),
-            "lastProbeTime": now(),
+            "lastTransitionTime": builders.now(),
+            "lastProbeTime": builders.now(),
         }
         conditions = [{"type": kind, "status": "True", **detail} for kind in kinds]
-        count: Json = {"failed": 1} if failed else {"succeeded": 1, "completionTime": now()}
+        count: Json = {"failed": 1} if failed else {"succeeded": 1, "completionTime": builders.now()}
         await self.job_status(name, active=0, ready=0, conditions=conditions, **begun, **count)
 
     async def _begun(self, name: str) -> Json:
         """Return when a Job began: its recorded time, or now. It cannot be changed."""
         status = (await self.api.get(f"{self.all_jobs}/{name}")).get("status") or {}
-        return {"startTime": status.get("startTime") or now()}
+        return {"startTime": status.get("startTime") or builders.now()}
 
     async def collect_garbage(self) -> None:
         """Remove objects deleted in the foreground, as if their dependents were gone."""
@@ -284,8 +238,3 @@ async def background(work: Callable[[], Any]) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def now() -> str:
-    """Return the time as the API has it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -14,7 +14,7 @@ Rule = Callable[[intents.PodIntent, Sequence[ContainerSummary], reset.Known], Se
 
 
 @dataclass
-class World:
+class Simulation:
     """A runtime, kubelet and one agent, moved one call at a time. Init containers end with 0 at a move of their own."""
 
     rule: Rule
@@ -41,7 +41,7 @@ class World:
         return cls(rule=rule, intent=intent, containers=list(before), kubelet=kubelet)
 
     def copied(self) -> Self:
-        """Return a world that can be moved on separately."""
+        """Return a simulation that can be moved on separately."""
         made = object.__new__(type(self))  # four times as fast as copy.copy()
         vars(made).update(vars(self))
         made.kubelet = self.kubelet.copied()
@@ -250,17 +250,17 @@ class World:
             self.kubelet.woken, self.kubelet.found_news = self.kubelet.woken or self.kubelet.found_news, False
 
 
-MOVES: dict[str, Callable[[World], object]] = {
-    "relist": World.kubelet_relists,
-    "list": World.kubelet_lists,
-    "ask": World.kubelet_asks,
-    "sync": World.kubelet_syncs,
-    "create": World.kubelet_creates,
-    "start": World.kubelet_starts,
-    "end": World.init_ends,
-    "look": World.agent_looks,
-    "act": World.agent_acts,
+MOVES: dict[str, Callable[[Simulation], object]] = {
+    "relist": Simulation.kubelet_relists,
+    "list": Simulation.kubelet_lists,
+    "ask": Simulation.kubelet_asks,
+    "sync": Simulation.kubelet_syncs,
+    "create": Simulation.kubelet_creates,
+    "start": Simulation.kubelet_starts,
+    "end": Simulation.init_ends,
+    "look": Simulation.agent_looks,
+    "act": Simulation.agent_acts,
 }
 
-WITH_GARBAGE: dict[str, Callable[[World], object]] = {**MOVES, "collect": World.kubelet_collects}
-WITH_CRASHES: dict[str, Callable[[World], object]] = {**MOVES, "crash": World.mains_crash}
+WITH_GARBAGE: dict[str, Callable[[Simulation], object]] = {**MOVES, "collect": Simulation.kubelet_collects}
+WITH_CRASHES: dict[str, Callable[[Simulation], object]] = {**MOVES, "crash": Simulation.mains_crash}

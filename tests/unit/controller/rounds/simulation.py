@@ -112,7 +112,7 @@ class Node:
 
 
 @dataclass
-class World:
+class Simulation:
     """The environment. ``rolls`` is the only source of randomness; ``trouble`` enables failures."""
 
     rolls: random.Random
@@ -603,7 +603,7 @@ def check(state: Round) -> None:
     assert set(state.newest.values()) <= set(state.members)
 
 
-def make(rolls: random.Random, *, healthy: bool = False) -> World:
+def make(rolls: random.Random, *, healthy: bool = False) -> Simulation:
     """Return a random environment with a matching decision; ``healthy``: all run, and may be restarted in place."""
     size = rolls.randint(1, 5)
     early = rolls.random() < 0.3
@@ -628,7 +628,7 @@ def make(rolls: random.Random, *, healthy: bool = False) -> World:
     decision = Decision(kind, Reason.MEMBER_FAILED, "", frozenset(recreate))
     nodes = {NodeName(f"node-{index}"): Node(NodeName(f"node-{index}")) for index in range(size + 1)}
     rolling = rolls.randint(1, 2) if rolls.random() < 0.15 else None
-    return World(rolls, pods, nodes, decision, early_replacement=early, rolling=rolling, size=size)
+    return Simulation(rolls, pods, nodes, decision, early_replacement=early, rolling=rolling, size=size)
 
 
 _REFUSALS = (
