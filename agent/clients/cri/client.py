@@ -300,8 +300,13 @@ class CriClient:
             return
         except errors.DeadlineExceeded as error:  # of a stop it would mean that the process cannot be killed
             raise errors.RuntimeUnavailable(error.what, where=error.where, hint=error.hint) from error
-        if status.state is ContainerState.RUNNING and status.pid is not None:
+        if status.state is not ContainerState.RUNNING or status.pid is None:
+            return
+        try:
             kills.kill(container_id, status.pid, proc=self._proc)
+        except OSError as error:
+            what = f"pid {status.pid} cannot be killed: {error.strerror}"
+            raise errors.CallFailed(what, where=self.endpoint) from error
 
     async def _is_crio(self) -> bool:
         if self._runtime is None:

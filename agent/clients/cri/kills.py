@@ -5,35 +5,35 @@ internal/oci/runtime_oci.go, 1.34). A program that handles SIGTERM may end with 
 takes for its completion. So it is killed before CRI-O is asked to stop it: the exit code is 137, as on containerd.
 """
 
-import contextlib
+import errno
 import os
 import signal
 from pathlib import Path
-
-import structlog
 
 from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.common import kernel_files
 
-log = structlog.get_logger(__name__)
+_ENDED = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+"""Errors of pidfd_open(2) for a process that has ended; the last two if a thread has its PID now."""
 
 
 def kill(container_id: ContainerId, pid: int, *, proc: Path) -> None:
-    """SIGKILL a process if it is in the container: its PID may have been reused. Never fails; the stop follows.
+    """SIGKILL a process if it is in the container: its PID may have been reused. One that has ended is no error.
 
-    ``pid`` is the host's, ``proc`` its procfs.
+    ``pid`` is the host's, ``proc`` its procfs. Raises OSError if the process may live: CRI-O must not be asked to stop
+    it then.
     """
     try:
         process = os.pidfd_open(pid)
-    except OSError as error:  # it has ended
-        log.debug("cri.not_killed", container=container_id, pid=pid, error=str(error))
-        return
+    except OSError as error:
+        if error.errno in _ENDED:
+            return
+        raise
     try:
         if cgroup_paths.container_id(kernel_files.read(proc / str(pid) / "cgroup") or "") == container_id:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-    except OSError as error:
-        log.warning("cri.not_killed", container=container_id, pid=pid, error=str(error))
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return
     finally:
         os.close(process)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -140,6 +141,24 @@ async def test_running_container_on_crio_is_killed_before_a_stop_without_grace_p
             await cri.stop_container(waiting, grace=grace)
             await cri.stop_container(ContainerId("gone"), grace=grace)
     assert killed == ([(running, 4242, tmp_path)] if expected else [])
+
+
+async def test_crio_is_not_asked_to_stop_a_process_that_could_not_be_killed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would send SIGTERM first: a program that answers with exit code 0 would count as completed."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(kills, "kill", fails)
+    async with CriServer(str(tmp_path / "x.sock"), behaviour=Behaviour(name="cri-o")) as server:
+        running = create(server)
+        start(server, running)
+        async with CriClient(server.endpoint) as cri:
+            with pytest.raises(errors.CallFailed, match="pid 4242 cannot be killed: too many open files"):
+                await cri.stop_container(running, grace=0)
+        assert not [call for call in server.calls if isinstance(call.request, api_pb2.StopContainerRequest)]
 
 
 async def test_crio_that_does_not_show_a_container_is_no_proof_of_an_unkillable_process(tmp_path: pathlib.Path) -> None:

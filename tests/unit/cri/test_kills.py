@@ -1,6 +1,8 @@
 """On CRI-O a container's first process is killed before the stop: only that process, and only if it is in it."""
 
 import asyncio
+import errno
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -49,3 +51,25 @@ async def test_process_that_has_ended_is_no_error(child: asyncio.subprocess.Proc
     child.kill()
     await child.wait()
     kills.kill(CONTAINER, child.pid, proc=tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EPERM, errno.ENOSYS])
+async def test_process_that_may_live_and_cannot_be_killed_is_an_error(
+    child: asyncio.subprocess.Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    in_container(tmp_path, child.pid, CONTAINER)
+
+    def refused(_: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        kills.kill(CONTAINER, child.pid, proc=tmp_path)
+
+
+def test_thread_that_has_the_pid_now_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: int) -> int:
+        raise OSError(errno.EINVAL, "a thread")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    kills.kill(CONTAINER, 4242, proc=tmp_path)
