@@ -262,7 +262,7 @@ class RestartExecutor:
             await remembered()
             return await self._carried_out(execution)
         assert work.error is not None
-        return await execution.undo(reason=contained.describe(work.error))
+        return await execution.undo(reason=contained.describe(work.error), waits=True)
 
     async def _carried_out(self, execution: AnyExecution) -> Outcome:
         """Execute the plan; retry while the runtime is away, and undo after STALE_AFTER seconds if that is safe.

@@ -60,19 +60,26 @@ class PlanExecution(abc.ABC, Generic[_Plan_co]):
     async def give_back(self) -> None:
         """Free the container names that were reserved until kubelet has seen the restart. Never fails."""
 
-    async def undo(self, *, reason: str) -> Outcome:
+    async def undo(self, *, reason: str, waits: bool = False) -> Outcome:
         """Undo the restart after an internal error, as far as that is safe.
 
         Nothing is created or cleaned, because that may be what fails; kubelet starts containers that have ended. The
-        outcome is UNFINISHED if the undo does not finish either; otherwise its detail is ``reason``.
+        outcome is UNFINISHED if the undo does not finish either; otherwise its detail is ``reason``. ``waits``: a
+        runtime that is away is waited for, however long that takes: the old container may be frozen.
         """
         bare = execution_of(self._dependencies, self.plan.bare(), followed=self.followed, holding=self._holding)
-        for _ in range(_UNDO_TRIES):
-            with contained.within(contained.Part.RESTART, self.plan.target):
+        tries, backoff = _UNDO_TRIES, aio.Backoff()
+        while tries > 0:
+            with contained.within(contained.Part.RESTART, self.plan.target) as work:
                 outcome = await bare.carry_out(resolution=steps.Resolution.UNDO)
                 if outcome.result is not Result.UNFINISHED:
                     result = Result.FAILED if outcome.result is Result.UNDONE else outcome.result
                     return replace(outcome, result=result, detail=reason)
+            if work.failed or not waits:
+                tries -= 1
+                continue
+            async with turns.waiting():
+                await backoff.wait()
         return Outcome(Result.UNFINISHED, detail=reason)
 
     def _noted(self, outcome: Outcome) -> Outcome:

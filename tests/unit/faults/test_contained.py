@@ -14,6 +14,7 @@ from kubemend.agent.faults.hangs import Hangs
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import Condition, ConditionStatus
 from kubemend.agent.model.hangs import Hang
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, RestartPolicy
 from kubemend.agent.restarts import planning
 from kubemend.agent.restarts.recovery import Recovery
@@ -40,6 +41,10 @@ SECOND = ContainerRef(replace(POD, name="trainer-1", uid="uid-of-the-second"), "
 
 def broken(*_: object, **__: object) -> Any:
     raise IndexError("a bug")
+
+
+def away() -> Outcome:
+    return Outcome(Result.UNFINISHED, detail="the runtime is away")
 
 
 # ---- findings ----
@@ -201,6 +206,26 @@ async def test_frozen_container_runs_again_if_successor_fails(env: RestartEnv, m
     assert env.pod.rig.standbys.story[:1] == ["frozen"]
     assert env.pod.rig.standbys.story[-1] == "thawed"
     assert (await env.pod.running())["trainer"] == [env.pod.old["trainer"]]
+    assert await env.store.unfinished() == ()
+
+
+async def test_undo_waits_for_a_runtime_that_is_away(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the old container would stay frozen until the next agent replays the journal."""
+    monkeypatch.setattr(aio.Backoff, "next_wait", lambda _: 0.0)
+    swapper, answers = env.dependencies.actuators.swap, [broken, away, away, away]
+    carry_out = swapper.carry_out
+
+    async def carried_out(intent: Any, **more: Any) -> Any:
+        return answers.pop(0)() if answers else await carry_out(intent, **more)
+
+    pod, standbys = env.pod.pods.pods()[POD.uid], env.pod.rig.standbys
+    await env.pod.pods.put(replace(pod, restart_policy=RestartPolicy.NEVER))
+    monkeypatch.setattr(swapper, "carry_out", carried_out)
+    assert standbys is not None
+    standbys.frozen = True
+    condition = await env.ask(containers="trainer")
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Failed")
+    assert not standbys.frozen
     assert await env.store.unfinished() == ()
 
 
