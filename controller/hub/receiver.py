@@ -1,5 +1,7 @@
 """Turn an agent's bytes into messages that the listener can trust: about pods of the agent's own node only."""
 
+import time
+
 import structlog
 
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
@@ -74,7 +76,7 @@ class MessageReceiver:
                 self._listener.received(stream, message)
 
     def _defer(self, stream: Stream, message: pb.AgentMessage) -> None:
-        self._ignore(stream, Reason.UNKNOWN_POD, times=stream.unknown_pods.keep(message))
+        self._ignore(stream, Reason.UNKNOWN_POD, times=stream.unknown_pods.keep(message, now=time.monotonic()))
 
     def _ignore(self, stream: Stream, reason: Reason, *, times: int) -> None:
         if times:

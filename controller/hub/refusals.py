@@ -58,7 +58,7 @@ class RefusedError(Exception):
     def ends_stream(self) -> bool:
         """Return whether the stream ends, too.
 
-        Unknown messages of a newer agent and pods that have just moved do not end it.
+        Unknown messages of a newer agent and pods that are not the node's do not end it.
         """
         return self.reason not in _PASSED_OVER
 

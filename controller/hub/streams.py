@@ -15,6 +15,8 @@ from kubemend.controller.hub.limits import Bucket
 from kubemend.controller.model.members import NodeName
 
 MOST_DEFERRED: Final = 256
+DEFERRED_SECONDS: Final = 600.0
+"""Seconds after which a message about an unknown pod is about one that has been deleted: its loss is none."""
 MOST_FAULTS: Final = 256
 
 
@@ -24,23 +26,23 @@ class UnknownPods:
     __slots__ = ("_messages",)
 
     def __init__(self) -> None:
-        self._messages: OrderedDict[tuple[str, str], pb.AgentMessage] = OrderedDict()
+        self._messages: OrderedDict[tuple[str, str], tuple[pb.AgentMessage, float]] = OrderedDict()
 
-    def keep(self, message: pb.AgentMessage) -> int:
-        """Keep a message; return how many were dropped for it (0 or 1)."""
+    def keep(self, message: pb.AgentMessage, *, now: float) -> int:
+        """Keep a message; return how many were lost for it (0 or 1). ``now`` is monotonic."""
         key = (pod_authorization.subject(message), _topic(message))
         self._messages.pop(key, None)
-        self._messages[key] = message
+        self._messages[key] = message, now
         if len(self._messages) <= MOST_DEFERRED:
             return 0
-        self._messages.popitem(last=False)
-        return 1
+        _, (_, kept_at) = self._messages.popitem(last=False)
+        return int(now - kept_at < DEFERRED_SECONDS)
 
     def pop(self, uid: str) -> list[pb.AgentMessage]:
         """Return and forget the messages about a pod, oldest first."""
         if not self._messages:
             return []
-        return [self._messages.pop(key) for key in [key for key in self._messages if key[0] == uid]]
+        return [self._messages.pop(key)[0] for key in [key for key in self._messages if key[0] == uid]]
 
     def clear(self) -> None:
         """Forget everything: a new Hello replaces all earlier messages."""

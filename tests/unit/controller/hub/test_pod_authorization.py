@@ -50,7 +50,7 @@ def test_deferred_messages_keep_order_and_newest_of_each_kind() -> None:
     older, newer, of_another_round = words.result("a"), words.result("a"), words.result("a", round="train/llm-2")
     newer.result.phase = pb.StepResult.RUNNING
     for message in (older, fault, words.result("b"), other, newer, of_another_round):
-        assert pods.keep(message) == 0
+        assert pods.keep(message, now=0.0) == 0
     assert pods.pop("a") == [fault, other, newer, of_another_round]
     assert pods.pop("a") == []
     assert pods.pop("b") == [words.result("b")]
@@ -58,10 +58,21 @@ def test_deferred_messages_keep_order_and_newest_of_each_kind() -> None:
 
 def test_deferred_messages_are_limited() -> None:
     pods = streams.UnknownPods()
-    lost = sum(pods.keep(words.result(f"uid-{number}")) for number in range(streams.MOST_DEFERRED + 10))
+    lost = sum(pods.keep(words.result(f"uid-{number}"), now=0.0) for number in range(streams.MOST_DEFERRED + 10))
     assert lost == 10
     assert pods.pop("uid-9") == []
     assert pods.pop("uid-10") == [words.result("uid-10")]
+
+
+@pytest.mark.parametrize(("after", "lost"), [(streams.DEFERRED_SECONDS - 1.0, 1), (streams.DEFERRED_SECONDS, 0)])
+def test_message_about_a_pod_that_has_long_been_deleted_is_no_loss(after: float, lost: int) -> None:
+    """Each counts as a refusal, which alerts: a stream that lasts for months sees many such pods."""
+    pods = streams.UnknownPods()
+    for number in range(streams.MOST_DEFERRED):
+        pods.keep(words.result(f"uid-{number}"), now=0.0)
+    assert pods.keep(words.result("new"), now=after) == lost
+    assert pods.pop("uid-0") == []
+    assert pods.pop("new") == [words.result("new")]
 
 
 def test_fault_is_new_once_until_next_hello() -> None:
