@@ -51,6 +51,7 @@ from kubemend.agent.sources.containers import ContainerWatch
 from kubemend.agent.sources.heartbeats import HeartbeatSource
 from kubemend.agent.sources.launchers import Failed, LauncherWatch
 from kubemend.agent.sources.pod_ends import PodEnds
+from kubemend.agent.sources.program_starts import ProgramStarts
 from kubemend.agent.sources.status_prefetch import StatusPrefetcher
 from kubemend.common import aio, budgets
 from kubemend.common.components import ComponentState, ComponentStatus
@@ -93,6 +94,7 @@ class RuntimeServices:
         self._oci_runtimes = OciRuntimes()
         self._reattach_timer = DeviceReattachTimer(driver=driver, processes=processes, metrics=shared.metrics)
         self._next_steps = NextStepTimer(metrics=shared.metrics)
+        self._programs = ProgramStarts()
         self._scheduler: aio.Promise[RestartScheduler] = aio.Promise()
         self._sweeping = SideProcess("shm", cgroup_root=processes.cgroup_root)
         self._asking = SideProcess("launchers", cgroup_root=processes.cgroup_root)
@@ -211,6 +213,8 @@ class RuntimeServices:
             failed=failed,
             hold=lambda pod: process.FAILED_HOLD if self._is_reported(pod) else 0.0,
             began=self._spares.adopt,
+            started=self._programs.started,
+            now=self._now,
             opted_in_namespaces=frozenset(self._settings.opt_in_namespaces),
             own_pod_uid=self._settings.pod_uid,
         )
@@ -380,7 +384,7 @@ class RuntimeServices:
         count = await _until_done(recovery.run, name="journal")
         log.info("journal.replayed", intents=count, held=len(held))
         doubt = functools.partial(outside_reason, pods=self._pods, events=watch, runtime=cri, ends=ends)
-        self._access.fulfil(RuntimeAccess(restarts, watch, cri, doubt))
+        self._access.fulfil(RuntimeAccess(restarts, watch, cri, doubt, self._programs))
         return restarts, rounds
 
     def _report_result(self, step_result: StepResult) -> None:

@@ -134,7 +134,7 @@ class AppFaultHandler:
             log.info("fault.duplicate", finding=recorded.finding.title, device=recorded.device)
             return _at_once
         events = await self._known_containers()
-        restarts = (await self._access.wait()).restarts
+        access = await self._access.wait()
         found = await self._attribute(recorded)
         log.info(
             "fault.attributed",
@@ -151,6 +151,7 @@ class AppFaultHandler:
             events=events,
             processes=self._processes,
             holders=functools.partial(self._holders_of, recorded.device),
+            programs=access.programs,
             process=recorded.process,
             renewed=(programs := _Programs()).restarted,
         )
@@ -160,7 +161,7 @@ class AppFaultHandler:
         for target in found.restart:
             with contained.within(contained.Part.FAULT, target):
                 request = await self._request(recorded, target, named=found.how is AttributionResult.PROCESS)
-                await restarts.submit(replace(request, followed=programs))
+                await access.restarts.submit(replace(request, followed=programs))
         return over
 
     def is_over(self, recorded: RecordedFinding) -> bool:
@@ -174,7 +175,8 @@ class AppFaultHandler:
     async def wait_until_replaced(self, device: str, *, since: float) -> None:
         """Wait until no container that holds the device is older than ``since`` (Unix seconds)."""
         events, holders = await self._known_containers(), functools.partial(self._holders_of, device)
-        await fault_end.wait_until_replaced(since, holders=holders, events=events)
+        programs = (await self._access.wait()).programs
+        await fault_end.wait_until_replaced(since, holders=holders, events=events, programs=programs)
 
     async def holders_at(self, device: str, *, at: float) -> list[ContainerSummary]:
         """Return the containers that hold a device and ran when it failed (Unix seconds); wait until they are known."""

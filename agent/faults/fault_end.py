@@ -12,6 +12,7 @@ from kubemend.agent.clients.cri.events import EventKind
 from kubemend.agent.health.state.attribution import Attribution, AttributionResult
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId, ContainerRef, ContainerState, ContainerSummary
+from kubemend.agent.sources.program_starts import ProgramStarts
 from kubemend.common import aio
 
 log = structlog.get_logger(__name__)
@@ -21,6 +22,7 @@ Holders = Callable[[], Awaitable[Sequence[ContainerRef] | None]]
 
 _NANOSECOND = 1e-9
 _ALIVE = (ContainerState.RUNNING, ContainerState.CREATED)
+_ENDS = (EventKind.STOPPED, EventKind.DELETED)
 
 
 def of(
@@ -31,6 +33,7 @@ def of(
     events: ports.Events,
     processes: ports.Processes,
     holders: Holders,
+    programs: ProgramStarts,
     process: ProcessFacts | None = None,
     renewed: AbstractSet[ContainerId] = frozenset(),
 ) -> Callable[[], Awaitable[None]]:
@@ -39,17 +42,21 @@ def of(
     For a process in a pod that is its container, or the process itself (``process``) if it ends earlier: a launcher may
     restart the program in its container. For a process outside all pods, or one that was put into a container, it is
     the process itself. If only the holders are known, it is all their containers. ``noticed_at`` is the Unix time of
-    the finding. A container in ``renewed`` counts as ended, although it runs: its program has been restarted in it.
+    the finding. A container in ``renewed`` counts as ended, although it runs: its program has been restarted in it. So
+    does one whose launcher has started another program since, by itself or for a round (``programs``).
     """
     if found.how in (AttributionResult.PROCESS_GONE, AttributionResult.NO_HOLDER):
         return _nothing
     if found.how in (AttributionResult.PROCESS_OUTSIDE_PODS, AttributionResult.PROCESS_PUT_IN) and pid is not None:
         return functools.partial(processes.ended, pid)
     if found.how is AttributionResult.HOLDERS_UNKNOWN:
-        return functools.partial(wait_until_replaced, noticed_at, holders=holders, events=events)
+        return functools.partial(wait_until_replaced, noticed_at, holders=holders, events=events, programs=programs)
     hit = found.restart or found.concerned
     running = {view.id for view in events.containers() if view.ref in hit and view.state in _ALIVE}
-    stopped = functools.partial(_stopped, running, events=events, renewed=renewed)
+
+    async def stopped() -> None:
+        await _stopped(running - renewed, since=noticed_at, events=events, programs=programs)
+
     if found.how is AttributionResult.PROCESS and process is not None:
         return lambda: aio.first_of(stopped(), _process_ended(process, processes=processes))
     return stopped
@@ -60,11 +67,15 @@ async def wait_until_replaced(
     *,
     holders: Holders,
     events: ports.Events,
+    programs: ProgramStarts,
     ask_again: float = 1.0,
 ) -> None:
-    """Wait until no container that holds the device is older than ``moment`` (Unix seconds)."""
+    """Wait until no container that holds the device, nor the program of its launcher, is older than ``moment``.
+
+    ``moment`` is Unix time.
+    """
     old = await holders_older_than(moment, holders=holders, events=events, ask_again=ask_again)
-    await _stopped({view.id for view in old}, events=events)
+    await _stopped({view.id for view in old}, since=moment, events=events, programs=programs)
 
 
 async def holders_older_than(
@@ -99,12 +110,15 @@ async def _process_ended(process: ProcessFacts, *, processes: ports.Processes) -
 
 
 async def _stopped(
-    ids: set[ContainerId], *, events: ports.Events, renewed: AbstractSet[ContainerId] = frozenset()
+    ids: AbstractSet[ContainerId], *, since: float, events: ports.Events, programs: ProgramStarts
 ) -> None:
+    """Wait until each of these containers has ended, or runs a program that was started after ``since`` (Unix time)."""
+    await asyncio.gather(*(aio.first_of(_ended(each, events=events), programs.since(each, since)) for each in ids))
+
+
+async def _ended(container: ContainerId, *, events: ports.Events) -> None:
     async with events.subscribe() as changes:
-        alive = {view.id for view in events.containers() if view.state in _ALIVE}
-        left = (ids & alive) - renewed
-        while left:
-            event = await changes.get()
-            if event.kind in (EventKind.STOPPED, EventKind.DELETED):
-                left.discard(event.container.id)
+        if all(view.id != container or view.state not in _ALIVE for view in events.containers()):
+            return
+        while (event := await changes.get()).container.id != container or event.kind not in _ENDS:
+            pass

@@ -1,6 +1,7 @@
 """Follow the launchers of the containers on this node: the state of their programs and spares, as it changes."""
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ container is replaced there are two of its name: the newer one counts as soon as
 """
 Failed = Callable[[ContainerSummary, ContainerStatus, Launcher], None]
 """A program has failed, and its launcher waits for a decision. Called once for each program."""
+Started = Callable[[ContainerId, float | None], None]
+"""When a container's program was started (Unix time); None: its launcher is no longer followed."""
 
 
 @dataclass(slots=True)
@@ -68,6 +71,8 @@ class LauncherWatch:
         failed: Failed,
         hold: Callable[[PodView], float],
         began: Callable[[], None] = lambda: None,
+        started: Started = lambda *_: None,
+        now: Callable[[], float] = time.time,
         opted_in_namespaces: frozenset[str] = frozenset(),
         own_pod_uid: str | None = None,
     ) -> None:
@@ -84,6 +89,8 @@ class LauncherWatch:
         self._failed = failed
         self._hold = hold
         self._began = began
+        self._started = started
+        self._now = now
         self._namespaces = opted_in_namespaces
         self._own_pod_uid = own_pod_uid
         self._followed: dict[ContainerId, _Followed] = {}
@@ -119,6 +126,7 @@ class LauncherWatch:
             if container not in wanted:
                 followed.task.cancel()
                 del self._followed[container]
+                self._started(container, None)
                 self._show(followed.view.ref)
         of_pods = Counter(each.view.ref.pod.uid for each in self._followed.values() if not each.task.done())
         for container, view in wanted.items():
@@ -208,6 +216,7 @@ class LauncherWatch:
             if process.is_news(found, known):
                 self._pass_on(view, found)
             known, silent = found, None
+            self._started(view.id, self._now() - found.age)
             if found.state is State.FAILED and found.program > failed:
                 failed = found.program
                 if self._may_fail(view, failures):

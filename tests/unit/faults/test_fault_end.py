@@ -10,7 +10,7 @@ from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restarts.requests import Request
 from tests.fakes import outside
-from tests.unit.faults.test_pipeline import PipelineEnv, Restarts, env, stopped_env, xid
+from tests.unit.faults.test_pipeline import TRAINER, PipelineEnv, Restarts, env, running, stopped_env, xid
 
 __all__ = ["env", "stopped_env"]
 
@@ -61,3 +61,26 @@ async def test_fault_of_a_process_that_cannot_be_followed_ends_with_its_containe
     assert [fault.code for fault in env.verdict_store.active_faults(outside.GPU.uuid)] == ["31"]
     env.events.stop(TRAINER_0)
     await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["this agent's", "an earlier agent's"])
+async def test_fault_without_a_process_ends_when_a_launcher_has_started_another_program(
+    stopped_env: PipelineEnv, earlier: bool
+) -> None:
+    """A round, or the launcher by itself, has restarted the program: the container runs on."""
+    env = stopped_env
+    env.holders.hold(TRAINER)
+    env.events.run(TRAINER, name="trainer-0")
+    if earlier:
+        env.verdict_store.apply(xid(), inventory=env.devices.inventory, pod="")
+    async with running(env):
+        if not earlier:
+            env.queue.submit(xid())
+            await env.restarted()
+        access = await env.access.wait()
+        access.programs.started(TRAINER_0, 99.0)
+        await env.condition(conditions.DEVICES_HEALTHY, "Xid31")
+        await env.nothing_restarted()
+        assert [fault.code for fault in env.verdict_store.active_faults(outside.GPU.uuid)] == ["31"]
+        access.programs.started(TRAINER_0, 101.0)
+        await env.condition(conditions.DEVICES_HEALTHY, "Healthy")

@@ -60,6 +60,7 @@ class Env:
     launchers: Launchers
     states: list[Launcher | LauncherUnavailable | None] = field(default_factory=list)
     failed: list[tuple[ContainerSummary, str, Launcher]] = field(default_factory=list)
+    started_at: list[float | None] = field(default_factory=list)
     fails: bool = False
 
     def changed(self, container: ContainerRef, launcher: Launcher | LauncherUnavailable | None) -> None:
@@ -90,6 +91,8 @@ class Env:
             changed=self.changed,
             failed=self.has_failed,
             hold=lambda pod: FAILED_HOLD if pod.gang is not None else 0.0,
+            started=lambda _, at: self.started_at.append(at),
+            now=lambda: 1000.0,
         )
         work = asyncio.create_task(watch.run())
         try:
@@ -115,6 +118,15 @@ async def test_each_change_is_passed_on_and_asked_for_from_there(env: Env) -> No
         await eventually.true(lambda: len(env.launchers.asked) == 4)
     assert env.states == [RUNS, READY]
     assert env.launchers.asked == [(each, FAILED_HOLD) for each in (None, RUNS, RUNS, READY)]
+
+
+async def test_start_of_each_program_is_passed_on(env: Env) -> None:
+    env.launchers.answers += [replace(RUNS, age=100.0), replace(RUNS, program=2, age=0.5)]
+    async with env.watched():
+        await eventually.true(lambda: len(env.launchers.asked) == 3)
+        assert env.started_at == [900.0, 999.5]
+        env.rig.server.runtime.exit(env.rig.old, exit_code=0)
+        await eventually.true(lambda: env.started_at[-1] is None)
 
 
 async def test_each_programs_failure_is_passed_on_once(env: Env) -> None:
