@@ -105,6 +105,7 @@ class AppFaultHandler:
         self._processes = processes
         self._timeouts = timeouts if timeouts is not None else Timeouts()
         self._under_way: Counter[str] = Counter()
+        self._awaited: set[tuple[str, ProcessFacts]] = set()
         self._named: dict[_Event, float] = {}
         self._newly_named = asyncio.Condition()
         self._access = access
@@ -162,7 +163,27 @@ class AppFaultHandler:
             with contained.within(contained.Part.FAULT, target):
                 request = await self._request(recorded, target, named=found.how is AttributionResult.PROCESS)
                 await access.restarts.submit(replace(request, followed=programs))
-        return over
+        return self._once(over, recorded)
+
+    def _once(self, over: Callable[[], Awaitable[None]], recorded: RecordedFinding) -> Callable[[], Awaitable[None]]:
+        """Return what waits for a fault's end: nothing if an earlier fault of the process waits for it already.
+
+        A process may fail again and again, and each wait takes a file descriptor.
+        """
+        if recorded.process is None:
+            return over
+        key = recorded.device, recorded.process
+        if key in self._awaited:
+            return _at_once
+        self._awaited.add(key)
+
+        async def awaited() -> None:
+            try:
+                await over()
+            finally:
+                self._awaited.discard(key)
+
+        return awaited
 
     def is_over(self, recorded: RecordedFinding) -> bool:
         """Call once after each fault's end; return True for the last fault on its device."""

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from kubemend.agent.actuator import progress
 from kubemend.agent.actuator.progress import Begun, Decided, Event, Joined, Progress
@@ -13,6 +14,11 @@ from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, overrides
 from kubemend.agent.restarts.executor import RoundHooks
 from kubemend.common.coordination import FaultKind
+
+MOST_FOLLOWERS: Final = 256
+"""Faults that wait for one restart at a time. A program that fails again and again while its budget is spent, in
+processes of their own, would leave any number.
+"""
 
 
 async def _not_withdrawn() -> str:
@@ -92,6 +98,11 @@ class ProgressFanout:
             self.was_postponed = True
         for each in self._all:
             each.notify(event)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether ``MOST_FOLLOWERS`` have joined it."""
+        return len(self._all) > MOST_FOLLOWERS
 
     async def join(self, follower: Progress) -> None:
         """Follow the restart to its end."""

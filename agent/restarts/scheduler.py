@@ -120,8 +120,8 @@ class RestartScheduler:
     async def submit(self, request: Request) -> None:
         """Handle one request to its end.
 
-        Concurrent requests for a container are coalesced, unless the fault occurred after the successor started. A
-        fault is reported to the hub first. An internal error ends this request only.
+        Concurrent requests for a container are coalesced, unless the fault occurred after the successor started; at
+        most ``MOST_FOLLOWERS`` wait. A fault is reported to the hub first. An internal error ends this request only.
         """
         await self._contained(replace(request, known_at=self._now()), self._handle)
 
@@ -132,6 +132,9 @@ class RestartScheduler:
         if request.asked is None and not request.gang_answered and await self._is_handled_by_hub(request):
             return
         while (same := self._under_way(request)) is not None:
+            if request.asked is None and same.is_full:
+                log.warning("restart.too_many_causes", container=str(request.target), cause=request.cause().code)
+                return
             log.info("restart.already_under_way", container=str(request.target), cause=request.cause().code)
             await same.join(request.followed)
             if request.asked is not None or same.settled(request.cause().happened_at):

@@ -9,6 +9,7 @@ from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restarts.requests import Request
+from tests import eventually
 from tests.fakes import outside
 from tests.unit.faults.test_pipeline import TRAINER, PipelineEnv, Restarts, env, running, stopped_env, xid
 
@@ -84,3 +85,24 @@ async def test_fault_without_a_process_ends_when_a_launcher_has_started_another_
         assert [fault.code for fault in env.verdict_store.active_faults(outside.GPU.uuid)] == ["31"]
         access.programs.started(TRAINER_0, 101.0)
         await env.condition(conditions.DEVICES_HEALTHY, "Healthy")
+
+
+async def test_faults_of_one_process_wait_once_for_its_end(env: PipelineEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that fails every second would use up this process's file descriptors."""
+    waits: list[int] = []
+    ended = env.processes.ended
+
+    async def counted(pid: int) -> None:
+        waits.append(pid)
+        await ended(pid)
+
+    monkeypatch.setattr(env.processes, "ended", counted)
+    for code in (31, 13, 43):
+        env.queue.submit(xid(code, pid=4242))
+        await env.restarted()
+    await env.nothing_restarted()
+    assert {fault.code for fault in env.verdict_store.active_faults(outside.GPU.uuid)} == {"31", "13", "43"}
+    await eventually.true(lambda: len(waits) > 0)
+    assert waits == [4242]
+    env.processes.ends[4242].set()
+    await env.condition(conditions.DEVICES_HEALTHY, "Healthy")

@@ -15,6 +15,7 @@ from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.overrides import RestartOverrides
 from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.steps import StepKind
+from kubemend.agent.restarts import requests
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from tests.environments import node, pod_rig
@@ -341,3 +342,21 @@ async def test_scheduler_has_no_running_request_at_end(env: RestartEnv, reason: 
     async with env.kubelet():
         await (env.restarts.submit(fault()) if reason == "fault" else Person(env).ask())
     assert (env.restarts._for_faults, env.restarts._for_people) == ({}, {})
+
+
+async def test_faults_that_wait_for_a_spent_budget_are_limited(env: RestartEnv) -> None:
+    await opt_in(env)
+    await spend_the_budget(env)
+    async with asyncio.TaskGroup() as tasks:
+        first = Person(env)
+        waiting = [tasks.create_task(env.restarts.submit(replace(fault(), followed=first)))]
+        await first.until(Decided)
+        joined = [Person(env) for _ in range(requests.MOST_FOLLOWERS)]
+        waiting += [tasks.create_task(env.restarts.submit(replace(fault(), followed=each))) for each in joined]
+        for each in joined:
+            await each.until(Joined)
+        async with asyncio.timeout(SECONDS):
+            await env.restarts.submit(fault())
+        assert not any(task.done() for task in waiting)
+        for task in waiting:
+            task.cancel()
