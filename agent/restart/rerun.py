@@ -51,7 +51,7 @@ def next_steps(
     if ours_to_start and (steps := _reserving(intent, seen, known=known)):
         return steps
     clearing = reset.clearing if ours_to_start else reset.clearing_for_kubelet
-    if steps := clearing(intent, seen, known=known) or _duplicates(intent, seen):
+    if steps := clearing(intent, seen, known=known, resolution=resolution) or _duplicates(intent, seen):
         return steps + (_copies(intent, seen, known=known) if ours_to_start else ())
     if not ours_to_start:
         return _handing_over(intent, seen)

@@ -72,7 +72,9 @@ def next_steps(
         return (end,)
     if resolution is Resolution.UNDO and is_undoable(intent, seen):
         return (Step(StepKind.DONE, StepReason.UNDONE),)
-    return clearing_for_kubelet(intent, seen, known=known) or (Step(StepKind.DONE, StepReason.CLEARED),)
+    return clearing_for_kubelet(intent, seen, known=known, resolution=resolution) or (
+        Step(StepKind.DONE, StepReason.CLEARED),
+    )
 
 
 def completed(intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, known: Known) -> Step | None:
@@ -104,7 +106,13 @@ def is_undoable(intent: intents.PodIntent, seen: Sequence[ContainerSummary]) -> 
     return is_complete or is_untouched(intent, seen)
 
 
-def clearing(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known) -> tuple[Step, ...]:
+def clearing(
+    intent: intents.PodIntent,
+    seen: Sequence[ContainerSummary],
+    *,
+    known: Known,
+    resolution: Resolution = Resolution.FINISH,
+) -> tuple[Step, ...]:
     """Return what must still be removed; empty if nothing old, and nothing out of turn, is left."""
     old = [view for view in seen if view.id in intent.old_ids]
     exited = [view for view in old if view.state is ContainerState.EXITED]
@@ -114,12 +122,16 @@ def clearing(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, kno
     if running and intent.grace_seconds > 0:
         return tuple(Step(StepKind.STOP, StepReason.OLD_RUNS, view.id, view.ref.name) for view in running)
     return _removals(old, StepReason.OLD_LEFT) + _removals(
-        _out_of_turn(intent, seen, known=known), StepReason.OUT_OF_TURN
+        _out_of_turn(intent, seen, known=known, resolution=resolution), StepReason.OUT_OF_TURN
     )
 
 
 def clearing_for_kubelet(
-    intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known
+    intent: intents.PodIntent,
+    seen: Sequence[ContainerSummary],
+    *,
+    known: Known,
+    resolution: Resolution = Resolution.FINISH,
 ) -> tuple[Step, ...]:
     """Return the same if kubelet must start the missing containers; a WAIT while it would not notice the removal.
 
@@ -127,7 +139,7 @@ def clearing_for_kubelet(
     had ended. It notices the end of an init container that stays. Of each name its status shows the newest alone, which
     it creates when it has seen the end of the one before.
     """
-    todo = clearing(intent, seen, known=known)
+    todo = clearing(intent, seen, known=known, resolution=resolution)
     going = {step.container for step in todo if step.kind is StepKind.REMOVE}
     inits = {planned.name for planned in intent.plan if planned.role is ContainerRole.INIT}
     stays = (view for view in seen if view.id not in going)
@@ -151,13 +163,14 @@ def _removals(views: Iterable[ContainerSummary], reason: StepReason) -> tuple[St
 
 
 def _out_of_turn(
-    intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known
+    intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known, resolution: Resolution
 ) -> list[ContainerSummary]:
     """Return containers started although an init container before them had not run again, or was running once more.
 
     The latter happens if kubelet lists between the creation and the start of kubemend's: it then starts another one,
     whose work must be complete before anything uses it. An init container whose end is not known yet counts as run: no
-    kill on a guess. Times before the start of the restart (the clock was set back) are ignored.
+    kill on a guess. So does one that is gone when the restart is undone: it may have been collected since, and the pod
+    may have worked for days. Times before the start of the restart (the clock was set back) are ignored.
     """
     found: list[ContainerSummary] = []
     its_turn, began, ended = True, int(intent.created_at * _NANOSECONDS), 0
@@ -165,7 +178,8 @@ def _out_of_turn(
         made = successors(intent, seen, planned.name)
         found += [view for view in made if not its_turn or began <= view.created_at < ended]
         if planned.role is ContainerRole.INIT and its_turn:
-            its_turn = _has_run(made, known=known)
+            collected = not made and resolution is Resolution.UNDO
+            its_turn = collected or _has_run(made, known=known)
             exits = [known.exits[view.id].at for view in made if view.id in known.exits]
             ended = max([ended, *exits])
     return found

@@ -108,6 +108,21 @@ def test_expired_reset_ends_nothing_in_a_complete_pod(
     assert end.reason is steps.StepReason.UNDONE
 
 
+@pytest.mark.parametrize("rule", [reset.next_steps, rerun.next_steps])
+def test_expired_reset_ends_nothing_if_init_was_collected(rule: Callable[..., tuple[steps.Step, ...]]) -> None:
+    """It had been done, and only its entry could not be closed (a full disk): the pod may have worked for days."""
+    seen = [new(name, RUNNING, ours=False) for name in ("shipper", "trainer", "logger")]
+    (end,) = rule(RESET, seen, resolution=steps.Resolution.UNDO)
+    assert end.kind is steps.StepKind.DONE
+
+
+@pytest.mark.parametrize("rule", [reset.next_steps, rerun.next_steps])
+def test_expired_reset_removes_a_main_next_to_a_late_init(rule: Callable[..., tuple[steps.Step, ...]]) -> None:
+    seen = [new("prepare", RUNNING, ours=False), new("trainer", RUNNING, ours=False)]
+    (removal,) = rule(RESET, seen, resolution=steps.Resolution.UNDO, known=reset.Known(noticed=frozenset({seen[1].id})))
+    assert (removal.reason, removal.name) == (steps.StepReason.OUT_OF_TURN, "trainer")
+
+
 def test_expired_reset_that_has_removed_a_container_is_completed() -> None:
     seen = [OLD["shipper"], OLD["logger"]]
     known = reset.Known(noticed=frozenset(view.id for view in seen))
