@@ -83,7 +83,6 @@ class DeviceTaintReporter:
         self._verdicts: tuple[Verdict, ...] | None = None
         self._served: _Served | None = None
         self._has_rules = False
-        self._node_uid: str | None = None
         self._news = asyncio.Event()
 
     def set(self, verdicts: Sequence[Verdict]) -> None:
@@ -193,9 +192,8 @@ class DeviceTaintReporter:
             log.info("device_taint.changed", rule=key, device=rule.known_as, reason=rule.reason)
 
     async def _uid(self) -> str:
-        if self._node_uid is None:
-            self._node_uid = str((await self._api.get(f"{paths.NODES}/{self._node}"))["metadata"]["uid"])
-        return self._node_uid
+        """Return the UID of the node's object, which may be another one than before."""
+        return str((await self._api.get(f"{paths.NODES}/{self._node}"))["metadata"]["uid"])
 
 
 def _matters(verdicts: Sequence[Verdict]) -> set[tuple[str, Health, str]]:

@@ -231,11 +231,13 @@ class StableApi:
 
     def __init__(self, *, refuses: bool = False) -> None:
         self.refuses = refuses
+        self.node_uid = "uid-1"
         self.created: list[tuple[str, str]] = []
+        self.owners: list[str] = []
 
     async def get(self, path: str) -> dict[str, Any]:
         if path == f"{paths.NODES}/node-1":
-            return {"metadata": {"uid": "uid-1"}}
+            return {"metadata": {"uid": self.node_uid}}
         if path == f"/apis/{GROUP}":
             return {"versions": [{"version": version} for version in ("v1beta2", "v1", "v1alpha3")]}
         return {"resources": [{"name": "devicetaintrules"}, {"name": "resourceslices"}]}
@@ -247,6 +249,7 @@ class StableApi:
 
     async def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         self.created.append((path, body["apiVersion"]))
+        self.owners += [owner["uid"] for owner in body["metadata"]["ownerReferences"]]
         return body
 
 
@@ -266,6 +269,19 @@ async def test_stable_api_is_used_by_default_whatever_the_server_prefers() -> No
         reporter.set([verdict()])
         assert [(await reports.get()).state for _ in range(2)] == [ComponentState.IDLE, ComponentState.READY]
     assert api.created == [(f"/apis/{GROUP}/v1/devicetaintrules", f"{GROUP}/v1")]
+
+
+async def test_rule_belongs_to_the_node_object_that_exists_now() -> None:
+    """The garbage collector removes a rule whose owner has been replaced by another node of the same name."""
+    api = StableApi()
+    reporter, reports = on_stable(api)
+    async with started(reporter):
+        await reports.get()
+        for uid, reason in (("uid-1", "Xid79"), ("uid-2", "Xid48")):
+            api.node_uid = uid
+            reporter.set([verdict(reason=reason)])
+            assert (await reports.get()).state is ComponentState.READY
+    assert api.owners == ["uid-1", "uid-2"]
 
 
 async def test_installation_without_the_rights_is_idle_by_default() -> None:
