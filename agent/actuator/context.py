@@ -29,10 +29,12 @@ class Standbys(Protocol):
     async def kill(self, standby: Standby, *, timeout: float) -> bool:
         """Kill the old container; return whether all of its processes have ended within ``timeout`` seconds."""
 
-    async def check_old(self, old_pid: int | None) -> Path:
+    async def check_old(self, pid: int | None, *, of: ContainerId) -> Path:
         """Return the runtime's directory in /proc. Raises HoldError if no successor can be held next to the old one."""
 
-    async def prepare(self, successor: ContainerId, *, old_pid: int | None, checked: Path | None = None) -> Standby:
+    async def prepare(
+        self, successor: ContainerId, *, old_pid: int | None, old: ContainerId, checked: Path | None = None
+    ) -> Standby:
         """Freeze the old container and prepare the start of its successor. Raises HoldError.
 
         ``checked`` is what ``check_old`` has just returned; then the old one is frozen already.
@@ -41,13 +43,13 @@ class Standbys(Protocol):
     async def overlap(self, standby: Standby) -> overlap.Obstacle | None:
         """Have a held successor run up to its first opening of the GPU driver; return why it stays held instead."""
 
-    def freeze(self, pid: int | None, *, container: ContainerId) -> None:
-        """Freeze the old container, whose process had this pid. Raises HoldError."""
+    def freeze(self, pid: int | None, *, of: ContainerId) -> None:
+        """Freeze the old container, if the process is in it. Raises HoldError."""
 
-    async def is_frozen(self, pid: int | None) -> bool:
+    async def is_frozen(self, pid: int | None, *, of: ContainerId) -> bool:
         """Return whether a container is frozen: only a kill can end it then."""
 
-    def thaw(self, pid: int | None) -> None: ...
+    def thaw(self, pid: int | None, *, of: ContainerId) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

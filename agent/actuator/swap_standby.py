@@ -72,13 +72,13 @@ class SwapStandby:
             return False
         pid = self._known_pid or await self._old_pid()
         try:
-            self._standbys.freeze(pid, container=self._intent.old)
+            self._standbys.freeze(pid, of=self._intent.old)
         except HoldError as error:
             self.dying = isinstance(error, EndedError)
             log.warning("restart.not_frozen", restart=self._intent.id, error=str(error))
             return False
         self._frozen_pid = pid
-        self.dying = not await self._standbys.is_frozen(pid)
+        self.dying = not await self._standbys.is_frozen(pid, of=self._intent.old)
         return not self.dying
 
     async def old_has_ended(self, *, gone: bool) -> bool:
@@ -96,7 +96,7 @@ class SwapStandby:
         """Find out whether a successor can be held next to the frozen old container; ``prepare`` raises the error."""
         assert self._standbys is not None
         try:
-            self._checked = await self._standbys.check_old(self._frozen_pid)
+            self._checked = await self._standbys.check_old(self._frozen_pid, of=self._intent.old)
         except HoldError as error:
             self._checked = error
 
@@ -110,7 +110,7 @@ class SwapStandby:
         if isinstance(checked, HoldError):
             raise checked
         pid = self._frozen_pid if self._frozen_pid is not None else await self._old_pid()
-        self._standby = await self._standbys.prepare(successor, old_pid=pid, checked=checked)
+        self._standby = await self._standbys.prepare(successor, old_pid=pid, old=self._intent.old, checked=checked)
         if self._ops.holding is not None:  # the freezer takes over the hold until the old one is dead
             await self._ops.holding.expect(successor, by=self._standby.hold)
 
@@ -144,14 +144,14 @@ class SwapStandby:
         """Thaw the old container unless a successor exists, or may exist: then it stays frozen until listed again."""
         ours = any(view.restart_id == self._intent.id and view.state in steps.LIVE for view in self._state.seen)
         if self._standbys is not None and self._frozen_pid is not None and not (ours or self._state.unanswered):
-            self._standbys.thaw(self._frozen_pid)
+            self._standbys.thaw(self._frozen_pid, of=self._intent.old)
 
     async def thaw_old(self) -> None:
         """Thaw the old container: a previous agent may have left it frozen. Raises CriError."""
         if self._standbys is None:
             return
         with contextlib.suppress(NotFound):
-            self._standbys.thaw(await self._old_pid())
+            self._standbys.thaw(await self._old_pid(), of=self._intent.old)
 
     def overlap_note(self) -> str | None:
         """Return whether the successor imported while the old one died; None if the pod does not ask for that."""

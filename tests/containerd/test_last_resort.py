@@ -153,7 +153,7 @@ async def frozen_for_a_swap(node: RoundNode, view: ContainerSummary) -> None:
     holds = ExecHolds(socket_path=str(here.containerd_socket), proc=PROC)
     standbys = Standbys(holds=holds, proc=PROC, cgroup_root=CGROUPS, owner=here.name)
     async with CriClient(str(here.containerd_socket), deadlines=patience.RUNTIME) as cri:
-        standbys.freeze((await cri.container_status(view.id)).pid, container=view.id)
+        standbys.freeze((await cri.container_status(view.id)).pid, of=view.id)
 
 
 async def runs_alone(node: RoundNode, pod: PodView) -> bool:

@@ -166,7 +166,7 @@ async def test_frozen_container_is_frozen_until_it_is_killed(env: Env) -> None:
     await env.has_run("old")
     standbys, pid = env.standbys(), await env.pid(env.old)
     assert not await standbys.is_frozen(pid)
-    standbys.freeze(pid, container=env.old)
+    standbys.freeze(pid, of=env.old)
     assert await standbys.is_frozen(pid)
     await env.runtime.stop_container(env.old, grace=0)
     assert not await standbys.is_frozen(pid)
@@ -175,8 +175,8 @@ async def test_frozen_container_is_frozen_until_it_is_killed(env: Env) -> None:
 async def test_container_that_has_another_ones_pid_is_not_frozen(env: Env) -> None:
     """The pid may have been read before the container ended."""
     pid = await env.pid(env.old)
-    with pytest.raises(EndedError, match="is another's"):
-        env.standbys().freeze(pid, container=ContainerId("x" * 64))
+    with pytest.raises(EndedError, match="ended by itself"):
+        env.standbys().freeze(pid, of=ContainerId("x" * 64))
     group = Cgroup.of_process(pid, proc=PROC, mounted_at=CGROUPS)
     assert group is not None
     assert not group.frozen

@@ -37,14 +37,21 @@ class Standbys:
     not_overlapped: Obstacle | None = None
     imports: bool = False
 
-    async def check_old(self, old_pid: int | None) -> Path:
+    async def check_old(self, pid: int | None, *, of: ContainerId | None = None) -> Path:
         """Refuse a successor next to the old one if ``refusal`` or ``obstacle`` says so."""
         self._refuse()
         if self.obstacle is not None:
             raise HoldError(self.obstacle)
         return Path("/proc/1")
 
-    async def prepare(self, successor: ContainerId, *, old_pid: int | None, checked: Path | None = None) -> Standby:
+    async def prepare(
+        self,
+        successor: ContainerId,
+        *,
+        old_pid: int | None,
+        old: ContainerId | None = None,
+        checked: Path | None = None,
+    ) -> Standby:
         """Freeze the old one and hold the successor."""
         if checked is None:
             await self.check_old(old_pid)
@@ -62,13 +69,13 @@ class Standbys:
             standby.hold.release()
         return self.not_overlapped
 
-    def freeze(self, pid: int | None, *, container: ContainerId) -> None:
+    def freeze(self, pid: int | None, *, of: ContainerId | None = None) -> None:
         """Freeze the old one."""
         self._refuse()
         self.frozen = True
         self.story.append("frozen")
 
-    async def is_frozen(self, pid: int | None) -> bool:
+    async def is_frozen(self, pid: int | None, *, of: ContainerId | None = None) -> bool:
         """Return whether the old one is frozen."""
         return self.frozen and not self.dying
 
@@ -79,7 +86,7 @@ class Standbys:
         standby.old.kill()
         return standby.old.wait_ended(timeout=timeout)
 
-    def thaw(self, pid: int | None) -> None:
+    def thaw(self, pid: int | None, *, of: ContainerId | None = None) -> None:
         """Thaw the old one."""
         self.frozen = False
         self.story.append("thawed")

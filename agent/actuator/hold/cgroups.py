@@ -93,6 +93,10 @@ class Cgroup:
         places = (mounted_at / "unified" / relative, mounted_at / relative)
         return next((cls(place) for place in places if (place / "cgroup.freeze").exists()), None)
 
+    def is_of(self, container_id: ContainerId) -> bool:
+        """Return whether it is this container's. A process may be another one with the PID that the runtime shows."""
+        return cgroup_paths.container_id(self.path.name) == container_id
+
     def sibling(self, container_id: ContainerId) -> "Cgroup | None":
         """Return the cgroup of another container of the same pod; None if there is none (yet)."""
         mine = cgroup_paths.container_id(self.path.name)

@@ -227,7 +227,7 @@ class Freezer:
                 f"the cgroup of {container_id} cannot be found at {self._cgroup_root}; "
                 "this needs cgroup version 2, and the host's /sys/fs/cgroup mounted there"
             )
-        return group
+        return group if group.is_of(container_id) else None
 
     def _has_begun(self, group: Cgroup) -> bool:
         """Return whether a container that has just been frozen may have executed anything of its own.

@@ -147,36 +147,47 @@ class Standbys:
                 f"no cgroup version 2 hierarchy at {self._cgroup_root}; mount one, or the host's /sys there"
             )
 
-    async def check_old(self, old_pid: int | None) -> Path:
+    async def check_old(self, pid: int | None, *, of: ContainerId | None = None) -> Path:
         """Return the runtime's directory in /proc. Raises HoldError if no successor can be held next to the old one.
+
+        ``of`` is the old one's id, here and below: the PID may have been read long ago, or a runtime may show that of a
+        process that has ended, and the kernel may have given it to a process of another container. None: that is not
+        checked.
 
         The successor's root will be what the old one's is: of the same image, by the same snapshotter. Both are in the
         pod's memory limit until the old one is dead (``agent.restart.headroom``).
         """
-        memory = pod_memory.of_process(old_pid, proc=self._proc, mounted_at=self._cgroup_root) if old_pid else None
+        memory = pod_memory.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root) if pid else None
         if reason := headroom.no_room_reason(memory):
             raise HoldError(reason)
-        old_cgroup = self._cgroup(old_pid)
-        old_id = cgroup_paths.container_id(old_cgroup.path.name) if old_cgroup is not None else None
+        cgroup = self._cgroup(pid, of=of)
+        old = cgroup_paths.container_id(cgroup.path.name) if cgroup is not None else None
         runtime = await self._holds.runtime_process()
-        if old_id is not None and not await self._holds.could_have_held(old_id, runtime=runtime):
+        if old is not None and not await self._holds.could_have_held(old, runtime=runtime):
             raise HoldError(
                 f"the container's root is not an overlay: its successor would run next to it; {NEEDS_OVERLAYS}"
             )
         return runtime
 
-    async def prepare(self, successor: ContainerId, *, old_pid: int | None, checked: Path | None = None) -> Standby:
+    async def prepare(
+        self,
+        successor: ContainerId,
+        *,
+        old_pid: int | None,
+        old: ContainerId | None = None,
+        checked: Path | None = None,
+    ) -> Standby:
         """Freeze the old container and prepare the start of its successor. Raises HoldError.
 
         ``checked`` is what ``check_old`` has just returned; then the old one is frozen already.
         """
-        hold = await self._holds.arm(successor, runtime=checked or await self.check_old(old_pid))
+        hold = await self._holds.arm(successor, runtime=checked or await self.check_old(old_pid, of=old))
         try:
-            old = self._old(old_pid) if checked else self._freeze(old_pid)
+            frozen = self._old(old_pid, of=old) if checked else self._freeze(old_pid, of=old)
         except HoldError:
             hold.release()
             raise
-        return Standby(hold=hold, old=old)
+        return Standby(hold=hold, old=frozen)
 
     async def overlap(self, standby: Standby) -> Obstacle | None:
         """Have a held successor run up to its first opening of the GPU driver; return why it does not, and stays held.
@@ -215,23 +226,17 @@ class Standbys:
             log.error("standby.cgroup", error=str(error))
             return False
 
-    def freeze(self, pid: int | None, *, container: ContainerId) -> None:
-        """Freeze a container, whose process had this pid. Raises HoldError.
+    def freeze(self, pid: int | None, *, of: ContainerId | None = None) -> None:
+        """Freeze a container. Raises HoldError."""
+        self._freeze(pid, of=of)
 
-        The pid may have been read long ago, and be another container's by now.
-        """
-        cgroup = self._cgroup(pid)
-        if cgroup is not None and cgroup_paths.container_id(cgroup.path.name) != container:
-            raise EndedError(f"the container to replace has ended by itself (pid {pid} is another's)")
-        self._freeze(pid)
-
-    async def is_frozen(self, pid: int | None) -> bool:
+    async def is_frozen(self, pid: int | None, *, of: ContainerId | None = None) -> bool:
         """Return whether a container that must freeze has done so, with this process of it.
 
         It ends by nothing but a kill then. A process that is about to end never freezes: the kernel takes down its
         memory and its devices first, which takes long for a program on a GPU.
         """
-        cgroup = self._cgroup(pid)
+        cgroup = self._cgroup(pid, of=of)
         if cgroup is None:
             return False
         try:
@@ -243,13 +248,13 @@ class Standbys:
             log.error("standby.cgroup", error=str(error))
             return False
 
-    def thaw(self, pid: int | None) -> None:
+    def thaw(self, pid: int | None, *, of: ContainerId | None = None) -> None:
         """Thaw a container that a previous agent may have frozen."""
-        if (cgroup := self._cgroup(pid)) is not None:
+        if (cgroup := self._cgroup(pid, of=of)) is not None:
             _try(_Old(cgroup, self._owner).thaw)
 
-    def _freeze(self, pid: int | None) -> _Old:
-        old = self._old(pid)
+    def _freeze(self, pid: int | None, *, of: ContainerId | None) -> _Old:
+        old = self._old(pid, of=of)
         try:
             old.freeze()
         except OSError as error:
@@ -258,18 +263,19 @@ class Standbys:
             ) from error
         return old
 
-    def _old(self, pid: int | None) -> _Old:
-        cgroup = self._cgroup(pid)
+    def _old(self, pid: int | None, *, of: ContainerId | None) -> _Old:
+        cgroup = self._cgroup(pid, of=of)
         if cgroup is None:
-            if not pid or not (self._proc / str(pid)).exists():
+            if not pid or not (self._proc / str(pid)).exists() or self._cgroup(pid, of=None) is not None:
                 raise EndedError(f"the container to replace has ended by itself (pid {pid})")
             raise HoldError(f"the cgroup of the container to replace (pid {pid}) cannot be found")
         return _Old(cgroup, self._owner)
 
-    def _cgroup(self, pid: int | None) -> Cgroup | None:
+    def _cgroup(self, pid: int | None, *, of: ContainerId | None) -> Cgroup | None:
         if not pid:
             return None
-        return Cgroup.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root)
+        cgroup = Cgroup.of_process(pid, proc=self._proc, mounted_at=self._cgroup_root)
+        return None if cgroup is None or not (of is None or cgroup.is_of(of)) else cgroup
 
 
 def _try(act: Callable[[], None]) -> None:

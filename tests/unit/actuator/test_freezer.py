@@ -1,9 +1,11 @@
 """An agent finds frozen containers at its start, on a cgroup file system of plain files."""
 
 import asyncio
+import os
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,4 +251,43 @@ def test_old_container_is_frozen_despite_unwritable_mark(group: Path, monkeypatc
 
     monkeypatch.setattr(Cgroup, "put_mark", refused)
     standby._Old(Cgroup(group), "n /s").freeze()
+    assert (group / "cgroup.freeze").read_text() == "1"
+
+
+class Statuses:
+    """A runtime that shows a process that has ended, whose PID a process of another container has now."""
+
+    async def container_status(self, container_id: ContainerId) -> Any:
+        return SimpleNamespace(pid=os.getpid())
+
+
+@pytest.fixture
+def proc(group: Path) -> Path:
+    """The host's procfs: this process is in the container of ``group``, which runs."""
+    (group.parent / "cgroup.controllers").write_text("")
+    (group / "cgroup.freeze").write_text("0")
+    (group / "mark").write_text("")
+    process = group.parent / "proc" / str(os.getpid())
+    process.mkdir(parents=True)
+    (process / "cgroup").write_text(f"0::/{group.name}\n")
+    return process.parent
+
+
+async def test_round_freezes_no_container_that_has_a_reused_pid(
+    group: Path, proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = freezer(group.parent, runtime=Statuses(), proc=proc)
+    monkeypatch.setattr(one, "_is_there", lambda _: True)
+    assert await one.freeze(ContainerId("b" * 64), mark="uid-1") == 0.0
+    assert (group / "cgroup.freeze").read_text() == "0"
+
+
+async def test_swap_freezes_and_thaws_no_container_that_has_a_reused_pid(group: Path, proc: Path) -> None:
+    holds: Any = SimpleNamespace(at_most=1.0)
+    standbys = standby.Standbys(holds=holds, proc=proc, cgroup_root=group.parent)
+    with pytest.raises(standby.EndedError, match="has ended by itself"):
+        standbys.freeze(os.getpid(), of=ContainerId("b" * 64))
+    assert (group / "cgroup.freeze").read_text() == "0"
+    standbys.freeze(os.getpid(), of=CONTAINER)
+    standbys.thaw(os.getpid(), of=ContainerId("b" * 64))
     assert (group / "cgroup.freeze").read_text() == "1"
