@@ -198,7 +198,7 @@ class LauncherWatch:
         backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
         known: Launcher | None = None
         silent: LauncherUnavailable | None = None
-        failed = 0
+        failed = started = 0
         failures: deque[float] = deque(maxlen=MOST_FAILURES.limit)
         while True:
             pod = self._pods.pods().get(view.ref.pod.uid)
@@ -216,7 +216,9 @@ class LauncherWatch:
             if process.is_news(found, known):
                 self._pass_on(view, found)
             known, silent = found, None
-            self._started(view.id, self._now() - found.age)
+            if found.program != started:  # once: later the clock may have been set
+                started = found.program
+                self._started(view.id, self._now() - found.age)
             if found.state is State.FAILED and found.program > failed:
                 failed = found.program
                 if self._may_fail(view, failures):

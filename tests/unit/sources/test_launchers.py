@@ -121,9 +121,14 @@ async def test_each_change_is_passed_on_and_asked_for_from_there(env: Env) -> No
 
 
 async def test_start_of_each_program_is_passed_on(env: Env) -> None:
-    env.launchers.answers += [replace(RUNS, age=100.0), replace(RUNS, program=2, age=0.5)]
+    env.launchers.answers += [
+        replace(RUNS, age=100.0),
+        LauncherUnavailable("it is slow"),
+        replace(RUNS, age=0.0),  # the clock was set
+        replace(RUNS, program=2, age=0.5),
+    ]
     async with env.watched():
-        await eventually.true(lambda: len(env.launchers.asked) == 3)
+        await eventually.true(lambda: len(env.launchers.asked) == 5)
         assert env.started_at == [900.0, 999.5]
         env.rig.server.runtime.exit(env.rig.old, exit_code=0)
         await eventually.true(lambda: env.started_at[-1] is None)
