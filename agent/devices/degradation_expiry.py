@@ -6,7 +6,8 @@ from collections.abc import Callable
 import structlog
 
 from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.health.catalog.catalog import Catalog
+from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
+from kubemend.agent.health.state.fold import ActiveFault
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import locator
 from kubemend.agent.model.findings import Finding, FindingKind, Source
@@ -36,6 +37,7 @@ class DegradationExpiry:
         self._clock = clock
         self._period = period
         self._read_since: float | None = None
+        self._seen: dict[tuple[str, FaultKey], tuple[float, float]] = {}  # Unix time, and by ``clock``
 
     def kernel_log_is(self, status: ComponentStatus) -> None:
         """Record the kernel log's current status."""
@@ -61,7 +63,7 @@ class DegradationExpiry:
     def _check_device(self, device: str, *, read_for: float) -> None:
         for active_fault in self._verdict_store.active_faults(device):
             silence = self._catalog.over_after(active_fault.key)
-            if silence is not None and min(read_for, self._now() - active_fault.last_seen) >= silence:
+            if silence is not None and min(read_for, self._silent_for(device, active_fault)) >= silence:
                 self._submit(
                     Finding(
                         source=Source.KERNEL_LOG,
@@ -73,3 +75,11 @@ class DegradationExpiry:
                         text=f"{active_fault.title} has not been seen for {silence:.0f} s",
                     )
                 )
+
+    def _silent_for(self, device: str, active_fault: ActiveFault) -> float:
+        """Return the seconds since a degradation was last seen, however often the wall clock has been set since."""
+        key = device, active_fault.key
+        if key not in self._seen or self._seen[key][0] != active_fault.last_seen:
+            age = max(0.0, self._now() - active_fault.last_seen)
+            self._seen[key] = active_fault.last_seen, self._clock() - age
+        return self._clock() - self._seen[key][1]

@@ -25,6 +25,7 @@ class Log:
 
     verdict_store: VerdictStore
     time: float = 1000.0
+    clock_set: float = 0.0
     over: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -32,12 +33,14 @@ class Log:
             verdict_store=self.verdict_store,
             catalog=catalog_file.builtin(),
             submit=lambda finding: self.over.append(finding.code),
-            now=lambda: self.time,
+            now=lambda: self.time + self.clock_set,
             clock=lambda: self.time,
         )
 
     def tells(self, kind: FindingKind, action: ActionClass = ActionClass.OBSERVE) -> None:
-        finding = Finding(Source.KERNEL_LOG, kind, "", DeviceLocator(pci=NIC), action, observed_at=self.time)
+        finding = Finding(
+            Source.KERNEL_LOG, kind, "", DeviceLocator(pci=NIC), action, observed_at=self.time + self.clock_set
+        )
         self.verdict_store.apply(finding, inventory=DeviceInventory())
 
     def over_after(self, seconds: float) -> list[str]:
@@ -82,3 +85,14 @@ def test_expiry_ignores_degradation_of_other_sources(log: Log) -> None:
     log.tells(FindingKind.LINK_DOWN, ActionClass.REPLACE)
     log.tells(FindingKind.NIC_FATAL, ActionClass.RESET_DEVICE)
     assert log.over_after(1000 * HOUR) == []
+
+
+@pytest.mark.parametrize("step", [-5 * HOUR, 5 * HOUR], ids=["back", "forward"])
+def test_expiry_ignores_a_clock_that_was_set(log: Log, step: float) -> None:
+    log.fading.kernel_log_is(READY)
+    log.over_after(6 * HOUR)
+    log.tells(FindingKind.NIC_TIMEOUT)
+    assert log.over_after(60.0) == []
+    log.clock_set = step
+    assert log.over_after(HOUR - 61.0) == []
+    assert log.over_after(1.0) == ["NicTimeout"]
