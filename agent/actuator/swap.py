@@ -141,8 +141,18 @@ class SwapStrategy:
             stays=self._stays(),
             kubelet_first=self._kubelet_is_first(),
             old_exit=self._old_exit,
+            recalls=self._recalls(),
         )
         return (step,)
+
+    def _recalls(self) -> bool:
+        """Return whether a running successor is removed if the old container has completed beside it.
+
+        An agent has started it on standby, next to one that may not have frozen because it was ending; the agent's
+        death has released it. One that runs after a swap, or for a minute, stays.
+        """
+        swaps = self._spec is not None and self._state.resolution is steps.Resolution.FINISH
+        return swaps and self.calls.intent.order.starts_first and not self._standby.is_frozen
 
     def _kubelet_is_first(self) -> bool:
         """Return whether kubelet is about to create the successor, where the runtime stalls two calls for one name.
@@ -180,12 +190,12 @@ class SwapStrategy:
                 await self._compare(view, original)
 
     async def _read_exit(self) -> None:
-        """Read how the old container has ended, unless a successor runs."""
+        """Read how the old container has ended, unless a successor runs that stays."""
         old = self._state.find(self.calls.intent.old)
         if old is None or old.state is not ContainerState.EXITED:
             return
         newer = (view for view in self._state.seen if view.attempt > old.attempt)
-        if any(view.state is ContainerState.RUNNING for view in newer):
+        if any(view.state is ContainerState.RUNNING for view in newer) and not self._recalls():
             return
         status = await self._ops.status_of(old.id)
         if status is not None and status.state is ContainerState.EXITED:

@@ -222,12 +222,14 @@ class SwapCalls:
         """Stop a container; the frozen old one of a round by the kernel, and only then by the runtime.
 
         The gang waits for the old processes to end, not for the runtime, which starts a program for its kill and
-        another one to clean up. If they do not end in time, the runtime's stop is followed as any other.
+        another one to clean up. If they do not end in time, the runtime's stop is followed as any other. If it may have
+        completed, the runtime must show how it ended.
         """
         if container_id == self.intent.old:
             await self._reserve_before_stop()
         begun = asyncio.get_running_loop().time()
-        by_round = self._holding is not None and self._standby.is_on and container_id == self.intent.old
+        is_standby = self._standby.is_on and container_id == self.intent.old
+        by_round = self._holding is not None and is_standby and not self._may_have_completed
         if not by_round or not await self._standby.kill_old():
             await self._ops.stop(container_id)
             await self.complete_stop(container_id)
@@ -277,12 +279,17 @@ class SwapCalls:
             if not self.is_held(successor):
                 await self._post_start(successor)
 
-    async def _has_completed(self) -> bool:
-        """Return whether the old container has ended for good by itself: it could not be frozen, because it was ending.
+    @property
+    def _may_have_completed(self) -> bool:
+        """Return whether the old container may end for good by itself: it has not been seen frozen."""
+        return self.intent.completes and self.intent.grace_seconds <= 0 and not self._standby.is_frozen
 
-        Where an exit of the held successor would be final, it is released nevertheless: kubelet may have seen it.
+    async def _has_completed(self) -> bool:
+        """Return whether the old container has ended for good by itself, for example while it could not be frozen.
+
+        Kubelet sees the end of the held successor only if it lists within the milliseconds before that is removed.
         """
-        if not (self._standby.dying and self.intent.completes and self.intent.order.exit_is_restarted):
+        if not self._may_have_completed:
             return False
         status = await self._ops.status_of(self.intent.old)
         return status is not None and status.state is ContainerState.EXITED and status.exit_code == 0

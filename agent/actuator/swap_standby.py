@@ -30,11 +30,13 @@ _SHOWN_SECONDS = 2.0
 class SwapStandby:
     """The old container of one swap, and the successor that is on standby next to it, if there is one.
 
-    ``dying``: the old one could not be frozen, because its process is ending or has ended. ``end`` and
-    ``thaw_unless_replaced`` must be called at the end, so that no container stays held or frozen.
+    ``is_frozen``: the old one has been seen frozen, so that it ends by nothing but a kill. ``dying``: it could not be
+    frozen, because its process is ending or has ended. ``end`` and ``thaw_unless_replaced`` must be called at the end,
+    so that no container stays held or frozen.
     """
 
     def __init__(self, ops: RuntimeOps, intent: intents.Intent, *, spec: SuccessorSpec | None) -> None:
+        self.is_frozen = False
         self.dying = False
         self._ops = ops
         self._state = ops.state
@@ -71,6 +73,7 @@ class SwapStandby:
         if self._standbys is None:
             return False
         pid = self._known_pid or await self._old_pid()
+        self.is_frozen = False
         try:
             self._standbys.freeze(pid, of=self._intent.old)
         except HoldError as error:
@@ -78,8 +81,9 @@ class SwapStandby:
             log.warning("restart.not_frozen", restart=self._intent.id, error=str(error))
             return False
         self._frozen_pid = pid
-        self.dying = not await self._standbys.is_frozen(pid, of=self._intent.old)
-        return not self.dying
+        self.is_frozen = await self._standbys.is_frozen(pid, of=self._intent.old)
+        self.dying = not self.is_frozen
+        return self.is_frozen
 
     async def old_has_ended(self, *, gone: bool) -> bool:
         """Return whether the old container has ended. If its process is ``gone``, wait until the runtime shows that."""

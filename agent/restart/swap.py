@@ -31,6 +31,7 @@ def next_step(
     stays: Collection[ContainerId] = (),
     kubelet_first: bool = False,
     old_exit: int | None = None,
+    recalls: bool = False,
 ) -> Step:
     """Return the one next step, given every container of the target's name that the runtime lists now.
 
@@ -41,6 +42,7 @@ def next_step(
     - ``kubelet_first``: kubelet is about to create the successor of a container that has ended; until it has, the
       runtime must not be asked for a container of that name
     - ``old_exit``: the exit code of the old container; None if it runs, or the code could not be read
+    - ``recalls``: a running successor of a container that has completed is removed, too
 
     Invariants (property-tested):
 
@@ -72,7 +74,8 @@ def next_step(
                 else Step(StepKind.DONE, StepReason.NOT_ALIKE)
             )
     if old_exit == 0 and not others and _completed_by_itself(intent, has_successor=bool(ours)):
-        waiting = [view for view in ours if view.state is ContainerState.CREATED]
+        unused = (ContainerState.CREATED, ContainerState.RUNNING) if recalls else (ContainerState.CREATED,)
+        waiting = [view for view in ours if view.state in unused and view.id not in stays]
         if waiting or not newer:
             kind = StepKind.REMOVE if waiting else StepKind.DONE
             return Step(kind, StepReason.COMPLETED, waiting[-1].id if waiting else None)

@@ -678,13 +678,32 @@ async def test_successor_of_a_program_that_completes_in_between_is_removed(
     assert changes(rig) == ["CreateContainer", RESERVES, "StopContainer", "RemoveContainer"]
 
 
+STARTED = ["CreateContainer", "StartContainer"]
+"""The calls after which a successor is on standby, or runs, if its agent has died since."""
+
+
+@STARTS_FIRST
+@pytest.mark.parametrize("begun", [[], STARTED[:1], STARTED])
+@pytest.mark.parametrize("in_round", [False, True])
 @pytest.mark.parametrize("exit_code", [0, 1])
 async def test_successor_on_standby_of_a_program_that_has_completed_is_removed(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, exit_code: int
+    rig: Rig,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    order: intents.SwapOrder,
+    begun: list[str],
+    in_round: bool,
+    exit_code: int,
 ) -> None:
-    """The program has exited already, but its process takes long to leave its devices, and cannot be frozen."""
+    """The program has exited already, but its process takes long to leave its devices, and cannot be frozen.
+
+    A previous agent may have ``begun`` the swap.
+    """
     standbys(rig).dying = True
-    intent = rig.intent(order=intents.SwapOrder.START_ELSE_STOP_FIRST, completes=True)
+    intent = rig.intent(order=order, completes=True)
+    successor_spec = await rig.successor_spec(intent)
+    await crash_after(rig, intent, successor_spec=successor_spec, calls=len(begun))
+    assert changes(rig) == begun
     stop_container = rig.cri.stop_container
 
     async def ends_before_the_stop(container_id: ContainerId, **how: Any) -> None:
@@ -692,13 +711,36 @@ async def test_successor_on_standby_of_a_program_that_has_completed_is_removed(
         await stop_container(container_id, **how)
 
     monkeypatch.setattr(rig.cri, "stop_container", ends_before_the_stop)
-    outcome = await rig.actuator().carry_out(intent, successor_spec=await rig.successor_spec(intent))
+    holding = HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"})
+    outcome = await rig.actuator().carry_out(
+        intent, successor_spec=successor_spec, holding=holding if in_round else None
+    )
+    holding.release()
     if exit_code:
         assert outcome.result is Result.SWAPPED
+        assert len(await rig.running()) == 1
     else:
         assert outcome.result is Result.COMPLETED
         assert [view.id for view in await rig.containers()] == [rig.old]
         assert not standbys(rig).held
+
+
+@STARTS_FIRST
+@pytest.mark.parametrize("resolution", steps.Resolution)
+async def test_successor_that_a_dead_agent_has_released_beside_a_completed_program_is_removed_within_a_minute(
+    rig: Rig, order: intents.SwapOrder, resolution: steps.Resolution
+) -> None:
+    """After that it may have worked for days, until an agent came back. Nor is it removed once the swap is over."""
+    intent = rig.intent(order=order, completes=True)
+    successor_spec = await rig.successor_spec(intent)
+    await crash_after(rig, intent, successor_spec=successor_spec, calls=2)
+    rig.server.runtime.exit(rig.old, exit_code=0)
+    over = await rig.actuator().carry_out(intent, successor_spec=None)
+    assert over.result is Result.SWAPPED
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, resolution=resolution)
+    is_recent = resolution is steps.Resolution.FINISH
+    assert outcome.result is (Result.COMPLETED if is_recent else Result.SWAPPED)
+    assert len(await rig.running()) == (not is_recent)
 
 
 async def test_container_that_was_not_stopped_has_not_completed(rig: Rig) -> None:

@@ -236,6 +236,23 @@ def test_container_that_has_completed_is_not_started_again(
     assert (step.kind.value, step.reason.value) == expected
 
 
+@pytest.mark.parametrize(
+    ("seen", "stays", "expected"),
+    [
+        pytest.param([OLD_DEAD, ours(RUNNING)], set(), ("remove", "Completed"), id="it-runs-a-second-time"),
+        pytest.param([OLD_DEAD, ours(RUNNING)], {"ours"}, ("done", "Swapped"), id="its-round-has-released-it"),
+        pytest.param([OLD_DEAD, ours(EXITED)], set(), ("done", "SuccessorExited"), id="it-has-ended-again"),
+        pytest.param([OLD_DEAD, kubelets(RUNNING)], set(), ("done", "Adopted"), id="kubelet-restarts-it"),
+    ],
+)
+def test_running_successor_of_a_container_that_has_completed_is_recalled(
+    seen: list[ContainerSummary], stays: set[ContainerId], expected: tuple[str, str]
+) -> None:
+    intent = builders.intent(order=intents.SwapOrder.START_FIRST, completes=True)
+    step = swap.next_step(intent, seen, old_exit=0, recalls=True, stays=stays)
+    assert (step.kind.value, step.reason.value) == expected
+
+
 @pytest.mark.parametrize(("completes", "code"), [(True, 1), (True, 137), (True, None), (False, 0)])
 def test_container_that_has_not_completed_is_started_again(*, completes: bool, code: int | None) -> None:
     intent = builders.intent(completes=completes)
