@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from kubemend.agent import ports
 from kubemend.agent.clients.journal.store import COUNT_SECONDS, Store
 from kubemend.agent.model.workloads import ContainerRef, PodView
-from kubemend.agent.restart import admission, counts, options
+from kubemend.agent.restart import admission, counts, intents, options
 from kubemend.agent.restart.budget import ON_DEVICE
 from kubemend.agent.restart.strategies import SPECS, Scope
 from kubemend.common import budgets, contained
@@ -106,6 +106,15 @@ class Budgets:
             for each in self._forgotten
             if (each.pod, each.fault_at) == (counted.pod, counted.fault_at) and each.containers & counted.containers
         )
+
+    def of_previous(self, intent: intents.AnyIntent) -> "Counted | None":
+        """Return the count of a restart that a previous agent has begun; None if it no longer counts. Load them first.
+
+        It counts from its decision, a moment before its intent.
+        """
+        mine = (each for each in self._begun if (each.pod, each.containers) == (intent.target.pod.uid, intent.names))
+        latest = max((each for each in mine if each.at <= intent.created_at), key=lambda each: each.at, default=None)
+        return Counted(latest, self) if latest is not None else None
 
     def all(self) -> tuple[counts.Begun, ...]:
         """Return every restart that was started and still counts."""

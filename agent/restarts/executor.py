@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Protocol
@@ -151,10 +151,12 @@ class RestartExecutor:
         followed: progress.Progress = progress.NO_FOLLOWER,
         round_hooks: RoundHooks | None = None,
         old_pid: int | None = None,
+        takes_over: Collection[str] = (),
     ) -> Outcome:
         """Execute a plan through its verified end; return its outcome. Raises HistoryError before anything is done.
 
-        ``Result.NOT_ALIKE`` is not an end: nothing was changed or reported, and the caller chooses another strategy.
+        ``NOT_ALIKE`` and ``STEPPED_DOWN`` are no end: nothing was reported, and the intents stay open. The caller
+        chooses another strategy, which ``takes_over`` the intents, and closes them itself if there is none.
 
         - ``counted`` is journalled with it.
         - ``on_begun`` is called once it is in the journal.
@@ -173,7 +175,11 @@ class RestartExecutor:
             judge = device_health.no_obstacle
         async with gates.around(plan.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
             await self._store.begin(
-                *plan.entries, counted=counted.restart, instead_of=counted.replaced(), record=record
+                *plan.entries,
+                counted=counted.restart,
+                instead_of=counted.replaced(),
+                record=record,
+                takes_over=takes_over,
             )
             counted.has_begun()
             on_begun()
@@ -186,7 +192,6 @@ class RestartExecutor:
             if outcome.result is Result.NOT_ALIKE:
                 counted.cancel()
                 self._count(done)
-                await self._close(done)
                 await execution.give_back()
                 return outcome
             return await self._finish(done, round_hooks=round_hooks, devices=devices, visit=visit)
@@ -204,7 +209,9 @@ class RestartExecutor:
             restart_proof.log_resumed(plan, outcome, found.by_device(visit.proving))
             outcome = restart_proof.with_note(outcome, visit.proving, unproved=found.unproved)
             done = _Done(execution, cause, outcome, in_round=True)
-            await self._finish(done, round_hooks=round_hooks, devices=found.devices, visit=visit)
+            outcome = await self._finish(done, round_hooks=round_hooks, devices=found.devices, visit=visit)
+            if outcome.result is Result.STEPPED_DOWN:
+                await self.close(plan, outcome)
 
     @contextlib.contextmanager
     def expedite(self, pod: PodUid) -> Iterator[None]:
@@ -248,7 +255,7 @@ class RestartExecutor:
             await self._conclude(done, devices=devices, visit=visit)
         except Exception:
             if done.outcome.result is not Result.UNFINISHED:
-                await self._close(done)
+                await self.close(done.plan, done.outcome)
             raise
         finally:
             await done.execution.give_back()
@@ -289,7 +296,6 @@ class RestartExecutor:
         self._count(done)
         if done.outcome.result is Result.STEPPED_DOWN:
             log.warning("restart.stepped_down", restart=done.plan.id, detail=done.outcome.detail)
-            await self._close(done)
             return
         if done.outcome.result is Result.RESTARTED:
             for container in done.outcome.current.values():
@@ -310,7 +316,7 @@ class RestartExecutor:
                 log.info("restart.not_verified", restart=done.plan.id, container=str(done.plan.target))
                 if done.in_round:
                     self._report(done, checks=(), settled=False)
-                await self._close(done)
+                await self.close(done.plan, done.outcome)
                 return
             outcome, free = verified.outcome, verified.free
             if free.reason == ReleaseState.STUCK.value:
@@ -321,7 +327,7 @@ class RestartExecutor:
             done = replace(done, outcome=outcome)
             self._report(done, checks=(verified.answer, free, *verified.settled), settled=True)
         if done.outcome.result is not Result.UNFINISHED:
-            await self._close(done)
+            await self.close(done.plan, done.outcome)
 
     async def _verified_unless_hurried(
         self, done: _Done, *, devices: frozenset[DeviceId] | None, visit: GateSession
@@ -383,10 +389,11 @@ class RestartExecutor:
             )
             self._suspects.suspect(FindingKind.PROCESS_STUCK, device=device, text=text)
 
-    async def _close(self, done: _Done) -> None:
-        for intent in done.plan.entries:
+    async def close(self, plan: RestartPlan, outcome: Outcome) -> None:
+        """Close the intents of a plan in the journal. Never fails."""
+        for intent in plan.entries:
             try:
-                await self._store.finish(intent.id, outcome=done.outcome.result.value, now=self._now())
+                await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
             except HistoryError as error:
                 log.error("restart.not_closed", restart=intent.id, error=str(error))  # a replay finds it done
 

@@ -23,6 +23,7 @@ from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts import config_shares, planning, restart_proof, verifier
 from kubemend.agent.restarts.config_shares import ConfigShare, NoRoomError
 from kubemend.agent.restarts.dependencies import Dependencies
+from kubemend.agent.restarts.manual_requests import CODE as REQUESTED
 from kubemend.agent.restarts.plan_execution import STALE_AFTER, AnyExecution, execution_of
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.restarts.slots import Slots
@@ -52,11 +53,18 @@ _FAILED = (Result.FAILED, Result.STUCK, Result.STEPPED_DOWN, Result.NOT_ALIKE)
 
 @dataclass(frozen=True, slots=True)
 class _Resumed:
-    """An intent that was resumed, and its outcome."""
+    """An intent that was resumed, and its outcome. ``stale``: it was undone, because it was too old."""
 
     intent: intents.AnyIntent
     execution: AnyExecution
     outcome: Outcome
+    stale: bool
+
+    @property
+    def steps_down(self) -> bool:
+        """Return whether another strategy must take over. A person can ask again, as after a restart that failed."""
+        by_person = self.intent.reason == REQUESTED
+        return self.outcome.result in (Result.STEPPED_DOWN, Result.NOT_ALIKE) and not (self.stale or by_person)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,8 @@ class Recovery:
         self._in_background: set[PodUid] = set()
         self._verifier = verifier.RestartVerifier(dependencies=dependencies, timeouts=timeouts)
         self._failed: set[str] = set()
+        self._handed_over: set[str] = set()
+        self._replayed = asyncio.Event()
         self._configs = Slots(config_shares.MOST)
 
     async def run(self) -> int:
@@ -110,7 +120,9 @@ class Recovery:
             await self._quarantine_unreadable(entry)
         opened = await self._store.unfinished()
         not_mine = self._spared | self._in_background
-        unfinished = [intent for intent in opened if intent.target.pod.uid not in not_mine]
+        unfinished = [
+            each for each in opened if each.target.pod.uid not in not_mine and each.id not in self._handed_over
+        ]
         views = await self._dependencies.runtime.list_containers()
         owned = frozenset(intent.id for intent in opened) | await self._store.quarantined()
         lost = await self._mine(swap.orphans(views, owned=owned, now=self._now()))
@@ -127,11 +139,13 @@ class Recovery:
         if self._background is not None:  # else a container that is frozen for its restart would stay so
             for pod in {each.target.pod.uid for each in await self._left_open()} - self._spared - self._in_background:
                 await self._replay_in_background(pod, background=self._background)
+        self._replayed.set()
         return len(unfinished) + len(lost)
 
     async def _left_open(self, pod: PodUid | None = None) -> list[intents.AnyIntent]:
         """Return the intents (of a pod) that this agent must still replay: not those whose replay has failed in it."""
-        opened = [each for each in await self._store.unfinished() if each.id not in self._failed]
+        done = self._failed | self._handed_over
+        opened = [each for each in await self._store.unfinished() if each.id not in done]
         return [each for each in opened if pod is None or each.target.pod.uid == pod]
 
     async def _replay_all(self, unfinished: Sequence[intents.AnyIntent], *, share: _Share) -> None:
@@ -311,7 +325,7 @@ class Recovery:
         resumed = execution_of(self._dependencies, await planning.resume(self._dependencies, intent, admit=share.admit))
         outcome, proofs = await self._undone(resumed) if stale else await self._finished(resumed)
         restart_proof.log_resumed(resumed.plan, outcome, proofs, stale=stale)
-        return _Resumed(intent, resumed, outcome)
+        return _Resumed(intent, resumed, outcome, stale)
 
     async def _undone(self, resumed: AnyExecution) -> tuple[Outcome, Mapping[str, str]]:
         return await resumed.carry_out(resolution=steps.Resolution.UNDO), {}
@@ -337,6 +351,10 @@ class Recovery:
 
     async def _conclude(self, resumed: _Resumed) -> None:
         """Verify it and close its intent. One that stays unfinished is replayed again."""
+        if resumed.steps_down and self._background is not None:
+            await resumed.execution.give_back()
+            self._hand_over(resumed, background=self._background)
+            return
         outcome = resumed.outcome
         if outcome.result is Result.DEVICE_NOT_USABLE:
             self._report_failure(resumed.intent, outcome.detail, reason=Reason.DEVICE_NOT_USABLE)
@@ -351,6 +369,20 @@ class Recovery:
         await resumed.execution.give_back()
         if outcome.result is not Result.UNFINISHED:
             await self._store.finish(resumed.intent.id, outcome=outcome.result.value, now=self._now())
+
+    def _hand_over(self, resumed: _Resumed, *, background: Background) -> None:
+        """Have another strategy take over when the journal is replayed. Until that has begun the intent stays open."""
+        self._handed_over.add(resumed.intent.id)
+        taking_over = self._taken_over(resumed, restarts=background.restarts)
+        background.tasks.create_task(taking_over, name=f"take over {resumed.intent.id}")
+
+    async def _taken_over(self, resumed: _Resumed, *, restarts: RestartScheduler) -> None:
+        intent, outcome = resumed.intent, resumed.outcome
+        await self._replayed.wait()
+        with contained.within(Part.REPLAY, intent.target):
+            if not await restarts.take_over(intent, outcome):
+                self._report_outcome(resumed)
+            await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
 
 
 def _is_dangerous(intent: intents.AnyIntent) -> bool:

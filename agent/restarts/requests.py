@@ -12,6 +12,7 @@ from kubemend.agent.clients.cri.convert import Admit, admit_all
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.workloads import ContainerRef
 from kubemend.agent.restart import admission, overrides
+from kubemend.agent.restarts.budgets import Counted
 from kubemend.agent.restarts.executor import RoundHooks
 from kubemend.common.coordination import FaultKind
 
@@ -23,6 +24,20 @@ processes of their own, would leave any number.
 
 async def _not_withdrawn() -> str:
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class SteppedDown:
+    """A restart that its strategy could not carry out, and why: another strategy takes over, and counts in its place.
+
+    ``not_alike``: a swap, whose successor would differ; otherwise a launcher has failed. ``intents`` stay open in the
+    journal until the other one has begun, so that an agent's death in between loses nothing.
+    """
+
+    reason: str
+    counted: Counted
+    not_alike: bool = False
+    intents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +57,7 @@ class Request:
     - ``gang_answered``: the hub has answered already, or need not be asked.
     - ``known_at`` is when the scheduler received it (Unix time).
     - ``admit`` admits the configs that the restart keeps; set by the scheduler.
+    - ``stepped_down``: the restart for the same cause that could not be carried out; None if none was tried.
     """
 
     target: ContainerRef
@@ -57,6 +73,7 @@ class Request:
     gang_answered: bool = False
     known_at: float = math.inf
     admit: Admit = admit_all
+    stepped_down: SteppedDown | None = None
 
     async def withdrawal(self) -> str:
         """Return why the cause no longer holds; "" while it does."""

@@ -9,7 +9,7 @@ from kubemend.agent.actuator import device_health
 from kubemend.agent.actuator import device_proof as proofs
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.outcomes import Outcome
-from kubemend.agent.restart import admission, device_proof
+from kubemend.agent.restart import admission, device_proof, intents
 from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.common import contained
@@ -73,19 +73,31 @@ async def of_resumed(dependencies: Dependencies, plan: RestartPlan, *, attempt: 
     facts = dependencies.device_facts
     if facts is None:
         return ResumedDevices(None, None, device_health.no_obstacle)
-    devices = await facts.held(plan.target.pod, sorted(plan.names), timeout=RESUMED_SECONDS)
+    devices = await resumed_devices(dependencies, plan)
     if devices is None:
         reason = device_proof.DEVICES_UNKNOWN if dependencies.prover is not None else ""
         return ResumedDevices(None, None, device_health.no_obstacle, reason)
     if not devices:
         return ResumedDevices(devices, None, device_health.no_obstacle)
-    await facts.until_listed(devices, timeout=RESUMED_SECONDS)
     cause = admission.Cause("Resumed", "a restart that a previous agent has begun", happened_at=0.0)
     return ResumedDevices(
         devices,
         prepare(dependencies, plan, devices=devices, device=None, attempt=attempt),
         lambda: admission.by_device(replace(cause, action=facts.action(devices))),
     )
+
+
+async def resumed_devices(
+    dependencies: Dependencies, restart: RestartPlan | intents.AnyIntent
+) -> frozenset[DeviceId] | None:
+    """Return the devices of a restart that a previous agent has begun, once the driver lists them; None if unknown."""
+    facts = dependencies.device_facts
+    if facts is None:
+        return None
+    devices = await facts.held(restart.target.pod, sorted(restart.names), timeout=RESUMED_SECONDS)
+    if devices:
+        await facts.until_listed(devices, timeout=RESUMED_SECONDS)
+    return devices
 
 
 def log_resumed(plan: RestartPlan, outcome: Outcome, proofs: Mapping[str, str], *, stale: bool = False) -> None:

@@ -16,11 +16,11 @@ from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.devices.suspicion import SuspicionTracker
 from kubemend.agent.metrics import Metrics
-from kubemend.agent.model.outcomes import Result
+from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerRef, PodRef, PodUid, PodView
-from kubemend.agent.restart import admission, budget, cache, clone, process
+from kubemend.agent.restart import admission, budget, cache, clone, intents, process
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts import config_shares, planning, runtime_state
+from kubemend.agent.restarts import config_shares, planning, restart_proof, runtime_state
 from kubemend.agent.restarts.budgets import BudgetGauges, Budgets, Counted
 from kubemend.agent.restarts.config_shares import ConfigShare, NoRoomError
 from kubemend.agent.restarts.decision_reports import DecisionReports
@@ -28,7 +28,7 @@ from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.executor import RestartExecutor, RoundHooks
 from kubemend.agent.restarts.next_step_timer import NextStepTimer
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
-from kubemend.agent.restarts.requests import ProgressFanout, Request
+from kubemend.agent.restarts.requests import ProgressFanout, Request, SteppedDown
 from kubemend.agent.restarts.restart_plan import RestartPlan
 from kubemend.agent.restarts.slots import PodLocks, Slots
 from kubemend.common import budgets, contained
@@ -47,14 +47,6 @@ class Limits:
 
     retry_seconds: float = 600.0
     parallel_pods: int = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _SteppedDown:
-    """A restart that its launcher could not carry out, and why."""
-
-    reason: str
-    counted: Counted
 
 
 _ASK_AGAIN = 1.0
@@ -167,6 +159,30 @@ class RestartScheduler:
         async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
             await self._executor.resume(plan, cause=cause, round_hooks=round_hooks, holding=holding)
 
+    async def take_over(self, intent: intents.AnyIntent, outcome: Outcome) -> bool:
+        """Carry out by another strategy what a previous agent has begun, and whose strategy has stepped down since.
+
+        The intent leaves the journal when the other one's enters it. Return False if nothing is done, because the count
+        of the restart, which has the time and the device of its fault, is too old. Raises HistoryError.
+        """
+        await self._budgets.load()
+        counted = self._budgets.of_previous(intent)
+        if counted is None:
+            return False
+        devices = await restart_proof.resumed_devices(self._dependencies, intent)
+        facts = self._dependencies.device_facts
+
+        def cause() -> admission.Cause:
+            begun = counted.restart
+            found = admission.Cause(intent.reason, intent.reason, happened_at=begun.fault_at, device=begun.device)
+            return replace(found, action=facts.action(devices)) if facts is not None and devices else found
+
+        stepped_down = SteppedDown(
+            outcome.detail, counted, not_alike=outcome.result is Result.NOT_ALIKE, intents=(intent.id,)
+        )
+        await self.submit(Request(intent.target, cause, devices=devices, gang_answered=True, stepped_down=stepped_down))
+        return True
+
     async def _is_handled_by_hub(self, request: Request) -> bool:
         """Return whether the hub handles the fault, or has decided against a restart."""
         cause = request.cause()
@@ -218,7 +234,7 @@ class RestartScheduler:
             try:
                 with share:
                     async with self._pod_turn(request), self._name_reserved(request):
-                        return await self._admit(request)
+                        return await self._decide(request)
             except NoRoomError as short:
                 needed = short.needed
             log.info("restart.waits_for_memory", container=str(request.target), bytes=needed)
@@ -287,12 +303,22 @@ class RestartScheduler:
             return None
         return planning.name_ahead(self._dependencies.runtime, target)
 
-    async def _admit(self, request: Request, *, stepped_down: _SteppedDown | None = None) -> admission.Decision:
-        """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read.
+    async def _decide(self, request: Request) -> admission.Decision:
+        """Decide now, and restart if admitted; of a restart that has stepped down and this one only one counts."""
+        if request.stepped_down is None:
+            return await self._admit(request)
+        begun = False
+        try:
+            decision = await self._admit(request)
+            begun = decision.verb is admission.Verb.ACT
+            return decision
+        finally:
+            if not begun:
+                request.stepped_down.counted.restore()
 
-        ``stepped_down``: the restart that the container's launcher could not carry out; None if it has not tried.
-        """
-        cause = request.cause()
+    async def _admit(self, request: Request) -> admission.Decision:
+        """Decide now, and restart if admitted. HOLD if the runtime or the journal could not be read."""
+        cause, stepped_down = request.cause(), request.stepped_down
         pod = self._dependencies.pods.pods().get(request.target.pod.uid)
         try:
             by_round = request.round_hooks is not None
@@ -318,6 +344,8 @@ class RestartScheduler:
         if stepped_down is not None:
             stepped_down.counted.cancel()
         facts = self._facts(request, cause, pod, target=target, owner=owner)
+        if stepped_down is not None and stepped_down.not_alike and facts.runtime is not None:
+            facts = replace(facts, runtime=replace(facts.runtime, not_cloneable=stepped_down.reason))
         decision = admission.decide(facts, now=self._now())
         if decision.verb is admission.Verb.ACT:
             assert target is not None
@@ -424,25 +452,21 @@ class RestartScheduler:
                 followed=request.followed,
                 round_hooks=request.round_hooks,
                 old_pid=target.info.pid,
+                takes_over=request.stepped_down.intents if request.stepped_down is not None else (),
             )
         except HistoryError as error:
             return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
-        if outcome.result is Result.STEPPED_DOWN:
-            return await self._without_launcher(request, _SteppedDown(outcome.detail, counted))
-        if outcome.result is Result.NOT_ALIKE:
-            return await self._without_clone(request, facts, target=target, reason=outcome.detail)
-        return decision
-
-    async def _without_launcher(self, request: Request, stepped_down: _SteppedDown) -> admission.Decision:
-        """Decide again after the launcher could not restart the program, which may have ended: one of both counts."""
-        begun = False
-        try:
-            decision = await self._admit(request, stepped_down=stepped_down)
-            begun = decision.verb is admission.Verb.ACT
+        if outcome.result not in (Result.STEPPED_DOWN, Result.NOT_ALIKE):
             return decision
-        finally:
-            if not begun:
-                stepped_down.counted.restore()
+        not_alike = outcome.result is Result.NOT_ALIKE
+        entries = tuple(intent.id for intent in plan.entries)
+        request = replace(request, stepped_down=SteppedDown(outcome.detail, counted, not_alike, entries))
+        if not_alike:
+            decision = await self._without_clone(request, facts, target=target, reason=outcome.detail)
+        else:
+            decision = await self._decide(request)  # the program may have ended
+        await self._executor.close(plan, outcome)
+        return decision
 
     async def _without_clone(
         self, request: Request, facts: admission.Facts, *, target: runtime_state.RuntimeState, reason: str

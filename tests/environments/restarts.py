@@ -77,9 +77,11 @@ class RestartEnv:
         """Start missing containers in order, and report the running ones to the API server."""
         async with self.pod.rig.watch.subscribe(POD.uid) as events:
             work = asyncio.create_task(self._kubelet(events), name="kubelet")
-            yield
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            try:
+                yield
+            finally:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
 
     async def _kubelet(self, events: "asyncio.Queue[Any]") -> None:
         while True:

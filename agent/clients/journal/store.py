@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 from kubemend.agent.clients.journal import codec
 from kubemend.agent.clients.journal.transactions import Transactions
 from kubemend.agent.model import rounds
+from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerRef, PodUid
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.counts import Begun
@@ -112,12 +113,14 @@ class Store:
         counted: Begun | None = None,
         instead_of: Sequence[Begun] = (),
         record: rounds.Record | None = None,
+        takes_over: Collection[str] = (),
     ) -> None:
         """Write the intents of one restart to disk and count them against the budgets. Returns once it is durable.
 
         ``counted`` None: the count is derived from the intents, for no device. Restarts in ``instead_of`` no longer
-        count. ``record`` is set if the restart is a member's part in a round. Raises HistoryError (disk full,
-        read-only): then nothing may be done.
+        count. ``record`` is set if the restart is a member's part in a round. ``takes_over`` are the intents that it
+        closes, because their strategy has stepped down. Raises HistoryError (disk full, read-only): then nothing may be
+        done.
         """
         count = counted if counted is not None else _counted(begun)
 
@@ -137,6 +140,8 @@ class Store:
             )
             if record is not None:
                 _put_record(connection, record)
+            for intent_id in takes_over:
+                _close(connection, intent_id, outcome=Result.STEPPED_DOWN.value, now=count.at)
 
         await self._do(write)
 
@@ -144,8 +149,7 @@ class Store:
         """Close an intent. Losing this to a crash is harmless: a replay finds it done. Raises HistoryError."""
 
         def write(connection: sqlite3.Connection) -> None:
-            connection.execute("UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, outcome, intent_id))
-            connection.execute("DELETE FROM replays WHERE intent = ?", (intent_id,))
+            _close(connection, intent_id, outcome=outcome, now=now)
             connection.execute("DELETE FROM intents WHERE closed_at < ?", (now - _KEEP_SECONDS,))
             connection.execute("DELETE FROM replays WHERE intent NOT IN (SELECT id FROM intents)")
             # Times that far in the future were recorded before the clock was set back.
@@ -329,6 +333,11 @@ def _record(round_name: str, pod: str, body: bytes) -> rounds.Record | Unreadabl
 
 def _shortened(error: Exception) -> str:
     return repr(error)[:_LONGEST_REASON]  # an error of decoding has all the text
+
+
+def _close(connection: sqlite3.Connection, intent_id: str, *, outcome: str, now: float) -> None:
+    connection.execute("UPDATE intents SET closed_at = ?, outcome = ? WHERE id = ?", (now, outcome, intent_id))
+    connection.execute("DELETE FROM replays WHERE intent = ?", (intent_id,))
 
 
 def _replays(connection: sqlite3.Connection, intent_id: str) -> tuple[int, int]:

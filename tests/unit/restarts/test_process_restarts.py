@@ -9,10 +9,11 @@ import pytest
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model import conditions
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.restart import admission, intents
+from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.restart import admission, counts, intents
 from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts.recovery import Recovery
+from kubemend.agent.restarts.recovery import Background, Recovery
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.restarts.verifier import Timeouts
@@ -199,3 +200,126 @@ async def test_the_next_agent_closes_the_restart_of_a_container_that_has_ended(l
     assert await Recovery(dependencies=launched.dependencies, store=launched.store, now=lambda: NOW).run() == 1
     assert await launched.store.unfinished() == ()
     assert launched.launchers.calls == []
+
+
+OPTED_IN = {"kubemend.io/restart": "InPlace"}
+FAULT = counts.Begun(POD.uid, frozenset({"trainer"}), at=NOW - 1.0, fault_at=NOW - 2.0, device="GPU-1")
+
+
+async def opt_in(env: RestartEnv, **annotations: str) -> None:
+    view = env.pod.pods.pods()[POD.uid]
+    await env.pod.pods.put(replace(view, annotations=OPTED_IN | annotations))
+
+
+async def next_agent(env: RestartEnv, *, now: float = NOW) -> None:
+    """Start an agent, which replays the journal and does all that follows from that."""
+    scheduler = RestartScheduler(
+        dependencies=env.dependencies, store=env.store, metrics=node.metrics(), now=lambda: now
+    )
+    async with asyncio.timeout(60), env.kubelet(), asyncio.TaskGroup() as tasks:
+        recovery = Recovery(
+            dependencies=env.dependencies,
+            store=env.store,
+            now=lambda: now,
+            timeouts=Timeouts(kubelet=10.0, pod=10.0),
+            background=Background(tasks, scheduler),
+        )
+        assert await recovery.run() == 1
+
+
+async def is_restarted_once(env: RestartEnv) -> bool:
+    """Return whether there is one new container, no open intent, and one restart in the journal."""
+    started = [call for call in env.pod.rig.server.called() if call == "StartContainer"]
+    (begun,) = await env.store.begun_since(0.0)
+    views = [view for view in await env.pod.containers() if view.ref == TARGET]
+    current = max(views, key=lambda view: view.attempt)
+    is_new = (current.state, current.attempt) == (ContainerState.RUNNING, 1)
+    return is_new and len(started) == 1 and begun.containers == {"trainer"} and await env.store.unfinished() == ()
+
+
+@pytest.mark.parametrize("grace", [0.0, 5.0])
+async def test_the_next_agent_swaps_what_the_launcher_fails_to_restart(launched: RestartEnv, grace: float) -> None:
+    await opt_in(launched)
+    await launched.store.begin(replace(intent(launched), grace_seconds=grace), counted=FAULT)
+    launched.launchers.left = (7,)
+    await next_agent(launched)
+    assert " by swap " in launched.said.said[POD, conditions.IN_PLACE_RESTART].message
+    assert await is_restarted_once(launched)
+    (begun,) = await launched.store.begun_since(0.0)
+    assert (begun.fault_at, begun.device) == (FAULT.fault_at, FAULT.device)
+
+
+@pytest.mark.parametrize(
+    ("code", "counted", "age"),
+    [
+        pytest.param("Requested", FAULT, 0.0, id="for-a-person"),
+        pytest.param("Xid31", replace(FAULT, containers=frozenset({"other"})), 0.0, id="not-counted"),
+        pytest.param("Xid31", FAULT, 600.0, id="too-old"),
+    ],
+)
+async def test_the_next_agent_reports_what_it_does_not_take_over(
+    launched: RestartEnv, code: str, counted: counts.Begun, age: float
+) -> None:
+    await opt_in(launched)
+    await launched.store.begin(replace(intent(launched), reason=code), counted=counted)
+    launched.pod.rig.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
+    await next_agent(launched, now=NOW + age)
+    assert launched.said.said[POD, conditions.IN_PLACE_RESTART].reason == "SteppedDown"
+    assert not CHANGES & set(launched.pod.rig.server.called())
+    assert await launched.store.unfinished() == ()
+
+
+async def test_the_next_agent_refuses_what_no_strategy_can_restart(launched: RestartEnv) -> None:
+    await opt_in(launched, **{"kubemend.io/strategy": "process"})
+    await launched.store.begin(intent(launched), counted=FAULT)
+    launched.launchers.left = (7,)
+    await next_agent(launched)
+    assert launched.said.said[POD, conditions.IN_PLACE_RESTART].reason == Reason.NO_LAUNCHER.value
+    assert not CHANGES & set(launched.pod.rig.server.called())
+    assert await launched.store.unfinished() == ()
+    assert len(await launched.store.begun_since(0.0)) == 1, "the launcher may have ended the program"
+
+
+@pytest.mark.parametrize("replays", [False, True], ids=["at-the-fault", "at-a-replay"])
+@pytest.mark.parametrize("written", [False, True], ids=["before-the-swap-is-written", "after-it"])
+async def test_an_agent_that_dies_while_it_steps_down_neither_loses_nor_repeats_the_restart(
+    launched: RestartEnv, monkeypatch: pytest.MonkeyPatch, *, replays: bool, written: bool
+) -> None:
+    await opt_in(launched)
+    launched.launchers.left = (7,)
+    begin, dies = launched.store.begin, asyncio.Event()
+
+    async def dying(*begun: intents.AnyIntent, **how: Any) -> None:
+        if isinstance(begun[0], intents.ProcessIntent):
+            await begin(*begun, **how)
+            return
+        if written:
+            await begin(*begun, **how)
+        dies.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(launched.store, "begin", dying)
+    if replays:
+        await launched.store.begin(intent(launched), counted=FAULT)
+    dead = asyncio.create_task(next_agent(launched) if replays else launched.ask())
+    async with asyncio.timeout(30):
+        await dies.wait()
+    dead.cancel()
+    await asyncio.gather(dead, return_exceptions=True)
+    monkeypatch.setattr(launched.store, "begin", begin)
+    (left,) = await launched.store.unfinished()
+    assert isinstance(left, intents.Intent if written else intents.ProcessIntent)
+    await next_agent(launched)
+    assert await is_restarted_once(launched)
+
+
+async def test_the_next_agent_resets_the_pod_whose_successor_would_differ(env: RestartEnv) -> None:
+    runtime = env.pod.rig.server.runtime
+    runtime.behaviour.is_crio, runtime.behaviour.spec_of_new = True, {"cwd": "/elsewhere"}
+    await opt_in(env)
+    order = intents.SwapOrder.CREATE_FIRST
+    await env.store.begin(env.pod.rig.intent(order=order, created_at=NOW), counted=FAULT)
+    await next_agent(env)
+    assert " by reset " in env.said.said[POD, conditions.IN_PLACE_RESTART].message
+    assert await env.store.unfinished() == ()
+    assert len(await env.store.begun_since(0.0)) == 1
