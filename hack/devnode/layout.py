@@ -13,6 +13,9 @@ from dataclasses import dataclass
 BASE = pathlib.Path("/run/kubemend-dev")
 """The directory of all dev nodes of this machine."""
 
+SERVICES = "10.128.0.0/10"
+"""The Services' addresses of all nodes; pods have none of them."""
+
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _MAX_SOCKET_PATH = 107  # sun_path holds 108 bytes, the last one is NUL
 _MAX_LINK_NAME = 15  # IFNAMSIZ is 16 with its NUL
@@ -150,19 +153,23 @@ class NodeLayout:
         return f"{self._network}.1"
 
     @property
+    def _service_network(self) -> str:
+        return f"10.{128 + self.index // 256}.{self.index % 256}"
+
+    @property
     def services(self) -> str:
         """The addresses of Services where this node has its cluster's API server (``addons``)."""
-        return f"10.214.{self.index}.0/24"
+        return f"{self._service_network}.0/24"
 
     @property
     def api_service(self) -> str:
         """The address of the Service ``kubernetes``: the first one of the range, as kube-apiserver chooses it."""
-        return f"10.214.{self.index}.1"
+        return f"{self._service_network}.1"
 
     @property
     def dns_service(self) -> str:
         """The address of the cluster's DNS."""
-        return f"10.214.{self.index}.10"
+        return f"{self._service_network}.10"
 
     @property
     def cgroup_parent(self) -> str:

@@ -98,7 +98,7 @@ def network_config(node: layout.NodeLayout) -> str:
         "type": "host-local",
         "dataDir": str(node.cni_data_dir),
         "ranges": [[{"subnet": node.subnet, "gateway": node.gateway}]],
-        "routes": [{"dst": "10.214.0.0/16", "gw": node.gateway}],  # the addresses of Services (``addons``)
+        "routes": [{"dst": layout.SERVICES, "gw": node.gateway}],  # ``addons``
     }
     bridge = {"type": "bridge", "bridge": node.bridge, "isGateway": False, "ipMasq": False, "ipam": ipam}
     return json.dumps({"cniVersion": "1.0.0", "name": node.network_name, "plugins": [bridge]}, indent=2)

@@ -79,8 +79,9 @@ def _set_up_python(root: pathlib.Path) -> None:
     packages.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as file:
         file.extractall(packages)
-    # By hash: the image's files all get one date, which bytecode that names its source's date would not survive.
-    by_hash = ("-m", "compileall", "-q", "--invalidation-mode=unchecked-hash")
+    # By hash: the image's files all get one date, which bytecode that names its source's date would not survive. Python
+    # writes such bytecode (-B: it does not) of the modules that compile the others, and without -f that would stay.
+    by_hash = ("-B", "-m", "compileall", "-q", "-f", "--invalidation-mode=unchecked-hash")
     _run("chroot", str(root), _PYTHON, *by_hash, "/usr/lib/python3.11")
 
 

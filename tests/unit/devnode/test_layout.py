@@ -1,10 +1,11 @@
 """Names and paths of a dev node."""
 
 import pathlib
+from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from hack.devnode.layout import LayoutError, NodeLayout
+from hack.devnode.layout import SERVICES, LayoutError, NodeLayout
 
 
 def test_nodes_of_different_names_share_nothing() -> None:
@@ -34,6 +35,15 @@ def test_name_that_is_not_a_label_is_refused(name: str) -> None:
 def test_a_network_index_out_of_range_is_refused(index: int) -> None:
     with pytest.raises(LayoutError, match="not within"):
         NodeLayout.named("a", index=index)
+
+
+@pytest.mark.parametrize("index", [0, 255, 256, 10239])
+def test_addresses_of_services_are_a_network_outside_that_of_pods(index: int) -> None:
+    node = NodeLayout.named("a", index=index)
+    services, all_services = IPv4Network(node.services), IPv4Network(SERVICES)
+    assert {IPv4Address(node.api_service), IPv4Address(node.dns_service)} < set(services.hosts())
+    assert services.subnet_of(all_services)
+    assert not IPv4Network(node.subnet).overlaps(all_services)
 
 
 def test_a_neighbour_shares_nothing() -> None:
