@@ -65,7 +65,7 @@ test-long: devnode kubernetes crio platforms image  ## the slower checks: the te
 	python -m bench.faults
 	python -m pytest -m installation tests/installation
 
-test-platforms: devnode kubernetes platforms  ## beside each of other projects' controllers; prints the table of docs/platforms.md (minutes)
+test-platforms: devnode kubernetes platforms  ## next to each of other projects' controllers; prints the table of docs/platforms.md (minutes)
 	python -m pytest -m long tests/platforms
 
 lint: venv  ## style, types, import contracts, generated files

@@ -82,7 +82,7 @@ class Metrics:
         )
         self.caches = Counter(
             "kubemend_cache_emptyings",
-            "Compile caches to empty because their containers died young twice in a row, by result.",
+            "Compile caches to empty because their containers failed early twice in a row, by result.",
             ["result"],
             registry=registry,
         )

@@ -66,11 +66,11 @@ class Window:
 class Backoff:
     """Impose waits of ``first_wait`` x 2^n seconds, at most ``longest_wait``, after ``free`` short lifetimes in a row.
 
-    A lifetime of ``young`` seconds or more, from the start to the next fault, resets the backoff.
+    A lifetime of ``healthy_after`` seconds or more, from the start to the next fault, resets the backoff.
     """
 
     free: int = 3
-    young: float = 60.0
+    healthy_after: float = 60.0
     first_wait: float = 10.0
     longest_wait: float = 300.0
 
@@ -82,7 +82,7 @@ class Backoff:
         found: list[_Entry] = []
         died = died_at
         for each in reversed(past):
-            if died - each.at >= self.young:
+            if died - each.at >= self.healthy_after:
                 break
             found.append(each)
             died = each.fault_at
@@ -96,7 +96,7 @@ class Backoff:
         # Cap the exponent: two to the power of a thousand overflows a float, and a wait must not become an error.
         wait = min(self.first_wait * 2.0 ** min(streak - self.free, 64), self.longest_wait)
         until = past[-1].at + wait
-        return Closed(until, f"{streak} in a row lived less than {span(self.young)}") if until > now else None
+        return Closed(until, f"{streak} in a row lived less than {span(self.healthy_after)}") if until > now else None
 
 
 def later(one: Closed | None, other: Closed | None) -> Closed | None:

@@ -320,7 +320,7 @@ class Warm:
     def _refuse_failure(self, name: str, failure: BaseException | None) -> None:
         """End this spare if the import of ``name``, or one within it, failed that has succeeded in the program.
 
-        What has run of it before would stay. A module that does not exist here leaves nothing; the program looks again.
+        The part of it that has run would stay. A module that does not exist leaves nothing; the program tries again.
         """
         is_missing = isinstance(failure, ModuleNotFoundError) and _is_in(name, failure.name or "")
         if failure is not None and not is_missing:

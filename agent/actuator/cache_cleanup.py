@@ -209,7 +209,7 @@ class CacheCleanup:
     def __init__(self, cleaner: CacheCleaner, request: cache.Request) -> None:
         self._cleaner = cleaner
         self._place = request.place
-        self._after = f"after {request.young_deaths} young deaths"
+        self._after = f"after {request.early_failures} early failures"
         self._once = asyncio.Lock()
         self._emptying: Emptying | None = None
 

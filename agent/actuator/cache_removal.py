@@ -1,7 +1,7 @@
 """Empty a container's compile cache: move its directory aside, then remove that. Blocking; works by file descriptor.
 
-The rename takes one call, whatever is in the directory, so that the successor never waits for a large cache. What was
-moved aside stays in the pod's volume, counts for its size, and goes with the pod at the latest.
+The rename takes one call, so the successor never waits for a large cache. The moved directory stays in the pod's
+volume, counts for its size, and is deleted with the pod at the latest.
 
 The pod controls the content: links, mounts, names in any encoding, millions of files, any depth, and other containers
 that write in the meantime. So nothing is opened through a link or across a mount, each call is bounded in time and

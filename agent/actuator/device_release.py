@@ -190,7 +190,7 @@ class Gate:
         return self._before.result() if self._before.done() else None
 
     async def _remember_late(self) -> frozenset[DeviceId]:
-        """Take what is known without a list from before the stop; return the devices of which nothing is.
+        """Use the other facts, without a list from before the stop; return the devices without any fact.
 
         The old processes die in the meantime. The driver gets time beyond their end only if one had device files open.
         """

@@ -29,7 +29,7 @@ _COPY: Final = "copy"
 _CHUNK: Final = 8 << 20
 _DEEPEST: Final = 64
 _OF_LOWER: Final = ("trusted.overlay.redirect", "trusted.overlay.metacopy")
-"""Attributes of what is incomplete without the layers below (Documentation/filesystems/overlayfs.rst)."""
+"""Attributes of files that are incomplete without the layers below (Documentation/filesystems/overlayfs.rst)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Move paths of one container's writable layer to its successor's. Blocking; works by file descriptor.
 
-One rename moves a path, whatever is in it: whole or not at all, also if the agent dies. Both containers' roots must be
+One rename moves a path with its content: whole or not at all, also if the agent dies. Both containers' roots must be
 unmounted, because an overlay does not expect changes behind its back. The old container wrote every name and every
 file, so no link is followed and no mount is crossed, and nothing is opened but directories.
 """

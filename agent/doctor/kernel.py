@@ -132,7 +132,7 @@ _NO_STANDBY = "pods in which nothing else runs and that an exit could end are no
 
 
 async def standby(settings: Settings) -> Sequence[Check]:
-    """Run the agent's own startup check for standby, and look at the roots of what runs. No container is touched."""
+    """Run the agent's own startup check for standby, and check running containers' roots. No container is touched."""
     try:
         choice = discovery.discover(settings.cri_endpoint)
         async with client.CriClient(choice.path, deadlines=client.Deadlines(read=_NEVER)) as cri:

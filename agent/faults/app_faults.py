@@ -47,8 +47,8 @@ class Timeouts:
     """Timeouts in seconds.
 
     - ``root_cause``: from a finding's arrival, the time in which a graver one may name its cause. Only for findings
-      that no program causes by itself (``Catalog.may_follow_graver``): any other ends its program, whatever follows,
-      and what follows is considered again before anything starts (``agent.actuator.device_health``).
+      that no program causes by itself (``Catalog.may_follow_graver``): any other ends its program in any case,
+      and later findings are considered before anything starts (``agent.actuator.device_health``).
     - ``twin``: for how long a finding without a pid waits for the kernel log to name the process.
     - ``twin_window``: how far apart two reports of one event by the same code may be.
     - ``codes_window``: the same for reports by several codes. An H100's were at most 0.12 s apart; a later report is

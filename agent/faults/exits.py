@@ -66,7 +66,7 @@ async def outside_reason(
     """Return why the end of a ``Never`` container is not its own; empty if it is, or if the container runs.
 
     A fault that came before the end admits the restart of such a container (``agent.restart.admission``). A stop by
-    another component, or the end of the pod, is final nevertheless. What is not known speaks against a restart.
+    another component, or the end of the pod, is final nevertheless. An unknown fact prevents the restart.
     """
     pod = pods.pods().get(target.pod.uid)
     if pod is None or pod.policy_of(target.name) is not RestartPolicy.NEVER:

@@ -187,7 +187,7 @@ class FindingPipeline:
             return ProcessFacts(pid=pid, container=None, started=0.0)
 
     async def _handle(self, recorded: RecordedFinding) -> None:
-        """Handle one app-class fault, to the end of what it hit."""
+        """Handle one app-class fault, until the process or container that it hit has ended."""
         finding, about = recorded.finding, f"{recorded.finding.title} on {recorded.device}"
         # If the affected containers are unknown, the fault is over when no holder is older than it.
         over: Callable[[], Awaitable[None]] = functools.partial(

@@ -37,7 +37,7 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """The driver API. ``test`` and ``pair`` name what is being done, for the report of a call that hangs or fails."""
+    """The driver API. ``test`` and ``pair`` name the work, for the report of a call that hangs or fails."""
 
     def __init__(self, calls: Calls) -> None:
         """Load the library. Raises OSError when it cannot be loaded, AttributeError when it lacks a function."""

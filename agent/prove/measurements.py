@@ -54,7 +54,7 @@ class Facts:
 class Step:
     """One comparison: ``wrong`` of ``compared`` units differ, of ``planned`` ones.
 
-    The first difference found is at ``offset`` (bytes from the start of what was compared, None: no difference).
+    The first difference found is at ``offset`` (bytes from the start of the compared memory, None: no difference).
     ``moved`` bytes took ``seconds`` of the GPU's own clock. ``pair``: UUIDs of the source and the destination of a peer
     copy.
     """
@@ -110,7 +110,7 @@ Message = Facts | Step | CudaFailure | Hanging | NoLibrary | Finished
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that one worker reported. ``ended`` says how it ended, if without ``Finished`` or another reason."""
+    """All that one worker reported. ``ended`` is how it ended, if without ``Finished`` or another reason."""
 
     facts: Facts | None = None
     steps: tuple[Step, ...] = ()

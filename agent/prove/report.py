@@ -48,7 +48,7 @@ class Report:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst outcome: failures first, then what is unknown or was skipped. No GPU at all is not a failure."""
+        """The worst outcome: failures first, then unknown and skipped. No GPU at all is not a failure."""
         outcomes = [each.verdict.outcome for each in self.gpus] + [each.verdict.outcome for each in self.pairs]
         return max([*outcomes, *[Outcome.UNKNOWN] * len(self.unseen)], key=_RANK.index, default=Outcome.PASSED)
 

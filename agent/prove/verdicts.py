@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Outcome(enum.Enum):
-    """What is known about a GPU. Only ``PASSED`` means that it was proven to work; ``UNKNOWN`` accuses nothing."""
+    """The state of a GPU. Only ``PASSED`` means that it was proven to work; ``UNKNOWN`` accuses nothing."""
 
     PASSED = "Passed"
     FAILED = "Failed"

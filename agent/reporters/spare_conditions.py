@@ -81,7 +81,7 @@ class SpareConditions:
 
     def _at(self, pod: _Pod, due: float, *, now: float) -> None:
         if pod.timer is not None:
-            due = min(due, pod.timer.when())  # further changes do not put off what is due
+            due = min(due, pod.timer.when())  # further changes do not delay a write that is due
             pod.timer.cancel()
             pod.timer = None
         if due <= now:

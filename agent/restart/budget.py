@@ -20,7 +20,7 @@ from kubemend.common.budgets import Backoff, Closed, Window
 
 @dataclass(frozen=True, slots=True)
 class DeviceBudget:
-    """One device's budget: ``limit`` faults in a row within ``window`` s, each less than ``young`` s after a restart.
+    """One device's budget: ``limit`` faults in a row within ``window`` s, each an early failure.
 
     A fault can hit several containers of one device (MIG, MPS): faults within ``same_fault`` seconds are one fault, and
     the restarts for it count once.
@@ -28,7 +28,7 @@ class DeviceBudget:
 
     limit: int = 8
     window: float = 3600.0
-    young: float = 60.0
+    healthy_after: float = 60.0
     same_fault: float = 2.0
 
     def closed(self, past: Sequence[counts.Begun], *, now: float, died_at: float) -> budgets.Closed | None:
@@ -42,7 +42,7 @@ class DeviceBudget:
         failed = self._failed(waves, now=now, died_at=died_at)
         if len(failed) < self.limit:
             return None
-        within, lived = budgets.span(self.window), budgets.span(self.young)
+        within, lived = budgets.span(self.window), budgets.span(self.healthy_after)
         reason = f"{len(failed)} restarts in a row within {within} did not last {lived}"
         return budgets.Closed(failed[-self.limit].first_at + self.window, reason)
 
@@ -55,7 +55,7 @@ class DeviceBudget:
         found: list[_Wave] = []
         died = died_at
         for wave in reversed(waves):
-            if died - wave.last_at >= self.young or wave.first_at + self.window <= now:
+            if died - wave.last_at >= self.healthy_after or wave.first_at + self.window <= now:
                 break
             found.append(wave)
             died = wave.fault_at
@@ -97,14 +97,14 @@ class Scope(enum.Enum):
 class Budget:
     """One container's budget: ``limit`` restarts per ``window`` seconds, and twice as many for its pod.
 
-    After ``free`` early failures in a row come waits of ``first_wait`` x 2^n. A successor that lived ``young`` seconds
-    or longer, from its start to the next fault, resets the backoff.
+    After ``free`` early failures in a row come waits of ``first_wait`` x 2^n. A successor that lived for
+    ``healthy_after`` seconds or longer, from its start to the next fault, resets the backoff.
     """
 
     limit: int = 10
     window: float = 3600.0
     free: int = 3
-    young: float = 60.0
+    healthy_after: float = 60.0
     first_wait: float = 10.0
     longest_wait: float = 300.0
 
@@ -121,7 +121,7 @@ class Budget:
     @property
     def backoff(self) -> Backoff:
         """Return the waits after early failures."""
-        return Backoff(self.free, self.young, self.first_wait, self.longest_wait)
+        return Backoff(self.free, self.healthy_after, self.first_wait, self.longest_wait)
 
     def closed(self, past: Sequence[Begun], *, now: float, died_at: float) -> Closed | None:
         """Return the time before which the next restart is not allowed; None if it is allowed now.

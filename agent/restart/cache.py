@@ -17,7 +17,7 @@ VOLUME = "kubemend-cache"
 """The name of the volume (daemonset/components/caches)."""
 INSIDE = "/var/cache/kubemend"
 """Where it is mounted. Each container has a directory of its own name in it."""
-YOUNG_DEATHS = 2
+EARLY_FAILURES = 2
 """Short lives in a row after which the cache is emptied: before the backoff begins (``Budget.free``)."""
 
 
@@ -46,10 +46,10 @@ class NotOurs:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The cache that a restart empties before its container's start; ``young_deaths`` have led to it."""
+    """The cache that a restart empties before its container's start; ``early_failures`` have led to it."""
 
     place: Place
-    young_deaths: int
+    early_failures: int
 
 
 def place(source: str | None, *, container: ContainerRef) -> Place | NotOurs:
@@ -69,10 +69,10 @@ def place(source: str | None, *, container: ContainerRef) -> Place | NotOurs:
 
 
 class Reason(enum.Enum):
-    """Why a cache is emptied (``YOUNG_DEATHS``), or kept."""
+    """Why a cache is emptied (``EARLY_FAILURES``), or kept."""
 
-    YOUNG_DEATHS = "YoungDeaths"
-    FEW_YOUNG_DEATHS = "FewYoungDeaths"
+    EARLY_FAILURES = "EarlyFailures"
+    FEW_EARLY_FAILURES = "FewEarlyFailures"
     REQUESTED = "Requested"
     NOT_THE_CAUSE = "NotTheCause"
     OPTED_OUT = "OptedOut"
@@ -81,15 +81,15 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to empty a container's cache. ``young_deaths`` is how many in a row have led to the restart."""
+    """Whether to empty a container's cache. ``early_failures`` is how many in a row have led to the restart."""
 
     reason: Reason
-    young_deaths: int = 0
+    early_failures: int = 0
 
     @property
     def empties(self) -> bool:
         """Return whether the cache is emptied."""
-        return self.reason is Reason.YOUNG_DEATHS
+        return self.reason is Reason.EARLY_FAILURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class Crashes:
 def decide(crashes: Crashes, *, container: str, found: Place | NotOurs, pod_options: options.Options) -> Decision:
     """Decide about one of the containers that are restarted.
 
-    A young death is one that counts for the backoff: of a container that kubemend restarted, less than ``Budget.young``
-    seconds later. A person's request is no death.
+    An early failure counts for the backoff: it hits a container less than ``Budget.healthy_after`` seconds after its
+    restart by kubemend. A person's request is no failure.
     """
     if isinstance(found, NotOurs):
         return Decision(Reason.NO_CACHE)
@@ -122,4 +122,4 @@ def decide(crashes: Crashes, *, container: str, found: Place | NotOurs, pod_opti
         return Decision(Reason.NOT_THE_CAUSE)
     past = of_container(crashes.of_pod, container)
     streak = len(pod_options.budget().backoff.streak(past, died_at=crashes.died_at))
-    return Decision(Reason.YOUNG_DEATHS if streak >= YOUNG_DEATHS else Reason.FEW_YOUNG_DEATHS, streak)
+    return Decision(Reason.EARLY_FAILURES if streak >= EARLY_FAILURES else Reason.FEW_EARLY_FAILURES, streak)

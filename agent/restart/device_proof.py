@@ -21,7 +21,7 @@ SECOND_ROUND: Final = 2
 
 
 class ProofState(enum.Enum):
-    """What is known about a GPU after its proof."""
+    """The state of a GPU after its proof."""
 
     PASSED = "Passed"
     FAILED = "Failed"

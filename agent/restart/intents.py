@@ -95,8 +95,8 @@ class Intent:
 
     ``id`` marks the successor (annotation ``kubemend.io/restart-id``), so that it is recognised after a crash.
     ``created_at`` is Unix time in seconds. ``grace_seconds`` 0 is SIGKILL at once. ``empty_cache_after`` is the number
-    of young deaths because of which the container's compile cache is emptied; 0: it is kept. ``completes``: exit code 0
-    is final by the container's restartPolicy (OnFailure, Never).
+    of early failures for which the container's compile cache is emptied; 0: it is kept. ``completes``: exit code 0 is
+    final by the container's restartPolicy (OnFailure, Never).
     """
 
     id: str

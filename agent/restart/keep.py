@@ -77,7 +77,7 @@ class Request:
 
 
 def parse(text: str) -> tuple[str, ...]:
-    """Return the paths of the annotation, in its order. Raises ValueError, whose text says what to write."""
+    """Return the paths of the annotation, in its order. Raises ValueError with a hint."""
     paths = tuple(dict.fromkeys(path.strip() for path in text.split(",") if path.strip()))
     if len(paths) > MOST_PATHS:
         raise ValueError(f"it may list at most {MOST_PATHS} paths")
@@ -101,7 +101,7 @@ def is_within(path: str, directory: str) -> bool:
 def obstacle(path: str, *, mount_points: Iterable[str]) -> str:
     """Return why a path is not kept although it may exist; empty if there is no reason.
 
-    What is mounted is no part of the writable layer. A path with a mount below stays as well, because the runtime
+    A mount is no part of the writable layer. A path with a mount below stays as well, because the runtime
     mounts there again.
     """
     for point in mount_points:

@@ -2,9 +2,9 @@
 
 The spec is what the low-level runtime carries out. Where the runtime does not return a container's config, the
 successor's config is rebuilt (``agent.restart.rebuild``), and this comparison proves it before anything is stopped.
-The differences that must be are a closed list:
+The necessary differences are a closed list:
 
-- the container's id, wherever it is part of a text, and the random names of directories below one that the id names
+- the container's id in any text, and the random names of directories below one that the id names
 - the path of its root, which the runtime chooses
 - the runtime's records of what it was asked for (``_RECORDS``); what follows from them is compared
 - the restart count and the restart's id in the annotations, kubemend's variables in the environment

@@ -128,7 +128,7 @@ class LauncherUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is known of a program during its restart.
+    """The known facts about a program during its restart.
 
     ``remains`` are processes of the program that live although the launcher reports that it is dead.
     ``is_free``: no old process uses the devices. ``held_by_round``: the program must not start yet.
@@ -228,8 +228,8 @@ def next_step(intent: intents.ProcessIntent, seen: Program, *, resolution: Resol
     """Return the one next step.
 
     Invariants (property-tested): STOP is returned only while the intent's own program runs and its launcher has not
-    obeyed this order yet; START only while the launcher holds for this intent. Whatever is held is started at the end,
-    also to undo the restart: its program is dead.
+    obeyed this order yet; START only while the launcher holds for this intent. A held program is started at the end,
+    also to undo the restart, because the old one is dead.
     """
     launcher, container = seen.launcher, intent.container
     if isinstance(launcher, LauncherUnavailable):

@@ -1,8 +1,8 @@
 """Rebuild the config of a container from its status and OCI spec. Pure.
 
 CRI-O does not return the config that it was given: ``ContainerStatus(verbose)`` has the OCI spec, and whether the
-container is privileged. CRI-O makes the spec from the config, the sandbox, the image and its own settings, so what the
-spec says can be asked for again explicitly: the whole command line, the whole environment, user and groups by number,
+container is privileged. CRI-O makes the spec from the config, the sandbox, the image and its own settings, so each
+value of the spec can be requested explicitly: the whole command line, the whole environment, user and groups by number,
 capabilities one by one. What the spec does not show is left out. A rebuilt config is therefore a proposal: the
 spec of the container that is created from it must be the old one's (``agent.restart.likeness``).
 

@@ -29,7 +29,7 @@ class NoRoomError(Exception):
 class ConfigShare:
     """The part of one restart. Use it as a context, at whose end it is given back.
 
-    ``waits``: the restart can wait. A round's member cannot: the others are stopped meanwhile.
+    ``waits``: the restart can wait. A round's member cannot: the others are stopped by then.
     """
 
     def __init__(self, room: Slots, namespace: str, *, waits: bool) -> None:

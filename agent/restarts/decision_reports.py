@@ -33,7 +33,7 @@ _KUBELETS = frozenset(
 
 
 class DecisionReports:
-    """Report what was decided about requests."""
+    """Report the decisions about requests."""
 
     def __init__(
         self,

@@ -100,7 +100,7 @@ async def prepare(
             name: replace(
                 successor_spec,
                 emptying=_emptying(
-                    successor_spec, after=_young_deaths(crashes, successor_spec, pod=pod, container=name)
+                    successor_spec, after=_early_failures(crashes, successor_spec, pod=pod, container=name)
                 ),
                 keeping=_keeping_in_rerun(successor_spec, pod=pod, intent=intent, container=name),
             )
@@ -240,7 +240,7 @@ async def _prepare_swap(
         successor_spec = await runtime_state.successor_spec(
             dependencies.runtime, found.info, intent=intent, pod=pod, processes=dependencies.processes, admit=admit
         )
-        after = _young_deaths(crashes, successor_spec, pod=pod, container=name)
+        after = _early_failures(crashes, successor_spec, pod=pod, container=name)
         intent = replace(intent, empty_cache_after=after)
         successor_spec = replace(
             successor_spec,
@@ -269,19 +269,19 @@ def _shm_cleanup(
     return shm.Request(tuple(successor_spec.shared_memory for successor_spec in successor_specs), tuple(waits_for))
 
 
-def _young_deaths(crashes: cache.Crashes, successor_spec: SuccessorSpec, *, pod: PodView, container: str) -> int:
-    """Return the number of young deaths because of which a container's cache is emptied; 0: it is kept."""
+def _early_failures(crashes: cache.Crashes, successor_spec: SuccessorSpec, *, pod: PodView, container: str) -> int:
+    """Return the number of early failures because of which a container's cache is emptied; 0: it is kept."""
     decision = cache.decide(
         crashes, container=container, found=successor_spec.compile_cache, pod_options=options.parse(pod.annotations)
     )
     log.debug("cache.decided", pod=str(pod.ref), container=container, reason=decision.reason.value)
-    return decision.young_deaths if decision.empties else 0
+    return decision.early_failures if decision.empties else 0
 
 
 def _emptying(successor_spec: SuccessorSpec, *, after: int) -> cache.Request | None:
     if not after or isinstance(successor_spec.compile_cache, cache.NotOurs):
         return None
-    return cache.Request(successor_spec.compile_cache, young_deaths=after)
+    return cache.Request(successor_spec.compile_cache, early_failures=after)
 
 
 def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:

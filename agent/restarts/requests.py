@@ -101,7 +101,7 @@ class ProgressFanout:
         """Return whether the ended restart also handled what happened at that Unix time.
 
         It did not handle a fault of the successor: one after the restart had started. One that did not start handled
-        nothing: its own cause may have ended, been refused or waited in vain, which says nothing about others.
+        nothing: its own cause may have ended, been refused or timed out, which proves nothing about others.
         """
         return self._begun is not None and happened_at <= self._begun.at
 

@@ -108,7 +108,7 @@ async def _answer(views: tuple[ContainerSummary, ...]) -> tuple[ContainerSummary
 def as_known(
     runtime: ports.Runtime, ref: ContainerRef, *, ended: admission.Cause, known: Iterable[ContainerSummary]
 ) -> RuntimeState | None:
-    """Return the state of a container that has just ended with an error, from what is cached; None if too little is.
+    """Return the state of a container that just ended with an error, from cached facts; None if they do not suffice.
 
     ``ended`` is its end. Its exit code is any error's, and that its sandbox is ready is assumed.
     """

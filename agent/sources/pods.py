@@ -41,7 +41,7 @@ BOUNDS: Final = shares.Bounds(
 """Bounds of the view."""
 
 _SHUTDOWN: Final = "NodeShutdown"
-"""``PodView.leaving`` of every pod of a node that shuts down: kubelet's word for the pods that it no longer accepts."""
+"""``PodView.leaving`` of every pod of a node that shuts down: kubelet's reason for rejecting pods."""
 
 
 class PodWatch:

@@ -11,7 +11,7 @@ from hack.devnode.jobsets import JobSetGang
 from hack.devnode.rounds import Rounds
 from kubemend.common import budgets
 
-_YOUNG_SECONDS: Final = budgets.Backoff().young + 1.0
+_HEALTHY_SECONDS: Final = budgets.Backoff().healthy_after + 1.0
 _FREE: Final = budgets.Backoff().free
 _LOOK_AGAIN: Final = 0.05
 
@@ -40,7 +40,7 @@ async def measure(*, members: int, failures: int) -> Json:
         for number in range(failures):
             if number and number % _FREE == 0:
                 waited.append(number)
-                await asyncio.sleep(_YOUNG_SECONDS)
+                await asyncio.sleep(_HEALTHY_SECONDS)
             seconds.append(await _failure(gang, number=number))
         kept = await gang.identities() == before
         status = (await gang.reported())["status"]

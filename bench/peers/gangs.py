@@ -16,7 +16,7 @@ from kubemend.common import budgets
 from kubemend.common.kube import client as kube
 
 _FREE: Final = budgets.Backoff().free
-_YOUNG_SECONDS: Final = budgets.Backoff().young + 1.0
+_HEALTHY_SECONDS: Final = budgets.Backoff().healthy_after + 1.0
 _UPSTREAM_SECONDS: Final = 600.0
 """Kubelet's backoff, which affects upstream, is at most five minutes, and a restart may meet it twice."""
 
@@ -103,7 +103,7 @@ async def _failures(gang: JobSetGang, *, count: int, settled: Callable[[int], Aw
     seconds = []
     for number in range(count):
         if _waits_before(number):
-            await asyncio.sleep(_YOUNG_SECONDS)
+            await asyncio.sleep(_HEALTHY_SECONDS)
         fault = await gang.end(number % gang.size, exit_code=1)
         await settled(number)
         await gang.shown_running(timeout=timeout)

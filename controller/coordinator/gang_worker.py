@@ -166,7 +166,7 @@ class GangWorker:
         self._recheck(member)
 
     def _recheck(self, member: Member) -> None:
-        """Decide again about what was postponed for a member that the gang no longer has."""
+        """Decide again about faults that were postponed for a member that the gang no longer has."""
         self._queue.recheck(pod=member.pod.uid)
         self._wake_up()
 
@@ -299,7 +299,7 @@ class GangWorker:
             self._last_record = EndedRound.of(ended)
         self._dependencies.metrics.rounds_active.dec()
         if ended.phase.is_final:
-            with contained.within(Part.ROUND, round_.id):  # else what is queued would wait without an end
+            with contained.within(Part.ROUND, round_.id):  # else the queued faults would wait indefinitely
                 self._dependencies.jobsets.ended(ended)
                 round_report.report_end(ended, dependencies=self._dependencies)
         joined, self._joined = self._joined, {}

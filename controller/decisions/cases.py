@@ -28,7 +28,7 @@ class Case:
 
     @classmethod
     def of(cls, facts: Facts, *, now: float) -> "Case":
-        """Return the case with these facts. If they have a roster, it does not look at all members again."""
+        """Return the case with these facts. If they have a roster, it does not read all members again."""
         gang = facts.roster or roster(facts.members, nodes=facts.nodes, namespaces=facts.opted_in_namespaces)
         cause = facts.cause
         hit, recreate = None, gang.lost
@@ -49,7 +49,7 @@ def roster(
 ) -> Roster:
     """Return what decisions about a gang share as long as its members and their nodes do not change.
 
-    Members fail together: a decision about each of thousands must not look at all the others again. A pod that kubemend
+    Members fail together: a decision about each of thousands must not read all the others again. A pod that kubemend
     must not delete is not movable: it is restarted where it is. A move needs no round of its own: the gang stops and
     starts in this one anyway.
     """

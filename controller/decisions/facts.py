@@ -61,7 +61,7 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """What the rules need of a gang whatever the cause is (``cases.roster``). Slots are in their order.
+    """The facts about a gang that do not depend on the cause (``cases.roster``). Slots are in their order.
 
     - ``by_pod``: all members; ``present``: the pod that counts for each slot
     - ``live``: those of them that a round would restart

@@ -1,8 +1,8 @@
 """Limit how often a gang may be restarted, and detect restarts without effect. Pure.
 
-As for a single container (``common.budgets``): the first rounds are immediate, a gang that repeatedly dies young is
+As for a single container (``common.budgets``): the first rounds are immediate, a gang that repeatedly fails early is
 slowed down, and one that has used up its budget is left to its owner. In addition, rounds without effect are detected:
-if the last ones all failed young in the same slot, or with the same code, the reason names that.
+if the last ones all failed early in the same slot, or with the same code, the reason names that.
 """
 
 import enum
@@ -28,7 +28,7 @@ class Past:
 
 
 class Verdict(enum.Enum):
-    """SPENT: no round until the window opens again. BACKOFF: a wait, because the last rounds failed young."""
+    """SPENT: no round until the window opens again. BACKOFF: a wait, because the last rounds failed early."""
 
     SPENT = "Spent"
     BACKOFF = "Backoff"
@@ -45,7 +45,7 @@ class Shut:
 
 @dataclass(frozen=True, slots=True)
 class GangBudget:
-    """A gang's budget: ``limit`` rounds per ``window`` seconds, and waits once ``backoff.free`` in a row died young."""
+    """A gang's budget: ``limit`` rounds per ``window`` seconds, and waits after ``backoff.free`` early failures."""
 
     limit: int = 10
     window: float = 3600.0
@@ -76,7 +76,7 @@ class GangBudget:
         streak = [*self.backoff.streak(past, died_at=fault.fault_at), fault]
         if len(streak) <= self.backoff.free:
             return ""
-        lived = f"and none lived {budgets.span(self.backoff.young)}"
+        lived = f"and none lived {budgets.span(self.backoff.healthy_after)}"
         if fault.slot and all(each.slot == fault.slot for each in streak):
             return f"the last {len(streak)} faults were all in {fault.slot}, {lived}. Check the member and its node"
         if fault.code and all(each.code == fault.code for each in streak):

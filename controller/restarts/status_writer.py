@@ -2,7 +2,7 @@
 
 Only the newest status of each object is written, after the write that brings the object under kubemend's management.
 Writes are serial for one object and concurrent for different ones. Users can create any number of objects that are
-answered at once, so each namespace has a share of the writes: what is beyond waits without a task.
+answered at once, so each namespace has a share of the writes; further ones wait without a task.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A JobSet of upstream's controller, alone and beside a JobSet that kubemend's controller runs."""
+"""A JobSet of upstream's controller, alone and next to a JobSet that kubemend's controller runs."""
 
 import asyncio
 import contextlib

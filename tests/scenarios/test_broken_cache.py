@@ -1,4 +1,4 @@
-"""A file in its compile cache crashes a trainer: the restart after the second young death in a row removes it."""
+"""A file in its compile cache crashes a trainer: the restart after the second early failure in a row removes it."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.scenarios import training
 pytestmark = pytest.mark.devnode
 
 _KERNEL = "triton/kernel"
-EMPTIED = re.compile(r"cache of trainer emptied after [2-9] young deaths \(3 files removed\)")
+EMPTIED = re.compile(r"cache of trainer emptied after [2-9] early failures \(3 files removed\)")
 COMPILES = f"""
 kernel={cache.INSIDE}/trainer/{_KERNEL}
 if grep -qs broken $kernel; then exit 7; fi
@@ -59,7 +59,7 @@ def restarts(seen: Seen) -> int:
 
 
 @pytest.mark.parametrize("strategy", ["swap", pytest.param("rerun", marks=pytest.mark.long)])
-async def test_trainer_with_a_broken_cache_recovers_after_two_young_deaths(
+async def test_trainer_with_a_broken_cache_recovers_after_two_early_failures(
     dev: node.DevNode, observer: Observer, own_state: str, strategy: str
 ) -> None:
     """Or at the next one, where kubelet was faster: it keeps the cache."""

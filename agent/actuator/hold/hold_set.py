@@ -140,7 +140,7 @@ class HoldSet:
         return self._names
 
     def select(self, names: Iterable[str]) -> None:
-        """Hold containers of these names from now on, and of no others. What is frozen stays frozen."""
+        """Hold containers of these names from now on, and of no others. Frozen containers stay frozen."""
         self._names = frozenset(names)
 
     @property

@@ -77,7 +77,7 @@ class Standby:
         self.release()
 
     def release(self) -> None:
-        """Release the successor, whatever the old one does."""
+        """Release the successor, also if the old one still runs."""
         self.hold.release()
         if self.driver is not None:
             self.driver.release()

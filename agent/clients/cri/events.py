@@ -175,7 +175,7 @@ class Ledger:
     """The known state of all containers, so that each step is returned once, however often it is seen.
 
     The first listing only sets the initial state. Events that a stream replays from before it was opened (containerd
-    does) are contained in the listing of that moment, and are dropped. Their times tell them from later ones, so
+    does) are contained in the listing of that moment, and are dropped. Their times distinguish them from later ones, so
     ``clocks_read`` corrects that moment when the wall clock has been set back since.
     """
 

@@ -84,8 +84,8 @@ def is_known(known: process.Launcher | None, launcher: process.Launcher) -> bool
 def remains(address: LauncherAddress, *, spare: int, pids: frozenset[int]) -> tuple[int, ...]:
     """Return the living processes below the main one, except for the spare and those below it.
 
-    ``spare`` is its start in clock ticks since boot, ``pids`` are the container's processes. What was added to the
-    container (``kubectl exec``) is not below its main process.
+    ``spare`` is its start in clock ticks since boot, ``pids`` are the container's processes. A process that
+    ``kubectl exec`` added to the container is not below its main process.
     """
     parents: dict[int, int] = {}
     without: set[int] = set()

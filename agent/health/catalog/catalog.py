@@ -163,7 +163,7 @@ class Catalog:
     def may_follow_graver(self, key: FaultKey) -> bool:
         """Return whether the cause of a fault of a program may be a graver one, which is reported only after it.
 
-        Not for a fault that the program itself causes: the program is lost, whatever else is found. True for unknown
+        Not for a fault that the program itself causes: the program is lost in any case. True for unknown
         faults.
         """
         entry = self.find(key)

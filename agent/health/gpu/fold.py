@@ -87,7 +87,7 @@ def renewed(state: GpuVitals) -> GpuVitals:
 
 def _next(before: EmittedState, judged: Judgement, *, sample: Sample) -> EmittedState:
     if judged.holds == before.held:
-        same = judged.mark == before.mark or sample.now - before.emitted_at < sample.limits.retell
+        same = judged.mark == before.mark or sample.now - before.emitted_at < sample.limits.report_interval
         steady = replace(before, turning=None)
         return steady if not judged.holds or same else _emitted(judged, now=sample.now)
     since = before.since if before.turning is judged.holds else sample.now

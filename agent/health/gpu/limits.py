@@ -10,7 +10,7 @@ class Limits:
     A number without a source is kubemend's own choice.
 
     ``settle``: how long the evidence for the end of a fault must hold: longer than a link takes to retrain.
-    ``retell``: the minimum time between two notices of the same fault when only its details change.
+    ``report_interval``: the minimum time between two findings of the same fault when only its details change.
 
     ``corrected_errors`` in ``corrected_window``: DCGM (dcgm_gpu_hardware_limits.h) has 10 a minute as
     DCGM_LIMIT_MAX_SBE_RATE, and calls it a dummy value; no other number is published. Over ten minutes, so that one
@@ -41,7 +41,7 @@ class Limits:
     """
 
     settle: float = 60.0
-    retell: float = 60.0
+    report_interval: float = 60.0
     corrected_errors: int = 100
     corrected_window: float = 600.0
     link_errors: int = 15

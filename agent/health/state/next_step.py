@@ -21,7 +21,7 @@ _SET = 1.0  # seconds; a difference that is larger means that the node's clock w
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """One check of a container's file, with what is needed to compare the file's time with the agent's clock.
+    """One check of a container's file, and the facts that relate the file's time to the agent's clock.
 
     ``unix`` is the Unix time at the end of the check. ``started_at`` is the container's start as the runtime reports
     it (Unix time), None while that is unknown.

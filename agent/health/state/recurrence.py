@@ -66,7 +66,7 @@ def noted(
     since = finding.observed_at - rule.within
     before = (each for each in history.faults.get(fault, ()) if each.at >= since and (each_counts or each.pod != pod))
     occurrences = (*before, Occurrence(finding.observed_at, pod))[-MOST_TIMES:]
-    kept = _young(history, now=finding.observed_at, catalog=catalog)
+    kept = _recent(history, now=finding.observed_at, catalog=catalog)
     after = History(MappingProxyType({**kept, fault: occurrences}))
     action = catalog.after_repeats(key, [each.at for each in occurrences])
     if action is ActionClass.NONE:
@@ -75,11 +75,11 @@ def noted(
     return after, replace(finding, kind=FindingKind.FAULT_REPEATED, code="", action=action, text=text, pid=None)
 
 
-def _young(history: History, *, now: float, catalog: Catalog) -> dict[Fault, tuple[Occurrence, ...]]:
+def _recent(history: History, *, now: float, catalog: Catalog) -> dict[Fault, tuple[Occurrence, ...]]:
     """Return the occurrences that some rule may still use."""
-    young = {}
+    recent = {}
     for fault, occurrences in history.faults.items():
         entry = catalog.find(fault.key)
         if entry is not None and entry.repeats is not None and occurrences[-1].at >= now - entry.repeats.within:
-            young[fault] = occurrences
-    return young
+            recent[fault] = occurrences
+    return recent

@@ -88,7 +88,7 @@ class Calls:
                 self._came_back()
 
     def check(self) -> None:
-        """Announce the stuck call, or that there is none."""
+        """Announce the stuck call, or its absence."""
         self._announce(self._stuck())
 
     def until_due(self) -> float:

@@ -63,7 +63,7 @@ def preparation(cleaner: FakeCleaner) -> StartPreparation:
 
 
 def cleanup(cleaner: FakeCleaner | CacheCleaner) -> CacheCleanup:
-    return CacheCleanup(cleaner, Request(PLACE, young_deaths=2))  # type: ignore[arg-type]
+    return CacheCleanup(cleaner, Request(PLACE, early_failures=2))  # type: ignore[arg-type]
 
 
 # ---- in the course of a restart ----
@@ -82,15 +82,15 @@ async def test_repeated_start_empties_once() -> None:
     [
         (
             EMPTIED,
-            "cache of trainer emptied after 2 young deaths (7 files removed)",
+            "cache of trainer emptied after 2 early failures (7 files removed)",
         ),
-        (Emptying(Result.NOT_EMPTIED, "it is away"), "cache of trainer not emptied after 2 young deaths: it is away"),
+        (Emptying(Result.NOT_EMPTIED, "it is away"), "cache of trainer not emptied after 2 early failures: it is away"),
         (Emptying(Result.NOTHING_THERE), ""),
     ],
 )
 async def test_result_is_reported(emptying: Emptying, note: str) -> None:
     made = cleanup(FakeCleaner(emptying=emptying))
-    assert made.note == "cache of trainer not emptied after 2 young deaths: the successor did not wait for it"
+    assert made.note == "cache of trainer not emptied after 2 early failures: the successor did not wait for it"
     await made.before_start()
     assert made.note == note
 

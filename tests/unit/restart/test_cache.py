@@ -1,4 +1,4 @@
-"""A compile cache is emptied only if its container died young twice in a row, and only the pod's own emptyDir."""
+"""A compile cache is emptied only if its container failed early twice in a row, and only the pod's own emptyDir."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ UID = PodUid("0c1f6f9e-3d0e-4c3d-9d4e-1f6b0c1f6f9e")
 TRAINER = ContainerRef(PodRef("default", "trainer-0", UID), "trainer")
 PATH = f"{UID}/volumes/kubernetes.io~empty-dir/kubemend-cache"
 PLACE = Place(Volume("/var/lib/kubelet/pods", PATH), "trainer")
-YOUNG = 60.0  # Budget.young
+HEALTHY_AFTER = 60.0  # Budget.healthy_after
 
 
 @pytest.mark.parametrize("root", ["/var/lib/kubelet", "/data/pods", ""], ids=["usual", "elsewhere", "top"])
@@ -70,21 +70,21 @@ TWICE = [begun(1000.0, fault_at=999.0), begun(1010.0, fault_at=1009.0)]
 
 
 def test_first_death_keeps_the_cache() -> None:
-    assert decide([], died_at=1000.0) == Decision(Reason.FEW_YOUNG_DEATHS, 0)
+    assert decide([], died_at=1000.0) == Decision(Reason.FEW_EARLY_FAILURES, 0)
 
 
 def test_one_young_death_keeps_the_cache() -> None:
-    assert decide(TWICE[:1], died_at=1009.0) == Decision(Reason.FEW_YOUNG_DEATHS, 1)
+    assert decide(TWICE[:1], died_at=1009.0) == Decision(Reason.FEW_EARLY_FAILURES, 1)
 
 
 def test_second_young_death_in_a_row_empties_the_cache() -> None:
     decision = decide(TWICE, died_at=1019.0)
-    assert decision == Decision(Reason.YOUNG_DEATHS, 2)
+    assert decision == Decision(Reason.EARLY_FAILURES, 2)
     assert decision.empties
 
 
 def test_single_death_after_a_long_life_keeps_the_cache() -> None:
-    assert decide(TWICE, died_at=1010.0 + YOUNG) == Decision(Reason.FEW_YOUNG_DEATHS, 0)
+    assert decide(TWICE, died_at=1010.0 + HEALTHY_AFTER) == Decision(Reason.FEW_EARLY_FAILURES, 0)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_keep_cache_refuses_other_values(text: str) -> None:
         options.parse({options.KEEP_CACHE: text})
 
 
-_LIFE = st.floats(min_value=0.01, max_value=3 * YOUNG)
+_LIFE = st.floats(min_value=0.01, max_value=3 * HEALTHY_AFTER)
 _LIVES = st.lists(st.tuples(_LIFE, st.sampled_from([frozenset({"trainer"}), frozenset({"shipper"})])), max_size=8)
 
 
@@ -138,11 +138,11 @@ def test_cache_is_emptied_only_after_two_short_lives(
     for life, containers in lives:
         now += life
         if "trainer" in containers:
-            short.append(now - born < YOUNG if past_of_trainer(past) else False)
+            short.append(now - born < HEALTHY_AFTER if past_of_trainer(past) else False)
             born = now
         past.append(begun(now, fault_at=now, containers=containers))
     died_at = now + 1.0
-    short.append(died_at - born < YOUNG if past_of_trainer(past) else False)
+    short.append(died_at - born < HEALTHY_AFTER if past_of_trainer(past) else False)
     decision = decide(past, died_at=died_at, found=found, died=died, requested=requested, keep_cache=str(keep).lower())
     may = found is PLACE and died in ("trainer", None) and not requested and not keep
     assert decision.empties == (may and short[-2:] == [True, True])

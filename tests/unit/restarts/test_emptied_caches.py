@@ -1,4 +1,4 @@
-"""The plan of a restart empties the cache of a container that died young twice in a row, and so does its replay."""
+"""The plan of a restart empties the cache of a container that failed early twice in a row, and so does its replay."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from tests.environments.runtime import POD, TARGET
 PATH = f"{POD.uid}/volumes/kubernetes.io~empty-dir/{cache.VOLUME}"
 OPTED_IN = {"kubemend.io/restart": "InPlace"}
 BOTH = frozenset({"trainer", "logger"})
-EMPTIED = "cache of trainer emptied after 2 young deaths (7 files removed)"
+EMPTIED = "cache of trainer emptied after 2 early failures (7 files removed)"
 
 
 class FakeCleaner:
@@ -106,7 +106,7 @@ async def test_resumed_swap_empties_as_it_was_decided(env: RestartEnv, cleaner: 
     del cleaner
     plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW, empty_cache_after=after))
     emptyings = [spec.emptying for spec in plan.specs.values() if spec.emptying is not None]
-    assert [emptying.young_deaths for emptying in emptyings] == ([after] if after else [])
+    assert [emptying.early_failures for emptying in emptyings] == ([after] if after else [])
     assert plan.bare().specs == {}
 
 

@@ -393,7 +393,7 @@ def test_uncorrected_errors_are_emitted_again_only_when_doubled() -> None:
     gpu = Watched()
 
     for count in range(1, 101):
-        gpu.poll(but({Vital.ECC_UNCORRECTED: count}), seconds=2 * LIMITS.retell)
+        gpu.poll(but({Vital.ECC_UNCORRECTED: count}), seconds=2 * LIMITS.report_interval)
 
     texts = [emitted.text for emitted in gpu.emitted if emitted.kind is FindingKind.ECC_UNCORRECTED]
     assert [text.split()[0] for text in texts] == ["1", "2", "4", "8", "16", "32", "64"]

@@ -17,7 +17,7 @@ from kubemend.agent.sources.nvml.source import Periods
 from kubemend.common.components import ComponentState
 from tests.unit.sources.nvml.conftest import NEVER, PATIENCE, QUICK, Start
 
-AT_ONCE = Limits(settle=0.0, retell=0.0, link_down=0.0, fabric_wait=0.0, pcie_begin=0.0, hot_begin=0.0)
+AT_ONCE = Limits(settle=0.0, report_interval=0.0, link_down=0.0, fabric_wait=0.0, pcie_begin=0.0, hot_begin=0.0)
 QUICK_WINDOWS = Limits(
     settle=0.0, corrected_window=3.0, link_window=3.0, pcie_window=3.0, throttled_window=3.0, slow_window=3.0
 )
