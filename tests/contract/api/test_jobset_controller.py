@@ -17,9 +17,12 @@ from hack.devnode.controllers import Controllers
 from hack.devnode.node import DevNode
 from kubemend.controller.jobset.children import naming
 from tests import eventually
-from tests.control_plane import ControlPlane, Tenant
+from tests.control_plane import ControlPlane
 from tests.unit.jobsets import builders
-from tests.unit.jobsets.env import Client, JobSetEnv
+from tests.unit.jobsets.conftest import env
+from tests.unit.jobsets.env import JobSetEnv
+
+__all__ = ["env"]
 
 _MANAGER = "kube-controller-manager"
 
@@ -92,12 +95,6 @@ async def workloads(control_plane: ControlPlane, env: JobSetEnv, tmp_path: Path)
         yield Workloads(env)
     finally:
         await manager.stop(grace=10.0)
-
-
-@pytest.fixture
-async def env(tenant: Tenant) -> AsyncIterator[JobSetEnv]:
-    async with Client(tenant.kubeconfig) as connected:
-        yield JobSetEnv(tenant.server, connected, namespace=tenant.namespace)
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 import functools
 import time
-from collections.abc import AsyncIterator
-
-import pytest
 
 from kubemend.common.kube import client, paths
 from kubemend.controller.jobset.children import naming
@@ -13,21 +10,11 @@ from kubemend.controller.jobset.plan import Event, EventType
 from kubemend.controller.jobsets import events
 from kubemend.controller.jobsets.events import JobSetRef, PendingEvent
 from tests import eventually
-from tests.control_plane import Tenant
 from tests.unit.jobsets import builders, places
-from tests.unit.jobsets.env import Client, JobSetEnv, Leader, background
+from tests.unit.jobsets.conftest import env, leader
+from tests.unit.jobsets.env import JobSetEnv, Leader, background
 
-
-@pytest.fixture
-async def env(tenant: Tenant) -> AsyncIterator[JobSetEnv]:
-    async with Client(tenant.kubeconfig) as connected:
-        yield JobSetEnv(tenant.server, connected, namespace=tenant.namespace)
-
-
-@pytest.fixture
-async def leader(tenant: Tenant) -> AsyncIterator[Leader]:
-    async with Client(tenant.kubeconfig) as api:
-        yield Leader(api)
+__all__ = ["env", "leader"]
 
 
 async def test_a_gated_pod_goes_to_its_jobs_domain(env: JobSetEnv, leader: Leader, node: str) -> None:
@@ -83,10 +70,10 @@ async def test_repeated_failure_is_counted_in_its_event(env: JobSetEnv) -> None:
         (found,) = (await env.api.list(env.all_events)).items or [{}]
         return bool((found.get("series") or {}).get("count", 1 if found else 0) == times)
 
-    for times, leader in ((2, "one"), (3, "two")):  # the second one does not know the count so far
-        recorder = events.Events(api=env.api, instance=leader, clock=lambda: moment[0])
+    for times, instance in ((2, "one"), (3, "two")):  # the second one does not know the count so far
+        recorder = events.Events(api=env.api, instance=instance, clock=lambda: moment[0])
         async with background(recorder.run):
-            if leader == "one":
+            if instance == "one":
                 recorder.record(about, failed)
                 await eventually.true(functools.partial(counted, 1))
             moment[0] += 61.0

@@ -35,17 +35,16 @@ async def serving(*, epoch: int | None = 7) -> AsyncIterator[hubs.Rig]:
 
 @pytest.fixture
 async def env(tmp_path: Path) -> AsyncIterator[HubEnv]:
-    """The agent's dependencies, with a token that the hub accepts."""
+    """The agent's dependencies."""
     store = await Store.open(tmp_path / "state.db")
-    made = HubEnv(directory=tmp_path, store=store)
-    made.ca.write_bytes(hubs._CA.certificate_pem)
-    made.token.write_text("token-of-node-1")
-    yield made
+    yield HubEnv(directory=tmp_path, store=store)
     await store.close()
 
 
-def agent_of(env: HubEnv, hub: hubs.Rig) -> Hub:
-    """Return the agent's client, which dials that hub."""
+def agent_of(env: HubEnv, hub: hubs.Rig, *, token: str = "token-of-node-1") -> Hub:
+    """Return the agent's client, which dials that hub with a token; the hub accepts the default."""
+    env.ca.write_bytes(hubs._CA.certificate_pem)
+    env.token.write_text(token)
     address = env.replica(port=hub.port)
     made = env.agent(address)
     made._where = replace(made._where, name="127.0.0.1")  # the name in the hub's certificate
@@ -134,8 +133,7 @@ async def test_an_agent_that_leaves_is_gone_at_once(env: HubEnv) -> None:
 
 
 async def test_invalid_token_is_reported_with_its_hint(env: HubEnv) -> None:
-    env.token.write_text("somebody-elses")
-    async with serving() as hub, env.running(agent_of(env, hub)):
+    async with serving() as hub, env.running(agent_of(env, hub, token="of-another-account")):
         status = await env.reports.until(ComponentState.DEGRADED, saying="does not accept the agent's token")
         assert "--hub-token" in status.hint
 

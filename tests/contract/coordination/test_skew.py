@@ -1,11 +1,7 @@
 """Agents and hubs of different releases accept each other's messages; a too old side gets one line about it."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from kubemend.agent.clients.journal.store import Store
 from kubemend.agent.hub import wire as agents_wire
 from kubemend.common.components import ComponentState
 from kubemend.common.coordination import OrderKind, StepPhase
@@ -15,10 +11,11 @@ from kubemend.controller.hub.messages import Limits
 from kubemend.controller.hub.refusals import Reason, RefusedError
 from tests.contract.coordination import recording
 from tests.contract.coordination.recording import Recording
-from tests.contract.coordination.test_agent_and_hub import agent_of, serving
-from tests.unit.controller.hub import rig as hubs
+from tests.contract.coordination.test_agent_and_hub import agent_of, env, serving
 from tests.unit.hub import builders
 from tests.unit.hub.env import HubEnv
+
+__all__ = ["env"]
 
 EVERY = recording.recordings()
 OF_AGENTS = [each for each in EVERY if not each.of_hub and each.kept]
@@ -26,15 +23,6 @@ REMOVED = [each for each in EVERY if not each.of_hub and not each.kept]
 OF_HUBS = [each for each in EVERY if each.of_hub]
 UNKNOWN_FIELD = b"\xc2\x3e\x03new"  # field 1000, a string: a future release may add it to any message
 UNKNOWN_BODY = pb.HubMessage(epoch=8).SerializeToString() + b"\x9a\x06\x02\x08\x01"  # field 99, a message
-
-
-@pytest.fixture
-async def env(tmp_path: Path) -> AsyncIterator[HubEnv]:
-    """The agent's dependencies, with a token that the real hub accepts."""
-    store = await Store.open(tmp_path / "state.db")
-    made = HubEnv(directory=tmp_path, store=store)
-    yield made
-    await store.close()
 
 
 def test_every_field_of_today_is_in_a_recording() -> None:
@@ -109,10 +97,7 @@ async def test_too_old_hub_is_reported_and_left(env: HubEnv, monkeypatch: pytest
 
 async def test_too_old_agent_is_refused_and_works_alone(env: HubEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "OLDEST", 2)
-    async with serving() as hub:
-        env.ca.write_bytes(hubs._CA.certificate_pem)
-        env.token.write_text("token-of-node-1")
-        async with env.running(agent_of(env, hub)):
-            status = await env.reports.until(ComponentState.DEGRADED, saying="Upgrade the agent")
-            assert status.message.endswith("the agent works alone")
+    async with serving() as hub, env.running(agent_of(env, hub)):
+        status = await env.reports.until(ComponentState.DEGRADED, saying="Upgrade the agent")
+        assert status.message.endswith("the agent works alone")
     assert set(hub.counted()) == {"OtherVersion"}
