@@ -142,7 +142,7 @@ class OurJobSets:
             in_place,  # imported only once there is a JobSet managed by kubemend
         )
 
-        return in_place.policy(self._jobsets.world(jobset))
+        return in_place.policy(self._jobsets.observe(jobset))
 
     def owner(self, gang: GangKey) -> Owner | None:
         """Return the JobSet of a gang; the gang's Restart objects are deleted with it."""

@@ -17,8 +17,8 @@ from kubemend.controller.jobset.plan import (
     CreateService,
     DeleteJob,
     DeleteJobSet,
+    ObservedState,
     Plan,
-    World,
     Write,
 )
 from kubemend.controller.jobset.policy import (
@@ -44,31 +44,31 @@ _JOBS_READY: Final = "JobsReady"
 _JOBS_READY_MESSAGE: Final = "all jobs are ready"
 
 
-def decide(world: World) -> Plan:
+def decide(observed: ObservedState) -> Plan:
     """Return the writes, status and Events; nothing for a JobSet that is being deleted or has another ``managedBy``."""
-    jobset = world.jobset
+    jobset = observed.jobset
     if jobset.deleting or jobset.spec.managed_by != model.MANAGED_BY:
         return Plan()
-    draft = StatusBuilder(jobset.status, now=world.now)
-    in_place.account(world, draft=draft)
+    draft = StatusBuilder(jobset.status, now=observed.now)
+    in_place.account(observed, draft=draft)
     if conditions.is_finished(jobset.status):
-        return _finished(world, draft)
+        return _finished(observed, draft)
     if problems := validation.problems(jobset):
         validation.refuse(problems, draft=draft)
-        return _invalid(world, draft)
+        return _invalid(observed, draft)
     validation.accept(draft)
-    volume_claims.set_condition(world, draft=draft)
-    return _unfinished(world, draft)
+    volume_claims.set_condition(observed, draft=draft)
+    return _unfinished(observed, draft)
 
 
-def _finished(world: World, draft: StatusBuilder) -> Plan:
+def _finished(observed: ObservedState, draft: StatusBuilder) -> Plan:
     """Delete only running Jobs. Finished ones stay for inspection until the JobSet is deleted."""
-    jobset = world.jobset
-    jobs = buckets.sort(draft.status, world.jobs)
+    jobset = observed.jobset
+    jobs = buckets.sort(draft.status, observed.jobs)
     _count(jobset, jobs, draft)
     running = [job for job in (*jobs.active, *jobs.previous) if job.end is None]
     ends_at = _ttl_ends_at(jobset, draft.status)
-    if ends_at is None or ends_at > world.now:
+    if ends_at is None or ends_at > observed.now:
         return draft.plan(_deletions(running), wake_at=ends_at)
     return draft.plan(_deletions(running), (DeleteJobSet(),))
 
@@ -85,19 +85,19 @@ def _ttl_ends_at(jobset: JobSet, status: Status) -> float | None:
     return end.since + jobset.spec.ttl_seconds
 
 
-def _invalid(world: World, draft: StatusBuilder) -> Plan:
+def _invalid(observed: ObservedState, draft: StatusBuilder) -> Plan:
     """Only suspend. Kueue preempts by suspending, and waits until no Job is counted as active."""
-    jobset = world.jobset
+    jobset = observed.jobset
     if not jobset.spec.suspend:
         return draft.plan()
-    jobs = buckets.sort(draft.status, world.jobs)
+    jobs = buckets.sort(draft.status, observed.jobs)
     _count(jobset, jobs, draft)
     return draft.plan(_stops(jobs, draft))
 
 
-def _unfinished(world: World, draft: StatusBuilder) -> Plan:
-    jobset = world.jobset
-    apart = template_drift.partition(jobset, buckets.sort(draft.status, world.jobs))
+def _unfinished(observed: ObservedState, draft: StatusBuilder) -> Plan:
+    jobset = observed.jobset
+    apart = template_drift.partition(jobset, buckets.sort(draft.status, observed.jobs))
     jobs = apart.buckets
     counts = _count(jobset, jobs, draft)
     deletions = _deletions(jobs.previous)
@@ -105,19 +105,19 @@ def _unfinished(world: World, draft: StatusBuilder) -> Plan:
         draft.set_condition(conditions.RESTARTING, is_so=False, reason=_JOBS_READY, message=_JOBS_READY_MESSAGE)
     if jobs.failed:
         failure_policy.apply(jobset, jobs, draft=draft)
-        in_place.supersede(world, draft=draft)
+        in_place.supersede(observed, draft=draft)
         return draft.plan(deletions)
     if success.is_met(jobset.spec, jobs.successful):
         success.complete(draft)
         return draft.plan(deletions)
     creations = _creations(jobset, jobs, counts, draft)
     if jobset.spec.suspend:
-        return draft.plan(_stops(jobs, draft), _needs(world), *creations)
+        return draft.plan(_stops(jobs, draft), _needs(observed), *creations)
     changed = suspension.resume(jobset, jobs, counts, draft=draft)
     if not jobs.previous:  # else the round would be refused: request it when all Jobs exist again
         changed += template_drift.resets(jobset, apart.to_reset)
-    in_place.end_if_spent(world, draft=draft)
-    return draft.plan(deletions, _needs(world), *creations, *changed)
+    in_place.end_if_spent(observed, draft=draft)
+    return draft.plan(deletions, _needs(observed), *creations, *changed)
 
 
 def _count(jobset: JobSet, jobs: Buckets, draft: StatusBuilder) -> tuple[ReplicatedJobStatus, ...]:
@@ -141,15 +141,15 @@ def _deletions(jobs: Sequence[ChildJob]) -> tuple[Write, ...]:
     return tuple(DeleteJob(job.name, job.uid) for job in jobs if not job.deleting)
 
 
-def _needs(world: World) -> tuple[Write, ...]:
+def _needs(observed: ObservedState) -> tuple[Write, ...]:
     """Return the creations that Jobs depend on. Existing objects are neither fixed nor replaced."""
-    jobset = world.jobset
+    jobset = observed.jobset
     needs: list[Write] = []
-    if jobset.spec.network.dns_hostnames and not world.has_service:
+    if jobset.spec.network.dns_hostnames and not observed.has_service:
         needs.append(CreateService(jobset.spec.network.subdomain, children.service(jobset)))
     if jobset.spec.claim_policies:
         named = ((str(body["metadata"]["name"]), body) for body in children.claims(jobset))
-        needs += [CreateClaim(name, body) for name, body in named if name not in world.claims]
+        needs += [CreateClaim(name, body) for name, body in named if name not in observed.claims]
     return tuple(needs)
 
 

@@ -25,7 +25,7 @@ class ClaimSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ObservedState:
     """The input of a reconcile. ``now`` is Unix seconds; ``claims`` are the names of existing PVCs.
 
     ``claim_specs``: their specs, as far as they are known. ``jobs`` are those that the JobSet owns (by UID), of any

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from kubemend.controller.jobset import writing
-from kubemend.controller.jobset.plan import Event, EventType, Plan, World
+from kubemend.controller.jobset.plan import Event, EventType, ObservedState, Plan
 from kubemend.controller.jobset.spec.model import JobSet, Refusal, RoundView
 from kubemend.controller.jobsets import events, writes
 from kubemend.controller.jobsets.events import Events
@@ -73,16 +73,16 @@ class Reconciler:
         from kubemend.controller.jobset import decide  # imported only once there is a JobSet
 
         began = time.perf_counter()
-        decided = decide.decide(self.world(jobset))
+        decided = decide.decide(self.observe(jobset))
         self._metrics.reconcile_seconds.labels("decide").observe(time.perf_counter() - began)
         await self._carry_out(jobset, decided)
         self._metrics.reconcile_seconds.labels("whole").observe(time.perf_counter() - began)
         return None if decided.wake_at is None else max(decided.wake_at - self._clock(), 0.0)
 
-    def world(self, jobset: JobSet) -> World:
+    def observe(self, jobset: JobSet) -> ObservedState:
         """Return the known state of a JobSet."""
         namespace = jobset.namespace
-        return World(
+        return ObservedState(
             jobset=jobset,
             jobs=self._views.jobs(jobset),
             now=self._clock(),

@@ -9,7 +9,7 @@ from kubemend.common import aio, contained
 from kubemend.common.components import ComponentStatus, JointComponent
 from kubemend.common.kube import client
 from kubemend.controller.jobset.placement import choosing
-from kubemend.controller.jobset.plan import Event, EventType, World
+from kubemend.controller.jobset.plan import Event, EventType, ObservedState
 from kubemend.controller.jobset.spec.model import ChildJob, JobSet
 from kubemend.controller.jobsets.events import Events, JobSetRef
 from kubemend.controller.jobsets.invalid_objects import InvalidObject
@@ -88,9 +88,9 @@ class JobSets:
         """Return the Job of this name that the JobSet of that name owns."""
         return self._views.job(namespace, jobset, name)
 
-    def world(self, jobset: JobSet) -> World:
+    def observe(self, jobset: JobSet) -> ObservedState:
         """Return the known state of a JobSet."""
-        return self._reconciler.world(jobset)
+        return self._reconciler.observe(jobset)
 
     def news(self, namespace: str, name: str) -> None:
         """Reconcile a JobSet, because its rounds have changed."""

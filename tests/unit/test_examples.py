@@ -9,7 +9,7 @@ import yaml
 from kubemend.common.kube import paths
 from kubemend.controller.jobset import decide
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.plan import CreateJob, CreateService, World
+from kubemend.controller.jobset.plan import CreateJob, CreateService, ObservedState
 from kubemend.controller.jobset.spec import model, reading, validation
 from kubemend.controller.jobset.spec.model import JobSet
 from tests.control_plane import ControlPlane
@@ -70,7 +70,7 @@ def test_example_is_valid_and_restarted_in_place(jobset: JobSet) -> None:
 
 
 def test_applied_example_becomes_these_jobs_and_a_service(name: str, jobset: JobSet) -> None:
-    plan = decide.decide(World(jobset=jobset, jobs=(), now=1_800_000_000.0))
+    plan = decide.decide(ObservedState(jobset=jobset, jobs=(), now=1_800_000_000.0))
     writes = [each for group in plan.writes for each in group]
     jobs = {each.name: each.body for each in writes if isinstance(each, CreateJob)}
     assert {job: body["spec"]["completions"] for job, body in jobs.items()} == _PODS[name]

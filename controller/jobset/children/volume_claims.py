@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kubemend.controller.jobset import conditions
 from kubemend.controller.jobset.children import naming
-from kubemend.controller.jobset.plan import ClaimSpec, EventType, World
+from kubemend.controller.jobset.plan import ClaimSpec, EventType, ObservedState
 from kubemend.controller.jobset.spec import quantities
 from kubemend.controller.jobset.spec.model import JobSet, Json, Retention
 from kubemend.controller.jobset.status_builder import StatusBuilder
@@ -115,9 +115,9 @@ def names(jobset: JobSet) -> dict[str, Any]:
     }
 
 
-def set_condition(world: World, *, draft: StatusBuilder) -> None:
+def set_condition(observed: ObservedState, *, draft: StatusBuilder) -> None:
     """Set the condition about claims that differ from the request. One that always matched gets no condition."""
-    differing = tuple(_differing(world.jobset, world.claim_specs))
+    differing = tuple(_differing(observed.jobset, observed.claim_specs))
     if differing:
         more = f" (and {len(differing) - _MOST_REPORTED} more)" if len(differing) > _MOST_REPORTED else ""
         message = (

@@ -12,7 +12,7 @@ from typing import Final
 
 from kubemend.controller.jobset import conditions
 from kubemend.controller.jobset.children import buckets
-from kubemend.controller.jobset.plan import EventType, World
+from kubemend.controller.jobset.plan import EventType, ObservedState
 from kubemend.controller.jobset.policy import failure_policy as failure
 from kubemend.controller.jobset.policy import template_drift
 from kubemend.controller.jobset.spec.model import JobSet, RoundView, Status
@@ -59,25 +59,25 @@ class GangPolicy:
     closed: str = ""
 
 
-def policy(world: World) -> GangPolicy:
+def policy(observed: ObservedState) -> GangPolicy:
     """Return the policy of a JobSet of any strategy. Without restarts in place it only has ``closed``."""
-    jobset = world.jobset
+    jobset = observed.jobset
     limit = _limit(jobset)
     used = failure.counted_restarts(jobset.status)
     if limit is not None:
-        used += sum(_costs(each) for each in _own(world) if each.attempt > _cursor(jobset.status))
-    return GangPolicy(limit, used, _closed(world) or "")
+        used += sum(_costs(each) for each in _own(observed) if each.attempt > _cursor(jobset.status))
+    return GangPolicy(limit, used, _closed(observed) or "")
 
 
-def account(world: World, *, draft: StatusBuilder) -> None:
+def account(observed: ObservedState, *, draft: StatusBuilder) -> None:
     """Count the rounds that have ended since the last one counted, and report them.
 
     ``restarts_counted`` never passes maxRestarts, even if a round began next to a restart of the whole JobSet.
     """
-    limit = _limit(world.jobset)
+    limit = _limit(observed.jobset)
     if limit is None:
         return
-    rounds = _own(world)
+    rounds = _own(observed)
     _set_condition(rounds, draft=draft)
     newest = max((each.attempt for each in rounds if each.ended_at is not None), default=0)
     over = [each for each in rounds if _cursor(draft.status) < each.attempt <= newest]
@@ -91,20 +91,20 @@ def account(world: World, *, draft: StatusBuilder) -> None:
         _record_end(each, draft=draft)
 
 
-def supersede(world: World, *, draft: StatusBuilder) -> None:
+def supersede(observed: ObservedState, *, draft: StatusBuilder) -> None:
     """Treat the rounds under way as part of a restart of Jobs: it was one failure, and costs one restart."""
-    if world.jobset.spec.is_in_place:
-        _move_on(max((each.attempt for each in _own(world)), default=0), draft=draft)
+    if observed.jobset.spec.is_in_place:
+        _move_on(max((each.attempt for each in _own(observed)), default=0), draft=draft)
 
 
-def end_if_spent(world: World, *, draft: StatusBuilder) -> None:
+def end_if_spent(observed: ObservedState, *, draft: StatusBuilder) -> None:
     """Fail the JobSet if a member failed with no restart left for it, unless all members have started again since."""
-    refusal = world.refusal
-    if _limit(world.jobset) is None or refusal is None or refusal.reason != REACHED_MAX_RESTARTS:
+    refusal = observed.refusal
+    if _limit(observed.jobset) is None or refusal is None or refusal.reason != REACHED_MAX_RESTARTS:
         return
     if conditions.is_true(draft.status, conditions.SUSPENDED):
         return  # its resumption is yet to come; the failure happened before the suspension
-    if refusal.at > _last_start(world, draft.status):
+    if refusal.at > _last_start(observed, draft.status):
         failure.fail(draft, reason=REACHED_MAX_RESTARTS, message=failure.REACHED_MAX_RESTARTS_MESSAGE)
 
 
@@ -113,9 +113,9 @@ def _limit(jobset: JobSet) -> int | None:
     return failure_policy.max_restarts if failure_policy is not None and jobset.spec.is_in_place else None
 
 
-def _own(world: World) -> list[RoundView]:
+def _own(observed: ObservedState) -> list[RoundView]:
     """Return its own rounds: those of a deleted JobSet of the same name may still exist."""
-    return [each for each in world.rounds if _is_of(world.jobset, each)]
+    return [each for each in observed.rounds if _is_of(observed.jobset, each)]
 
 
 def _is_of(jobset: JobSet, one: RoundView) -> bool:
@@ -134,27 +134,27 @@ def _costs(one: RoundView) -> bool:
     return one.counted and not cancelled
 
 
-def _closed(world: World) -> Closed | None:
-    jobset = world.jobset
+def _closed(observed: ObservedState) -> Closed | None:
+    jobset = observed.jobset
     if jobset.deleting:
         return Closed.DELETING
     if (end := conditions.finished(jobset.status)) is not None:
         return Closed.COMPLETED if end.type == conditions.COMPLETED else Closed.FAILED
     if jobset.spec.suspend:
         return Closed.SUSPENDED
-    jobs = template_drift.partition(jobset, buckets.sort(jobset.status, world.jobs)).buckets
+    jobs = template_drift.partition(jobset, buckets.sort(jobset.status, observed.jobs)).buckets
     return Closed.RECREATING if jobs.previous else None
 
 
-def _last_start(world: World, status: Status) -> float:
+def _last_start(observed: ObservedState, status: Status) -> float:
     """Return when members were last started, as far as it is known: by a round, a restart or a resumption.
 
     The two conditions have the time while it happens and, then False, after it. Times in a status are cut to whole
     seconds, and nothing fails within the second in which it was resumed: such a failure happened before.
     """
-    starts = [world.jobset.created_at, *(each.started_at for each in _own(world))]
+    starts = [observed.jobset.created_at, *(each.started_at for each in _own(observed))]
     # The status before this reconcile: if this one finds all ready, a refused fault occurred after they had started.
-    if (restarting := world.jobset.status.condition(conditions.RESTARTING)) is not None:
+    if (restarting := observed.jobset.status.condition(conditions.RESTARTING)) is not None:
         starts.append(restarting.since)
     if (suspended := status.condition(conditions.SUSPENDED)) is not None:
         starts.append(suspended.since + _CUT_SECONDS)

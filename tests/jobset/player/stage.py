@@ -213,12 +213,12 @@ class Stage:
         return known is not None and self._is_known(known, there) and self._controller.running.is_settled(uid)
 
     def _is_known(self, known: JobSet, there: "_There") -> bool:
-        world = self._controller.running.world(known)
+        observed = self._controller.running.observe(known)
         return (
             known.resource_version == there.version
-            and {each.name: each.resource_version for each in world.jobs} == there.jobs
-            and world.has_service is (known.spec.network.subdomain in there.services)
-            and {each.name: each.ended_at is not None for each in world.rounds}
+            and {each.name: each.resource_version for each in observed.jobs} == there.jobs
+            and observed.has_service is (known.spec.network.subdomain in there.services)
+            and {each.name: each.ended_at is not None for each in observed.rounds}
             == {each.name: each.is_finished for each in there.restarts if each.is_round}
         )
 

@@ -23,7 +23,7 @@ from kubemend.controller.jobsets.views import Views
 from kubemend.controller.jobsets.writes import Writer
 from tests import eventually
 from tests.unit.daemonset import controller_manifests, roles
-from tests.unit.jobset import worlds
+from tests.unit.jobset import builders
 from tests.unit.reporters.running import started
 
 WRITES: Final[tuple[plan.Write, ...]] = (
@@ -98,7 +98,7 @@ def ignore(*_: Any) -> None:
 
 async def asked_for() -> set[Right]:
     """Return the requests of running JobSets, with all outcomes."""
-    api, jobset, metrics = Recorder(nodes=[NODE], pods=[POD]), worlds.jobset(), JobSetMetrics(CollectorRegistry())
+    api, jobset, metrics = Recorder(nodes=[NODE], pods=[POD]), builders.jobset(), JobSetMetrics(CollectorRegistry())
     views = Views(api=api, report=ignore, changed=ignore, jobset_changed=ignore)
     async with started(views):
         await views.wait_synced()
@@ -115,7 +115,7 @@ async def asked_for() -> set[Right]:
     taints.fault("n", code="Xid79", pod="uid-p")
     async with started(taints):
         await eventually.true(lambda: api.has_been_asked("patch", "nodes"))
-    wanted = Wanted(choosing.seeker("team", worlds.job("w-0")), "uid-js")
+    wanted = Wanted(choosing.seeker("team", builders.job("w-0")), "uid-js")
     gates = PlacementReconciler(api=api, wanted=lambda: [wanted], report_waiting=ignore, report=ignore)
     gates.need("uid-js", needed=True)
     async with started(gates):

@@ -8,7 +8,7 @@ import pytest
 from kubemend.controller.jobset import conditions, decide
 from kubemend.controller.jobset.children import volume_claims
 from kubemend.controller.jobset.plan import EventType
-from tests.unit.jobset import worlds
+from tests.unit.jobset import builders
 from tests.unit.jobset.test_decide import claiming
 
 ASKED: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}
@@ -63,13 +63,13 @@ def test_difference_is_reported_once_and_reverted_when_fixed() -> None:
     asked = volume_claims.names(claiming())
     right = {name: volume_claims.read(spec) for name, spec in asked.items()}
     wrong = {name: replace(spec, mode="Block") for name, spec in right.items()}
-    world = worlds.world(claiming(), claims=frozenset(asked), claim_specs=wrong)
-    first = decide.decide(world)
+    observed = builders.observed(claiming(), claims=frozenset(asked), claim_specs=wrong)
+    first = decide.decide(observed)
     (event,) = [each for each in first.events if each.reason == volume_claims.OTHER_SPEC]
     assert event.type is EventType.WARNING
     assert "claim data-js differs in volumeMode; claim logs-js differs in volumeMode" in event.message
     assert first.status is not None
-    reported = replace(world, jobset=replace(world.jobset, status=first.status))
+    reported = replace(observed, jobset=replace(observed.jobset, status=first.status))
     assert volume_claims.OTHER_SPEC not in {each.reason for each in decide.decide(reported).events}
     fixed = decide.decide(replace(reported, claim_specs=right))
     assert fixed.status is not None
@@ -79,5 +79,5 @@ def test_difference_is_reported_once_and_reverted_when_fixed() -> None:
 def test_matching_claim_gets_no_condition() -> None:
     asked = volume_claims.names(claiming())
     right = {name: volume_claims.read(spec) for name, spec in asked.items()}
-    plan = decide.decide(worlds.world(claiming(), claims=frozenset(asked), claim_specs=right))
+    plan = decide.decide(builders.observed(claiming(), claims=frozenset(asked), claim_specs=right))
     assert plan.status is None or plan.status.condition(conditions.CLAIMS) is None

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from kubemend.controller.jobset import conditions
 from kubemend.controller.jobset.spec.model import Condition, Status
-from tests.unit.jobset import worlds
+from tests.unit.jobset import builders
 
-NEW = worlds.condition(conditions.SUSPENDED, reason="New", message="new", since=9.0)
+NEW = builders.condition(conditions.SUSPENDED, reason="New", message="new", since=9.0)
 
 
 def test_true_condition_is_appended() -> None:
-    before = (worlds.condition(conditions.RESTARTING),)
+    before = (builders.condition(conditions.RESTARTING),)
     assert conditions.put(before, NEW) == (*before, NEW)
 
 
@@ -28,12 +28,12 @@ def test_false_condition_of_kubemend_is_added() -> None:
 
 
 def test_changed_status_updates_condition_in_place() -> None:
-    old, other = worlds.condition(conditions.SUSPENDED, status=False), worlds.condition(conditions.RESTARTING)
+    old, other = builders.condition(conditions.SUSPENDED, status=False), builders.condition(conditions.RESTARTING)
     assert conditions.put((old, other), NEW) == (NEW, other)
 
 
 def test_new_message_for_same_status_keeps_time() -> None:
-    old = worlds.condition(conditions.SUSPENDED, since=5.0)
+    old = builders.condition(conditions.SUSPENDED, since=5.0)
     assert conditions.put((old,), NEW) == (replace(NEW, since=5.0),)
 
 
@@ -43,32 +43,32 @@ def test_same_condition_changes_nothing() -> None:
 
 
 def test_startup_pair_flips_only_the_other_status() -> None:
-    old = worlds.condition(conditions.STARTUP_IN_PROGRESS)
+    old = builders.condition(conditions.STARTUP_IN_PROGRESS)
     new = replace(NEW, type=conditions.STARTUP_COMPLETED)
     assert conditions.put((old,), new) == (replace(old, status=False), new)
 
 
 def test_false_startup_condition_leaves_the_other() -> None:
     old = (
-        worlds.condition(conditions.STARTUP_IN_PROGRESS),
-        worlds.condition(conditions.STARTUP_COMPLETED, status=False),
+        builders.condition(conditions.STARTUP_IN_PROGRESS),
+        builders.condition(conditions.STARTUP_COMPLETED, status=False),
     )
     new = replace(NEW, type=conditions.STARTUP_COMPLETED, status=False)
     assert conditions.put(old, new)[0] == old[0]
 
 
 def test_completed_and_failed_do_not_exclude_each_other() -> None:
-    old = worlds.condition(conditions.COMPLETED)
+    old = builders.condition(conditions.COMPLETED)
     new = replace(NEW, type=conditions.FAILED)
     assert conditions.put((old,), new) == (old, new)
 
 
 def test_only_true_completed_or_failed_finishes() -> None:
     assert not conditions.is_finished(Status())
-    assert not conditions.is_finished(Status(conditions=(worlds.condition(conditions.COMPLETED, status=False),)))
-    assert not conditions.is_finished(Status(conditions=(worlds.condition(conditions.SUSPENDED),)))
+    assert not conditions.is_finished(Status(conditions=(builders.condition(conditions.COMPLETED, status=False),)))
+    assert not conditions.is_finished(Status(conditions=(builders.condition(conditions.SUSPENDED),)))
     for kind in (conditions.COMPLETED, conditions.FAILED):
-        assert conditions.is_finished(Status(conditions=(worlds.condition(kind),)))
+        assert conditions.is_finished(Status(conditions=(builders.condition(kind),)))
 
 
 KINDS = (conditions.STARTUP_IN_PROGRESS, conditions.STARTUP_COMPLETED, conditions.SUSPENDED, conditions.IN_PLACE)

@@ -6,7 +6,7 @@ import pytest
 
 from kubemend.controller.jobset.children import buckets
 from kubemend.controller.jobset.spec.model import ChildJob, ReplicatedJob, ReplicatedJobStatus, Status
-from tests.unit.jobset import worlds
+from tests.unit.jobset import builders
 
 
 @pytest.mark.parametrize(
@@ -23,46 +23,46 @@ from tests.unit.jobset import worlds
     ],
 )
 def test_job_is_ready_with_enough_ready_or_finished_pods(fields: dict[str, Any], *, expected: bool) -> None:
-    assert buckets.is_ready(worlds.job("w-0", **fields)) is expected
+    assert buckets.is_ready(builders.job("w-0", **fields)) is expected
 
 
 def test_permanently_failed_index_counts_as_over() -> None:
-    assert buckets.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1,3"))
-    assert not buckets.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1"))
+    assert buckets.is_ready(builders.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1,3"))
+    assert not buckets.is_ready(builders.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1"))
 
 
 def test_unreadable_failed_indexes_do_not_count() -> None:
-    assert not buckets.is_ready(worlds.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1-x"))
+    assert not buckets.is_ready(builders.job("w-0", parallelism=4, completions=4, ready=2, failed_indexes="1-x"))
 
 
 def counted(*jobs: ChildJob, status: Status | None = None, replicas: int = 9) -> ReplicatedJobStatus:
     """Return the counts for the replicated Job ``w``."""
-    owner = worlds.jobset(worlds.replicated(replicas=replicas), status=status)
+    owner = builders.jobset(builders.replicated(replicas=replicas), status=status)
     (found,) = buckets.counted(owner, buckets.sort(owner.status, jobs))
     return found
 
 
 def test_jobs_are_counted_by_state() -> None:
     found = counted(
-        worlds.job("w-0"),
-        worlds.job("w-1", active=1),
-        worlds.ready("w-2"),
-        worlds.job("w-3", suspended=True),
-        worlds.succeeded("w-4"),
-        worlds.succeeded("w-5"),
-        worlds.failed("w-6"),
+        builders.job("w-0"),
+        builders.job("w-1", active=1),
+        builders.ready("w-2"),
+        builders.job("w-3", suspended=True),
+        builders.succeeded("w-4"),
+        builders.succeeded("w-5"),
+        builders.failed("w-6"),
     )
     assert found == ReplicatedJobStatus("w", ready=1, active=2, suspended=1, succeeded=2, failed=1)
 
 
 def test_jobs_of_previous_runs_are_not_counted() -> None:
-    jobs = (worlds.ready("w-0"), worlds.succeeded("w-1"), worlds.failed("w-2"), worlds.ready("w-3", attempt=1))
+    jobs = (builders.ready("w-0"), builders.succeeded("w-1"), builders.failed("w-2"), builders.ready("w-3", attempt=1))
     found = counted(*jobs, status=Status(restarts=1))
     assert found == ReplicatedJobStatus("w", ready=1, active=1)
 
 
 def test_jobs_without_known_replicated_job_are_not_counted() -> None:
-    assert counted(worlds.ready("x-0"), worlds.succeeded("w-0", replicated_job="")) == ReplicatedJobStatus("w")
+    assert counted(builders.ready("x-0"), builders.succeeded("w-0", replicated_job="")) == ReplicatedJobStatus("w")
 
 
 def test_restart_counts_are_kept() -> None:
@@ -72,12 +72,12 @@ def test_restart_counts_are_kept() -> None:
 
 
 def test_statuses_are_ordered_by_name() -> None:
-    owner = worlds.jobset(worlds.replicated("b"), worlds.replicated("a"), worlds.replicated("c"))
-    found = buckets.counted(owner, buckets.sort(Status(), (worlds.ready("c-0"),)))
+    owner = builders.jobset(builders.replicated("b"), builders.replicated("a"), builders.replicated("c"))
+    found = buckets.counted(owner, buckets.sort(Status(), (builders.ready("c-0"),)))
     assert [(each.name, each.ready) for each in found] == [("a", 0), ("b", 0), ("c", 1)]
 
 
-W = worlds.replicated(replicas=3)
+W = builders.replicated(replicas=3)
 
 
 @pytest.mark.parametrize(
@@ -110,5 +110,5 @@ def test_started_is_ready_or_over_complete_is_succeeded(
 def test_all_ready_when_each_job_is_ready_or_succeeded(
     statuses: tuple[ReplicatedJobStatus, ...], *, expected: bool
 ) -> None:
-    jobs: tuple[ReplicatedJob, ...] = (worlds.replicated("a", replicas=1), worlds.replicated("b", replicas=2))
-    assert buckets.all_ready(worlds.jobset(*jobs), statuses) is expected
+    jobs: tuple[ReplicatedJob, ...] = (builders.replicated("a", replicas=1), builders.replicated("b", replicas=2))
+    assert buckets.all_ready(builders.jobset(*jobs), statuses) is expected

@@ -18,8 +18,8 @@ from kubemend.controller.jobset.spec.model import (
     RestartStrategy,
     Status,
 )
-from tests.unit.jobset import worlds
-from tests.unit.jobset.worlds import NOW, RESTARTING, failed, rule
+from tests.unit.jobset import builders
+from tests.unit.jobset.builders import NOW, RESTARTING, failed, rule
 
 RESTART_ALL = (Action.RESTART_JOBSET, Action.RESTART_JOBSET_AND_IGNORE)
 RESTART_ONE = (Action.RESTART_JOB, Action.RESTART_JOB_AND_IGNORE)
@@ -33,7 +33,7 @@ def policy(*rules: FailureRule, most: int = 3, strategy: RestartStrategy = Resta
 
 def answered(failure_policy: FailurePolicy | None, *jobs: ChildJob, status: Status | None = None) -> Plan:
     """Return the decision with these Jobs."""
-    return decide.decide(worlds.world(worlds.jobset(failure=failure_policy, status=status), *jobs))
+    return decide.decide(builders.observed(builders.jobset(failure=failure_policy, status=status), *jobs))
 
 
 def of_run(attempt: int, *jobs: ChildJob) -> tuple[ChildJob, ...]:
@@ -102,8 +102,8 @@ def test_names_decide_between_simultaneous_failures() -> None:
 def test_failed_job_without_policy_fails_jobset() -> None:
     plan = answered(None, LATE, EARLY)
     message = "jobset failed due to one or more job failures (first failed job: js-w-1)"
-    assert worlds.new_condition(plan, "Failed") == (True, "FailedJobs", message)
-    assert worlds.events(plan) == [("Warning", "FailedJobs", message)]
+    assert builders.new_condition(plan, "Failed") == (True, "FailedJobs", message)
+    assert builders.events(plan) == [("Warning", "FailedJobs", message)]
     assert plan.counts == ("failed",)
     assert plan.status is not None
     assert plan.status.terminal_state == "Failed"
@@ -113,19 +113,19 @@ def test_failed_job_without_policy_fails_jobset() -> None:
 def test_fail_jobset_fails_despite_remaining_restarts() -> None:
     plan = answered(policy(rule(Action.FAIL_JOBSET)), failed("w-0"))
     message = "applying FailJobSet failure policy action (first failed job: js-w-0)"
-    assert worlds.new_condition(plan, "Failed") == (True, "FailJobSetFailurePolicyAction", message)
-    assert worlds.events(plan) == [("Warning", "FailJobSetFailurePolicyAction", message)]
+    assert builders.new_condition(plan, "Failed") == (True, "FailJobSetFailurePolicyAction", message)
+    assert builders.events(plan) == [("Warning", "FailJobSetFailurePolicyAction", message)]
 
 
 def test_failed_jobset_ends_restarting_condition() -> None:
-    status = Status(conditions=(worlds.condition(RESTARTING),))
+    status = Status(conditions=(builders.condition(RESTARTING),))
     plan = answered(None, failed("w-0"), status=status)
-    assert worlds.new_condition(plan, RESTARTING) == (False, "JobSetFailed", "jobset failed")
-    assert worlds.events(plan)[1:] == [("Normal", "JobSetFailed", "jobset failed")]
+    assert builders.new_condition(plan, RESTARTING) == (False, "JobSetFailed", "jobset failed")
+    assert builders.events(plan)[1:] == [("Normal", "JobSetFailed", "jobset failed")]
 
 
 def test_failed_jobset_without_restarts_has_no_restarting_condition() -> None:
-    assert worlds.new_condition(answered(None, failed("w-0")), RESTARTING) is None
+    assert builders.new_condition(answered(None, failed("w-0")), RESTARTING) is None
 
 
 # Restarting all
@@ -134,13 +134,13 @@ def test_failed_jobset_without_restarts_has_no_restarting_condition() -> None:
 @pytest.mark.parametrize("action", RESTART_ALL)
 def test_restart_of_all_raises_attempt_and_records_two_events(action: Action) -> None:
     plan = answered(
-        policy(rule(action, "mine")), *of_run(1, failed("w-0"), worlds.ready("w-1")), status=Status(restarts=1)
+        policy(rule(action, "mine")), *of_run(1, failed("w-0"), builders.ready("w-1")), status=Status(restarts=1)
     )
     message = f"applying {action.value} failure policy action (first failed job: js-w-0)"
     assert plan.status is not None
     assert plan.status.restarts == 2
-    assert worlds.new_condition(plan, RESTARTING) == (True, "FailurePolicy_mine", message)
-    assert worlds.events(plan) == [
+    assert builders.new_condition(plan, RESTARTING) == (True, "FailurePolicy_mine", message)
+    assert builders.events(plan) == [
         ("Warning", "FailurePolicy_mine", message),
         ("Warning", f"{action.value}FailurePolicyAction", message),
     ]
@@ -153,7 +153,7 @@ def test_restart_of_all_raises_attempt_and_records_two_events(action: Action) ->
 def test_unmatched_failure_restarts_all_by_default(rules: tuple[FailureRule, ...]) -> None:
     plan = answered(policy(*rules), failed("w-0"))
     message = "applying RestartJobSet failure policy action (first failed job: js-w-0)"
-    assert worlds.new_condition(plan, RESTARTING) == (True, "DefaultFailurePolicy", message)
+    assert builders.new_condition(plan, RESTARTING) == (True, "DefaultFailurePolicy", message)
     assert plan.status is not None
     assert (plan.status.restarts, plan.status.restarts_counted) == (1, 1)
 
@@ -166,7 +166,7 @@ def test_only_counting_actions_use_up_restarts(action: Action, counted: int) -> 
 
 
 def test_second_restart_keeps_time_of_condition() -> None:
-    status = Status(restarts=1, conditions=(worlds.condition(RESTARTING, since=5.0),))
+    status = Status(restarts=1, conditions=(builders.condition(RESTARTING, since=5.0),))
     plan = answered(policy(), *of_run(1, failed("w-0")), status=status)
     assert plan.status is not None
     restarting = plan.status.condition(RESTARTING)
@@ -190,8 +190,8 @@ def test_counting_action_at_max_restarts_fails_jobset(action: Action, status: St
     job = failed("w-0", job_attempt=2)
     plan = answered(policy(rule(action)), job, status=status)
     message = "jobset failed due to reaching max number of restarts (first failed job: js-w-0)"
-    assert worlds.new_condition(plan, "Failed") == (True, "ReachedMaxRestarts", message)
-    assert worlds.events(plan) == [("Warning", "ReachedMaxRestarts", message)]
+    assert builders.new_condition(plan, "Failed") == (True, "ReachedMaxRestarts", message)
+    assert builders.events(plan) == [("Warning", "ReachedMaxRestarts", message)]
     assert plan.status is not None
     assert plan.status.restarts == 0
 
@@ -206,7 +206,7 @@ def test_ignoring_action_continues_beyond_max_restarts(action: Action) -> None:
 
 def test_first_failure_with_max_restarts_0_fails_jobset() -> None:
     plan = answered(policy(most=0), failed("w-0"))
-    assert worlds.new_condition(plan, "Failed") is not None
+    assert builders.new_condition(plan, "Failed") is not None
 
 
 def test_one_reconcile_takes_one_action() -> None:
@@ -224,21 +224,21 @@ def after_restart(strategy: RestartStrategy, *jobs: ChildJob) -> Plan:
 
 
 def test_recreate_deletes_previous_and_creates_free_names() -> None:
-    plan = after_restart(RestartStrategy.RECREATE, worlds.ready("w-0"))
-    assert worlds.names(plan, DeleteJob) == ["js-w-0"]
-    assert worlds.names(plan, CreateJob) == ["js-w-1"], "js-w-0 waits until its predecessor is gone"
+    plan = after_restart(RestartStrategy.RECREATE, builders.ready("w-0"))
+    assert builders.names(plan, DeleteJob) == ["js-w-0"]
+    assert builders.names(plan, CreateJob) == ["js-w-1"], "js-w-0 waits until its predecessor is gone"
 
 
 def test_blocking_recreate_waits_for_previous_jobs() -> None:
-    plan = after_restart(RestartStrategy.BLOCKING_RECREATE, worlds.ready("w-0", deleting=True))
-    assert worlds.names(plan, CreateJob) == []
+    plan = after_restart(RestartStrategy.BLOCKING_RECREATE, builders.ready("w-0", deleting=True))
+    assert builders.names(plan, CreateJob) == []
     plan = after_restart(RestartStrategy.BLOCKING_RECREATE)
-    assert worlds.names(plan, CreateJob) == ["js-w-0", "js-w-1"]
+    assert builders.names(plan, CreateJob) == ["js-w-0", "js-w-1"]
 
 
 def test_job_being_deleted_is_not_deleted_again() -> None:
-    plan = after_restart(RestartStrategy.RECREATE, worlds.ready("w-0", deleting=True), worlds.failed("w-1"))
-    assert worlds.names(plan, DeleteJob) == ["js-w-1"]
+    plan = after_restart(RestartStrategy.RECREATE, builders.ready("w-0", deleting=True), builders.failed("w-1"))
+    assert builders.names(plan, DeleteJob) == ["js-w-1"]
 
 
 def test_recreated_jobs_have_new_attempt() -> None:
@@ -254,23 +254,23 @@ def test_failure_of_previous_run_is_not_handled_again() -> None:
 
 
 def test_restarting_condition_ends_when_all_are_ready() -> None:
-    status = Status(restarts=1, conditions=(worlds.condition(RESTARTING),))
-    jobs = (worlds.ready("w-0", attempt=1), worlds.succeeded("w-1", attempt=1))
+    status = Status(restarts=1, conditions=(builders.condition(RESTARTING),))
+    jobs = (builders.ready("w-0", attempt=1), builders.succeeded("w-1", attempt=1))
     plan = answered(policy(), *jobs, status=status)
-    assert worlds.new_condition(plan, RESTARTING) == (False, "JobsReady", "all jobs are ready")
-    assert worlds.events(plan) == [("Normal", "JobsReady", "all jobs are ready")]
+    assert builders.new_condition(plan, RESTARTING) == (False, "JobsReady", "all jobs are ready")
+    assert builders.events(plan) == [("Normal", "JobsReady", "all jobs are ready")]
 
 
-@pytest.mark.parametrize("other", [worlds.job("w-1", attempt=1), worlds.ready("w-1", attempt=0)])
+@pytest.mark.parametrize("other", [builders.job("w-1", attempt=1), builders.ready("w-1", attempt=0)])
 def test_restarting_condition_stays_until_all_are_ready(other: ChildJob) -> None:
-    status = Status(restarts=1, conditions=(worlds.condition(RESTARTING),))
-    plan = answered(policy(), worlds.ready("w-0", attempt=1), other, status=status)
-    assert worlds.new_condition(plan, RESTARTING) == (True, "R", "m")
+    status = Status(restarts=1, conditions=(builders.condition(RESTARTING),))
+    plan = answered(policy(), builders.ready("w-0", attempt=1), other, status=status)
+    assert builders.new_condition(plan, RESTARTING) == (True, "R", "m")
 
 
 def test_failure_costs_one_restart_with_lost_count() -> None:
-    jobs = (worlds.ready("w-0", attempt=4), failed("w-1", attempt=3))
-    after = worlds.carried_out(worlds.world(worlds.jobset(failure=policy()), *jobs))
+    jobs = (builders.ready("w-0", attempt=4), failed("w-1", attempt=3))
+    after = builders.carried_out(builders.observed(builders.jobset(failure=policy()), *jobs))
     assert (after.jobset.status.restarts, after.jobset.status.restarts_counted) == (5, 1)
     assert [(each.name, each.attempt) for each in after.jobs] == [("js-w-0", 5), ("js-w-1", 5)]
 
@@ -286,25 +286,27 @@ def test_failure_costs_one_restart_with_too_high_count() -> None:
 
 @pytest.mark.parametrize("action", RESTART_ONE)
 def test_restart_of_one_job_counts_and_records_once(action: Action) -> None:
-    plan = answered(policy(rule(action)), worlds.ready("w-0"), failed("w-1"))
+    plan = answered(policy(rule(action)), builders.ready("w-0"), failed("w-1"))
     message = f"applying {action.value} failure policy action (first failed job: js-w-1)"
     counted = (0, 1) if action is Action.RESTART_JOB else ()
-    found = worlds.counts(plan)["w"]
+    found = builders.counts(plan)["w"]
     assert (found.job_restarts, found.job_restarts_counted) == ((0, 1), counted)
-    assert worlds.events(plan) == [("Warning", f"{action.value}FailurePolicyAction", message)]
-    assert worlds.new_condition(plan, RESTARTING) is None, "upstream sets no condition for it"
+    assert builders.events(plan) == [("Warning", f"{action.value}FailurePolicyAction", message)]
+    assert builders.new_condition(plan, RESTARTING) is None, "upstream sets no condition for it"
     assert plan.counts == ("restarted_job",)
     assert plan.status is not None
     assert (plan.status.restarts, plan.status.restarts_counted) == (0, 0)
 
 
 def test_restarted_job_alone_is_recreated() -> None:
-    before = worlds.world(worlds.jobset(failure=policy(rule(Action.RESTART_JOB))), worlds.ready("w-0"), failed("w-1"))
-    restarted = worlds.applied(before, decide.decide(before))
+    before = builders.observed(
+        builders.jobset(failure=policy(rule(Action.RESTART_JOB))), builders.ready("w-0"), failed("w-1")
+    )
+    restarted = builders.applied(before, decide.decide(before))
     plan = decide.decide(restarted)
-    assert worlds.names(plan, DeleteJob) == ["js-w-1"]
-    assert worlds.names(plan, CreateJob) == []
-    again = decide.decide(worlds.applied(restarted, plan))
+    assert builders.names(plan, DeleteJob) == ["js-w-1"]
+    assert builders.names(plan, CreateJob) == []
+    again = decide.decide(builders.applied(restarted, plan))
     ((create,),) = again.writes
     assert isinstance(create, CreateJob)
     labels = create.body["metadata"]["labels"]
@@ -316,24 +318,24 @@ def test_restarted_job_alone_is_recreated() -> None:
 def test_restarts_of_single_jobs_add_up_per_index() -> None:
     status = Status(replicated_jobs=(ReplicatedJobStatus("w", job_restarts=(0, 1), job_restarts_counted=(0, 1)),))
     plan = answered(policy(rule(Action.RESTART_JOB)), failed("w-1", job_attempt=1), status=status)
-    found = worlds.counts(plan)["w"]
+    found = builders.counts(plan)["w"]
     assert (found.job_restarts, found.job_restarts_counted) == ((0, 2), (0, 2))
 
 
 def test_single_restart_counts_once_with_lost_count() -> None:
-    owner = worlds.jobset(failure=policy(rule(Action.RESTART_JOB)))
-    after = worlds.carried_out(worlds.world(owner, worlds.ready("w-0"), failed("w-1", job_attempt=3)))
+    owner = builders.jobset(failure=policy(rule(Action.RESTART_JOB)))
+    after = builders.carried_out(builders.observed(owner, builders.ready("w-0"), failed("w-1", job_attempt=3)))
     (found,) = after.jobset.status.replicated_jobs
     assert (found.job_restarts, found.job_restarts_counted) == ((0, 4), (0, 1))
     assert [(each.name, each.job_attempt) for each in after.jobs] == [("js-w-0", 0), ("js-w-1", 4)]
 
 
 def test_single_restart_keeps_other_replicated_jobs_counts() -> None:
-    owner = worlds.jobset(
-        worlds.replicated("a"), worlds.replicated("b", replicas=1), failure=policy(rule(Action.RESTART_JOB))
+    owner = builders.jobset(
+        builders.replicated("a"), builders.replicated("b", replicas=1), failure=policy(rule(Action.RESTART_JOB))
     )
-    plan = decide.decide(worlds.world(owner, failed("b-0")))
-    assert {name: each.job_restarts for name, each in worlds.counts(plan).items()} == {"a": (), "b": (1,)}
+    plan = decide.decide(builders.observed(owner, failed("b-0")))
+    assert {name: each.job_restarts for name, each in builders.counts(plan).items()} == {"a": (), "b": (1,)}
 
 
 @pytest.mark.parametrize("index", [None, 2, 9])
@@ -346,8 +348,8 @@ def test_job_without_index_restarts_all(index: int | None) -> None:
 def test_job_without_own_attempt_does_not_restart_repeatedly() -> None:
     """It could not be distinguished from its successor, so the next reconcile would count its failure again."""
     status = Status(replicated_jobs=(ReplicatedJobStatus("w", job_restarts=(1, 0)),))
-    owner = worlds.jobset(failure=policy(rule(Action.RESTART_JOB_AND_IGNORE)), status=status)
-    after = worlds.carried_out(worlds.world(owner, failed("w-0", job_attempt=None), worlds.ready("w-1")))
+    owner = builders.jobset(failure=policy(rule(Action.RESTART_JOB_AND_IGNORE)), status=status)
+    after = builders.carried_out(builders.observed(owner, failed("w-0", job_attempt=None), builders.ready("w-1")))
     assert (after.jobset.status.restarts, after.jobset.status.restarts_counted) == (1, 0)
     assert [(each.name, each.attempt) for each in after.jobs] == [("js-w-0", 1), ("js-w-1", 1)]
 
@@ -361,6 +363,6 @@ def test_invalid_patterns_are_reported_when_handling_a_failure() -> None:
 
 
 def test_jobsets_of_these_tests_are_valid() -> None:
-    owner: JobSet = worlds.jobset(failure=policy(ONE, TWO))
-    assert decide.decide(worlds.world(owner)).status is not None
-    assert worlds.new_condition(decide.decide(worlds.world(owner)), "kubemend.io/Valid") is None
+    owner: JobSet = builders.jobset(failure=policy(ONE, TWO))
+    assert decide.decide(builders.observed(owner)).status is not None
+    assert builders.new_condition(decide.decide(builders.observed(owner)), "kubemend.io/Valid") is None

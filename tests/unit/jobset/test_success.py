@@ -6,9 +6,9 @@ from kubemend.controller.jobset import decide
 from kubemend.controller.jobset.plan import CreateJob
 from kubemend.controller.jobset.policy import success
 from kubemend.controller.jobset.spec.model import Operator, Status, SuccessPolicy
-from tests.unit.jobset import worlds
+from tests.unit.jobset import builders
 
-A, B = worlds.replicated("a", replicas=2), worlds.replicated("b", replicas=1)
+A, B = builders.replicated("a", replicas=2), builders.replicated("b", replicas=1)
 
 
 @pytest.mark.parametrize(
@@ -28,49 +28,49 @@ A, B = worlds.replicated("a", replicas=2), worlds.replicated("b", replicas=1)
 def test_enough_jobs_of_targets_must_succeed(
     operator: Operator, targets: tuple[str, ...], done: tuple[str, ...], *, expected: bool
 ) -> None:
-    spec = worlds.jobset(A, B, success=SuccessPolicy(operator, targets)).spec
-    assert success.is_met(spec, tuple(worlds.succeeded(name) for name in done)) is expected
+    spec = builders.jobset(A, B, success=SuccessPolicy(operator, targets)).spec
+    assert success.is_met(spec, tuple(builders.succeeded(name) for name in done)) is expected
 
 
 def test_no_replicas_complete_only_after_a_success() -> None:
-    spec = worlds.jobset(worlds.replicated("a", replicas=0)).spec
+    spec = builders.jobset(builders.replicated("a", replicas=0)).spec
     assert not success.is_met(spec, ())
 
 
 def test_success_completes_jobset_with_upstreams_message() -> None:
-    plan = decide.decide(worlds.world(worlds.jobset(), worlds.succeeded("w-0"), worlds.succeeded("w-1")))
-    assert worlds.new_condition(plan, "Completed") == (True, "AllJobsCompleted", "jobset completed successfully")
+    plan = decide.decide(builders.observed(builders.jobset(), builders.succeeded("w-0"), builders.succeeded("w-1")))
+    assert builders.new_condition(plan, "Completed") == (True, "AllJobsCompleted", "jobset completed successfully")
     assert plan.status is not None
     assert plan.status.terminal_state == "Completed"
-    assert worlds.events(plan) == [("Normal", "AllJobsCompleted", "jobset completed successfully")]
+    assert builders.events(plan) == [("Normal", "AllJobsCompleted", "jobset completed successfully")]
     assert plan.counts == ("completed",)
 
 
 def test_completed_jobset_ends_restarting_condition() -> None:
-    status = Status(conditions=(worlds.condition(worlds.RESTARTING),))
-    owner = worlds.jobset(status=status, success=SuccessPolicy(Operator.ANY))
-    plan = decide.decide(worlds.world(owner, worlds.succeeded("w-0"), worlds.job("w-1")))
-    assert worlds.new_condition(plan, worlds.RESTARTING) == (
+    status = Status(conditions=(builders.condition(builders.RESTARTING),))
+    owner = builders.jobset(status=status, success=SuccessPolicy(Operator.ANY))
+    plan = decide.decide(builders.observed(owner, builders.succeeded("w-0"), builders.job("w-1")))
+    assert builders.new_condition(plan, builders.RESTARTING) == (
         False,
         "JobSetCompleted",
         "jobset completed successfully",
     )
-    assert [reason for _, reason, _ in worlds.events(plan)] == ["AllJobsCompleted", "JobSetCompleted"]
+    assert [reason for _, reason, _ in builders.events(plan)] == ["AllJobsCompleted", "JobSetCompleted"]
 
 
 def test_nothing_is_created_after_success() -> None:
-    owner = worlds.jobset(success=SuccessPolicy(Operator.ANY))
-    plan = decide.decide(worlds.world(owner, worlds.succeeded("w-0"), has_service=False))
+    owner = builders.jobset(success=SuccessPolicy(Operator.ANY))
+    plan = decide.decide(builders.observed(owner, builders.succeeded("w-0"), has_service=False))
     assert plan.writes == ()
 
 
 def test_missing_jobs_are_created_until_success() -> None:
-    plan = decide.decide(worlds.world(worlds.jobset(), worlds.succeeded("w-0")))
-    assert worlds.names(plan, CreateJob) == ["js-w-1"]
+    plan = decide.decide(builders.observed(builders.jobset(), builders.succeeded("w-0")))
+    assert builders.names(plan, CreateJob) == ["js-w-1"]
 
 
 def test_failure_precedes_success_in_same_reconcile() -> None:
-    owner = worlds.jobset(success=SuccessPolicy(Operator.ANY))
-    plan = decide.decide(worlds.world(owner, worlds.succeeded("w-0"), worlds.failed("w-1")))
+    owner = builders.jobset(success=SuccessPolicy(Operator.ANY))
+    plan = decide.decide(builders.observed(owner, builders.succeeded("w-0"), builders.failed("w-1")))
     assert plan.status is not None
     assert plan.status.terminal_state == "Failed"

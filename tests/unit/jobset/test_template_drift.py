@@ -4,24 +4,32 @@ from dataclasses import replace
 from typing import Any
 
 from kubemend.controller.jobset import decide
-from kubemend.controller.jobset.plan import AnnotateJob, CreateJob, DeleteJob, Plan, RequestRestart, ResumeJob, World
+from kubemend.controller.jobset.plan import (
+    AnnotateJob,
+    CreateJob,
+    DeleteJob,
+    ObservedState,
+    Plan,
+    RequestRestart,
+    ResumeJob,
+)
 from kubemend.controller.jobset.policy import template_drift
 from kubemend.controller.jobset.spec.model import FailurePolicy, RestartStrategy
 from kubemend.controller.restarts import names, objects
-from tests.unit.jobset import manifests, worlds
+from tests.unit.jobset import builders, manifests
 
 
-def running(failure: FailurePolicy | None = worlds.IN_PLACE) -> World:
+def running(failure: FailurePolicy | None = builders.IN_PLACE) -> ObservedState:
     """Return a settled JobSet of two running Jobs."""
-    return worlds.settled(worlds.jobset(failure=failure), worlds.ready("w-0"), worlds.ready("w-1"))
+    return builders.settled(builders.jobset(failure=failure), builders.ready("w-0"), builders.ready("w-1"))
 
 
-def changed(before: World, *, pod_annotations: dict[str, str] | None = None, **pod: Any) -> World:
-    """Return the world after a change of the pod template."""
-    template = worlds.template(**pod)
+def changed(before: ObservedState, *, pod_annotations: dict[str, str] | None = None, **pod: Any) -> ObservedState:
+    """Return the observed after a change of the pod template."""
+    template = builders.template(**pod)
     if pod_annotations is not None:
         template["spec"]["template"]["metadata"] = {"annotations": pod_annotations}
-    return worlds.with_spec(before, replicated_jobs=(worlds.replicated(template=template),))
+    return builders.with_spec(before, replicated_jobs=(builders.replicated(template=template),))
 
 
 OWNER = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "train", "uid": "0b7e55ab-uid"}
@@ -30,28 +38,28 @@ NEW_IMAGE = [{"name": "main", "image": "train:2"}]
 
 def test_new_image_recreates_jobs_without_a_restart() -> None:
     plan = decide.decide(changed(running(), containers=NEW_IMAGE))
-    assert worlds.names(plan, DeleteJob) == ["js-w-0", "js-w-1"]
+    assert builders.names(plan, DeleteJob) == ["js-w-0", "js-w-1"]
     assert plan.status is not None
     assert (plan.status.restarts, plan.status.restarts_counted) == (0, 0)
-    assert worlds.counts(plan)["w"].ready == 0
+    assert builders.counts(plan)["w"].ready == 0
 
 
 def test_new_placement_recreates_jobs() -> None:
     plan = decide.decide(changed(running(), nodeSelector={"pool": "b"}))
-    assert worlds.names(plan, DeleteJob) == ["js-w-0", "js-w-1"]
+    assert builders.names(plan, DeleteJob) == ["js-w-0", "js-w-1"]
 
 
 def test_recreated_jobs_are_up_to_date() -> None:
-    after = worlds.carried_out(changed(running(), containers=NEW_IMAGE))
+    after = builders.carried_out(changed(running(), containers=NEW_IMAGE))
     assert [each.uid for each in after.jobs] == ["uid-js-w-0-0", "uid-js-w-1-0"]
     assert decide.decide(after) == Plan()
 
 
 def test_blocking_recreate_waits_for_outdated_jobs() -> None:
     blocking = FailurePolicy(strategy=RestartStrategy.BLOCKING_RECREATE)
-    before = worlds.settled(worlds.jobset(failure=blocking), worlds.ready("w-0"))
+    before = builders.settled(builders.jobset(failure=blocking), builders.ready("w-0"))
     gone = replace(changed(before, containers=NEW_IMAGE), jobs=before.jobs[:1])
-    assert worlds.names(decide.decide(gone), CreateJob) == []
+    assert builders.names(decide.decide(gone), CreateJob) == []
 
 
 def test_new_annotations_reset_gang_once_and_are_recorded() -> None:
@@ -61,66 +69,68 @@ def test_new_annotations_reset_gang_once_and_are_recorded() -> None:
         [RequestRestart],
         [AnnotateJob, AnnotateJob],
     ]
-    assert decide.decide(worlds.applied(before, plan)) == Plan()
+    assert decide.decide(builders.applied(before, plan)) == Plan()
 
 
 def test_reset_waits_until_all_jobs_exist() -> None:
-    owner = worlds.jobset(worlds.replicated("a", 1), worlds.replicated("b", 1), failure=worlds.IN_PLACE)
-    before = worlds.settled(owner, worlds.ready("a-0"), worlds.ready("b-0"))
-    noted = worlds.template()
+    owner = builders.jobset(builders.replicated("a", 1), builders.replicated("b", 1), failure=builders.IN_PLACE)
+    before = builders.settled(owner, builders.ready("a-0"), builders.ready("b-0"))
+    noted = builders.template()
     noted["spec"]["template"]["metadata"] = {"annotations": {"checksum/config": "2"}}
-    both = worlds.with_spec(
+    both = builders.with_spec(
         before,
         replicated_jobs=(
-            worlds.replicated("a", 1, template=worlds.template(containers=NEW_IMAGE)),
-            worlds.replicated("b", 1, template=noted),
+            builders.replicated("a", 1, template=builders.template(containers=NEW_IMAGE)),
+            builders.replicated("b", 1, template=noted),
         ),
     )
     deleting = decide.decide(both)
-    assert worlds.names(deleting, DeleteJob) == ["js-a-0"]
-    assert worlds.names(deleting, RequestRestart) == worlds.names(deleting, AnnotateJob) == []
-    gone = decide.decide(worlds.applied(both, deleting))
-    assert worlds.names(gone, AnnotateJob) == ["js-b-0"]
-    assert len(worlds.names(gone, RequestRestart)) == 1
+    assert builders.names(deleting, DeleteJob) == ["js-a-0"]
+    assert builders.names(deleting, RequestRestart) == builders.names(deleting, AnnotateJob) == []
+    gone = decide.decide(builders.applied(both, deleting))
+    assert builders.names(gone, AnnotateJob) == ["js-b-0"]
+    assert len(builders.names(gone, RequestRestart)) == 1
 
 
 def test_without_rounds_new_annotations_recreate_jobs() -> None:
     plan = decide.decide(changed(running(FailurePolicy()), pod_annotations={"checksum/config": "2"}))
-    assert worlds.names(plan, RequestRestart) == []
-    assert worlds.names(plan, DeleteJob) == ["js-w-0", "js-w-1"]
+    assert builders.names(plan, RequestRestart) == []
+    assert builders.names(plan, DeleteJob) == ["js-w-0", "js-w-1"]
 
 
 def test_changes_while_suspended_delete_nothing() -> None:
-    preempted = worlds.with_spec(changed(running(), nodeSelector={"pool": "b"}), suspend=True)
+    preempted = builders.with_spec(changed(running(), nodeSelector={"pool": "b"}), suspend=True)
     plan = decide.decide(preempted)
-    assert worlds.names(plan, DeleteJob) == []
+    assert builders.names(plan, DeleteJob) == []
 
 
 def test_mergeable_change_recreates_no_suspended_job() -> None:
-    asleep = worlds.carried_out(worlds.with_spec(running(), suspend=True))
-    plan = decide.decide(worlds.with_spec(changed(asleep, nodeSelector={"pool": "b"}), suspend=False))
-    assert worlds.names(plan, DeleteJob) == []
-    assert worlds.names(plan, ResumeJob) == ["js-w-0", "js-w-1"]
+    asleep = builders.carried_out(builders.with_spec(running(), suspend=True))
+    plan = decide.decide(builders.with_spec(changed(asleep, nodeSelector={"pool": "b"}), suspend=False))
+    assert builders.names(plan, DeleteJob) == []
+    assert builders.names(plan, ResumeJob) == ["js-w-0", "js-w-1"]
 
 
 def test_unmergeable_change_recreates_suspended_job() -> None:
-    asleep = worlds.carried_out(worlds.with_spec(running(), suspend=True))
-    plan = decide.decide(worlds.with_spec(changed(asleep, containers=NEW_IMAGE), suspend=False))
-    assert worlds.names(plan, DeleteJob) == ["js-w-0", "js-w-1"]
-    assert worlds.names(plan, ResumeJob) == []
+    asleep = builders.carried_out(builders.with_spec(running(), suspend=True))
+    plan = decide.decide(builders.with_spec(changed(asleep, containers=NEW_IMAGE), suspend=False))
+    assert builders.names(plan, DeleteJob) == ["js-w-0", "js-w-1"]
+    assert builders.names(plan, ResumeJob) == []
 
 
 def test_ended_job_is_kept() -> None:
-    before = worlds.settled(worlds.jobset(failure=worlds.IN_PLACE), worlds.succeeded("w-0"), worlds.ready("w-1"))
+    before = builders.settled(
+        builders.jobset(failure=builders.IN_PLACE), builders.succeeded("w-0"), builders.ready("w-1")
+    )
     plan = decide.decide(changed(before, containers=NEW_IMAGE))
-    assert worlds.names(plan, DeleteJob) == ["js-w-1"]
+    assert builders.names(plan, DeleteJob) == ["js-w-1"]
 
 
 def test_finished_jobset_only_deletes_running_jobs() -> None:
-    before = worlds.settled(worlds.jobset(failure=None), worlds.failed("w-0"), worlds.ready("w-1"))
+    before = builders.settled(builders.jobset(failure=None), builders.failed("w-0"), builders.ready("w-1"))
     plan = decide.decide(changed(before, containers=NEW_IMAGE))
     assert plan.writes == (), "what ran was deleted when it finished"
-    assert worlds.names_of(before.jobs) == ["js-w-0"]
+    assert builders.names_of(before.jobs) == ["js-w-0"]
 
 
 def test_reset_is_a_valid_request_for_rounds() -> None:

@@ -15,12 +15,12 @@ from kubemend.controller.jobsets import invalid_objects, placement_reconciler, v
 from kubemend.controller.jobsets.invalid_objects import InvalidObject, Others
 from tests import eventually
 from tests.fakes.listing_api import ListingApi
-from tests.unit.jobset import worlds
+from tests.unit.jobset import builders
 from tests.unit.reporters.running import started
 
 
 def test_oversized_jobset_is_reported_as_invalid() -> None:
-    jobset = worlds.jobset()
+    jobset = builders.jobset()
     found = invalid_objects.bare(jobset)
     assert isinstance(found, InvalidObject)
     assert (found.namespace, found.name, found.uid) == (jobset.namespace, jobset.name, jobset.uid)
@@ -65,7 +65,7 @@ def job_of(jobset: model.JobSet, name: str, *, tolerations: int) -> dict[str, An
 
 
 async def test_oversized_suspended_jobs_take_no_room_and_stay_suspended() -> None:
-    jobset = worlds.jobset()
+    jobset = builders.jobset()
     jobs = [job_of(jobset, "usual", tolerations=3), *(job_of(jobset, f"j{n}", tolerations=9_000) for n in range(5))]
     kept = views.Views(api=ListingApi({views.JOBS: jobs}), report=ignore, changed=ignore, jobset_changed=ignore)
     async with started(kept):

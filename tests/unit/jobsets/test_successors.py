@@ -73,7 +73,7 @@ async def test_job_of_another_namespace_is_not_owned(env: JobSetEnv, leader: Lea
         await eventually.true(functools.partial(all_ready, env, 2))
         found = jobsets.find(env.namespace, "train")
         assert found is not None
-        assert {each.uid for each in jobsets.world(found).jobs} == {
+        assert {each.uid for each in jobsets.observe(found).jobs} == {
             each["metadata"]["uid"] for each in (await env.jobs()).values()
         }
         assert not await env.has_condition("Failed")

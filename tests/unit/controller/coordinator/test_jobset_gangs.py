@@ -13,7 +13,7 @@ from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.coordinator.coordinator import GangCoordinator
 from kubemend.controller.coordinator.jobset_rounds import OurJobSets, RoundBook
 from kubemend.controller.jobset import decide
-from kubemend.controller.jobset.plan import Plan, World
+from kubemend.controller.jobset.plan import ObservedState, Plan
 from kubemend.controller.jobset.spec.model import ChildJob, Condition, FailurePolicy, JobSet, RestartStrategy, Status
 from kubemend.controller.model.members import Member, PodPhase
 from kubemend.controller.restarts.objects import Restart, RestartSpec
@@ -21,7 +21,7 @@ from kubemend.controller.restarts.store import RestartChange
 from tests.eventually import true as until
 from tests.unit.controller import builders
 from tests.unit.controller.coordinator.env import CoordinatorEnv
-from tests.unit.jobset import worlds
+from tests.unit.jobset import builders as jobsets
 
 SIZE = 2
 GANG = GangKey("team", "JobSet", "js")
@@ -52,9 +52,9 @@ class JobSetsHere:
     def job(self, namespace: str, jobset: str, name: str) -> ChildJob | None:
         return next((each for each in self.jobs if each.name == name), None)
 
-    def world(self, jobset: JobSet) -> World:
+    def observe(self, jobset: JobSet) -> ObservedState:
         assert self.book is not None
-        return World(
+        return ObservedState(
             jobset,
             self.jobs,
             now=self._now(),
@@ -82,7 +82,7 @@ class JobSetsHere:
     def reconcile(self) -> Plan:
         """Reconcile the JobSet, write its status, and return the plan."""
         assert self.jobset is not None
-        decided = decide.decide(self.world(self.jobset))
+        decided = decide.decide(self.observe(self.jobset))
         if decided.status is not None:
             self.jobset = replace(self.jobset, status=decided.status)
         return decided
@@ -97,9 +97,9 @@ class JobSetGangEnv:
         everyone = members or tuple(builders.member(index, gang=GANG, slot=f"js-w-{index}/0") for index in range(size))
         self.coordinator_env = CoordinatorEnv(everyone)
         policy = FailurePolicy(max_restarts=limit, strategy=RestartStrategy.IN_PLACE)
-        jobset = worlds.jobset(worlds.replicated(replicas=size), failure=policy)
+        jobset = jobsets.jobset(jobsets.replicated(replicas=size), failure=policy)
         jobset = replace(jobset, created_at=self.coordinator_env.now() - 60.0)
-        jobs = [worlds.job(f"w-{index}", ready=1, active=1) for index in range(size)]
+        jobs = [jobsets.job(f"w-{index}", ready=1, active=1) for index in range(size)]
         self.here = JobSetsHere(self.coordinator_env.now, jobset if managed else None, *jobs)
 
         def make(book: RoundBook) -> Any:
@@ -336,7 +336,7 @@ async def test_given_up_member_is_neither_awaited_nor_replaced() -> None:
     lost = builders.member(1, gang=GANG, slot="js-w-0/1", phase=PodPhase.FAILED)
     alive = [builders.member(index, gang=GANG, slot=f"js-w-0/{index}") for index in (0, 2)]
     env = JobSetGangEnv(members=(alive[0], lost, alive[1]))
-    env.here.jobs = (worlds.job("w-0", failed_indexes="1"),)
+    env.here.jobs = (jobsets.job("w-0", failed_indexes="1"),)
     async with env.coordinator_env.leading() as coordinator:
         env.coordinator_env.fails(coordinator, 0)
         for index in (0, 2):

@@ -14,10 +14,10 @@ from kubemend.controller.model.rounds import RoundRef
 from kubemend.controller.restarts.objects import Restart, RestartSpec
 from kubemend.controller.restarts.store import RestartChange
 from tests.unit.controller import builders
-from tests.unit.jobset import worlds
+from tests.unit.jobset import builders as jobsets
 
 GANG = GangKey("team", "JobSet", "js")
-JOBSET: JobSet = worlds.jobset()
+JOBSET: JobSet = jobsets.jobset()
 FAULT: dict[str, Any] = {"kind": "Exit", "code": "Exit1", "message": "exited with 1"}
 START, END = "2023-11-14T22:13:20Z", "2023-11-14T22:13:21Z"  # builders.NOW, and a second later
 

@@ -1,4 +1,4 @@
-"""JobSets, Jobs and rounds for tests of decisions, and the world after a decision is applied."""
+"""JobSets, Jobs and rounds for tests of decisions, and the observed after a decision is applied."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -12,10 +12,10 @@ from kubemend.controller.jobset.plan import (
     CreateJob,
     CreateService,
     DeleteJob,
+    ObservedState,
     Plan,
     ResumeJob,
     SuspendJob,
-    World,
     Write,
 )
 from kubemend.controller.jobset.policy import template_changes
@@ -151,19 +151,19 @@ def under_way(attempt: int, **fields: Any) -> RoundView:
     return round_(attempt, **{"ended_at": None, "restarted": False, "seconds": 0.0, **fields})
 
 
-def world(owner: JobSet, *jobs: ChildJob, **fields: Any) -> World:
-    """Return a world in which the Service exists already."""
-    return World(jobset=owner, jobs=jobs, **{"now": NOW, "has_service": True, **fields})
+def observed(owner: JobSet, *jobs: ChildJob, **fields: Any) -> ObservedState:
+    """Return a observed in which the Service exists already."""
+    return ObservedState(jobset=owner, jobs=jobs, **{"now": NOW, "has_service": True, **fields})
 
 
-def settled(owner: JobSet, *jobs: ChildJob, **fields: Any) -> World:
-    """Return a world with an up-to-date status and Jobs created from the templates."""
+def settled(owner: JobSet, *jobs: ChildJob, **fields: Any) -> ObservedState:
+    """Return a observed with an up-to-date status and Jobs created from the templates."""
     made = {each.name: str(template_changes.made_of(each)) for each in owner.spec.replicated_jobs}
     marked = tuple(replace(each, made_of=made.get(each.replicated_job, "")) for each in jobs)
-    return carried_out(world(owner, *marked, **fields))
+    return carried_out(observed(owner, *marked, **fields))
 
 
-def carried_out(before: World, *, most: int = 20) -> World:
+def carried_out(before: ObservedState, *, most: int = 20) -> ObservedState:
     """Decide and apply until nothing is left to do; deleted Jobs disappear at once."""
     for _ in range(most):
         plan = decide.decide(before)
@@ -173,15 +173,15 @@ def carried_out(before: World, *, most: int = 20) -> World:
     raise AssertionError(f"still something to do after {most} reconciles: {plan}")
 
 
-def with_spec(before: World, **spec: Any) -> World:
-    """Return the world after a change of the JobSet's spec."""
+def with_spec(before: ObservedState, **spec: Any) -> ObservedState:
+    """Return the observed after a change of the JobSet's spec."""
     owner = before.jobset
     changed = replace(owner, spec=replace(owner.spec, **spec), generation=owner.generation + 1)
     return replace(before, jobset=changed)
 
 
-def applied(before: World, plan: Plan) -> World:
-    """Return the world after the plan is applied."""
+def applied(before: ObservedState, plan: Plan) -> ObservedState:
+    """Return the observed after the plan is applied."""
     after = before
     if plan.status is not None:
         after = replace(after, jobset=replace(after.jobset, status=plan.status))
@@ -191,7 +191,7 @@ def applied(before: World, plan: Plan) -> World:
     return after
 
 
-def _written(before: World, write: Write) -> World:
+def _written(before: ObservedState, write: Write) -> ObservedState:
     match write:
         case CreateJob(name, body):
             assert name not in {each.name for each in before.jobs}, f"{name} is there already"
@@ -213,7 +213,7 @@ def _written(before: World, write: Write) -> World:
     return before
 
 
-def _changed(before: World, name: str, **fields: Any) -> World:
+def _changed(before: ObservedState, name: str, **fields: Any) -> ObservedState:
     jobs = tuple(replace(each, **fields) if each.name == name else each for each in before.jobs)
     return replace(before, jobs=jobs)
 
