@@ -15,6 +15,7 @@ from kubemend.controller.restarts import names
 from kubemend.controller.restarts.objects import NewRound
 from tests.jobset.player import holding, places
 from tests.jobset.player.checked import ScenarioError
+from tests.jobset.player.env import PATIENCE, ScenarioEnv
 from tests.jobset.player.kubelets import Kubelets, is_over
 from tests.jobset.player.model import (
     EVERY_JOB,
@@ -35,7 +36,6 @@ from tests.jobset.player.model import (
     SetPods,
     WriteStatus,
 )
-from tests.jobset.player.stage import PATIENCE, Stage
 
 Json = dict[str, Any]
 
@@ -50,13 +50,13 @@ class NotRefusedError(AssertionError):
 class Actor:
     """Play the user, the kubelets and the rounds, in one namespace. ``jobset`` is the JobSet as it was created."""
 
-    def __init__(self, scenario: Scenario, stage: Stage, *, namespace: str) -> None:
+    def __init__(self, scenario: Scenario, env: ScenarioEnv, *, namespace: str) -> None:
         self._scenario = scenario
-        self._stage = stage
-        self._api = stage.api
-        self._kubelets = Kubelets(stage.api, namespace)
+        self._env = env
+        self._api = env.api
+        self._kubelets = Kubelets(env.api, namespace)
         self._namespace = namespace
-        self._began = stage.now()
+        self._began = env.now()
         self.jobset: Json | None = None
 
     @property
@@ -94,10 +94,10 @@ class Actor:
             case RoundEnds():
                 await self._end_round(action)
             case RoundRefused():
-                refusal = jobsets.Refusal(action.reason, action.message, at=self._stage.now())
-                await self._stage.refuse(await self._current(), refusal)
+                refusal = jobsets.Refusal(action.reason, action.message, at=self._env.now())
+                await self._env.refuse(await self._current(), refusal)
             case RestartController():
-                await self._stage.restart_controller()
+                await self._env.restart_controller()
             case Check():
                 pass
 
@@ -162,7 +162,7 @@ class Actor:
             return None
 
     async def _begin_round(self, action: RoundBegins) -> None:
-        began = self._stage.now() if action.at is None else self._began + action.at
+        began = self._env.now() if action.at is None else self._began + action.at
         kind = "Device" if action.counted else "Request"
         new = NewRound(
             GangKey(self._namespace, jobsets.KIND, self.name),
@@ -186,7 +186,7 @@ class Actor:
             **begun,
             "phase": action.phase,
             "timings": {"totalMilliseconds": int(action.seconds * 1000)},
-            "completionTime": timestamps.rfc3339(self._stage.now()),
+            "completionTime": timestamps.rfc3339(self._env.now()),
         }
         if action.reason == "Cancelled":
             condition = {"type": "Cancelled", "status": "True", "reason": "Cancelled", "message": action.message}

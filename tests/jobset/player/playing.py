@@ -10,12 +10,12 @@ from typing import Any, Final
 from hack.devnode import apiserver, controlplane
 from kubemend.common.kube import errors
 from kubemend.controller.jobset.spec import model as jobsets
-from tests.jobset.player import places, seeing, stage
+from tests.jobset.player import env, places, seeing
 from tests.jobset.player.acting import Actor, NotRefusedError
 from tests.jobset.player.checked import ScenarioError
+from tests.jobset.player.env import PATIENCE, Controller, ScenarioEnv
 from tests.jobset.player.model import Expect, RestartController, Scenario, Step
 from tests.jobset.player.seeing import Seen
-from tests.jobset.player.stage import PATIENCE, Controller, Stage
 
 _LOOK_AGAIN: Final = 0.2  # seconds
 _SIDE_BY_SIDE: Final = 16
@@ -53,7 +53,7 @@ async def play_all(scenarios: Sequence[Scenario]) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="jobset-scenarios-") as name:
         directory = Path(name)
         async with apiserver.KubeApiServer(directory) as server:
-            await stage.define(kubeconfig=server.kubeconfig)
+            await env.define(kubeconfig=server.kubeconfig)
             async with (
                 controlplane.on(server.kubeconfig, directory / "control-plane", scheduler=False),
                 Controller(kubeconfig=server.kubeconfig) as controller,
@@ -66,7 +66,7 @@ async def _concurrently(controller: Controller, scenarios: Sequence[Scenario]) -
 
     async def one(scenario: Scenario, room: asyncio.Semaphore) -> Outcome:
         async with room:
-            return await play(scenario, Stage(controller, namespace=scenario.name), namespace=scenario.name)
+            return await play(scenario, ScenarioEnv(controller, namespace=scenario.name), namespace=scenario.name)
 
     outcomes: dict[str, Outcome] = {}
     for replaces, room in ((False, side_by_side), (True, alone)):
@@ -80,7 +80,7 @@ def _replaces_controller(scenario: Scenario) -> bool:
     return any(isinstance(step.action, RestartController) for step in scenario.steps)
 
 
-async def play(scenario: Scenario, where: Stage, *, namespace: str) -> Outcome:
+async def play(scenario: Scenario, where: ScenarioEnv, *, namespace: str) -> Outcome:
     """Play it in a namespace of its own, which is created."""
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -97,8 +97,8 @@ async def play(scenario: Scenario, where: Stage, *, namespace: str) -> Outcome:
 
 
 class _Player:
-    def __init__(self, scenario: Scenario, where: Stage, *, namespace: str) -> None:
-        self._stage = where
+    def __init__(self, scenario: Scenario, where: ScenarioEnv, *, namespace: str) -> None:
+        self._env = where
         self._namespace = namespace
         self._actor = Actor(scenario, where, namespace=namespace)
 
@@ -106,7 +106,7 @@ class _Player:
         """Return the differences between a step's result and its expectations."""
         await self._actor.do(step.action)
         if step.expect is None:
-            await self._stage.settle(await self._jobset())
+            await self._env.settle(await self._jobset())
             return []
         return await self._until(step.expect)
 
@@ -114,7 +114,7 @@ class _Player:
         loop = asyncio.get_running_loop()
         end = loop.time() + PATIENCE
         while True:
-            await self._stage.settle(await self._jobset())
+            await self._env.settle(await self._jobset())
             faults = seeing.differences(expect, await self._see(), prefix=f"{self._actor.name}-")
             if not faults or loop.time() >= end:
                 return faults
@@ -138,17 +138,17 @@ class _Player:
                 if each["regarding"]["kind"] == jobsets.KIND
             ),
             restart_requests=tuple(each for each in restarts if not each["metadata"].get("labels")),
-            gang={} if jobset is None else await self._stage.gang(jobset),
+            gang={} if jobset is None else await self._env.gang(jobset),
         )
 
     async def _jobset(self) -> dict[str, Any] | None:
         try:
-            return await self._stage.api.get(places.one("jobsets", self._namespace, self._actor.name))
+            return await self._env.api.get(places.one("jobsets", self._namespace, self._actor.name))
         except errors.NotFoundError:
             return None
 
     async def _list(self, resource: str) -> list[dict[str, Any]]:
-        return (await self._stage.api.list(places.collection(resource, self._namespace))).items
+        return (await self._env.api.list(places.collection(resource, self._namespace))).items
 
 
 def _by_name(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

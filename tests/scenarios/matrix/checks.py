@@ -10,8 +10,8 @@ from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restart.verification import CheckState
 from tests.scenarios.matrix import cells, pods
 from tests.scenarios.matrix.cells import INIT, MAIN, Acts, Look, Shape
+from tests.scenarios.matrix.env import Played
 from tests.scenarios.matrix.eyes import Snapshot, container_id
-from tests.scenarios.matrix.stage import Played
 
 Check = Callable[[Played, Snapshot, Snapshot], Iterator[str]]
 

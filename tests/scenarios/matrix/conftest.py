@@ -1,4 +1,4 @@
-"""Provide the stage of the matrix: a node whose kubelet uses one CRI proxy, and the agent's restarts another.
+"""Provide the environment of the matrix: a node whose kubelet uses one CRI proxy, and the agent's restarts another.
 
 ``pytest tests/scenarios/matrix --matrix=full`` plays every cell; without it a selection is played in which each valid
 pair of values occurs.
@@ -22,7 +22,7 @@ from tests.devnode.looks import NO_COLLECTION, Looks
 from tests.scenarios.matrix import engine, eyes
 from tests.scenarios.matrix.batches import SIDE_BY_SIDE
 from tests.scenarios.matrix.director import Director, Reins
-from tests.scenarios.matrix.stage import Stage
+from tests.scenarios.matrix.env import MatrixEnv
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,8 +36,8 @@ def kernel_log_of_its_own() -> None:
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
-async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """The stage, for all cells of a worker process."""
+async def env(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MatrixEnv]:
+    """The environment, for all cells of a worker process."""
     machine.must_run_containers()
     await asyncio.to_thread(node.setup)
     where, reins = NodeLayout.named(f"matrix-{os.getpid()}"), Reins()
@@ -46,7 +46,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
         options = node.Options(gpus=0, kubelet_config=looks.kubelet_config, kubelet_flags=NO_COLLECTION)
         async with (
             node.DevNode(where, options=options) as dev,
-            _stage(dev, tmp_path_factory.mktemp("matrix"), looks=looks, reins=reins) as made,
+            _env(dev, tmp_path_factory.mktemp("matrix"), looks=looks, reins=reins) as made,
         ):
             yield made
     assert leftovers.find(where) == []
@@ -54,7 +54,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 
 @contextlib.asynccontextmanager
-async def _stage(dev: node.DevNode, directory: Path, *, looks: Looks, reins: Reins) -> AsyncIterator[Stage]:
+async def _env(dev: node.DevNode, directory: Path, *, looks: Looks, reins: Reins) -> AsyncIterator[MatrixEnv]:
     director, socket = Director(), directory / "agent.sock"
     async with (
         client.connect(kubeconfig=dev.kubeconfig, deadlines=patience.API) as api,
@@ -64,7 +64,7 @@ async def _stage(dev: node.DevNode, directory: Path, *, looks: Looks, reins: Rei
             dev, cri_socket=socket, api=api, state=directory / "state.db", side_by_side=SIDE_BY_SIDE
         ) as made,
     ):
-        yield Stage(dev=dev, api=api, engine=made, director=director, looks=looks, reins=reins, eyes=seen)
+        yield MatrixEnv(dev=dev, api=api, engine=made, director=director, looks=looks, reins=reins, eyes=seen)
 
 
 @contextlib.asynccontextmanager

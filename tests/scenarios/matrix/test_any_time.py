@@ -4,7 +4,7 @@ import pytest
 
 from tests.scenarios.matrix import batches, checks
 from tests.scenarios.matrix.cells import Cell
-from tests.scenarios.matrix.stage import Stage
+from tests.scenarios.matrix.env import MatrixEnv
 
 pytestmark = [pytest.mark.long, pytest.mark.devnode, pytest.mark.asyncio(loop_scope="package")]
 
@@ -13,8 +13,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("batch", batches.unplaced(metafunc.config))
 
 
-async def test_each_cell_has_its_expected_result(stage: Stage, batch: list[Cell]) -> None:
-    played = await stage.play(batch)
-    found = [line for scene in played for line in checks.violations(scene, can_hold=stage.engine.can_hold)]
-    await stage.clear(played)
+async def test_each_cell_has_its_expected_result(env: MatrixEnv, batch: list[Cell]) -> None:
+    played = await env.play(batch)
+    found = [line for scene in played for line in checks.violations(scene, can_hold=env.engine.can_hold)]
+    await env.clear(played)
     assert not found, "\n".join(found)

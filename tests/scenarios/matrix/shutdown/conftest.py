@@ -15,7 +15,7 @@ from tests import clusters
 from tests.devnode.systembus import SystemBus
 from tests.scenarios.columns.board import Board
 from tests.scenarios.gang.product import Product
-from tests.scenarios.matrix.shutdown.stage import Stage
+from tests.scenarios.matrix.shutdown.env import ShutdownEnv
 
 SHUTS_DOWN: Final[dict[str, Any]] = {
     # Off by default (0 s). Long enough for each group that a scenario, not the time, decides when a pod ends.
@@ -46,13 +46,13 @@ def cluster(bus: SystemBus) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-async def stage(cluster: Cluster, bus: SystemBus, tmp_path: Path) -> AsyncIterator[Stage]:
-    """The stage, with an agent that is ready."""
+async def env(cluster: Cluster, bus: SystemBus, tmp_path: Path) -> AsyncIterator[ShutdownEnv]:
+    """The environment, with an agent that is ready."""
     dev, socket = cluster.first, tmp_path / "cri.sock"
     async with (
         CriProxy(upstream=dev.layout.containerd_socket, socket=socket) as proxy,
         Board.on(dev, f"--cri-endpoint={socket}", state=tmp_path / "state") as board,
-        Stage.on(board, proxy, bus) as made,
+        ShutdownEnv.on(board, proxy, bus) as made,
     ):
         yield made
 

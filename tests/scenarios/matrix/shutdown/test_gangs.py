@@ -14,8 +14,8 @@ from kubemend.common.kube import errors, paths
 from tests import eventually
 from tests.devnode.systembus import SystemBus
 from tests.scenarios.columns.board import Board, Seen
-from tests.scenarios.matrix.shutdown import stage
-from tests.scenarios.matrix.shutdown.stage import LONG, OWN_ERROR, SHORT
+from tests.scenarios.matrix.shutdown import env
+from tests.scenarios.matrix.shutdown.env import LONG, OWN_ERROR, SHORT
 
 pytestmark = pytest.mark.devnode
 
@@ -28,7 +28,7 @@ async def gang(board: Board, name: str, *, grace: int = LONG) -> AsyncIterator[S
     names = [f"{name}-{number}" for number in range(2)]
     try:
         for number, each in enumerate(names):
-            await stage.create(
+            await env.create(
                 board, each, grace=grace, critical=number == 1, gang=name, annotations=SLOWLY if grace == SHORT else {}
             )
         seen = [await board.until(each, lambda pod: pod.is_ready, what="Ready") for each in names]
@@ -61,33 +61,33 @@ async def over(board: Board, seen: Seen) -> None:
 
 
 async def test_members_that_end_with_their_node_cause_no_round(board: Board, bus: SystemBus) -> None:
-    async with gang(board, "ends") as (first, last), stage.shutdown(board, bus):
+    async with gang(board, "ends") as (first, last), env.shutdown(board, bus):
         ups = board.volume(last) / "up"
-        stage.exits(board, last, OWN_ERROR)
+        env.exits(board, last, OWN_ERROR)
         await eventually.true(lambda: len(ups.read_text().splitlines()) == 2)  # kubelet's: it is not ending yet
         for member in (first, last):
             await eventually.true((board.volume(member) / "term").exists)
-            stage.exits(board, member, 1)
+            env.exits(board, member, 1)
             await over(board, member)
         await bus.until_kubelet_releases()
     async with gang(board, "lives") as (first, last):
-        stage.exits(board, first, OWN_ERROR)
+        env.exits(board, first, OWN_ERROR)
         # The controller has heard of everything before by then.
         await rounds(board, "lives").until(bool, what="a round of the living")
         assert await rounds(board, "ends").all() == []
-        stage.exits(board, last, 0)
+        env.exits(board, last, 0)
 
 
 async def test_round_that_is_under_way_starts_nothing_on_a_node_that_shuts_down(board: Board, bus: SystemBus) -> None:
-    async with gang(board, "round", grace=SHORT) as (first, last), stage.recorded(board) as events:
-        stage.exits(board, last, OWN_ERROR)
+    async with gang(board, "round", grace=SHORT) as (first, last), env.recorded(board) as events:
+        env.exits(board, last, OWN_ERROR)
         await eventually.true((board.volume(first) / "term").exists)  # the round stops it, and it takes its time
         await eventually.true(lambda: has_successor(events, last))  # of kubelet or the agent; it is held
-        async with stage.shutdown(board, bus):
+        async with env.shutdown(board, bus):
             begun = len(events)
             await asyncio.gather(over(board, first), over(board, last))
             await bus.until_kubelet_releases()
             for member in (first, last):
-                assert stage.started_by_kubemend(events[begun:], member.uid) == []
+                assert env.started_by_kubemend(events[begun:], member.uid) == []
         ended = await rounds(board, "round").finished(1)
         assert ended["status"]["phase"] != "Succeeded", ended["status"]

@@ -11,7 +11,7 @@ from kubemend.agent.restart.intents import Strategy
 from tests import eventually
 from tests.scenarios.matrix.shutdown import cells
 from tests.scenarios.matrix.shutdown.cells import Cell, End, Moment
-from tests.scenarios.matrix.shutdown.stage import Scene, Stage
+from tests.scenarios.matrix.shutdown.env import Scene, ShutdownEnv
 
 pytestmark = pytest.mark.devnode
 
@@ -27,14 +27,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("batch", batches, ids=[str(number) for number in range(1, len(batches) + 1)])
 
 
-async def test_node_that_shuts_down_restarts_nothing(stage: Stage, batch: list[Cell]) -> None:
-    played = await stage.play(batch)
+async def test_node_that_shuts_down_restarts_nothing(env: ShutdownEnv, batch: list[Cell]) -> None:
+    played = await env.play(batch)
     found = [f"{scene.cell}: {line}" for scene in played for line in violations(scene)]
-    await stage.clear(batch)
+    await env.clear(batch)
     assert not found, "\n".join(found)
-    await eventually.true(lambda: Journal.of(stage.board.state).open_entries() == ())
-    async with stage.board.pod("next") as seen:
-        await stage.board.restarted("next", Strategy.SWAP, seen)
+    await eventually.true(lambda: Journal.of(env.board.state).open_entries() == ())
+    async with env.board.pod("next") as seen:
+        await env.board.restarted("next", Strategy.SWAP, seen)
 
 
 def violations(scene: Scene) -> Iterator[str]:

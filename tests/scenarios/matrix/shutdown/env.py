@@ -55,7 +55,7 @@ class Scene:
 
 
 @dataclass(slots=True)
-class Stage:
+class ShutdownEnv:
     """The node, its agent and what the runtime does."""
 
     board: Board

@@ -55,7 +55,7 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class MatrixEnv:
     """A node, its kubelet on one proxy, restarts on another one, and observers."""
 
     dev: node.DevNode

@@ -155,7 +155,7 @@ class _There:
     restarts: list[Restart]
 
 
-class Stage:
+class ScenarioEnv:
     """Provide the controller to one scenario, in a namespace of its own."""
 
     def __init__(self, controller: Controller, *, namespace: str) -> None:
