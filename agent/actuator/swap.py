@@ -243,6 +243,7 @@ class SwapStrategy:
     def gives_up(self) -> bool:
         """Remove the successor rather than leave it waiting next to the old one; then list again.
 
+        Nor is one left that must go because the old one has completed: kubelet would start a copy of it.
         A rebuilt config that the runtime refuses counts as one that differs. If even that fails, the intent stays in
         the journal: the outcome is UNFINISHED.
         """
@@ -252,7 +253,7 @@ class SwapStrategy:
             self._unlike = self.calls.refused  # a config that was rebuilt; the pod can still be reset
             return False
         if not self._standby.old_runs:
-            return True
+            return self.next_steps()[0].kind is not steps.StepKind.REMOVE
         self._state.resolution = steps.Resolution.UNDO
         return False
 

@@ -725,6 +725,18 @@ async def test_successor_on_standby_of_a_program_that_has_completed_is_removed(
         assert not standbys(rig).held
 
 
+async def test_successor_of_a_completed_program_that_cannot_be_removed_at_first_is_removed_later(rig: Rig) -> None:
+    """Kubelet would start a copy of it."""
+    intent = rig.intent(order=intents.SwapOrder.CREATE_FIRST, completes=True)
+    successor_spec = await rig.successor_spec(intent)
+    await crash_after(rig, intent, successor_spec=successor_spec, calls=1)
+    rig.server.runtime.exit(rig.old, exit_code=0)
+    rig.server.fail("RemoveContainer", grpc.StatusCode.UNKNOWN, details="device or resource busy", times=4)
+    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.COMPLETED
+    assert [view.id for view in await rig.containers()] == [rig.old]
+
+
 @STARTS_FIRST
 @pytest.mark.parametrize("resolution", steps.Resolution)
 async def test_successor_that_a_dead_agent_has_released_beside_a_completed_program_is_removed_within_a_minute(
