@@ -9,6 +9,7 @@ import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.actuator.next_names import NameAhead
+from kubemend.agent.clients.cri import errors as cri_errors
 from kubemend.agent.clients.cri.convert import Admit, admit_all
 from kubemend.agent.model.workloads import (
     ContainerId,
@@ -54,7 +55,8 @@ async def prepare(
     """Build the plan for a decision. Raises CriError, CloneRefusedError, or what ``admit`` raises.
 
     ``ended_too``: also swap containers of the group that have exited, instead of leaving them to kubelet. ``crashes``
-    are what has led to the restart.
+    are what has led to the restart. A whole pod is not restarted once kubelet has replaced the target since the
+    decision: that container has started after the fault.
     """
     assert decision.strategy is not None
     spec = SPECS[decision.strategy]
@@ -74,6 +76,8 @@ async def prepare(
         return _prepare_process(decision, target=target, reason=reason, now=now)
     ref = target.view.ref
     plan = await runtime_state.plan(dependencies.runtime, pod)
+    if any(planned.name == ref.name and planned.old[-1:] != (target.view.id,) for planned in plan):
+        raise cri_errors.NotFound(f"container {target.view.id} of {ref.name} is no longer its newest one")
     intent = intents.PodIntent(
         id=_new_id(),
         target=ref,

@@ -1,6 +1,7 @@
 """Run requests to the end of a restart on the stand-in runtime: strategies, fallbacks, journal, recovery."""
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from kubemend.agent.actuator import progress
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
-from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.model.workloads import ContainerId, ContainerState, PodView
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
+from kubemend.agent.restart.reasons import Reason
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import Limits, RestartScheduler
@@ -333,3 +335,32 @@ async def test_container_whose_stops_fail_ends_by_itself_later(env: RestartEnv) 
 async def test_container_that_a_restart_has_stopped_is_ended_by_the_agent(env: RestartEnv) -> None:
     await env.ask(strategy="swap")
     assert env.pod.rig.cri.has_ended(env.pod.old["trainer"])
+
+
+@pytest.mark.parametrize("strategy", ["reset", "rerun"])
+async def test_container_that_kubelet_starts_during_the_decision_is_not_killed(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """It has started after the fault. The API server may take seconds to return the owner."""
+    rig, owners = env.pod.rig, env.dependencies.owners
+    facts = owners.facts
+    made: list[ContainerId] = []
+
+    async def slow(pod: PodView, *, at_once: bool = False) -> admission.OwnerFacts | None:
+        if not made:
+            rig.server.runtime.exit(env.pod.old["trainer"], exit_code=1)
+            made.append(await env.pod.kubelet_starts("trainer", attempt=1))
+        return await facts(pod, at_once=at_once)
+
+    monkeypatch.setattr(owners, "facts", slow)
+    await env.pod.pods.put(
+        replace(
+            env.pod.pods.pods()[POD.uid],
+            annotations={"kubemend.io/restart": "InPlace", "kubemend.io/strategy": strategy},
+        )
+    )
+    fault = admission.Cause(code="Xid31", message="Xid 31", happened_at=time.time())
+    async with asyncio.timeout(60), env.kubelet():
+        await env.restarts.submit(Request(target=TARGET, cause=lambda: fault, devices=frozenset()))
+    assert env.said.said[POD, conditions.IN_PLACE_RESTART].reason == Reason.ALREADY_REPLACED.value
+    assert (await env.pod.running())["trainer"] == made
