@@ -3,6 +3,7 @@
 import pytest
 
 from kubemend.agent.model.workloads import ContainerState
+from tests import eventually
 from tests.contract.kubelet.cluster import (
     LOOP,
     Cluster,
@@ -11,6 +12,7 @@ from tests.contract.kubelet.cluster import (
     container,
     is_ready,
     newest,
+    obeying,
     restarts,
     runs_again,
     runs_again_at_once,
@@ -126,6 +128,30 @@ async def test_a_removed_container_fails_a_never_pod(cluster: Cluster) -> None:
     pod = await cluster.running(container("main", LOOP), policy="Never")
     await Swapper(cluster, pod).remove()
     await cluster.wait(pod, lambda now: now["status"]["phase"] == "Failed")
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
+async def test_a_successor_that_is_removed_beside_a_completed_container_leaves_the_pod_complete(
+    cluster: Cluster, policy: str
+) -> None:
+    """Kubelet has seen the successor run, and does not see how it ends."""
+    pod = await cluster.running(container("main", obeying()), policy=policy)
+    swap = Swapper(cluster, pod)
+    async with cluster.between_looks():
+        successor = await swap.create_next()
+        await swap.start(successor)
+    await cluster.wait(pod, runs_again(1))
+    async with cluster.between_looks(), cluster.runtime() as runtime:
+        old, _ = await cluster.containers(pod)
+        await runtime.exec_sync(old.id, ("sh", "-c", "echo 0 > /tmp/exit"), timeout=60)
+
+        async def has_completed() -> bool:
+            return states(await cluster.containers(pod))[0] == (0, ContainerState.EXITED)
+
+        await eventually.true(has_completed)
+        await runtime.remove_container(successor)
+    await cluster.wait(pod, lambda now: now["status"]["phase"] == "Succeeded")
+    assert states(await cluster.containers(pod)) == [(0, ContainerState.EXITED)]
 
 
 async def test_all_containers_removed_runs_the_init_container_again(cluster: Cluster) -> None:
