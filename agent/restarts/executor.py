@@ -136,6 +136,7 @@ class RestartExecutor:
         self._hurried: dict[PodUid, asyncio.Event] = {}
         self._in_a_hurry: Counter[PodUid] = Counter()
         self._acting = 0
+        self._unclosed: dict[str, str] = {}
         self.quiet = asyncio.Event()
         self.quiet.set()
 
@@ -174,6 +175,7 @@ class RestartExecutor:
         if not devices and cause.device is None:
             judge = device_health.no_obstacle
         async with gates.around(plan.entries, devices=devices or frozenset(), proof=proof, judge=judge) as visit:
+            await self._close_overdue()
             await self._store.begin(
                 *plan.entries,
                 counted=counted.restart,
@@ -395,7 +397,17 @@ class RestartExecutor:
             try:
                 await self._store.finish(intent.id, outcome=outcome.result.value, now=self._now())
             except HistoryError as error:
-                log.error("restart.not_closed", restart=intent.id, error=str(error))  # a replay finds it done
+                log.error("restart.not_closed", restart=intent.id, error=str(error))
+                self._unclosed[intent.id] = outcome.result.value
+
+    async def _close_overdue(self) -> None:
+        """Close what a full disk has kept open: a later agent would replay it with the next one. Raises HistoryError.
+
+        Until there is another restart, a replay finds it done.
+        """
+        for intent_id, outcome in [*self._unclosed.items()]:
+            await self._store.finish(intent_id, outcome=outcome, now=self._now())
+            self._unclosed.pop(intent_id, None)
 
     def _count(self, done: _Done) -> None:
         strategy = done.plan.strategy.value

@@ -4,12 +4,14 @@ import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from structlog.testing import capture_logs
 
 from kubemend.agent.actuator import progress
+from kubemend.agent.clients.journal.store import HistoryError
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
@@ -364,3 +366,27 @@ async def test_container_that_kubelet_starts_during_the_decision_is_not_killed(
         await env.restarts.submit(Request(target=TARGET, cause=lambda: fault, devices=frozenset()))
     assert env.said.said[POD, conditions.IN_PLACE_RESTART].reason == Reason.ALREADY_REPLACED.value
     assert (await env.pod.running())["trainer"] == made
+
+
+async def test_entry_that_a_full_disk_keeps_open_is_closed_before_the_next_restart(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an agent that resumes the next one for a round would take both for one restart."""
+
+    async def is_full(*_: object, **__: object) -> None:
+        raise HistoryError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(env.store, "finish", is_full)
+        await env.ask()
+    assert len(await env.store.unfinished()) == 1
+    begin, open_before = env.store.begin, []
+
+    async def begun(*intents: Any, **more: Any) -> None:
+        open_before.append(await env.store.unfinished())
+        await begin(*intents, **more)
+
+    monkeypatch.setattr(env.store, "begin", begun)
+    await env.ask()
+    assert open_before == [()]
+    assert await env.store.unfinished() == ()
