@@ -27,7 +27,7 @@ class TargetListing:
 
     def current(self, seen: Iterable[ContainerSummary]) -> dict[str, ContainerId]:
         """Return the newest container."""
-        newest = sorted(seen, key=lambda view: (view.created_at, view.attempt))
+        newest = sorted(seen, key=lambda view: view.generation)
         return {view.ref.name: view.id for view in newest}
 
     def end_detail(self, end: steps.Step) -> str:

@@ -72,7 +72,7 @@ async def outside_reason(
     if pod is None or pod.policy_of(target.name) is not RestartPolicy.NEVER:
         return ""
     views = [view for view in events.containers() if view.ref == target]
-    newest = max(views, key=lambda view: (view.created_at, view.attempt), default=None)
+    newest = max(views, key=lambda view: view.generation, default=None)
     if newest is None or newest.state is not ContainerState.EXITED:
         return ""
     try:

@@ -67,6 +67,11 @@ class ContainerSummary:
     created_at: int
     restart_id: str | None = None
 
+    @property
+    def generation(self) -> tuple[int, int]:
+        """Return its place among the containers of its name: attempts only grow, but the clock may be set back."""
+        return self.attempt, self.created_at
+
 
 @dataclass(frozen=True, slots=True)
 class SandboxView:

@@ -59,4 +59,4 @@ def _fate(mine: ContainerSummary, views: Sequence[ContainerSummary]) -> Disposit
 
 
 def _age(view: ContainerSummary) -> tuple[int, int]:
-    return view.created_at, view.attempt
+    return view.generation

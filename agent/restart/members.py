@@ -21,8 +21,8 @@ class Selection:
 
 
 def newest(seen: Iterable[ContainerSummary]) -> Mapping[str, ContainerSummary]:
-    """Return the newest container of each name, as kubelet counts (``targets.find``)."""
-    return {view.ref.name: view for view in sorted(seen, key=lambda view: (view.created_at, view.attempt))}
+    """Return the newest container of each name."""
+    return {view.ref.name: view for view in sorted(seen, key=lambda view: view.generation)}
 
 
 def targets(pod: PodView, *, named: Collection[str]) -> frozenset[str]:

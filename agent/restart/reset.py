@@ -155,7 +155,7 @@ def clearing_for_kubelet(
 def successors(intent: intents.PodIntent, seen: Iterable[ContainerSummary], name: str) -> list[ContainerSummary]:
     """Return the containers of a name that are not old, oldest first."""
     found = (view for view in seen if view.ref.name == name and view.id not in intent.old_ids)
-    return sorted(found, key=lambda view: (view.created_at, view.attempt))
+    return sorted(found, key=lambda view: view.generation)
 
 
 def _removals(views: Iterable[ContainerSummary], reason: StepReason) -> tuple[Step, ...]:

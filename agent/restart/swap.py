@@ -53,7 +53,7 @@ def next_step(
     - CREATE is never returned while a newer container exists, nor if the old one has completed, nor to undo if the old
       one may have ended for good.
     """
-    containers = sorted(seen, key=lambda view: (view.created_at, view.attempt))
+    containers = sorted(seen, key=lambda view: view.generation)
     old = next((view for view in containers if view.id == intent.old), None)
     newer = [view for view in containers if view.attempt > intent.old_attempt and view.id != intent.old]
     live = [view for view in newer if view.state in steps.LIVE]
@@ -175,7 +175,7 @@ def orphans(seen: Iterable[ContainerSummary], *, owned: frozenset[str], now: flo
         older = [v for v in views if v.ref == view.ref and v.attempt < view.attempt]
         if not older:
             continue
-        old = max(older, key=lambda v: (v.created_at, v.attempt))
+        old = max(older, key=lambda v: v.generation)
         both_run = view.state is ContainerState.RUNNING and old.state is ContainerState.RUNNING
         if view.state is not ContainerState.CREATED and not both_run:
             continue

@@ -72,7 +72,8 @@ async def find(
 ) -> RuntimeState | None:
     """Return the target as the runtime reports it, or None if the runtime has no such container. Raises CriError.
 
-    The newest container of a name is the current one, as for kubelet (pkg/kubelet/container/helpers.go). ``known`` are
+    The newest container of a name is the current one, as for kubelet (pkg/kubelet/container/helpers.go), which goes by
+    the time of creation: that may be wrong after the clock was set back. ``known`` are
     containers as last seen. The newest one of the name is queried at the same time as the listings are made, with its
     sandbox's config, which a swap needs. If its end has just been reported (``ended``), its name is not listed again:
     the listing would take longer than all other facts. A container that another client has created since then holds
@@ -279,4 +280,4 @@ def pre_stop_hooks(pod: PodView | None) -> Mapping[str, PreStopHook]:
 
 
 def _age(view: ContainerSummary) -> tuple[int, int]:
-    return view.created_at, view.attempt
+    return view.generation

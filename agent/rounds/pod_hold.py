@@ -82,7 +82,7 @@ class PodHolder:
     async def catch_up(self, ended: ContainerSummary) -> None:
         """Hold containers that kubelet created in place of ``ended`` before this object received events."""
         for view in self._dependencies.events.containers():
-            if view.ref == ended.ref and view.created_at > ended.created_at and view.restart_id is None:
+            if view.ref == ended.ref and view.generation > ended.generation and view.restart_id is None:
                 if view.state is ContainerState.CREATED:
                     await self._holding.expect(view.id)
                 elif _runs(view):

@@ -1,6 +1,7 @@
 """Run requests to the end of a restart on the stand-in runtime: strategies, fallbacks, journal, recovery."""
 
 import asyncio
+import itertools
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from kubemend.agent.clients.journal.store import HistoryError
 from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodView
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
@@ -28,6 +30,7 @@ from tests.environments.pod_rig import LASTING
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
 from tests.environments.runtime import POD, TARGET, Rig
 from tests.fakes import outside
+from tests.fakes.cri_runtime import Runtime
 
 
 @pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
@@ -390,3 +393,20 @@ async def test_entry_that_a_full_disk_keeps_open_is_closed_before_the_next_resta
     await env.ask()
     assert open_before == [()]
     assert await env.store.unfinished() == ()
+
+
+async def test_after_the_clock_was_set_back_the_successor_is_the_newest(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next fault makes a second successor, next to the one that runs."""
+    clock = itertools.count(1)
+    monkeypatch.setattr(Runtime, "_now", lambda _: next(clock))
+
+    async def not_asked(_: Any, outcome: Outcome) -> tuple[Outcome, tuple[()]]:
+        return outcome, ()  # kubelet takes the old one for the newest
+
+    monkeypatch.setattr(env.restarts._executor._verifier, "wait_for_kubelet", not_asked)
+    for attempt in (1, 2):
+        assert (await env.ask()).status is ConditionStatus.TRUE
+        views = [view for view in await env.pod.containers() if view.ref == TARGET]
+        assert [view.attempt for view in views if view.state is ContainerState.RUNNING] == [attempt]
