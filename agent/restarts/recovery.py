@@ -321,7 +321,7 @@ class Recovery:
         return await self._replay(intent, share=share)
 
     async def _replay(self, intent: intents.AnyIntent, *, share: ConfigShare) -> _Resumed:
-        stale = self._now() - intent.created_at > STALE_AFTER
+        stale = abs(self._now() - intent.created_at) > STALE_AFTER  # in the future: the clock was set back
         resumed = execution_of(self._dependencies, await planning.resume(self._dependencies, intent, admit=share.admit))
         outcome, proofs = await self._undone(resumed) if stale else await self._finished(resumed)
         restart_proof.log_resumed(resumed.plan, outcome, proofs, stale=stale)

@@ -227,8 +227,9 @@ async def test_half_cleared_pod_is_finished_by_next_agent(env: RestartEnv, strat
     assert await env.store.unfinished() == ()
 
 
-async def test_old_intent_without_effect_is_undone(env: RestartEnv) -> None:
-    await env.store.begin(env.pod.intent(created_at=NOW - 3600))
+@pytest.mark.parametrize("age", [3600, -3600], ids=["old", "before-the-clock-was-set-back"])
+async def test_old_intent_without_effect_is_undone(env: RestartEnv, age: float) -> None:
+    await env.store.begin(env.pod.intent(created_at=NOW - age))
     await Recovery(dependencies=env.dependencies, store=env.store, now=lambda: NOW).run()
     assert {view.state for view in await env.pod.containers()} == {ContainerState.RUNNING, ContainerState.EXITED}
     assert {name: [env.pod.old[name]] for name in LASTING} == await env.pod.running()
