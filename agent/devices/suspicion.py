@@ -49,6 +49,7 @@ class SuspicionTracker:
         self._now = now
         self._since_boot = since_boot
         self._period = period
+        self._seen: dict[tuple[str, FindingKind], tuple[float, float]] = {}  # Unix time, and since boot
 
     def suspect(self, kind: FindingKind, *, device: str, text: str) -> None:
         """Raise a suspicion (one of ``fold.SUSPICIONS``) against a device, by any of its names."""
@@ -82,15 +83,22 @@ class SuspicionTracker:
                 device_processes.is_stuck(self._processes, each.pid, if_unknown=True) for each in uses[uuid].processes
             )
             return "" if stuck else "it no longer has a process that cannot be killed"
-        return self._evidence_of_work(uses[uuid], since=active_fault.last_seen)
+        return self._evidence_of_work(uses[uuid], since=self._last_seen(device, active_fault))
+
+    def _last_seen(self, device: str, active_fault: fold.ActiveFault) -> float:
+        """Return when a suspicion was last raised, in seconds since boot: the wall clock may be set later."""
+        key = device, active_fault.kind
+        if key not in self._seen or self._seen[key][0] != active_fault.last_seen:
+            age = max(0.0, self._now() - active_fault.last_seen)
+            self._seen[key] = active_fault.last_seen, self._since_boot() - age
+        return self._seen[key][1]
 
     def _evidence_of_work(self, use: DeviceUse, *, since: float) -> str:
-        booted_at = self._now() - self._since_boot()
+        now = self._since_boot()
         for each in use.processes:
             process = device_processes.read_facts(self._processes, each.pid)
-            began = booted_at + process.started if process is not None else 0.0
-            if began >= since and self._now() - began >= LASTING:
-                return f"pid {each.pid} has worked on it for {self._now() - began:.0f} s"
+            if process is not None and process.started >= since and now - process.started >= LASTING:
+                return f"pid {each.pid} has worked on it for {now - process.started:.0f} s"
         return ""
 
     def _emit(self, kind: FindingKind, *, code: str, device: str, text: str, action: ActionClass) -> None:

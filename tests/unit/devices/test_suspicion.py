@@ -26,6 +26,7 @@ class Env:
     verdict_store: VerdictStore
     host: GpuHost
     now: float = BOOTED_AT + 5000.0
+    clock_set: float = 0.0
 
     def __post_init__(self) -> None:
         self.suspects = SuspicionTracker(
@@ -34,7 +35,7 @@ class Env:
             processes=self.host,
             submit=self._fold,
             classify=lambda _, __: ActionClass.OBSERVE,
-            now=lambda: self.now,
+            now=lambda: self.now + self.clock_set,
             since_boot=lambda: self.now - BOOTED_AT,
         )
 
@@ -98,6 +99,20 @@ async def test_suspicion_ends_after_process_worked_long_enough(env: Env) -> None
     await env.suspects.check()
     assert env.verdict().health is Health.DEGRADED
     env.now += 1
+    await env.suspects.check()
+    assert env.verdict().health is Health.HEALTHY
+
+
+async def test_clock_that_was_set_is_no_evidence_of_work(env: Env) -> None:
+    env.work(1)
+    env.now += 2 * LASTING
+    env.suspects.suspect(IN_VAIN, device=GPU, text="did not last")
+    await env.suspects.check()
+    env.clock_set = 36_000.0
+    await env.suspects.check()
+    assert env.verdict().health is Health.DEGRADED
+    env.work(2)
+    env.now += LASTING
     await env.suspects.check()
     assert env.verdict().health is Health.HEALTHY
 
