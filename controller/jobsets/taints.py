@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -111,6 +112,12 @@ class Taints:
             self._invalid.add(name)
 
     async def _node(self, name: str) -> NodeState | None:
-        """Return a node, by a list, because kubemend has only that right. Raises KubeError, InvalidFieldError."""
+        """Return a node, by a list, because kubemend has only that right. Raises KubeError, InvalidFieldError.
+
+        A report from the future counts as one of now: the node's clock is ahead, and it may be from before the fault.
+        """
         found = await self._api.list(paths.NODES, params={"fieldSelector": f"metadata.name={name}"})
-        return next((device_taints.node(each) for each in found.items), None)
+        node = next((device_taints.node(each) for each in found.items), None)
+        if node is None or node.healthy_at is None:
+            return node
+        return replace(node, healthy_at=min(node.healthy_at, self._clock()))

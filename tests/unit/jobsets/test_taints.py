@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
-from kubemend.common.kube import client, errors
+from kubemend.common.kube import client, errors, timestamps
 from kubemend.common.kube.transport import Json
 from kubemend.controller.jobset.placement import device_taints
 from kubemend.controller.jobsets.taints import Taints
@@ -95,3 +95,17 @@ async def test_internal_error_at_node_does_not_block_others(monkeypatch: pytest.
     taints = Taints(api=api, tainted=lambda: ["node-a", "node-b"], period=0.01)
     async with started(taints):
         await eventually.true(lambda: api.patched["node-b"] == 1 and api.asked["node-a"] >= 3)
+
+
+async def test_report_of_a_node_whose_clock_is_ahead_is_not_newer_than_the_fault() -> None:
+    api = Nodes("node-a")
+    api.heard("node-a", LATER)
+    del api.nodes["node-a"]["spec"]
+    clock = [float(timestamps.unix(TAINT["timeAdded"]))]
+    taints = Taints(api=api, tainted=lambda: ["node-a"], clock=lambda: clock[0], period=0.01)
+    taints.fault("node-a", code="Xid79", pod="uid-1")
+    async with started(taints):
+        await eventually.true(lambda: api.patched["node-a"] == 1)
+        clock[0] += device_taints.SETTLED
+        await eventually.true(lambda: api.patched["node-a"] == 2)
+    assert api.nodes["node-a"]["spec"] == {"taints": []}
