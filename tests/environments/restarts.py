@@ -19,9 +19,9 @@ from kubemend.agent.restart import admission
 from kubemend.agent.restarts.dependencies import Actuators, Dependencies
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import RestartScheduler
-from tests.environments import node, pod_rig
-from tests.environments.pod_rig import PodRig
-from tests.environments.runtime import POD, TARGET, Rig
+from tests.environments import node, pod_env
+from tests.environments.pod_env import PodEnv
+from tests.environments.runtime import POD, TARGET, CriEnv
 from tests.fakes import outside
 from tests.fakes.launchers import Launchers
 from tests.fakes.outside import Heartbeats
@@ -49,7 +49,7 @@ def dependencies(
 class RestartEnv:
     """One pod on the runtime, and a scheduler."""
 
-    pod: PodRig
+    pod: PodEnv
     said: outside.Conditions
     store: Store
     dependencies: Dependencies
@@ -75,7 +75,7 @@ class RestartEnv:
     @contextlib.asynccontextmanager
     async def kubelet(self) -> AsyncIterator[None]:
         """Start missing containers in order, and report the running ones to the API server."""
-        async with self.pod.rig.watch.subscribe(POD.uid) as events:
+        async with self.pod.cri_env.watch.subscribe(POD.uid) as events:
             work = asyncio.create_task(self._kubelet(events), name="kubelet")
             try:
                 yield
@@ -95,10 +95,10 @@ class RestartEnv:
             await self.pod.pods.put(replace(view, containers=tuple(specs)))
 
     async def _rerun(self) -> None:
-        for name in pod_rig.ROLES:
+        for name in pod_env.ROLES:
             made = await self.pod.kubelet_starts(name, attempt=1)
             if name == "prepare":
-                self.pod.rig.server.runtime.exit(made, exit_code=0)
+                self.pod.cri_env.server.runtime.exit(made, exit_code=0)
 
 
 def _shown(spec: ContainerSpec, view: ContainerSummary | None) -> ContainerSpec:
@@ -109,7 +109,7 @@ def _shown(spec: ContainerSpec, view: ContainerSummary | None) -> ContainerSpec:
 
 @contextlib.asynccontextmanager
 async def restarts_on(
-    rig: Rig, directory: Path, *, tools: dict[str, Any] | None = None, **options: Any
+    cri_env: CriEnv, directory: Path, *, tools: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[RestartEnv]:
     """Run a pod on the runtime, with a state file in that directory.
 
@@ -118,11 +118,11 @@ async def restarts_on(
     said, launchers, heartbeats = outside.Conditions(), Launchers(), Heartbeats()
     store = await Store.open(directory / "state.db")
     try:
-        async with pod_rig.made(rig) as pod:
+        async with pod_env.made(cri_env) as pod:
             everything = dependencies(
-                replace(rig.tools(), launchers=launchers, **tools or {}),
-                runtime=rig.cri,
-                events=rig.watch,
+                replace(cri_env.tools(), launchers=launchers, **tools or {}),
+                runtime=cri_env.cri,
+                events=cri_env.watch,
                 pods=pod.pods,
                 reporter=said,
                 launchers=launchers,

@@ -34,11 +34,11 @@ from kubemend.agent.rounds.participant import RoundParticipant
 from kubemend.agent.rounds.round_records import Clocks
 from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, StepPhase
 from tests import eventually
-from tests.environments import pod_rig
+from tests.environments import pod_env
 from tests.environments.node import NodeEnv
-from tests.environments.pod_rig import PodRig
+from tests.environments.pod_env import PodEnv
 from tests.environments.restarts import NOW, dependencies
-from tests.environments.runtime import POD, Rig
+from tests.environments.runtime import POD, CriEnv
 from tests.fakes import outside
 from tests.fakes.freezer import Freezer
 from tests.fakes.launchers import Launchers
@@ -99,7 +99,7 @@ class Gangs:
 class RoundEnv:
     """One pod on the runtime, and the components of an agent, which can die and come back."""
 
-    def __init__(self, pod: PodRig, *, store: Store, freezer: Freezer) -> None:
+    def __init__(self, pod: PodEnv, *, store: Store, freezer: Freezer) -> None:
         self.pod = pod
         self.store = store
         self.freezer = freezer
@@ -121,9 +121,9 @@ class RoundEnv:
         """Start an agent; it resumes what a previous one left."""
         node = NodeEnv(store=self.store, boot_id="b", catalog=catalog_file.builtin(), holders=self.holders)
         everything = dependencies(
-            replace(self.pod.rig.tools(), launchers=self.launchers, gates=self.gates),
-            runtime=self.pod.rig.cri,
-            events=self.pod.rig.watch,
+            replace(self.pod.cri_env.tools(), launchers=self.launchers, gates=self.gates),
+            runtime=self.pod.cri_env.cri,
+            events=self.pod.cri_env.watch,
             pods=self.pod.pods,
             owners=self.owners,
             reporter=self.said,
@@ -179,11 +179,11 @@ class RoundEnv:
 
     async def exits(self, name: str, *, code: int) -> None:
         """End a container by itself; the agent receives the event."""
-        self.pod.rig.server.runtime.exit(self.pod.old[name], exit_code=code)
+        self.pod.cri_env.server.runtime.exit(self.pod.old[name], exit_code=code)
         await eventually.true(
             lambda: any(
                 view.id == self.pod.old[name] and view.state is ContainerState.EXITED
-                for view in self.pod.rig.watch.containers()
+                for view in self.pod.cri_env.watch.containers()
             )
         )
 
@@ -234,11 +234,11 @@ def order(**changes: Any) -> Order:
 
 
 @contextlib.asynccontextmanager
-async def round_on(rig: Rig, directory: Path) -> AsyncIterator[RoundEnv]:
+async def round_on(cri_env: CriEnv, directory: Path) -> AsyncIterator[RoundEnv]:
     """Run a pod that has opted in on the runtime, and an agent with a state file in that directory."""
     store = await Store.open(directory / "state.db")
-    async with pod_rig.made(rig) as pod:
-        env = RoundEnv(pod, store=store, freezer=Freezer(rig.server.runtime))
+    async with pod_env.made(cri_env) as pod:
+        env = RoundEnv(pod, store=store, freezer=Freezer(cri_env.server.runtime))
         await env.annotate(restart="InPlace")
         await env.start()
         yield env

@@ -1,4 +1,4 @@
-"""Set up a rig: the stand-in runtime, a client and a watch on it, and one pod as kubelet would create it."""
+"""Set up a fake runtime, a client and a watch on it, and one pod as kubelet would create it."""
 
 import asyncio
 import contextlib
@@ -36,8 +36,8 @@ _SELDOM = ListingIntervals(audit=3600.0, poll=3600.0)
 
 
 @dataclass
-class Rig:
-    """Everything that a swap needs and a test inspects."""
+class CriEnv:
+    """A fake runtime, a client of it, and all else that a swap needs."""
 
     server: CriServer
     cri: client.CriClient
@@ -130,7 +130,7 @@ class Rig:
 
 
 @contextlib.asynccontextmanager
-async def rig_in(tmp_path: Path) -> AsyncIterator[Rig]:
+async def cri_env_in(tmp_path: Path) -> AsyncIterator[CriEnv]:
     """Create a pod whose one container runs as attempt 0."""
     (tmp_path / "links").mkdir()
     (tmp_path / "logs" / "trainer").mkdir(parents=True)
@@ -143,10 +143,10 @@ async def rig_in(tmp_path: Path) -> AsyncIterator[Rig]:
         client.CriClient(server.endpoint, deadlines=deadlines) as cri,
     ):
         watch = ContainerWatch(cri, report=statuses.append, intervals=_SELDOM)
-        rig = Rig(server=server, cri=cri, watch=watch, directory=tmp_path, statuses=statuses)
-        rig.termination_logs.mkdir(parents=True)
-        rig.termination_log.write_text(LAST_WORDS)
-        rig.sandbox_config = api_pb2.PodSandboxConfig(
+        cri_env = CriEnv(server=server, cri=cri, watch=watch, directory=tmp_path, statuses=statuses)
+        cri_env.termination_logs.mkdir(parents=True)
+        cri_env.termination_log.write_text(LAST_WORDS)
+        cri_env.sandbox_config = api_pb2.PodSandboxConfig(
             metadata=api_pb2.PodSandboxMetadata(name=POD.name, uid=POD.uid, namespace=POD.namespace),
             labels={
                 "io.kubernetes.pod.name": POD.name,
@@ -155,17 +155,17 @@ async def rig_in(tmp_path: Path) -> AsyncIterator[Rig]:
             },
             log_directory=str(tmp_path / "logs"),
         )
-        answer = server.runtime.run_pod_sandbox(api_pb2.RunPodSandboxRequest(config=rig.sandbox_config))
-        rig.sandbox_id = SandboxId(answer.pod_sandbox_id)
-        rig.old = await rig.kubelet_creates(attempt=0)
-        rig.standbys = Standbys(server.runtime, old=rig.old)
+        answer = server.runtime.run_pod_sandbox(api_pb2.RunPodSandboxRequest(config=cri_env.sandbox_config))
+        cri_env.sandbox_id = SandboxId(answer.pod_sandbox_id)
+        cri_env.old = await cri_env.kubelet_creates(attempt=0)
+        cri_env.standbys = Standbys(server.runtime, old=cri_env.old)
         watching = asyncio.create_task(watch.run(), name="watch")
         await server.reader_present()
         await watch.until_listed()
         server.calls.clear()
-        yield rig
-        assert not rig.standbys.held, "a successor stays held"
-        assert not rig.standbys.imports, "a successor stays held at its driver"
-        assert not (rig.standbys.frozen and rig.standbys.old_runs()), "the old container stays frozen"
+        yield cri_env
+        assert not cri_env.standbys.held, "a successor stays held"
+        assert not cri_env.standbys.imports, "a successor stays held at its driver"
+        assert not (cri_env.standbys.frozen and cri_env.standbys.old_runs()), "the old container stays frozen"
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

@@ -7,7 +7,7 @@ from typing import Any
 from kubemend.agent.actuator.device_proof import Subject
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.restart.device_proof import DeviceProof, ProofState
-from tests.environments.runtime import Rig
+from tests.environments.runtime import CriEnv
 from tests.fakes import outside
 
 
@@ -15,7 +15,7 @@ from tests.fakes import outside
 class Proofs:
     """Prepares proofs that end at once with this result; notes whether anything ran at their begin."""
 
-    rig: Rig
+    cri_env: CriEnv
     result: DeviceProof = field(default_factory=lambda: DeviceProof(outside.GPU.uuid, ProofState.PASSED))
     subjects: list[Subject] = field(default_factory=list)
     ran_beside: list[list[Any]] = field(default_factory=list)
@@ -29,8 +29,8 @@ class Proofs:
         return self
 
     async def run(self) -> Sequence[DeviceProof]:
-        held = self.rig.standbys.held if self.rig.standbys is not None else ()
-        self.ran_beside.append([view for view in await self.rig.running() if view.id not in held])
+        held = self.cri_env.standbys.held if self.cri_env.standbys is not None else ()
+        self.ran_beside.append([view for view in await self.cri_env.running() if view.id not in held])
         return [self.result]
 
     def close(self) -> None:

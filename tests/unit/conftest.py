@@ -9,7 +9,7 @@ from kubemend.agent.clients.journal.store import Store
 from tests.environments import restarts, rounds, runtime
 from tests.environments.restarts import RestartEnv
 from tests.environments.rounds import RoundEnv
-from tests.environments.runtime import Rig
+from tests.environments.runtime import CriEnv
 
 
 @pytest.fixture
@@ -21,21 +21,21 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+async def cri_env(tmp_path: Path) -> AsyncIterator[CriEnv]:
     """The fake runtime, and a pod whose one container runs as attempt 0."""
-    async with runtime.rig_in(tmp_path) as made:
+    async with runtime.cri_env_in(tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-async def env(rig: Rig, tmp_path: Path) -> AsyncIterator[RestartEnv]:
+async def env(cri_env: CriEnv, tmp_path: Path) -> AsyncIterator[RestartEnv]:
     """Restarts of a pod on the fake runtime."""
-    async with restarts.restarts_on(rig, tmp_path) as made:
+    async with restarts.restarts_on(cri_env, tmp_path) as made:
         yield made
 
 
 @pytest.fixture
-async def round_env(rig: Rig, tmp_path: Path) -> AsyncIterator[RoundEnv]:
+async def round_env(cri_env: CriEnv, tmp_path: Path) -> AsyncIterator[RoundEnv]:
     """A member of gang rounds on the fake runtime."""
-    async with rounds.round_on(rig, tmp_path) as made:
+    async with rounds.round_on(cri_env, tmp_path) as made:
         yield made

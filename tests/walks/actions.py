@@ -31,7 +31,7 @@ from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.jobset.children import naming
 from kubemend.controller.jobsets import views
 from tests import eventually
-from tests.environments import pod_rig, restarts, runtime
+from tests.environments import pod_env, restarts, runtime
 from tests.environments.findings import FindingEnv
 from tests.environments.rounds import RoundEnv
 from tests.environments.runtime import POD, TARGET
@@ -94,7 +94,7 @@ async def line_to_condition(recorder: Recorder, directory: Path) -> None:
 
 async def fault_to_swap(recorder: Recorder, directory: Path) -> None:
     """A finding about a container's process has its container replaced: the runtime is asked to start the successor."""
-    async with runtime.rig_in(directory) as rig, restarts.restarts_on(rig, directory) as env:
+    async with runtime.cri_env_in(directory) as cri_env, restarts.restarts_on(cri_env, directory) as env:
         await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations={"kubemend.io/restart": "InPlace"}))
         catalog = catalog_file.builtin()
         findings = FindingEnv(
@@ -103,11 +103,11 @@ async def fault_to_swap(recorder: Recorder, directory: Path) -> None:
             pods=env.pod.pods,
             catalog=catalog,
             classify=catalog.classify,
-            events=rig.watch,  # type: ignore[arg-type]
+            events=cri_env.watch,  # type: ignore[arg-type]
         )
         findings.holders.hold(TARGET)
-        findings.processes.add(_PID, container=rig.old)
-        findings.find_runtime(env.restarts, runtime=rig.cri)
+        findings.processes.add(_PID, container=cri_env.old)
+        findings.find_runtime(env.restarts, runtime=cri_env.cri)
         tasks = findings.engine.run(), findings.conditions.run()
         async with _at_work(*tasks), env.kubelet():
             await _all_wait()
@@ -183,7 +183,7 @@ class _Member:
 class _Reporting(RoundEnv):
     """A member whose states go to the hub."""
 
-    def __init__(self, pod: pod_rig.PodRig, *, store: Store, freezer: Any) -> None:
+    def __init__(self, pod: pod_env.PodEnv, *, store: Store, freezer: Any) -> None:
         super().__init__(pod, store=store, freezer=freezer)
         self.report: Callable[[StepResult], None] = lambda _: None
 
@@ -212,13 +212,13 @@ class _Freezer(Freezer):
 @contextlib.asynccontextmanager
 async def _member(directory: Path) -> AsyncIterator[_Member]:
     """Connect a member to a hub. All its containers have one process and one cgroup, of plain files without marks."""
-    async with _store(directory) as store, runtime.rig_in(directory) as rig, pod_rig.made(rig) as pod:
+    async with _store(directory) as store, runtime.cri_env_in(directory) as cri_env, pod_env.made(cri_env) as pod:
         tree, processes, holds = ProcTree(directory / "node"), outside.Processes(), _Holds()
-        tree.run(rig.old, pid=_PID)
-        (tree.group(rig.old) / "cgroup.freeze").touch()
-        processes.add(_PID, container=rig.old)
+        tree.run(cri_env.old, pid=_PID)
+        (tree.group(cri_env.old) / "cgroup.freeze").touch()
+        processes.add(_PID, container=cri_env.old)
         made = _Freezer(
-            runtime=rig.cri,
+            runtime=cri_env.cri,
             holds=holds,  # type: ignore[arg-type]
             processes=processes,  # type: ignore[arg-type]
             proc=tree.proc,
@@ -239,8 +239,8 @@ async def _connected(env: _Reporting, *, hub: FakeHub, side: HubEnv) -> AsyncIte
     agent = side.agent(hub)
     env.report = agent.report_result
     await env.start()
-    rig = env.pod.rig
-    async with _at_work(agent.run(rounds=env.rounds, containers=rig.watch, runtime=rig.cri)):
+    cri_env = env.pod.cri_env
+    async with _at_work(agent.run(rounds=env.rounds, containers=cri_env.watch, runtime=cri_env.cri)):
         stream, _ = await hub.welcomed()
         yield stream
         await env.die()

@@ -17,7 +17,7 @@ from kubemend.common.coordination import FaultAnswer, FaultKind, StepPhase
 from kubemend.common.pb.coordination.v1 import coordination_pb2 as pb
 from kubemend.controller.model.members import NodeName
 from kubemend.controller.model.members import PodUid as ControllersPodUid
-from tests.unit.controller.hub import rig as hubs
+from tests.unit.controller.hub import env as hubs
 from tests.unit.hub import builders
 from tests.unit.hub.env import HubEnv
 
@@ -25,9 +25,9 @@ NODE = NodeName("node-1")
 
 
 @contextlib.asynccontextmanager
-async def serving(*, epoch: int | None = 7) -> AsyncIterator[hubs.Rig]:
+async def serving(*, epoch: int | None = 7) -> AsyncIterator[hubs.HubServiceEnv]:
     """A hub that knows the gang's first three pods to be on our node."""
-    made = hubs.Rig()
+    made = hubs.HubServiceEnv()
     made.pods |= {ControllersPodUid(f"uid-{number}"): NODE for number in range(3)}
     async with made.running(epoch=epoch):
         yield made
@@ -41,7 +41,7 @@ async def env(tmp_path: Path) -> AsyncIterator[HubEnv]:
     await store.close()
 
 
-def agent_of(env: HubEnv, hub: hubs.Rig, *, token: str = "token-of-node-1") -> Hub:
+def agent_of(env: HubEnv, hub: hubs.HubServiceEnv, *, token: str = "token-of-node-1") -> Hub:
     """Return the agent's client, which dials that hub with a token; the hub accepts the default."""
     env.ca.write_bytes(hubs._CA.certificate_pem)
     env.token.write_text(token)

@@ -25,8 +25,8 @@ from kubemend.common import contained
 from kubemend.common.pb.runtime.v1 import api_pb2
 from kubemend.common.side_process import Calls, SideProcess
 from tests import eventually
-from tests.environments import pod_rig
-from tests.environments.runtime import TARGET, Rig
+from tests.environments import pod_env
+from tests.environments.runtime import TARGET, CriEnv
 from tests.fakes import hanging_fs
 from tests.fakes.own_threads import OwnThreads
 
@@ -39,7 +39,7 @@ CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContaine
 class FakeCleaner:
     """Records when it was used: ``calls`` are the runtime's calls until then, ``running`` the containers."""
 
-    rig: Rig | None = None
+    cri_env: CriEnv | None = None
     emptying: Emptying = EMPTIED
     used: list[Place] = field(default_factory=list)
     calls: list[list[str]] = field(default_factory=list)
@@ -48,11 +48,11 @@ class FakeCleaner:
 
     async def empty(self, place: Place) -> Emptying:
         self.used.append(place)
-        if self.rig is not None:
-            self.calls.append([method for method in self.rig.server.called() if method in CHANGES])
-            assert self.rig.standbys is not None
-            self.held.append(bool(self.rig.standbys.held))
-            containers = self.rig.server.runtime.containers.values()
+        if self.cri_env is not None:
+            self.calls.append([method for method in self.cri_env.server.called() if method in CHANGES])
+            assert self.cri_env.standbys is not None
+            self.held.append(bool(self.cri_env.standbys.held))
+            containers = self.cri_env.server.runtime.containers.values()
             running = [each for each in containers if each.state == api_pb2.CONTAINER_RUNNING]
             self.running.append(sorted(each.config.metadata.name for each in running))
         return self.emptying
@@ -106,12 +106,12 @@ ORDERS = [
 
 @pytest.mark.parametrize(("order", "before"), ORDERS)
 async def test_swap_empties_between_old_death_and_successor_run(
-    rig: Rig, order: intents.SwapOrder, before: list[str]
+    cri_env: CriEnv, order: intents.SwapOrder, before: list[str]
 ) -> None:
-    cleaner = FakeCleaner(rig)
-    intent = rig.intent(order=order)
-    outcome = await rig.actuator().carry_out(
-        intent, successor_spec=await rig.successor_spec(intent), preparation=preparation(cleaner)
+    cleaner = FakeCleaner(cri_env)
+    intent = cri_env.intent(order=order)
+    outcome = await cri_env.actuator().carry_out(
+        intent, successor_spec=await cri_env.successor_spec(intent), preparation=preparation(cleaner)
     )
     assert outcome.result is outcomes.Result.SWAPPED
     assert cleaner.calls == [before]
@@ -119,32 +119,34 @@ async def test_swap_empties_between_old_death_and_successor_run(
     assert "clean" in outcome.phases
 
 
-async def test_failure_does_not_stop_the_restart(rig: Rig) -> None:
-    cleaner = FakeCleaner(rig, emptying=Emptying(Result.NOT_EMPTIED, "it is away"))
-    intent = rig.intent()
-    outcome = await rig.actuator().carry_out(
-        intent, successor_spec=await rig.successor_spec(intent), preparation=preparation(cleaner)
+async def test_failure_does_not_stop_the_restart(cri_env: CriEnv) -> None:
+    cleaner = FakeCleaner(cri_env, emptying=Emptying(Result.NOT_EMPTIED, "it is away"))
+    intent = cri_env.intent()
+    outcome = await cri_env.actuator().carry_out(
+        intent, successor_spec=await cri_env.successor_spec(intent), preparation=preparation(cleaner)
     )
     assert outcome.result is outcomes.Result.SWAPPED
 
 
-async def test_nothing_is_emptied_under_kubelets_container(rig: Rig) -> None:
-    rig.server.runtime.exit(rig.old, exit_code=1)
-    intent = rig.intent()
-    cleaner = FakeCleaner(rig)
-    successor_spec = await rig.successor_spec(intent)
-    await rig.kubelet_creates(attempt=1)
-    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, preparation=preparation(cleaner))
+async def test_nothing_is_emptied_under_kubelets_container(cri_env: CriEnv) -> None:
+    cri_env.server.runtime.exit(cri_env.old, exit_code=1)
+    intent = cri_env.intent()
+    cleaner = FakeCleaner(cri_env)
+    successor_spec = await cri_env.successor_spec(intent)
+    await cri_env.kubelet_creates(attempt=1)
+    outcome = await cri_env.actuator().carry_out(
+        intent, successor_spec=successor_spec, preparation=preparation(cleaner)
+    )
     assert outcome.result is outcomes.Result.ADOPTED
     assert cleaner.used == []
 
 
-async def test_rerun_empties_before_the_container_itself_runs(rig: Rig) -> None:
-    async with pod_rig.made(rig) as pod:
-        cleaner = FakeCleaner(rig)
+async def test_rerun_empties_before_the_container_itself_runs(cri_env: CriEnv) -> None:
+    async with pod_env.made(cri_env) as pod:
+        cleaner = FakeCleaner(cri_env)
         intent = pod.intent()
         successor_specs = await pod.successor_specs(intent)
-        rig.server.calls.clear()
+        cri_env.server.calls.clear()
         outcome = await pod.actuator().carry_out(
             intent, successor_specs=successor_specs, preparation=preparation(cleaner)
         )
@@ -164,12 +166,12 @@ class AgentDiesError(Exception):
 class Mortal:
     """Passes calls on to the runtime, and dies at one of the changes: before it takes effect, or ``after``."""
 
-    rig: Rig
+    cri_env: CriEnv
     left: int
     after: bool
 
     def __getattr__(self, name: str) -> Any:
-        call: Callable[..., Any] = getattr(self.rig.cri, name)
+        call: Callable[..., Any] = getattr(self.cri_env.cri, name)
         if name not in ("stop_container", "create_container", "start_container", "remove_container"):
             return call
         return partial(self._change, call)
@@ -188,17 +190,19 @@ class Mortal:
 @pytest.mark.parametrize("calls", range(3))
 @pytest.mark.parametrize("order", [intents.SwapOrder.STOP_FIRST, intents.SwapOrder.CREATE_FIRST])
 async def test_replay_empties_unless_the_successor_has_run(
-    rig: Rig, order: intents.SwapOrder, calls: int, *, after: bool
+    cri_env: CriEnv, order: intents.SwapOrder, calls: int, *, after: bool
 ) -> None:
     """The cache is emptied at least once in all, and never when a successor may have written to it."""
-    intent = rig.intent(order=order, empty_cache_after=2)
-    cleaner = FakeCleaner(rig)
-    successor_spec = await rig.successor_spec(intent)
-    rig.server.calls.clear()
-    dying = SwapActuator(replace(rig.tools(), runtime=Mortal(rig, calls, after)))
+    intent = cri_env.intent(order=order, empty_cache_after=2)
+    cleaner = FakeCleaner(cri_env)
+    successor_spec = await cri_env.successor_spec(intent)
+    cri_env.server.calls.clear()
+    dying = SwapActuator(replace(cri_env.tools(), runtime=Mortal(cri_env, calls, after)))
     with pytest.raises(AgentDiesError):
         await dying.carry_out(intent, successor_spec=successor_spec, preparation=preparation(cleaner))
-    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec, preparation=preparation(cleaner))
+    outcome = await cri_env.actuator().carry_out(
+        intent, successor_spec=successor_spec, preparation=preparation(cleaner)
+    )
     assert outcome.result is outcomes.Result.SWAPPED
     assert cleaner.calls
     assert not [before for before in cleaner.calls if "StartContainer" in before]

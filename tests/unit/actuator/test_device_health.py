@@ -12,7 +12,7 @@ from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart import admission, intents
 from tests import eventually
-from tests.environments.runtime import Rig
+from tests.environments.runtime import CriEnv
 from tests.fakes.gpu_host import GpuHost
 from tests.unit.actuator.test_device_proof import PASSED, Proof, runs_something
 
@@ -24,9 +24,9 @@ UNUSABLE = [ActionClass.RESET_DEVICE, ActionClass.REBOOT_NODE, ActionClass.REPLA
 
 @dataclass
 class Swap:
-    """One swap of the rig's container, whose process is on the GPU; ``action`` is what the GPU needs now."""
+    """One swap of the container, whose process is on the GPU; ``action`` is what the GPU needs now."""
 
-    rig: Rig
+    cri_env: CriEnv
     order: intents.SwapOrder
     leave: float = 60.0
     action: ActionClass = ActionClass.RESTART_APP
@@ -38,13 +38,13 @@ class Swap:
         return admission.by_device(admission.Cause("Xid43", "Xid 43", happened_at=0.0, action=self.action))
 
     async def run(self, host: GpuHost) -> Outcome:
-        host.put(GPU, PID, container=self.rig.old)
-        intent = self.rig.intent(order=self.order)
+        host.put(GPU, PID, container=self.cri_env.old)
+        intent = self.cri_env.intent(order=self.order)
         gates = ReleaseGates(
             driver=host, processes=host, timeouts=Timeouts(before=5.0, answer=5.0, leave=self.leave, stuck=60.0)
         )
-        successor_spec = await self.rig.successor_spec(intent)
-        actuator = SwapActuator(replace(self.rig.tools(), gates=gates))
+        successor_spec = await self.cri_env.successor_spec(intent)
+        actuator = SwapActuator(replace(self.cri_env.tools(), gates=gates))
         around = gates.around([intent], devices=frozenset({GPU}), proof=self.proof, judge=self.judge)
         async with around as visit:
             await visit.remembered()
@@ -54,9 +54,9 @@ class Swap:
 @ORDERS
 @pytest.mark.parametrize("action", UNUSABLE)
 async def test_graver_fault_found_after_the_kill_starts_nothing(
-    rig: Rig, order: intents.SwapOrder, action: ActionClass
+    cri_env: CriEnv, order: intents.SwapOrder, action: ActionClass
 ) -> None:
-    swap, host = Swap(rig, order), GpuHost()
+    swap, host = Swap(cri_env, order), GpuHost()
     work = asyncio.create_task(swap.run(host))
     async with asyncio.timeout(30):
         await host.questions_reach(1)
@@ -65,12 +65,12 @@ async def test_graver_fault_found_after_the_kill_starts_nothing(
     outcome = await work
     assert outcome.result is Result.DEVICE_NOT_USABLE
     assert outcome.detail == f"a new process would fail on the device: it needs {action.value}"
-    assert (await rig.running(), swap.proof.runs) == ([], 0)
+    assert (await cri_env.running(), swap.proof.runs) == ([], 0)
 
 
 @ORDERS
-async def test_graver_fault_found_during_the_proof_starts_nothing(rig: Rig, order: intents.SwapOrder) -> None:
-    swap, host = Swap(rig, order), GpuHost()
+async def test_graver_fault_found_during_the_proof_starts_nothing(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap, host = Swap(cri_env, order), GpuHost()
     work = asyncio.create_task(swap.run(host))
     async with asyncio.timeout(30):
         await host.questions_reach(1)
@@ -79,12 +79,12 @@ async def test_graver_fault_found_during_the_proof_starts_nothing(rig: Rig, orde
     swap.action = ActionClass.RESET_DEVICE
     swap.proof.may_end.set()
     assert (await work).result is Result.DEVICE_NOT_USABLE
-    assert await rig.running() == []
+    assert await cri_env.running() == []
 
 
 @ORDERS
-async def test_start_waits_for_the_drivers_answer(rig: Rig, order: intents.SwapOrder) -> None:
-    swap, host = Swap(rig, order, action=ActionClass.ASK_DRIVER), GpuHost()
+async def test_start_waits_for_the_drivers_answer(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap, host = Swap(cri_env, order, action=ActionClass.ASK_DRIVER), GpuHost()
     swap.proof.may_end.set()
     work = asyncio.create_task(swap.run(host))
     async with asyncio.timeout(30):
@@ -93,17 +93,17 @@ async def test_start_waits_for_the_drivers_answer(rig: Rig, order: intents.SwapO
         await swap.proof.begun.wait()
         before = swap.judged
         await eventually.true(lambda: swap.judged > before + 2)
-    assert not await runs_something(rig)
+    assert not await runs_something(cri_env)
     swap.action = ActionClass.RESTART_APP
     assert (await work).result is Result.SWAPPED
-    assert len(await rig.running()) == 1
+    assert len(await cri_env.running()) == 1
 
 
 @ORDERS
-async def test_answer_that_does_not_come_starts_nothing(rig: Rig, order: intents.SwapOrder) -> None:
-    swap, host = Swap(rig, order, leave=0.05, action=ActionClass.ASK_DRIVER), GpuHost()
+async def test_answer_that_does_not_come_starts_nothing(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap, host = Swap(cri_env, order, leave=0.05, action=ActionClass.ASK_DRIVER), GpuHost()
     swap.proof.may_end.set()
-    host.put(GPU, PID, container=rig.old)
+    host.put(GPU, PID, container=cri_env.old)
     work = asyncio.create_task(swap.run(host))
     async with asyncio.timeout(30):
         await host.questions_reach(1)
@@ -111,4 +111,4 @@ async def test_answer_that_does_not_come_starts_nothing(rig: Rig, order: intents
     outcome = await work
     assert outcome.result is Result.DEVICE_NOT_USABLE
     assert outcome.detail == "only the driver knows whether the device is usable"
-    assert await rig.running() == []
+    assert await cri_env.running() == []

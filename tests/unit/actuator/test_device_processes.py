@@ -7,7 +7,7 @@ from kubemend.agent.actuator.device_processes import OldProcesses
 from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart.device_release import Process
-from tests.environments.runtime import Rig
+from tests.environments.runtime import CriEnv
 
 PID = 4242
 
@@ -32,33 +32,33 @@ class Proc:
         return frozenset(pids) & {11, 12}
 
 
-async def test_processes_with_device_files_are_recorded(rig: Rig) -> None:
+async def test_processes_with_device_files_are_recorded(cri_env: CriEnv) -> None:
     proc = Proc()
-    found = await OldProcesses(runtime=rig.cri, events=rig.watch, processes=proc).on_devices({rig.old})
-    assert found == {11: Process(started=7.0, container=rig.old)}
-    (view,) = [view for view in await rig.containers() if view.id == rig.old]
-    assert proc.asked == [(await rig.cri.cached_status(view)).pid]
+    found = await OldProcesses(runtime=cri_env.cri, events=cri_env.watch, processes=proc).on_devices({cri_env.old})
+    assert found == {11: Process(started=7.0, container=cri_env.old)}
+    (view,) = [view for view in await cri_env.containers() if view.id == cri_env.old]
+    assert proc.asked == [(await cri_env.cri.cached_status(view)).pid]
 
 
-async def test_containers_that_are_not_asked_for_or_not_listed_are_left_out(rig: Rig) -> None:
+async def test_containers_that_are_not_asked_for_or_not_listed_are_left_out(cri_env: CriEnv) -> None:
     proc = Proc()
-    old = OldProcesses(runtime=rig.cri, events=rig.watch, processes=proc)
+    old = OldProcesses(runtime=cri_env.cri, events=cri_env.watch, processes=proc)
     assert await old.on_devices({ContainerId("other")}) == {}
     assert proc.asked == []
 
 
-async def test_container_that_cannot_be_read_is_left_out(rig: Rig) -> None:
+async def test_container_that_cannot_be_read_is_left_out(cri_env: CriEnv) -> None:
     proc = Proc(error=PermissionError(13, "Permission denied"))
-    assert await OldProcesses(runtime=rig.cri, events=rig.watch, processes=proc).on_devices({rig.old}) == {}
+    assert await OldProcesses(runtime=cri_env.cri, events=cri_env.watch, processes=proc).on_devices({cri_env.old}) == {}
 
 
-async def test_container_that_has_gone_is_left_out(rig: Rig) -> None:
+async def test_container_that_has_gone_is_left_out(cri_env: CriEnv) -> None:
     class Stale:
         def __init__(self) -> None:
-            self.views = tuple(replace(view, id=ContainerId("gone")) for view in rig.watch.containers())
+            self.views = tuple(replace(view, id=ContainerId("gone")) for view in cri_env.watch.containers())
 
         def containers(self) -> tuple:  # type: ignore[type-arg]
             return self.views
 
-    old = OldProcesses(runtime=rig.cri, events=Stale(), processes=Proc())
+    old = OldProcesses(runtime=cri_env.cri, events=Stale(), processes=Proc())
     assert await old.on_devices({ContainerId("gone")}) == {}

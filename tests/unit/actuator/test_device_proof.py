@@ -13,7 +13,7 @@ from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart import device_proof, intents
 from kubemend.agent.restart.device_proof import DeviceProof, ProofState
-from tests.environments.runtime import Rig
+from tests.environments.runtime import CriEnv
 from tests.fakes.gpu_host import GpuHost
 from tests.unit.restart import builders
 
@@ -60,20 +60,20 @@ class Proof:
 
 
 class Swap:
-    """One swap of the rig's container, whose process is on the GPU, with a proof."""
+    """One swap of the container, whose process is on the GPU, with a proof."""
 
-    def __init__(self, rig: Rig, *results: DeviceProof, order: intents.SwapOrder) -> None:
-        self.rig = rig
+    def __init__(self, cri_env: CriEnv, *results: DeviceProof, order: intents.SwapOrder) -> None:
+        self.cri_env = cri_env
         self.host = GpuHost()
-        self.host.put(GPU, PID, container=rig.old)
-        self.intent = rig.intent(order=order)
+        self.host.put(GPU, PID, container=cri_env.old)
+        self.intent = cri_env.intent(order=order)
         self.proof = Proof(results)
         self.gates = ReleaseGates(driver=self.host, processes=self.host, timeouts=PATIENT)
         self.reported: Sequence[DeviceProof] = ()
 
     async def run(self) -> Outcome:
-        successor_spec = await self.rig.successor_spec(self.intent)
-        actuator = SwapActuator(replace(self.rig.tools(), gates=self.gates))
+        successor_spec = await self.cri_env.successor_spec(self.intent)
+        actuator = SwapActuator(replace(self.cri_env.tools(), gates=self.gates))
         async with self.gates.around([self.intent], devices=frozenset({GPU}), proof=self.proof) as visit:
             await visit.remembered()
             outcome = await actuator.carry_out(self.intent, successor_spec=successor_spec)
@@ -85,31 +85,31 @@ class Swap:
             await self.proof.begun.wait()
 
 
-async def runs_something(rig: Rig) -> bool:
+async def runs_something(cri_env: CriEnv) -> bool:
     """Whether any container runs freely: one on standby does not."""
-    held = rig.standbys.held if rig.standbys is not None else ()
-    return any(view.id not in held for view in await rig.running())
+    held = cri_env.standbys.held if cri_env.standbys is not None else ()
+    return any(view.id not in held for view in await cri_env.running())
 
 
 @ORDERS
-async def test_successor_runs_after_the_proof(rig: Rig, order: intents.SwapOrder) -> None:
-    swap = Swap(rig, PASSED, order=order)
+async def test_successor_runs_after_the_proof(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap = Swap(cri_env, PASSED, order=order)
     work = asyncio.create_task(swap.run())
     await asyncio.sleep(0)
     swap.host.end(PID)
     await swap.begun()
-    assert not await runs_something(rig)
+    assert not await runs_something(cri_env)
     await asyncio.sleep(0.01)  # the length of the proof, not a wait for an event
     swap.proof.may_end.set()
     outcome = await work
-    assert (outcome.result, len(await rig.running())) == (Result.SWAPPED, 1)
+    assert (outcome.result, len(await cri_env.running())) == (Result.SWAPPED, 1)
     assert outcome.phases["proof"] > 0
     assert (swap.reported, swap.proof.runs, swap.proof.closed) == ((PASSED,), 1, True)
 
 
 @ORDERS
-async def test_proof_waits_until_the_old_process_has_left(rig: Rig, order: intents.SwapOrder) -> None:
-    swap = Swap(rig, PASSED, order=order)
+async def test_proof_waits_until_the_old_process_has_left(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap = Swap(cri_env, PASSED, order=order)
     swap.proof.may_end.set()
     work = asyncio.create_task(swap.run())
     async with asyncio.timeout(30):
@@ -124,8 +124,8 @@ async def test_proof_waits_until_the_old_process_has_left(rig: Rig, order: inten
 
 
 @ORDERS
-async def test_inconclusive_proof_blocks_nothing(rig: Rig, order: intents.SwapOrder) -> None:
-    swap = Swap(rig, UNKNOWN, order=order)
+async def test_inconclusive_proof_blocks_nothing(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap = Swap(cri_env, UNKNOWN, order=order)
     swap.host.end(PID)
     swap.proof.may_end.set()
     assert (await swap.run()).result is Result.SWAPPED
@@ -133,50 +133,50 @@ async def test_inconclusive_proof_blocks_nothing(rig: Rig, order: intents.SwapOr
 
 
 @ORDERS
-async def test_failed_proof_starts_nothing(rig: Rig, order: intents.SwapOrder) -> None:
-    swap = Swap(rig, WRONG, order=order)
+async def test_failed_proof_starts_nothing(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap = Swap(cri_env, WRONG, order=order)
     swap.host.end(PID)
     swap.proof.may_end.set()
     outcome = await swap.run()
     assert outcome.result is Result.DEVICE_NOT_USABLE
     assert outcome.detail.startswith(f"WrongResult on {GPU}: integer-product")
-    assert await rig.running() == []
-    assert [view.id for view in await rig.containers()] == [rig.old]
+    assert await cri_env.running() == []
+    assert [view.id for view in await cri_env.containers()] == [cri_env.old]
 
 
-async def test_kubelets_container_ends_the_proof(rig: Rig) -> None:
-    swap = Swap(rig, PASSED, order=intents.SwapOrder.STOP_FIRST)
+async def test_kubelets_container_ends_the_proof(cri_env: CriEnv) -> None:
+    swap = Swap(cri_env, PASSED, order=intents.SwapOrder.STOP_FIRST)
     swap.host.end(PID)
-    rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL)  # so the name of kubelet's copy is not reserved
+    cri_env.server.fail("CreateContainer", grpc.StatusCode.INTERNAL)  # so the name of kubelet's copy is not reserved
     work = asyncio.create_task(swap.run())
     await swap.begun()
-    theirs = await rig.kubelet_creates(attempt=2)
+    theirs = await cri_env.kubelet_creates(attempt=2)
     outcome = await work
     assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
     assert (swap.proof.cancelled, swap.proof.closed) == (True, True)
     assert [each.reason for each in swap.reported] == [device_proof.INTERRUPTED]
 
 
-async def test_unknown_driver_state_skips_the_proof(rig: Rig) -> None:
-    swap = Swap(rig, PASSED, order=intents.SwapOrder.STOP_FIRST)
+async def test_unknown_driver_state_skips_the_proof(cri_env: CriEnv) -> None:
+    swap = Swap(cri_env, PASSED, order=intents.SwapOrder.STOP_FIRST)
     swap.host.answers = False
     assert (await swap.run()).result is Result.SWAPPED
     assert (swap.proof.runs, [each.reason for each in swap.reported]) == (0, [device_proof.NOT_FREE])
 
 
 @ORDERS
-async def test_driver_that_lists_late_is_still_proved(rig: Rig, order: intents.SwapOrder) -> None:
-    swap = Swap(rig, PASSED, order=order)
+async def test_driver_that_lists_late_is_still_proved(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap = Swap(cri_env, PASSED, order=order)
     swap.host.busy, swap.host.files = asyncio.Event(), {PID}
     swap.gates = ReleaseGates(
         driver=swap.host, processes=swap.host, old=swap.host, timeouts=replace(PATIENT, before=0.01)
     )
     swap.proof.may_end.set()
-    async with rig.watch.subscribe() as events:
+    async with cri_env.watch.subscribe() as events:
         work = asyncio.create_task(swap.run())
         async with asyncio.timeout(30):
             await swap.host.questions_reach(1)
-            while await runs_something(rig):  # the stop does not wait for the driver
+            while await runs_something(cri_env):  # the stop does not wait for the driver
                 await events.get()
         swap.host.busy.set()
         async with asyncio.timeout(30):

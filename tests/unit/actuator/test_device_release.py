@@ -20,7 +20,7 @@ from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import ReleaseCheck, ReleaseState
 from tests import eventually
-from tests.environments.runtime import Rig
+from tests.environments.runtime import CriEnv
 from tests.fakes.freezer import Freezer
 from tests.fakes.gpu_host import GpuHost
 from tests.unit.restart import builders
@@ -277,19 +277,19 @@ async def test_container_without_devices_needs_no_driver() -> None:
 
 
 class Swap:
-    """One swap of the rig's container, whose process is on the GPU."""
+    """One swap of the container, whose process is on the GPU."""
 
-    def __init__(self, rig: Rig, *, order: intents.SwapOrder, timeouts: Timeouts = PATIENT) -> None:
-        self.rig = rig
+    def __init__(self, cri_env: CriEnv, *, order: intents.SwapOrder, timeouts: Timeouts = PATIENT) -> None:
+        self.cri_env = cri_env
         self.host = GpuHost()
-        self.host.put(GPU, PID, container=rig.old)
-        self.intent = rig.intent(order=order)
+        self.host.put(GPU, PID, container=cri_env.old)
+        self.intent = cri_env.intent(order=order)
         self.gates = ReleaseGates(driver=self.host, processes=self.host, timeouts=timeouts)
 
     async def run(self, *, open_first: bool = False, holding: HoldSet | None = None) -> Outcome:
         """Carry it out; with ``open_first`` once its gate is open, with ``holding`` for a round."""
-        successor_spec = await self.rig.successor_spec(self.intent)
-        actuator = SwapActuator(replace(self.rig.tools(), gates=self.gates))
+        successor_spec = await self.cri_env.successor_spec(self.intent)
+        actuator = SwapActuator(replace(self.cri_env.tools(), gates=self.gates))
         async with self.gates.around([self.intent], devices=frozenset({GPU})) as visit:
             await visit.remembered()
             if open_first:
@@ -298,34 +298,34 @@ class Swap:
 
     async def stopped(self) -> None:
         """Wait until the old container has been stopped."""
-        async with asyncio.timeout(30), self.rig.watch.subscribe() as events:
-            while any(view.id == self.rig.old for view in await self.rig.running()):
+        async with asyncio.timeout(30), self.cri_env.watch.subscribe() as events:
+            while any(view.id == self.cri_env.old for view in await self.cri_env.running()):
                 await events.get()
 
 
 @BOTH_ORDERS
-async def test_successor_starts_after_the_old_process_has_left(rig: Rig, order: intents.SwapOrder) -> None:
-    swap = Swap(rig, order=order)
+async def test_successor_starts_after_the_old_process_has_left(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap = Swap(cri_env, order=order)
     work = asyncio.create_task(swap.run())
     await swap.stopped()
     swap.host.die(PID)
     asked = swap.host.questions
     async with asyncio.timeout(30):
         await swap.host.questions_reach(asked + 4)
-    assert await rig.running() == []
-    assert "StartContainer" not in rig.server.called()
+    assert await cri_env.running() == []
+    assert "StartContainer" not in cri_env.server.called()
     swap.host.leave(PID)
     outcome = await work
     assert outcome.result is Result.SWAPPED
-    assert len(await rig.running()) == 1
+    assert len(await cri_env.running()) == 1
     assert outcome.phases["device"] > 0
 
 
 @BOTH_ORDERS
 async def test_free_device_costs_no_call_and_no_wait(
-    rig: Rig, order: intents.SwapOrder, monkeypatch: pytest.MonkeyPatch
+    cri_env: CriEnv, order: intents.SwapOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swap = Swap(rig, order=order)
+    swap = Swap(cri_env, order=order)
     swap.host.end(PID)
     opens = swap.gates.opens
 
@@ -339,55 +339,55 @@ async def test_free_device_costs_no_call_and_no_wait(
     # A busy machine takes a millisecond from this process at any place: that is a phase.
     phases = outcome.phases.keys() - {device_waits.DEVICE_PHASE}
     assert (outcome.result, phases) == (Result.SWAPPED, {"stop", "create", "start", "confirm"})
-    assert rig.server.called().count("ListContainers") == 2  # the listing before the first step, and the last one
+    assert cri_env.server.called().count("ListContainers") == 2  # the listing before the first step, and the last one
 
 
 @BOTH_ORDERS
-async def test_leftover_delays_but_does_not_prevent_the_start(rig: Rig, order: intents.SwapOrder) -> None:
-    swap = Swap(rig, order=order, timeouts=HASTY)
+async def test_leftover_delays_but_does_not_prevent_the_start(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap = Swap(cri_env, order=order, timeouts=HASTY)
     outcome = await swap.run()
     assert outcome.result is Result.SWAPPED
-    assert len(await rig.running()) == 1
+    assert len(await cri_env.running()) == 1
 
 
 @BOTH_ORDERS
-async def test_unkillable_process_ends_as_a_stop_without_effect(rig: Rig, order: intents.SwapOrder) -> None:
-    swap = Swap(rig, order=order, timeouts=HASTY)
+async def test_unkillable_process_ends_as_a_stop_without_effect(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap = Swap(cri_env, order=order, timeouts=HASTY)
     swap.host.in_d_state.add(PID)
     outcome = await swap.run()
     assert outcome.result is Result.STUCK
     assert f"pid {PID}" in outcome.detail
-    assert [view.state for view in await rig.containers()] == [ContainerState.EXITED]
+    assert [view.state for view in await cri_env.containers()] == [ContainerState.EXITED]
 
 
-async def test_kubelets_container_goes_first_during_the_wait(rig: Rig) -> None:
-    swap = Swap(rig, order=intents.SwapOrder.STOP_FIRST)
-    rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL)  # so the name of kubelet's copy is not reserved
+async def test_kubelets_container_goes_first_during_the_wait(cri_env: CriEnv) -> None:
+    swap = Swap(cri_env, order=intents.SwapOrder.STOP_FIRST)
+    cri_env.server.fail("CreateContainer", grpc.StatusCode.INTERNAL)  # so the name of kubelet's copy is not reserved
     work = asyncio.create_task(swap.run())
     await swap.stopped()
     swap.host.die(PID)
-    async with asyncio.timeout(30), rig.watch.subscribe() as events:
-        while not [view for view in await rig.containers() if view.state is ContainerState.CREATED]:
+    async with asyncio.timeout(30), cri_env.watch.subscribe() as events:
+        while not [view for view in await cri_env.containers() if view.state is ContainerState.CREATED]:
             await events.get()
-    theirs = await rig.kubelet_creates(attempt=2)
+    theirs = await cri_env.kubelet_creates(attempt=2)
     outcome = await work
     assert (outcome.result, outcome.current["trainer"]) == (Result.ADOPTED, theirs)
-    assert [view.id for view in await rig.running()] == [theirs]
+    assert [view.id for view in await cri_env.running()] == [theirs]
 
 
-async def test_standby_successor_runs_after_the_old_process_has_left(rig: Rig) -> None:
-    swap = Swap(rig, order=intents.SwapOrder.START_FIRST)
-    assert rig.standbys is not None
+async def test_standby_successor_runs_after_the_old_process_has_left(cri_env: CriEnv) -> None:
+    swap = Swap(cri_env, order=intents.SwapOrder.START_FIRST)
+    assert cri_env.standbys is not None
     work = asyncio.create_task(swap.run())
     await swap.stopped()
     swap.host.die(PID)
     asked = swap.host.questions
     async with asyncio.timeout(30):
         await swap.host.questions_reach(asked + 4)
-    assert rig.standbys.held
+    assert cri_env.standbys.held
     swap.host.leave(PID)
     assert (await work).result is Result.SWAPPED
-    assert rig.standbys.story == ["frozen", "prepared", "released"]
+    assert cri_env.standbys.story == ["frozen", "prepared", "released"]
 
 
 ALL_ORDERS = pytest.mark.parametrize(
@@ -395,15 +395,15 @@ ALL_ORDERS = pytest.mark.parametrize(
 )
 
 
-def for_round(rig: Rig) -> tuple[HoldSet, list[OldDead]]:
+def for_round(cri_env: CriEnv) -> tuple[HoldSet, list[OldDead]]:
     """Return the hold of a round's member, and the deaths that are reported to it."""
     dead: list[OldDead] = []
-    return HoldSet(Freezer(rig.server.runtime), mark="uid-1", names={"trainer"}, on_dead=dead.append), dead
+    return HoldSet(Freezer(cri_env.server.runtime), mark="uid-1", names={"trainer"}, on_dead=dead.append), dead
 
 
 @ALL_ORDERS
-async def test_round_learns_of_the_death_once_the_devices_are_free(rig: Rig, order: intents.SwapOrder) -> None:
-    swap, (holding, dead) = Swap(rig, order=order), for_round(rig)
+async def test_round_learns_of_the_death_once_the_devices_are_free(cri_env: CriEnv, order: intents.SwapOrder) -> None:
+    swap, (holding, dead) = Swap(cri_env, order=order), for_round(cri_env)
     work = asyncio.create_task(swap.run(holding=holding))
     await swap.stopped()
     swap.host.die(PID)
@@ -419,17 +419,19 @@ async def test_round_learns_of_the_death_once_the_devices_are_free(rig: Rig, ord
 
 
 @ALL_ORDERS
-async def test_round_does_not_learn_of_a_death_while_a_process_is_stuck(rig: Rig, order: intents.SwapOrder) -> None:
-    swap, (holding, dead) = Swap(rig, order=order, timeouts=HASTY), for_round(rig)
+async def test_round_does_not_learn_of_a_death_while_a_process_is_stuck(
+    cri_env: CriEnv, order: intents.SwapOrder
+) -> None:
+    swap, (holding, dead) = Swap(cri_env, order=order, timeouts=HASTY), for_round(cri_env)
     swap.host.in_d_state.add(PID)
     assert (await swap.run(holding=holding)).result is Result.STUCK
     assert dead == []
     holding.release()
 
 
-async def test_unkillable_process_removes_the_standby_successor(rig: Rig) -> None:
-    swap = Swap(rig, order=intents.SwapOrder.START_FIRST, timeouts=HASTY)
+async def test_unkillable_process_removes_the_standby_successor(cri_env: CriEnv) -> None:
+    swap = Swap(cri_env, order=intents.SwapOrder.START_FIRST, timeouts=HASTY)
     swap.host.in_d_state.add(PID)
     outcome = await swap.run()
     assert outcome.result is Result.STUCK
-    assert await rig.running() == []
+    assert await cri_env.running() == []

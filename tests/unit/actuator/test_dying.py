@@ -19,7 +19,7 @@ from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import DeviceUse
 from tests import eventually
-from tests.environments.runtime import Rig
+from tests.environments.runtime import CriEnv
 from tests.fakes.gpu_host import GpuHost
 
 QUICK = PollIntervals(first=0.0, each=0.01, window=0.3)
@@ -58,50 +58,50 @@ def sleeps(_: int) -> Thread:
     return Thread(77, 78, "python", "S")
 
 
-def gives_up_kills(rig: Rig) -> None:
+def gives_up_kills(cri_env: CriEnv) -> None:
     """Let a kill without an answer end at its deadline soon; in other tests it does not, however busy the machine."""
-    rig.cri._deadlines = replace(rig.cri._deadlines, margin=0.3)
+    cri_env.cri._deadlines = replace(cri_env.cri._deadlines, margin=0.3)
 
 
 async def swapped(
-    rig: Rig, processes: Processes, *, unanswered: int = 0, takes: float = 0.15, time_limit: float = 30.0
+    cri_env: CriEnv, processes: Processes, *, unanswered: int = 0, takes: float = 0.15, time_limit: float = 30.0
 ) -> Outcome:
     """Swap a container whose kill times out repeatedly. ``takes`` are the seconds of each call."""
-    intent = rig.intent()
-    successor_spec = await rig.successor_spec(intent)
-    rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=unanswered)
-    rig.server.delay("StopContainer", takes)
-    tools = replace(rig.tools(time_limit=time_limit), processes=processes, poll_intervals=QUICK)
+    intent = cri_env.intent()
+    successor_spec = await cri_env.successor_spec(intent)
+    cri_env.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=unanswered)
+    cri_env.server.delay("StopContainer", takes)
+    tools = replace(cri_env.tools(time_limit=time_limit), processes=processes, poll_intervals=QUICK)
     return await SwapActuator(tools).carry_out(intent, successor_spec=successor_spec)
 
 
-async def test_death_while_driver_frees_memory_is_waited_for(rig: Rig) -> None:
-    outcome = await swapped(rig, Processes(frees), unanswered=5)
+async def test_death_while_driver_frees_memory_is_waited_for(cri_env: CriEnv) -> None:
+    outcome = await swapped(cri_env, Processes(frees), unanswered=5)
     assert outcome.result is Result.SWAPPED
 
 
-async def test_process_stuck_in_kernel_is_reported_with_its_place(rig: Rig) -> None:
-    outcome = await swapped(rig, Processes(hangs), unanswered=MANY)
+async def test_process_stuck_in_kernel_is_reported_with_its_place(cri_env: CriEnv) -> None:
+    outcome = await swapped(cri_env, Processes(hangs), unanswered=MANY)
     assert outcome.result is Result.STUCK
     assert "python (78) D in os_acquire_mutex" in outcome.detail
 
 
-async def test_death_in_progress_extends_the_time_limit(rig: Rig) -> None:
-    gives_up_kills(rig)
+async def test_death_in_progress_extends_the_time_limit(cri_env: CriEnv) -> None:
+    gives_up_kills(cri_env)
     limit = 1.5
     ends_at = time.monotonic() + limit + 0.5
 
     def frees_until_then(look: int) -> Thread:
         if time.monotonic() > ends_at:
-            rig.server.delay("StopContainer", 0.0)
+            cri_env.server.delay("StopContainer", 0.0)
         return frees(look)
 
-    outcome = await swapped(rig, Processes(frees_until_then), takes=LONG, time_limit=limit)
+    outcome = await swapped(cri_env, Processes(frees_until_then), takes=LONG, time_limit=limit)
     assert outcome.result is Result.SWAPPED
 
 
-async def test_runtime_that_does_not_kill_is_not_a_stuck_process(rig: Rig) -> None:
-    outcome = await swapped(rig, Processes(sleeps), unanswered=MANY, time_limit=1.0)
+async def test_runtime_that_does_not_kill_is_not_a_stuck_process(cri_env: CriEnv) -> None:
+    outcome = await swapped(cri_env, Processes(sleeps), unanswered=MANY, time_limit=1.0)
     assert outcome.result is Result.UNFINISHED
 
 
@@ -130,7 +130,7 @@ class Reported:
 
 
 async def freed(
-    rig: Rig,
+    cri_env: CriEnv,
     host: GpuHost,
     reported: Reported,
     *,
@@ -140,13 +140,13 @@ async def freed(
     at_once: bool = False,
 ) -> Outcome:
     """Swap a container whose kill takes some seconds, in which the driver frees its memory."""
-    host.put(GPU, PID, container=rig.old, used=41 * GIB)
-    intent = rig.intent(order=order)
-    successor_spec = await rig.successor_spec(intent)
-    rig.server.delay("StopContainer", takes)
+    host.put(GPU, PID, container=cri_env.old, used=41 * GIB)
+    intent = cri_env.intent(order=order)
+    successor_spec = await cri_env.successor_spec(intent)
+    cri_env.server.delay("StopContainer", takes)
     gates = ReleaseGates(driver=host, processes=host, timeouts=Timeouts(before=5.0, answer=5.0, leave=leave))
     poll_intervals = replace(QUICK, memory=0.01)
-    tools = replace(rig.tools(), processes=Processes(frees), poll_intervals=poll_intervals, gates=gates)
+    tools = replace(cri_env.tools(), processes=Processes(frees), poll_intervals=poll_intervals, gates=gates)
     async with gates.around([intent], devices=frozenset({GPU})) as visit:
         await visit.remembered()
         if at_once:
@@ -154,12 +154,12 @@ async def freed(
         return await SwapActuator(tools).carry_out(intent, successor_spec=successor_spec, followed=reported)
 
 
-async def test_memory_that_is_left_is_reported_while_the_driver_frees_it(rig: Rig) -> None:
-    gives_up_kills(rig)
+async def test_memory_that_is_left_is_reported_while_the_driver_frees_it(cri_env: CriEnv) -> None:
+    gives_up_kills(cri_env)
     reported = Reported()
-    work = asyncio.create_task(freed(rig, Declines(), reported, takes=LONG))
+    work = asyncio.create_task(freed(cri_env, Declines(), reported, takes=LONG))
     await eventually.true(lambda: GIB in reported.left)
-    rig.server.delay("StopContainer", 0.0)
+    cri_env.server.delay("StopContainer", 0.0)
     outcome = await work
     assert outcome.result is Result.SWAPPED
     assert reported.left[:3] == [37 * GIB, 33 * GIB, 29 * GIB]
@@ -170,11 +170,11 @@ async def test_memory_that_is_left_is_reported_while_the_driver_frees_it(rig: Ri
 
 @pytest.mark.parametrize("order", list(intents.SwapOrder))
 async def test_memory_that_is_left_after_the_kill_is_reported(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, order: intents.SwapOrder
+    cri_env: CriEnv, monkeypatch: pytest.MonkeyPatch, order: intents.SwapOrder
 ) -> None:
     monkeypatch.setattr(listings, "RELIST_SECONDS", 0.02)
     reported, host = Reported(), GpuHost()
-    work = asyncio.create_task(freed(rig, host, reported, takes=0.0, order=order, leave=60.0))
+    work = asyncio.create_task(freed(cri_env, host, reported, takes=0.0, order=order, leave=60.0))
     async with asyncio.timeout(30):
         await host.questions_reach(1)
         host.die(PID)
@@ -184,13 +184,13 @@ async def test_memory_that_is_left_after_the_kill_is_reported(
     assert set(reported.left) == {41 * GIB}
 
 
-async def test_memory_of_a_quick_kill_is_not_queried(rig: Rig) -> None:
+async def test_memory_of_a_quick_kill_is_not_queried(cri_env: CriEnv) -> None:
     reported, host = Reported(), GpuHost()
-    outcome = await freed(rig, host, reported, takes=0.0, at_once=True)
+    outcome = await freed(cri_env, host, reported, takes=0.0, at_once=True)
     assert (outcome.result, reported.left, "free" in outcome.phases) == (Result.SWAPPED, [], False)
 
 
-async def test_driver_that_does_not_answer_reports_nothing(rig: Rig) -> None:
+async def test_driver_that_does_not_answer_reports_nothing(cri_env: CriEnv) -> None:
     reported, host = Reported(), GpuHost(answers=False)
-    outcome = await freed(rig, host, reported, takes=0.1)
+    outcome = await freed(cri_env, host, reported, takes=0.1)
     assert (outcome.result, reported.left, "free" in outcome.phases) == (Result.SWAPPED, [], False)

@@ -11,13 +11,13 @@ from kubemend.agent.actuator.hold.exec_hold import HoldError
 from kubemend.agent.actuator.hold.hold_set import HoldSet
 from kubemend.agent.actuator.hold.standby import Held
 from kubemend.agent.model.workloads import ContainerId
-from tests.environments.runtime import TARGET, Rig
+from tests.environments.runtime import TARGET, CriEnv
 from tests.fakes.freezer import Freezer
 
 
 @pytest.fixture
-def freezer(rig: Rig) -> Freezer:
-    return Freezer(rig.server.runtime)
+def freezer(cri_env: CriEnv) -> Freezer:
+    return Freezer(cri_env.server.runtime)
 
 
 @pytest.fixture
@@ -31,55 +31,57 @@ def following(freezer: Freezer) -> HoldSet:
     return HoldSet(freezer, mark="uid-1", names={TARGET.name})
 
 
-async def test_held_container_is_marked_and_frozen_until_release(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    await holding.hold(rig.old)
-    assert freezer.frozen == {rig.old: "uid-1"}
-    assert holding.held == {rig.old}
-    assert holding.release() == {rig.old}
+async def test_held_container_is_marked_and_frozen_until_release(
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet
+) -> None:
+    await holding.hold(cri_env.old)
+    assert freezer.frozen == {cri_env.old: "uid-1"}
+    assert holding.held == {cri_env.old}
+    assert holding.release() == {cri_env.old}
     assert freezer.frozen == {}
     assert holding.held == frozenset()
 
 
-async def test_repeated_hold_freezes_once(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    await asyncio.gather(holding.hold(rig.old), holding.hold(rig.old, foreign=True), holding.hold(rig.old))
-    assert freezer.ever == [rig.old]
+async def test_repeated_hold_freezes_once(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
+    await asyncio.gather(holding.hold(cri_env.old), holding.hold(cri_env.old, foreign=True), holding.hold(cri_env.old))
+    assert freezer.ever == [cri_env.old]
 
 
-async def test_spared_container_is_not_held(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    holding.exclude([rig.old])
-    await holding.hold(rig.old)
+async def test_spared_container_is_not_held(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
+    holding.exclude([cri_env.old])
+    await holding.hold(cri_env.old)
     assert freezer.ever == []
 
 
 async def test_armed_container_never_ran_and_is_disarmed_once_frozen(
-    rig: Rig, freezer: Freezer, holding: HoldSet
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet
 ) -> None:
-    await holding.expect(rig.old)
-    assert freezer.waiting == {rig.old}
-    await holding.hold(rig.old)
+    await holding.expect(cri_env.old)
+    assert freezer.waiting == {cri_env.old}
+    await holding.hold(cri_env.old)
     assert freezer.waiting == set()
     assert holding.unheld_seconds == 0.0
 
 
-async def test_unarmed_container_reports_how_long_it_ran(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+async def test_unarmed_container_reports_how_long_it_ran(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
     freezer.armable = False
-    await holding.expect(rig.old)
-    await holding.hold(rig.old, foreign=True)
+    await holding.expect(cri_env.old)
+    await holding.hold(cri_env.old, foreign=True)
     assert (holding.unheld_seconds, holding.foreign) == (freezer.slip, 1)
 
 
-async def test_release_leaves_nothing_armed_or_held(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    await holding.expect(rig.old)
+async def test_release_leaves_nothing_armed_or_held(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
+    await holding.expect(cri_env.old)
     holding.release()
     assert freezer.waiting == set()
-    await holding.expect(rig.old)
-    await holding.hold(rig.old)
+    await holding.expect(cri_env.old)
+    await holding.hold(cri_env.old)
     assert (freezer.waiting, freezer.ever) == (set(), [])
     assert not holding.must_hold(TARGET.name)
 
 
-async def test_release_during_freeze_lets_container_run(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    freezing = asyncio.create_task(holding.hold(rig.old))
+async def test_release_during_freeze_lets_container_run(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
+    freezing = asyncio.create_task(holding.hold(cri_env.old))
     await asyncio.sleep(0)  # it has begun
     holding.release()
     await freezing
@@ -87,34 +89,34 @@ async def test_release_during_freeze_lets_container_run(rig: Rig, freezer: Freez
 
 
 async def test_transferred_container_stays_frozen(
-    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet, following: HoldSet
 ) -> None:
-    await holding.hold(rig.old)
+    await holding.hold(cri_env.old)
     holding.transfer_to(following)
-    assert freezer.still() == {rig.old} == following.held
+    assert freezer.still() == {cri_env.old} == following.held
     assert holding.release() == frozenset()
-    assert following.release() == {rig.old}
+    assert following.release() == {cri_env.old}
 
 
-async def test_killed_container_never_runs(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    await holding.hold(rig.old)
+async def test_killed_container_never_runs(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
+    await holding.hold(cri_env.old)
     holding.kill()
-    assert freezer.killed == [rig.old]
-    assert await rig.running() == []
+    assert freezer.killed == [cri_env.old]
+    assert await cri_env.running() == []
 
 
-async def test_hold_failure_reason_is_kept(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+async def test_hold_failure_reason_is_kept(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
     freezer.refusal = "no cgroup version 2"
-    await holding.hold(rig.old)
+    await holding.hold(cri_env.old)
     assert holding.failed == "no cgroup version 2"
 
 
-async def test_borrowed_hold_is_released_by_its_owner(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    standby = await freezer.arm(rig.old)
+async def test_borrowed_hold_is_released_by_its_owner(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
+    standby = await freezer.arm(cri_env.old)
     assert standby is not None
-    await holding.expect(rig.old, by=standby)
-    await holding.hold(rig.old)
-    assert freezer.waiting == {rig.old}
+    await holding.expect(cri_env.old, by=standby)
+    await holding.hold(cri_env.old)
+    assert freezer.waiting == {cri_env.old}
     standby.release()
 
 
@@ -123,30 +125,30 @@ async def test_other_names_are_not_held(holding: HoldSet) -> None:
     assert holding.held == frozenset[ContainerId]()
 
 
-async def test_kill_during_freeze_ends_the_container(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    async with being_frozen(freezer, holding, rig.old):
+async def test_kill_during_freeze_ends_the_container(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
+    async with being_frozen(freezer, holding, cri_env.old):
         holding.kill()
-        assert freezer.waiting == {rig.old}, "it would run until it is killed"
+        assert freezer.waiting == {cri_env.old}, "it would run until it is killed"
     assert (freezer.still(), freezer.waiting) == (set(), set())
-    assert await rig.running() == []
+    assert await cri_env.running() == []
 
 
 async def test_transfer_during_freeze_keeps_container_armed_until_frozen(
-    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet, following: HoldSet
 ) -> None:
-    async with being_frozen(freezer, holding, rig.old):
+    async with being_frozen(freezer, holding, cri_env.old):
         holding.transfer_to(following)
-        assert freezer.waiting == {rig.old}, "it would run until it is frozen"
-    await following.hold(rig.old)
-    assert freezer.ever == [rig.old], "once"
-    assert (freezer.still(), freezer.waiting, following.unheld_seconds) == ({rig.old}, set(), 0.0)
-    assert following.release() == {rig.old}
+        assert freezer.waiting == {cri_env.old}, "it would run until it is frozen"
+    await following.hold(cri_env.old)
+    assert freezer.ever == [cri_env.old], "once"
+    assert (freezer.still(), freezer.waiting, following.unheld_seconds) == ({cri_env.old}, set(), 0.0)
+    assert following.release() == {cri_env.old}
 
 
 async def test_transfer_during_freeze_is_released_by_new_holder(
-    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet, following: HoldSet
 ) -> None:
-    async with being_frozen(freezer, holding, rig.old):
+    async with being_frozen(freezer, holding, cri_env.old):
         holding.transfer_to(following)
         following.release()
         assert holding.release() == frozenset()
@@ -155,104 +157,106 @@ async def test_transfer_during_freeze_is_released_by_new_holder(
 
 @pytest.mark.parametrize("when", ["before", "during"])
 async def test_unheld_seconds_count_for_the_set_that_was_asked(
-    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet, when: str
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet, following: HoldSet, when: str
 ) -> None:
     freezer.armable = False
-    async with being_frozen(freezer, holding, rig.old):
+    async with being_frozen(freezer, holding, cri_env.old):
         if when == "during":
             holding.transfer_to(following)
     holding.transfer_to(following)
     last = HoldSet(freezer, mark="uid-1", names={TARGET.name})
-    await following.hold(rig.old)
+    await following.hold(cri_env.old)
     following.transfer_to(last)
-    last.exclude([rig.old])
-    await last.hold(rig.old)
+    last.exclude([cri_env.old])
+    await last.hold(cri_env.old)
     assert (following.unheld_seconds, last.unheld_seconds) == (freezer.slip, 0.0)
 
 
 async def test_failed_freeze_is_retried_after_transfer(
-    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet, following: HoldSet
 ) -> None:
     freezer.refusal = "the runtime does not answer"
-    await holding.hold(rig.old)
+    await holding.hold(cri_env.old)
     freezer.refusal = ""
     holding.transfer_to(following)
     assert (following.held, following.failed) == (frozenset(), "")
-    assert not following.is_frozen(rig.old)
-    await following.hold(rig.old)
-    assert freezer.still() == {rig.old} == following.held
+    assert not following.is_frozen(cri_env.old)
+    await following.hold(cri_env.old)
+    assert freezer.still() == {cri_env.old} == following.held
 
 
 @pytest.mark.parametrize("is_to_end", [False, True])
 async def test_freeze_failure_after_transfer_counts_for_the_new_holder(
-    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet, is_to_end: bool
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet, following: HoldSet, is_to_end: bool
 ) -> None:
     freezer.refusal = "the runtime does not answer"
-    async with being_frozen(freezer, holding, rig.old):
+    async with being_frozen(freezer, holding, cri_env.old):
         holding.transfer_to(following)
         if is_to_end:
-            following.exclude([rig.old])
-        asked = asyncio.create_task(following.hold(rig.old))
+            following.exclude([cri_env.old])
+        asked = asyncio.create_task(following.hold(cri_env.old))
     await asked
     assert following.failed == ("" if is_to_end else freezer.refusal)
 
 
 async def test_container_frozen_despite_error_is_released_after_transfer(
-    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet, following: HoldSet
 ) -> None:
     frozen_by_halves(freezer)
-    await holding.hold(rig.old)
+    await holding.hold(cri_env.old)
     assert holding.failed == "too many open files"
     holding.transfer_to(following)
-    assert freezer.still() == {rig.old}
+    assert freezer.still() == {cri_env.old}
     following.release()
     assert freezer.still() == set()
 
 
-async def test_container_released_during_failed_freeze_runs(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+async def test_container_released_during_failed_freeze_runs(
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet
+) -> None:
     frozen_by_halves(freezer)
-    async with being_frozen(freezer, holding, rig.old):
+    async with being_frozen(freezer, holding, cri_env.old):
         holding.release()
-    assert freezer.ever == [rig.old]
+    assert freezer.ever == [cri_env.old]
     assert freezer.still() == set()
 
 
-async def test_repeated_expect_arms_once(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
+async def test_repeated_expect_arms_once(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
     armed = slowly_armed(freezer)
-    await asyncio.gather(holding.expect(rig.old), holding.expect(rig.old))
-    assert armed == [rig.old]
+    await asyncio.gather(holding.expect(cri_env.old), holding.expect(cri_env.old))
+    assert armed == [cri_env.old]
     holding.release()
 
 
 async def test_expected_container_stays_armed_after_transfer(
-    rig: Rig, freezer: Freezer, holding: HoldSet, following: HoldSet
+    cri_env: CriEnv, freezer: Freezer, holding: HoldSet, following: HoldSet
 ) -> None:
     other = ContainerId("other")
-    await holding.expect(rig.old)
+    await holding.expect(cri_env.old)
     slowly_armed(freezer)
     expecting = asyncio.create_task(holding.expect(other))
     await asyncio.sleep(0)  # it is being armed
     holding.transfer_to(following)
     await expecting
-    assert freezer.waiting == {rig.old, other}
-    await following.hold(rig.old)
+    assert freezer.waiting == {cri_env.old, other}
+    await following.hold(cri_env.old)
     assert following.unheld_seconds == 0.0
     following.release()
     assert freezer.waiting == set()
 
 
-async def test_started_container_is_not_armed(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    await holding.hold(rig.old)
-    await holding.expect(rig.old)
+async def test_started_container_is_not_armed(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
+    await holding.hold(cri_env.old)
+    await holding.expect(cri_env.old)
     assert freezer.waiting == set()
 
 
-async def test_adopted_container_is_released_with_the_rest(rig: Rig, freezer: Freezer, holding: HoldSet) -> None:
-    await freezer.freeze(rig.old, mark="uid-1")
-    holding.adopt({rig.old})
-    await holding.hold(rig.old)
-    assert freezer.ever == [rig.old]
-    assert holding.release() == {rig.old}
+async def test_adopted_container_is_released_with_the_rest(cri_env: CriEnv, freezer: Freezer, holding: HoldSet) -> None:
+    await freezer.freeze(cri_env.old, mark="uid-1")
+    holding.adopt({cri_env.old})
+    await holding.hold(cri_env.old)
+    assert freezer.ever == [cri_env.old]
+    assert holding.release() == {cri_env.old}
 
 
 @contextlib.asynccontextmanager

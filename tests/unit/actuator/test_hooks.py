@@ -16,7 +16,7 @@ from kubemend.agent.clients.cri.errors import AnswerTooLong
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ExecHook, Hook, HttpHook, SleepHook
 from kubemend.agent.restart.successor_spec import PreStopHook
-from tests.environments.runtime import Rig
+from tests.environments.runtime import CriEnv
 
 CONTAINER = ContainerId("c1")
 HERE = "127.0.0.1"
@@ -78,10 +78,10 @@ async def test_unsendable_hook_fails_with_a_reason(hook: Hook) -> None:
 
 
 @pytest.mark.parametrize("hook", UNSENDABLE)
-async def test_unsendable_pre_stop_is_reported_and_the_container_stopped(rig: Rig, hook: Hook) -> None:
-    intent = rig.intent(grace_seconds=0.5)
-    successor_spec = await rig.successor_spec(intent, pre_stop_hook=PreStopHook(hook, pod_ip=HERE))
-    outcome = await rig.actuator().carry_out(intent, successor_spec=successor_spec)
+async def test_unsendable_pre_stop_is_reported_and_the_container_stopped(cri_env: CriEnv, hook: Hook) -> None:
+    intent = cri_env.intent(grace_seconds=0.5)
+    successor_spec = await cri_env.successor_spec(intent, pre_stop_hook=PreStopHook(hook, pod_ip=HERE))
+    outcome = await cri_env.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
     (note,) = outcome.notes
     assert note.startswith("trainer's preStop hook failed: ")

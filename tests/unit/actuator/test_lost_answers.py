@@ -14,9 +14,9 @@ from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerState, ExecHook
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.intents import Strategy
-from tests.environments import call_errors, pod_rig
-from tests.environments.pod_rig import LASTING, PodRig
-from tests.environments.runtime import Rig
+from tests.environments import call_errors, pod_env
+from tests.environments.pod_env import LASTING, PodEnv
+from tests.environments.runtime import CriEnv
 
 CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 HOOK = ExecHook(("touch", "/tmp/started"))
@@ -25,63 +25,63 @@ codes = pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 
 
 @pytest.fixture
-async def pod(rig: Rig) -> AsyncIterator[PodRig]:
-    for name in pod_rig.ROLES:
-        (rig.directory / "logs" / name).mkdir(exist_ok=True)
-        (rig.directory / "logs" / name / "1.log").touch()
-    async with pod_rig.made(rig) as made:
+async def pod(cri_env: CriEnv) -> AsyncIterator[PodEnv]:
+    for name in pod_env.ROLES:
+        (cri_env.directory / "logs" / name).mkdir(exist_ok=True)
+        (cri_env.directory / "logs" / name / "1.log").touch()
+    async with pod_env.made(cri_env) as made:
         yield made
 
 
-async def swapped(rig: Rig, *, order: intents.SwapOrder = intents.SwapOrder.STOP_FIRST) -> Outcome:
-    intent = rig.intent(order=order)
-    successor_spec = await rig.successor_spec(intent, post_start=HOOK)
-    rig.server.calls.clear()
-    return await rig.actuator().carry_out(intent, successor_spec=successor_spec)
+async def swapped(cri_env: CriEnv, *, order: intents.SwapOrder = intents.SwapOrder.STOP_FIRST) -> Outcome:
+    intent = cri_env.intent(order=order)
+    successor_spec = await cri_env.successor_spec(intent, post_start=HOOK)
+    cri_env.server.calls.clear()
+    return await cri_env.actuator().carry_out(intent, successor_spec=successor_spec)
 
 
-def hooks_run(rig: Rig) -> list[Any]:
-    return [call.request.container_id for call in rig.server.calls if call.method == "ExecSync"]  # type: ignore[attr-defined]
+def hooks_run(cri_env: CriEnv) -> list[Any]:
+    return [call.request.container_id for call in cri_env.server.calls if call.method == "ExecSync"]  # type: ignore[attr-defined]
 
 
 @call_errors.of_swaps(CODES)
 async def test_swap_with_a_lost_answer_completes(
-    rig: Rig, method: str, code: grpc.StatusCode, order: intents.SwapOrder
+    cri_env: CriEnv, method: str, code: grpc.StatusCode, order: intents.SwapOrder
 ) -> None:
-    rig.server.fail(method, code, carried_out=True)
-    outcome = await swapped(rig, order=order)
+    cri_env.server.fail(method, code, carried_out=True)
+    outcome = await swapped(cri_env, order=order)
     assert outcome.result is Result.SWAPPED
-    (current,) = await rig.running()
+    (current,) = await cri_env.running()
     assert (current.attempt, current.restart_id) == (1, "r1")
-    assert not [view for view in await rig.containers() if view.state is ContainerState.CREATED]
-    made = [call.request for call in rig.server.calls if call.method == "CreateContainer"]
+    assert not [view for view in await cri_env.containers() if view.state is ContainerState.CREATED]
+    made = [call.request for call in cri_env.server.calls if call.method == "CreateContainer"]
     assert [request.config.metadata.attempt for request in made].count(1) <= 2  # type: ignore[attr-defined]
-    (link,) = rig.links.iterdir()
+    (link,) = cri_env.links.iterdir()
     assert link.name.endswith(f"{current.id}.log")
-    assert hooks_run(rig) == [current.id]
+    assert hooks_run(cri_env) == [current.id]
 
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "CreateContainer", "StartContainer", "ListContainers"])
 @codes
-async def test_rerun_with_a_lost_answer_completes(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
+async def test_rerun_with_a_lost_answer_completes(pod: PodEnv, method: str, code: grpc.StatusCode) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent, post_start=HOOK)
-    pod.rig.server.calls.clear()
-    pod.rig.server.fail(method, code, carried_out=True)
+    pod.cri_env.server.calls.clear()
+    pod.cri_env.server.fail(method, code, carried_out=True)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.RERUN
     running = await pod.running()
     assert {name: len(ids) for name, ids in running.items()} == dict.fromkeys(LASTING, 1)
     assert not [view for view in await pod.containers() if view.state is ContainerState.CREATED]
     for (container,) in running.values():
-        assert hooks_run(pod.rig).count(container) == 1
-        assert [link for link in pod.rig.links.iterdir() if link.name.endswith(f"{container}.log")]
+        assert hooks_run(pod.cri_env).count(container) == 1
+        assert [link for link in pod.cri_env.links.iterdir() if link.name.endswith(f"{container}.log")]
 
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "ListContainers"])
 @codes
-async def test_reset_with_a_lost_answer_completes(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
-    pod.rig.server.fail(method, code, carried_out=True)
+async def test_reset_with_a_lost_answer_completes(pod: PodEnv, method: str, code: grpc.StatusCode) -> None:
+    pod.cri_env.server.fail(method, code, carried_out=True)
     outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RESET))
     assert outcome.result is Result.RESET
     assert await pod.containers() == ()
@@ -89,8 +89,8 @@ async def test_reset_with_a_lost_answer_completes(pod: PodRig, method: str, code
 
 @pytest.mark.parametrize("method", ["StopContainer", "ListContainers"])
 @codes
-async def test_rules_with_a_lost_answer_kill_the_trigger(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
-    pod.rig.server.fail(method, code, carried_out=True)
+async def test_rules_with_a_lost_answer_kill_the_trigger(pod: PodEnv, method: str, code: grpc.StatusCode) -> None:
+    pod.cri_env.server.fail(method, code, carried_out=True)
     outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RULES, trigger=pod.old["trainer"]))
     assert outcome.result is Result.TRIGGERED
     assert set(await pod.running()) == {"shipper", "logger"}

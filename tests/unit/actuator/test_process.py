@@ -11,31 +11,35 @@ from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
 from kubemend.agent.restart.steps import Resolution
-from tests.environments.runtime import TARGET, Rig
+from tests.environments.runtime import TARGET, CriEnv
 from tests.fakes.launchers import Launchers
 
 IMPATIENT = Timeouts(stop=0.2, start=0.2, silence=0.1)
 
 
-def intent(rig: Rig, **changes: Any) -> intents.ProcessIntent:
+def intent(cri_env: CriEnv, **changes: Any) -> intents.ProcessIntent:
     defaults: dict[str, Any] = {"program": 1, "reason": "Xid31", "created_at": 1000.0}
-    return intents.ProcessIntent("r1", TARGET, rig.sandbox_id, rig.old, **defaults | changes)
+    return intents.ProcessIntent("r1", TARGET, cri_env.sandbox_id, cri_env.old, **defaults | changes)
 
 
 async def carried_out(
-    rig: Rig, launchers: Launchers, *, resolution: Resolution = Resolution.FINISH, timeouts: Timeouts | None = None
+    cri_env: CriEnv,
+    launchers: Launchers,
+    *,
+    resolution: Resolution = Resolution.FINISH,
+    timeouts: Timeouts | None = None,
 ) -> Outcome:
-    tools = replace(rig.tools(), launchers=launchers)
-    return await ProcessActuator(tools, timeouts=timeouts).carry_out(intent(rig), resolution=resolution)
+    tools = replace(cri_env.tools(), launchers=launchers)
+    return await ProcessActuator(tools, timeouts=timeouts).carry_out(intent(cri_env), resolution=resolution)
 
 
-async def test_kills_holds_checks_and_releases_and_touches_no_container(rig: Rig) -> None:
+async def test_kills_holds_checks_and_releases_and_touches_no_container(cri_env: CriEnv) -> None:
     launchers = Launchers()
-    outcome = await carried_out(rig, launchers)
-    assert (outcome.result, outcome.current) == (Result.RESTARTED, {"trainer": rig.old})
+    outcome = await carried_out(cri_env, launchers)
+    assert (outcome.result, outcome.current) == (Result.RESTARTED, {"trainer": cri_env.old})
     assert launchers.calls == ["status", "stop", "remains", "remains", "release"]
     assert set(outcome.phases) == {"stop", "device", "start"}
-    assert not {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"} & set(rig.server.called())
+    assert not {"StopContainer", "CreateContainer", "StartContainer", "RemoveContainer"} & set(cri_env.server.called())
 
 
 @pytest.mark.parametrize(
@@ -56,29 +60,29 @@ async def test_kills_holds_checks_and_releases_and_touches_no_container(rig: Rig
     ids=["silent", "lies", "unreadable", "refuses", "does-nothing", "never-dead", "never-starts", "always-about-to"],
 )
 async def test_steps_down_for_a_launcher_that_does_not_restart_its_program(
-    rig: Rig, launchers: Launchers, detail: str
+    cri_env: CriEnv, launchers: Launchers, detail: str
 ) -> None:
-    outcome = await carried_out(rig, launchers, timeouts=IMPATIENT)
+    outcome = await carried_out(cri_env, launchers, timeouts=IMPATIENT)
     assert (outcome.result, outcome.detail) == (Result.STEPPED_DOWN, detail)
 
 
 @pytest.mark.parametrize("call", ["status", "stop", "remains", "release"])
-async def test_steps_down_at_once_when_the_container_ends_at_any_step(rig: Rig, call: str) -> None:
+async def test_steps_down_at_once_when_the_container_ends_at_any_step(cri_env: CriEnv, call: str) -> None:
     launchers = Launchers()
 
     def ends(name: str) -> None:
         if name == call:
-            rig.server.runtime.exit(rig.old, exit_code=137)
+            cri_env.server.runtime.exit(cri_env.old, exit_code=137)
             launchers.state = launchers.left = LauncherUnavailable("the container's main process has ended")
             launchers.obeys = False
 
     launchers.before = ends
     async with asyncio.timeout(20.0):
-        outcome = await carried_out(rig, launchers, timeouts=Timeouts(silence=600.0))
+        outcome = await carried_out(cri_env, launchers, timeouts=Timeouts(silence=600.0))
     assert (outcome.result, outcome.detail) == (Result.STEPPED_DOWN, "the container's main process has ended")
 
 
-async def test_a_launcher_that_is_silent_for_a_moment_is_asked_again(rig: Rig) -> None:
+async def test_a_launcher_that_is_silent_for_a_moment_is_asked_again(cri_env: CriEnv) -> None:
     launchers, state = Launchers(), Launcher(State.RUNNING, 1)
 
     def late(_: str) -> None:
@@ -86,7 +90,7 @@ async def test_a_launcher_that_is_silent_for_a_moment_is_asked_again(rig: Rig) -
         launchers.before = late if len(launchers.calls) < 3 else lambda _: None
 
     launchers.before = late
-    outcome = await carried_out(rig, launchers, timeouts=Timeouts(silence=600.0))
+    outcome = await carried_out(cri_env, launchers, timeouts=Timeouts(silence=600.0))
     assert outcome.result is Result.RESTARTED
 
 
@@ -94,7 +98,7 @@ async def test_a_launcher_that_is_silent_for_a_moment_is_asked_again(rig: Rig) -
 @pytest.mark.parametrize("before", [True, False], ids=["before-it", "after-it"])
 @pytest.mark.parametrize("resolution", Resolution)
 async def test_an_agent_that_dies_at_any_step_is_followed_by_one_that_ends_with_one_program(
-    rig: Rig, call: str, before: bool, resolution: Resolution
+    cri_env: CriEnv, call: str, before: bool, resolution: Resolution
 ) -> None:
     launchers = Launchers()
 
@@ -106,10 +110,10 @@ async def test_an_agent_that_dies_at_any_step_is_followed_by_one_that_ends_with_
 
     launchers.before = dies
     with pytest.raises(_DiedError) if call != "release" or before else _nothing():
-        await carried_out(rig, launchers)
+        await carried_out(cri_env, launchers)
     killed = launchers.calls.count("stop")
     launchers.before = lambda _: None
-    outcome = await carried_out(rig, launchers, resolution=resolution)
+    outcome = await carried_out(cri_env, launchers, resolution=resolution)
     state = launchers.state
     assert isinstance(state, Launcher)
     undone = resolution is Resolution.UNDO and call in ("status", "stop") and (before or call == "status")
@@ -128,29 +132,29 @@ def _nothing() -> Any:
     return contextlib.nullcontext()
 
 
-async def test_a_program_that_the_launcher_has_restarted_itself_is_left_alone(rig: Rig) -> None:
+async def test_a_program_that_the_launcher_has_restarted_itself_is_left_alone(cri_env: CriEnv) -> None:
     launchers = Launchers(Launcher(State.RUNNING, program=2))
-    outcome = await carried_out(rig, launchers)
+    outcome = await carried_out(cri_env, launchers)
     assert (outcome.result, outcome.detail) == (Result.RESTARTED, "the launcher had restarted the program by itself")
     assert launchers.calls == ["status"]
 
 
-async def test_nothing_is_started_in_a_pod_that_ends(rig: Rig) -> None:
+async def test_nothing_is_started_in_a_pod_that_ends(cri_env: CriEnv) -> None:
     launchers = Launchers(Launcher(State.HELD, 1, "r1"))
-    tools = replace(rig.tools(), launchers=launchers, ending=lambda *_: "it is deleted")
-    outcome = await ProcessActuator(tools).carry_out(intent(rig))
+    tools = replace(cri_env.tools(), launchers=launchers, ending=lambda *_: "it is deleted")
+    outcome = await ProcessActuator(tools).carry_out(intent(cri_env))
     assert (outcome.result, outcome.detail) == (Result.UNDONE, "the pod is ending: it is deleted")
     assert "release" not in launchers.calls
 
 
-async def test_a_runtime_that_is_away_leaves_it_unfinished(rig: Rig) -> None:
-    await rig.server.stop()
-    outcome = await carried_out(rig, Launchers())
+async def test_a_runtime_that_is_away_leaves_it_unfinished(cri_env: CriEnv) -> None:
+    await cri_env.server.stop()
+    outcome = await carried_out(cri_env, Launchers())
     assert outcome.result is Result.UNFINISHED
 
 
-async def test_steps_down_for_a_container_that_has_been_removed(rig: Rig) -> None:
-    rig.server.runtime.exit(rig.old, exit_code=137)
-    await rig.cri.remove_container(rig.old)
-    outcome = await carried_out(rig, Launchers())
+async def test_steps_down_for_a_container_that_has_been_removed(cri_env: CriEnv) -> None:
+    cri_env.server.runtime.exit(cri_env.old, exit_code=137)
+    await cri_env.cri.remove_container(cri_env.old)
+    outcome = await carried_out(cri_env, Launchers())
     assert (outcome.result, outcome.detail) == (Result.STEPPED_DOWN, "the container has ended and been removed")

@@ -10,9 +10,9 @@ from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ExecHook
 from kubemend.agent.restart import intents, rerun, reservations, reset, steps
 from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
-from tests.environments import pod_rig
-from tests.environments.pod_rig import LASTING, PodRig
-from tests.environments.runtime import POD, Rig
+from tests.environments import pod_env
+from tests.environments.pod_env import LASTING, PodEnv
+from tests.environments.runtime import POD, CriEnv
 
 RESERVED = 3
 """Calls until all names are reserved: n+1 of all but the first container, and n+2 of all."""
@@ -21,79 +21,79 @@ CODES = [code for code in grpc.StatusCode if code not in (grpc.StatusCode.OK, gr
 
 
 @pytest.fixture
-async def pod(rig: Rig) -> AsyncIterator[PodRig]:
-    async with pod_rig.made(rig) as made:
+async def pod(cri_env: CriEnv) -> AsyncIterator[PodEnv]:
+    async with pod_env.made(cri_env) as made:
         yield made
 
 
-async def check_rerun(pod: PodRig) -> None:
+async def check_rerun(pod: PodEnv) -> None:
     running = await pod.running()
     assert {name: len(ids) for name, ids in running.items()} == dict.fromkeys(LASTING, 1)
     assert not [view for view in await pod.containers() if view.state is ContainerState.CREATED]
     assert not {view.id for view in await pod.containers()} & set(pod.old.values())
 
 
-async def test_containers_are_removed_and_recreated_in_spec_order(pod: PodRig) -> None:
+async def test_containers_are_removed_and_recreated_in_spec_order(pod: PodEnv) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
-    pod.rig.server.calls.clear()
+    pod.cri_env.server.calls.clear()
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.RERUN
     await check_rerun(pod)
     made = [view for view in await pod.containers() if view.restart_id == intent.id]
     assert [view.ref.name for view in made[:2]] == ["prepare", "shipper"]
     assert {view.attempt for view in made} == {1}
-    calls = pod.rig.server.calls
+    calls = pod.cri_env.server.calls
     removed = [call.request.container_id for call in calls if call.method == "RemoveContainer"]  # type: ignore[attr-defined]
     assert removed[0] == pod.old["prepare"], "what has exited goes first"
     assert set(removed[1:4]) == {pod.old[name] for name in LASTING}
-    assert "StopContainer" not in pod.rig.server.called(), "without grace the removal is the kill"
-    assert set(outcome.current) == set(pod_rig.ROLES)
+    assert "StopContainer" not in pod.cri_env.server.called(), "without grace the removal is the kill"
+    assert set(outcome.current) == set(pod_env.ROLES)
 
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "CreateContainer", "StartContainer", "ListContainers"])
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-async def test_any_call_error_ends_in_a_complete_pod(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
+async def test_any_call_error_ends_in_a_complete_pod(pod: PodEnv, method: str, code: grpc.StatusCode) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
-    pod.rig.server.fail(method, code)
+    pod.cri_env.server.fail(method, code)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.RERUN
     await check_rerun(pod)
 
 
-async def test_nothing_is_removed_if_names_cannot_be_reserved(pod: PodRig) -> None:
+async def test_nothing_is_removed_if_names_cannot_be_reserved(pod: PodEnv) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
-    pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
+    pod.cri_env.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.UNDONE
     assert "no space left" in outcome.detail
     assert {view.id for view in await pod.in_sandbox()} == set(pod.old.values())
 
 
-async def test_permanent_create_failure_leaves_a_clean_pod_to_kubelet(pod: PodRig) -> None:
+async def test_permanent_create_failure_leaves_a_clean_pod_to_kubelet(pod: PodEnv) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
     await crash_after(pod, intent, successor_specs=successor_specs, calls=RESERVED)
-    pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
+    pod.cri_env.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left on device", times=100)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.LEFT_TO_KUBELET
     assert "no space left" in outcome.detail
     assert await pod.in_sandbox() == ()
 
 
-async def test_permanent_start_failure_leaves_nothing_created(pod: PodRig) -> None:
+async def test_permanent_start_failure_leaves_nothing_created(pod: PodEnv) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
-    pod.rig.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=100)
+    pod.cri_env.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=100)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.LEFT_TO_KUBELET
     assert await pod.in_sandbox() == ()
 
 
-async def test_failed_init_container_stops_the_rerun_and_is_reported(rig: Rig) -> None:
-    async with pod_rig.made(rig, exit_code=3) as pod:
+async def test_failed_init_container_stops_the_rerun_and_is_reported(cri_env: CriEnv) -> None:
+    async with pod_env.made(cri_env, exit_code=3) as pod:
         intent = pod.intent()
         outcome = await pod.actuator().carry_out(intent, successor_specs=await pod.successor_specs(intent))
         assert outcome.result is Result.LEFT_TO_KUBELET
@@ -101,30 +101,30 @@ async def test_failed_init_container_stops_the_rerun_and_is_reported(rig: Rig) -
         assert [view.ref.name for view in await pod.in_sandbox()] == ["prepare"]
 
 
-async def test_kubelets_init_container_is_waited_for_and_adopted(pod: PodRig) -> None:
+async def test_kubelets_init_container_is_waited_for_and_adopted(pod: PodEnv) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
     for container in pod.old.values():
-        await pod.rig.cri.remove_container(container)
+        await pod.cri_env.cri.remove_container(container)
     theirs = await pod.kubelet_starts("prepare", attempt=1, start=False)
     work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
-    await pod.rig.cri.start_container(theirs)
+    await pod.cri_env.cri.start_container(theirs)
     outcome = await work
     assert (outcome.result, outcome.current["prepare"]) == (Result.RERUN, theirs)
     await check_rerun(pod)
 
 
-async def test_name_just_taken_by_kubelet_is_not_a_failure(pod: PodRig) -> None:
+async def test_name_just_taken_by_kubelet_is_not_a_failure(pod: PodEnv) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
     reserved = 'failed to reserve container name "x": name "x" is reserved for "y"'
-    pod.rig.server.fail("CreateContainer", grpc.StatusCode.FAILED_PRECONDITION, details=reserved, times=5)
+    pod.cri_env.server.fail("CreateContainer", grpc.StatusCode.FAILED_PRECONDITION, details=reserved, times=5)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.RERUN
     await check_rerun(pod)
 
 
-async def test_kubemends_duplicate_main_is_removed(pod: PodRig) -> None:
+async def test_kubemends_duplicate_main_is_removed(pod: PodEnv) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
     await pod.actuator().carry_out(intent, successor_specs=successor_specs)
@@ -135,7 +135,7 @@ async def test_kubemends_duplicate_main_is_removed(pod: PodRig) -> None:
     await check_rerun(pod)
 
 
-async def test_second_init_run_by_kubelet_repeats_later_containers(pod: PodRig) -> None:
+async def test_second_init_run_by_kubelet_repeats_later_containers(pod: PodEnv) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
     first = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
@@ -147,10 +147,10 @@ async def test_second_init_run_by_kubelet_repeats_later_containers(pod: PodRig) 
     await check_rerun(pod)
 
 
-async def test_sidecar_startup_probe_is_awaited_by_kubelets_status(pod: PodRig) -> None:
+async def test_sidecar_startup_probe_is_awaited_by_kubelets_status(pod: PodEnv) -> None:
     intent = pod.intent(startup_probes=("shipper",))
     successor_specs = await pod.successor_specs(intent)
-    async with pod.rig.watch.subscribe(POD.uid) as events:
+    async with pod.cri_env.watch.subscribe(POD.uid) as events:
         work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
         await pod.until_started("shipper", events)
     assert set(await pod.running()) == {"shipper"}
@@ -159,36 +159,36 @@ async def test_sidecar_startup_probe_is_awaited_by_kubelets_status(pod: PodRig) 
     await check_rerun(pod)
 
 
-async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
+async def test_kill_without_effect_is_reported(pod: PodEnv) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
-    pod.rig.server.fail("RemoveContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
+    pod.cri_env.server.fail("RemoveContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert outcome.result is Result.STUCK
     assert await pod.reserved() == set(), "kubelet is not kept from what it can still do"
 
 
-async def test_grace_period_stops_all_containers_concurrently(pod: PodRig) -> None:
+async def test_grace_period_stops_all_containers_concurrently(pod: PodEnv) -> None:
     intent = pod.intent(grace_seconds=5.0)
     wish = PreStopHook(ExecHook(("sync",)))
     outcome = await pod.actuator().carry_out(
         intent, successor_specs=await pod.successor_specs(intent, pre_stop_hook=wish)
     )
     assert outcome.result is Result.RERUN
-    stops = [call.request for call in pod.rig.server.calls if call.method == "StopContainer"]
+    stops = [call.request for call in pod.cri_env.server.calls if call.method == "StopContainer"]
     assert {stop.timeout for stop in stops} == {5}  # type: ignore[attr-defined]
     assert {stop.container_id for stop in stops} == {pod.old[name] for name in LASTING}  # type: ignore[attr-defined]
-    execs = [call.request for call in pod.rig.server.calls if call.method == "ExecSync"]
+    execs = [call.request for call in pod.cri_env.server.calls if call.method == "ExecSync"]
     assert [list(call.cmd) for call in execs] == [["sync"]] * 3  # type: ignore[attr-defined]
 
 
-async def test_runtime_outage_is_waited_out(pod: PodRig) -> None:
+async def test_runtime_outage_is_waited_out(pod: PodEnv) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
-    await pod.rig.server.stop()
+    await pod.cri_env.server.stop()
     work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
     await asyncio.sleep(0.05)
-    await pod.rig.server.start()
+    await pod.cri_env.server.start()
     assert (await work).result is Result.RERUN
     await check_rerun(pod)
 
@@ -196,7 +196,7 @@ async def test_runtime_outage_is_waited_out(pod: PodRig) -> None:
 @pytest.mark.parametrize("calls", range(22))
 @pytest.mark.parametrize("resolution", steps.Resolution)
 async def test_crash_after_any_step_leaves_a_pod_that_kubelet_completes(
-    pod: PodRig, calls: int, resolution: steps.Resolution
+    pod: PodEnv, calls: int, resolution: steps.Resolution
 ) -> None:
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
@@ -215,10 +215,10 @@ async def test_crash_after_any_step_leaves_a_pod_that_kubelet_completes(
 
 
 async def crash_after(
-    pod: PodRig, intent: intents.PodIntent, *, successor_specs: Mapping[str, SuccessorSpec], calls: int
+    pod: PodEnv, intent: intents.PodIntent, *, successor_specs: Mapping[str, SuccessorSpec], calls: int
 ) -> None:
     """Do the first ``calls`` steps of the plan, each a single call, then stop without cleanup."""
-    cri = pod.rig.cri
+    cri = pod.cri_env.cri
     exits: dict[ContainerId, reset.Exit] = {}
     for _ in range(calls):
         seen = await pod.in_sandbox()

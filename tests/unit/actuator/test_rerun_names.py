@@ -12,35 +12,35 @@ from kubemend.agent.clients.cri import errors
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import reservations
-from tests.environments import pod_rig
-from tests.environments.pod_rig import LASTING, PodRig
-from tests.environments.runtime import POD, Rig
+from tests.environments import pod_env
+from tests.environments.pod_env import LASTING, PodEnv
+from tests.environments.runtime import POD, CriEnv
 
-COPIES = {(name, 2) for name in pod_rig.ROLES}
+COPIES = {(name, 2) for name in pod_env.ROLES}
 
 
 @pytest.fixture
-async def pod(rig: Rig) -> AsyncIterator[PodRig]:
-    async with pod_rig.made(rig) as made:
+async def pod(cri_env: CriEnv) -> AsyncIterator[PodEnv]:
+    async with pod_env.made(cri_env) as made:
         yield made
 
 
-async def hold(pod: PodRig, name: str, *, attempt: int, restart: str) -> ContainerId:
+async def hold(pod: PodEnv, name: str, *, attempt: int, restart: str) -> ContainerId:
     """Reserve a name as the restart of that id would."""
     intent = pod.intent(id=restart)
     successor_spec = (await pod.successor_specs(intent))[name]
-    return await pod.rig.cri.create_container(
+    return await pod.cri_env.cri.create_container(
         sandbox_id=intent.sandbox_id,
         config=reservations.config(successor_spec.successor.config, attempt=attempt),
         sandbox_config=successor_spec.sandbox_config,
     )
 
 
-async def test_reservation_takes_the_name_and_is_unknown_to_kubelet(pod: PodRig) -> None:
+async def test_reservation_takes_the_name_and_is_unknown_to_kubelet(pod: PodEnv) -> None:
     await hold(pod, "trainer", attempt=2, restart="r1")
     with pytest.raises(errors.NameReserved):
         await pod.kubelet_starts("trainer", attempt=2)
-    (held,) = [item for item in pod.rig.server.runtime.containers.values() if item.id not in pod.old.values()]
+    (held,) = [item for item in pod.cri_env.server.runtime.containers.values() if item.id not in pod.old.values()]
     assert held.config.metadata.name == "trainer"
     assert held.config.labels["io.kubernetes.container.name"] == "trainer.reserved-2"
     assert held.config.labels["io.kubernetes.pod.uid"] == "uid-1.reserved"
@@ -48,23 +48,23 @@ async def test_reservation_takes_the_name_and_is_unknown_to_kubelet(pod: PodRig)
     assert not held.config.envs
 
 
-async def test_kubelets_cleanup_of_a_reservation_removes_no_other_log(pod: PodRig) -> None:
+async def test_kubelets_cleanup_of_a_reservation_removes_no_other_log(pod: PodEnv) -> None:
     """Kubelet removes all files that begin with the log path; an empty one would match its working directory."""
     await hold(pod, "trainer", attempt=2, restart="r1")
-    (held,) = [item for item in pod.rig.server.runtime.containers.values() if item.id not in pod.old.values()]
+    (held,) = [item for item in pod.cri_env.server.runtime.containers.values() if item.id not in pod.old.values()]
     assert held.config.log_path == "trainer/2.reserved"
     assert not [name for name in ("2.log", "2.log.20260101-000000.gz", "22.log") if name.startswith("2.reserved")]
 
 
-async def test_kubelet_starts_nothing_early_or_twice_during_init(rig: Rig) -> None:
+async def test_kubelet_starts_nothing_early_or_twice_during_init(cri_env: CriEnv) -> None:
     may_end = asyncio.Event()
-    async with pod_rig.made(rig, may_end=may_end) as pod:
+    async with pod_env.made(cri_env, may_end=may_end) as pod:
         intent = pod.intent()
         successor_specs = await pod.successor_specs(intent)
-        async with pod.rig.watch.subscribe(POD.uid) as events:
+        async with pod.cri_env.watch.subscribe(POD.uid) as events:
             work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
             await pod.until_started("prepare", events)
-        for name, attempt in itertools.product(pod_rig.ROLES, (1, 2)):
+        for name, attempt in itertools.product(pod_env.ROLES, (1, 2)):
             with pytest.raises(errors.NameReserved):
                 await pod.kubelet_starts(name, attempt=attempt)
         may_end.set()
@@ -72,7 +72,7 @@ async def test_kubelet_starts_nothing_early_or_twice_during_init(rig: Rig) -> No
         assert {name: len(ids) for name, ids in (await pod.running()).items()} == dict.fromkeys(LASTING, 1)
 
 
-async def test_copy_names_are_reserved_until_kubelet_shows_containers_running(pod: PodRig) -> None:
+async def test_copy_names_are_reserved_until_kubelet_shows_containers_running(pod: PodEnv) -> None:
     intent = pod.intent(created_at=time.time())
     successor_specs = await pod.successor_specs(intent)
     await pod.actuator().carry_out(intent, successor_specs=successor_specs)
@@ -86,18 +86,18 @@ async def test_copy_names_are_reserved_until_kubelet_shows_containers_running(po
     assert await pod.reserved() == set()
 
 
-async def until_free(pod: PodRig, *names: str) -> None:
-    async with pod.rig.watch.subscribe() as events, asyncio.timeout(30):
+async def until_free(pod: PodEnv, *names: str) -> None:
+    async with pod.cri_env.watch.subscribe() as events, asyncio.timeout(30):
         while {name for name, _ in await pod.reserved()} & set(names):
             await events.get()
 
 
-async def test_container_that_ends_soon_can_be_restarted_at_once(pod: PodRig) -> None:
+async def test_container_that_ends_soon_can_be_restarted_at_once(pod: PodEnv) -> None:
     intent = pod.intent(created_at=time.time())
     successor_specs = await pod.successor_specs(intent)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     work = asyncio.create_task(pod.actuator().carry_out(intent, successor_specs=successor_specs))
-    pod.rig.server.runtime.exit(outcome.current["trainer"], exit_code=1)
+    pod.cri_env.server.runtime.exit(outcome.current["trainer"], exit_code=1)
     await until_free(pod, "trainer")
     await pod.kubelet_starts("trainer", attempt=2)
     await pod.kubelet_says_running(*LASTING)
@@ -105,7 +105,7 @@ async def test_container_that_ends_soon_can_be_restarted_at_once(pod: PodRig) ->
     assert await pod.reserved() == set()
 
 
-async def test_silent_kubelet_does_not_keep_names_reserved(pod: PodRig) -> None:
+async def test_silent_kubelet_does_not_keep_names_reserved(pod: PodEnv) -> None:
     intent = pod.intent(created_at=time.time() - 61)
     successor_specs = await pod.successor_specs(intent)
     await pod.actuator().carry_out(intent, successor_specs=successor_specs)
@@ -113,7 +113,7 @@ async def test_silent_kubelet_does_not_keep_names_reserved(pod: PodRig) -> None:
     assert await pod.reserved() == set()
 
 
-async def test_earlier_reservation_is_removed(pod: PodRig) -> None:
+async def test_earlier_reservation_is_removed(pod: PodEnv) -> None:
     await hold(pod, "trainer", attempt=1, restart="r0")
     intent = pod.intent()
     outcome = await pod.actuator().carry_out(intent, successor_specs=await pod.successor_specs(intent))
@@ -121,7 +121,7 @@ async def test_earlier_reservation_is_removed(pod: PodRig) -> None:
     assert await pod.reserved() == COPIES
 
 
-async def test_name_held_by_another_container_does_not_stop_rerun(pod: PodRig) -> None:
+async def test_name_held_by_another_container_does_not_stop_rerun(pod: PodEnv) -> None:
     theirs = await pod.kubelet_starts("trainer", attempt=1, start=False)
     intent = pod.intent()
     with capture_logs() as said:
@@ -131,7 +131,7 @@ async def test_name_held_by_another_container_does_not_stop_rerun(pod: PodRig) -
     assert theirs not in outcome.current.values(), "it was out of turn"
 
 
-async def test_second_run_of_an_init_container_is_reported(pod: PodRig) -> None:
+async def test_second_run_of_an_init_container_is_reported(pod: PodEnv) -> None:
     """Kubelet's garbage collector has removed the reservation at the moment it was needed."""
     intent = pod.intent()
     successor_specs = await pod.successor_specs(intent)
@@ -143,8 +143,8 @@ async def test_second_run_of_an_init_container_is_reported(pod: PodRig) -> None:
     assert outcome.notes == ("init container prepare has run 2 times, because kubelet ran it, too",)
 
 
-async def test_init_container_repeated_after_failure_is_not_reported(rig: Rig) -> None:
-    async with pod_rig.made(rig, exit_code=1) as pod:
+async def test_init_container_repeated_after_failure_is_not_reported(cri_env: CriEnv) -> None:
+    async with pod_env.made(cri_env, exit_code=1) as pod:
         intent = pod.intent()
         outcome = await pod.actuator().carry_out(intent, successor_specs=await pod.successor_specs(intent))
         assert (outcome.result, outcome.notes) == (Result.LEFT_TO_KUBELET, ())

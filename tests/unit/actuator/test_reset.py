@@ -12,42 +12,42 @@ from kubemend.agent.model.workloads import ContainerId, ExecHook
 from kubemend.agent.restart import steps
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.successor_spec import PreStopHook
-from tests.environments import pod_rig
-from tests.environments.pod_rig import LASTING, PodRig
-from tests.environments.runtime import Rig
+from tests.environments import pod_env
+from tests.environments.pod_env import LASTING, PodEnv
+from tests.environments.runtime import CriEnv
 from tests.unit.actuator.test_rerun import CODES
 
 
 @pytest.fixture
-async def pod(rig: Rig) -> AsyncIterator[PodRig]:
-    async with pod_rig.made(rig) as made:
+async def pod(cri_env: CriEnv) -> AsyncIterator[PodEnv]:
+    async with pod_env.made(cri_env) as made:
         yield made
 
 
-async def test_reset_removes_exited_containers_first_and_creates_nothing(pod: PodRig) -> None:
+async def test_reset_removes_exited_containers_first_and_creates_nothing(pod: PodEnv) -> None:
     outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RESET))
     assert outcome.result is Result.RESET
     assert await pod.containers() == ()
-    calls = pod.rig.server.calls
+    calls = pod.cri_env.server.calls
     removed = [call.request.container_id for call in calls if call.method == "RemoveContainer"]  # type: ignore[attr-defined]
     assert removed[0] == pod.old["prepare"]
-    assert not {"CreateContainer", "StartContainer"} & set(pod.rig.server.called())
+    assert not {"CreateContainer", "StartContainer"} & set(pod.cri_env.server.called())
 
 
 @pytest.mark.parametrize("method", ["RemoveContainer", "ListContainers"])
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-async def test_reset_clears_the_pod_despite_any_call_error(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
-    pod.rig.server.fail(method, code)
+async def test_reset_clears_the_pod_despite_any_call_error(pod: PodEnv, method: str, code: grpc.StatusCode) -> None:
+    pod.cri_env.server.fail(method, code)
     outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RESET))
     assert outcome.result is Result.RESET
     assert await pod.containers() == ()
 
 
 @pytest.mark.parametrize("strategy", [Strategy.RESET, Strategy.RERUN])
-async def test_pod_whose_target_has_completed_is_left_alone(pod: PodRig, strategy: Strategy) -> None:
+async def test_pod_whose_target_has_completed_is_left_alone(pod: PodEnv, strategy: Strategy) -> None:
     intent = pod.intent(strategy=strategy, completes=True)
     successor_specs = await pod.successor_specs(intent) if strategy is Strategy.RERUN else None
-    pod.rig.server.runtime.exit(pod.old["trainer"], exit_code=0)
+    pod.cri_env.server.runtime.exit(pod.old["trainer"], exit_code=0)
     outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs)
     assert (outcome.result, outcome.detail) == (
         Result.COMPLETED,
@@ -57,28 +57,28 @@ async def test_pod_whose_target_has_completed_is_left_alone(pod: PodRig, strateg
 
 
 @pytest.mark.parametrize(("completes", "code"), [(True, 1), (False, 0)])
-async def test_pod_whose_target_has_not_completed_is_reset(pod: PodRig, *, completes: bool, code: int) -> None:
-    pod.rig.server.runtime.exit(pod.old["trainer"], exit_code=code)
+async def test_pod_whose_target_has_not_completed_is_reset(pod: PodEnv, *, completes: bool, code: int) -> None:
+    pod.cri_env.server.runtime.exit(pod.old["trainer"], exit_code=code)
     outcome = await pod.actuator().carry_out(pod.intent(strategy=Strategy.RESET, completes=completes))
     assert outcome.result is Result.RESET
     assert await pod.containers() == ()
 
 
-async def test_target_that_completes_during_the_reset_is_not_removed(pod: PodRig) -> None:
+async def test_target_that_completes_during_the_reset_is_not_removed(pod: PodEnv) -> None:
     """Another container is removed only when kubelet has seen it."""
     waiting = Waiting()
     intent = pod.intent(strategy=Strategy.RESET, completes=True)
-    await pod.rig.cri.remove_container(pod.old["logger"])
+    await pod.cri_env.cri.remove_container(pod.old["logger"])
     early = await pod.kubelet_starts("logger", attempt=1)
     work = asyncio.create_task(pod.actuator().carry_out(intent, followed=waiting))
     await waiting.waits.wait()
-    pod.rig.server.runtime.exit(pod.old["trainer"], exit_code=0)
+    pod.cri_env.server.runtime.exit(pod.old["trainer"], exit_code=0)
     assert (await work).result is Result.COMPLETED
     left = {view.id for view in await pod.containers()}
     assert {pod.old["trainer"], early} <= left
 
 
-async def test_early_main_is_removed_once_kubelet_has_seen_it(pod: PodRig) -> None:
+async def test_early_main_is_removed_once_kubelet_has_seen_it(pod: PodEnv) -> None:
     """Otherwise kubelet would not notice the removal, and leave the pod empty."""
     waiting = Waiting()
     early = await kubelet_starts_too_early(pod)
@@ -90,7 +90,7 @@ async def test_early_main_is_removed_once_kubelet_has_seen_it(pod: PodRig) -> No
     assert await pod.containers() == ()
 
 
-async def test_old_container_is_removed_whatever_kubelet_shows(pod: PodRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_container_is_removed_whatever_kubelet_shows(pod: PodEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     """The API server may be unavailable."""
     monkeypatch.setattr(whole_pod, "NOTICED_AFTER", 0.0)
     await kubelet_starts_too_early(pod)
@@ -99,9 +99,9 @@ async def test_old_container_is_removed_whatever_kubelet_shows(pod: PodRig, monk
     assert await pod.containers() == ()
 
 
-async def kubelet_starts_too_early(pod: PodRig) -> ContainerId:
+async def kubelet_starts_too_early(pod: PodEnv) -> ContainerId:
     """A main container that has ended is being restarted when the restart of the pod begins."""
-    await pod.rig.cri.remove_container(pod.old["trainer"])
+    await pod.cri_env.cri.remove_container(pod.old["trainer"])
     return await pod.kubelet_starts("trainer", attempt=1)
 
 
@@ -116,27 +116,27 @@ class Waiting:
             self.waits.set()
 
 
-async def test_container_started_by_kubelet_in_order_survives(pod: PodRig) -> None:
+async def test_container_started_by_kubelet_in_order_survives(pod: PodEnv) -> None:
     intent = pod.intent(strategy=Strategy.RESET)
     await pod.actuator().carry_out(intent)
     made: dict[str, ContainerId] = {}
-    for name in pod_rig.ROLES:
+    for name in pod_env.ROLES:
         made[name] = await pod.kubelet_starts(name, attempt=1)
         if name == "prepare":
-            await pod.rig.cri.stop_container(made[name], grace=0)  # ends with 137 unless its own end was first
-            pod.rig.server.runtime.containers[made[name]].exit_code = 0
+            await pod.cri_env.cri.stop_container(made[name], grace=0)  # ends with 137 unless its own end was first
+            pod.cri_env.server.runtime.containers[made[name]].exit_code = 0
     outcome = await pod.actuator().carry_out(intent)
     assert outcome.current == made
 
 
-async def test_pre_stop_hooks_need_no_config(pod: PodRig) -> None:
+async def test_pre_stop_hooks_need_no_config(pod: PodEnv) -> None:
     intent = pod.intent(strategy=Strategy.RESET, grace_seconds=3.0)
     await pod.actuator().carry_out(intent, pre_stop_hooks={"trainer": PreStopHook(ExecHook(("sync",)))})
-    (call,) = [call.request for call in pod.rig.server.calls if call.method == "ExecSync"]
+    (call,) = [call.request for call in pod.cri_env.server.calls if call.method == "ExecSync"]
     assert call.container_id == pod.old["trainer"]  # type: ignore[attr-defined]
 
 
-async def test_expired_intent_is_undone(pod: PodRig) -> None:
+async def test_expired_intent_is_undone(pod: PodEnv) -> None:
     intent = pod.intent(strategy=Strategy.RESET)
     outcome = await pod.actuator().carry_out(intent, resolution=steps.Resolution.UNDO)
     assert outcome.result is Result.UNDONE

@@ -8,60 +8,60 @@ import pytest
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.restart import intents, steps
 from kubemend.agent.restart.intents import Strategy
-from tests.environments import pod_rig
-from tests.environments.pod_rig import PodRig
-from tests.environments.runtime import Rig
+from tests.environments import pod_env
+from tests.environments.pod_env import PodEnv
+from tests.environments.runtime import CriEnv
 from tests.unit.actuator.test_rerun import CODES
 
 
 @pytest.fixture
-async def pod(rig: Rig) -> AsyncIterator[PodRig]:
-    async with pod_rig.made(rig) as made:
+async def pod(cri_env: CriEnv) -> AsyncIterator[PodEnv]:
+    async with pod_env.made(cri_env) as made:
         yield made
 
 
-def by_rules(pod: PodRig) -> intents.PodIntent:
+def by_rules(pod: PodEnv) -> intents.PodIntent:
     return pod.intent(strategy=Strategy.RULES, trigger=pod.old["trainer"])
 
 
-async def test_only_the_trigger_is_killed(pod: PodRig) -> None:
+async def test_only_the_trigger_is_killed(pod: PodEnv) -> None:
     outcome = await pod.actuator().carry_out(by_rules(pod))
     assert outcome.result is Result.TRIGGERED
     assert set(await pod.running()) == {"shipper", "logger"}
-    assert pod.rig.server.called().count("StopContainer") == 1
-    assert "RemoveContainer" not in pod.rig.server.called()
+    assert pod.cri_env.server.called().count("StopContainer") == 1
+    assert "RemoveContainer" not in pod.cri_env.server.called()
 
 
 @pytest.mark.parametrize("method", ["StopContainer", "ListContainers"])
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-async def test_any_call_error_ends_in_the_kill(pod: PodRig, method: str, code: grpc.StatusCode) -> None:
-    pod.rig.server.fail(method, code)
+async def test_any_call_error_ends_in_the_kill(pod: PodEnv, method: str, code: grpc.StatusCode) -> None:
+    pod.cri_env.server.fail(method, code)
     assert (await pod.actuator().carry_out(by_rules(pod))).result is Result.TRIGGERED
     assert "trainer" not in await pod.running()
 
 
 @pytest.mark.parametrize("code", [0, 1, 143])
-async def test_trigger_that_has_ended_by_itself_has_triggered_nothing(pod: PodRig, code: int) -> None:
-    pod.rig.server.runtime.exit(pod.old["trainer"], exit_code=code)
+async def test_trigger_that_has_ended_by_itself_has_triggered_nothing(pod: PodEnv, code: int) -> None:
+    pod.cri_env.server.runtime.exit(pod.old["trainer"], exit_code=code)
     outcome = await pod.actuator().carry_out(by_rules(pod))
     assert outcome.result is Result.UNDONE
     assert outcome.detail == f"trainer ended with exit code {code}; kubelet does the rest"
-    assert "StopContainer" not in pod.rig.server.called()
+    assert "StopContainer" not in pod.cri_env.server.called()
 
 
-async def test_kill_without_effect_is_reported(pod: PodRig) -> None:
-    pod.rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
+async def test_kill_without_effect_is_reported(pod: PodEnv) -> None:
+    pod.cri_env.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=2)
     assert (await pod.actuator().carry_out(by_rules(pod))).result is Result.STUCK
 
 
-async def test_replay_does_not_kill_the_successor(pod: PodRig) -> None:
+async def test_replay_does_not_kill_the_successor(pod: PodEnv) -> None:
     await pod.actuator().carry_out(by_rules(pod))
     theirs = await pod.kubelet_starts("trainer", attempt=1)
     outcome = await pod.actuator().carry_out(by_rules(pod))
     assert (outcome.result, outcome.current) == (Result.TRIGGERED, {"trainer": theirs})
 
 
-async def test_expired_intent_is_undone(pod: PodRig) -> None:
+async def test_expired_intent_is_undone(pod: PodEnv) -> None:
     outcome = await pod.actuator().carry_out(by_rules(pod), resolution=steps.Resolution.UNDO)
     assert outcome.result is Result.UNDONE
     assert "trainer" in await pod.running()

@@ -18,8 +18,8 @@ from kubemend.agent.restart import intents
 from kubemend.agent.restart.shm import NotOurs, Place, Request
 from kubemend.common import contained
 from kubemend.common.side_process import SideProcess
-from tests.environments import pod_rig
-from tests.environments.runtime import Rig
+from tests.environments import pod_env
+from tests.environments.runtime import CriEnv
 from tests.fakes import hanging_fs
 from tests.fakes.own_threads import OwnThreads
 from tests.fakes.proc_tree import ProcTree, container_id
@@ -32,7 +32,7 @@ CHANGES = ("StopContainer", "CreateContainer", "StartContainer", "RemoveContaine
 class FakeBroom:
     """Records when it was used: ``calls`` are the runtime's calls until then."""
 
-    rig: Rig | None = None
+    cri_env: CriEnv | None = None
     timeouts: Timeouts = field(default_factory=lambda: Timeouts(others=60.0))
     used: list[Place] = field(default_factory=list)
     calls: list[list[str]] = field(default_factory=list)
@@ -40,10 +40,10 @@ class FakeBroom:
 
     async def empty(self, place: Place) -> str:
         self.used.append(place)
-        if self.rig is not None:
-            self.calls.append([method for method in self.rig.server.called() if method in CHANGES])
-            assert self.rig.standbys is not None
-            self.held.append(bool(self.rig.standbys.held))
+        if self.cri_env is not None:
+            self.calls.append([method for method in self.cri_env.server.called() if method in CHANGES])
+            assert self.cri_env.standbys is not None
+            self.held.append(bool(self.cri_env.standbys.held))
         return "7 files removed"
 
 
@@ -110,12 +110,14 @@ ORDERS = [
 
 @pytest.mark.parametrize(("order", "before"), ORDERS)
 async def test_swap_cleans_between_old_death_and_successor_run(
-    rig: Rig, order: intents.SwapOrder, before: list[str]
+    cri_env: CriEnv, order: intents.SwapOrder, before: list[str]
 ) -> None:
-    shm_cleaner = FakeBroom(rig)
-    intent = rig.intent(order=order)
-    outcome = await rig.actuator().carry_out(
-        intent, successor_spec=await rig.successor_spec(intent), preparation=StartPreparation(shm_cleanup(shm_cleaner))
+    shm_cleaner = FakeBroom(cri_env)
+    intent = cri_env.intent(order=order)
+    outcome = await cri_env.actuator().carry_out(
+        intent,
+        successor_spec=await cri_env.successor_spec(intent),
+        preparation=StartPreparation(shm_cleanup(shm_cleaner)),
     )
     assert outcome.result is Result.SWAPPED
     assert shm_cleaner.calls == [before]
@@ -123,53 +125,55 @@ async def test_swap_cleans_between_old_death_and_successor_run(
     assert "clean" in outcome.phases
 
 
-async def test_container_that_ended_by_itself_is_cleaned_up(rig: Rig) -> None:
-    rig.server.runtime.exit(rig.old, exit_code=1)
-    shm_cleaner = FakeBroom(rig)
-    intent = rig.intent()
-    await rig.actuator().carry_out(
-        intent, successor_spec=await rig.successor_spec(intent), preparation=StartPreparation(shm_cleanup(shm_cleaner))
+async def test_container_that_ended_by_itself_is_cleaned_up(cri_env: CriEnv) -> None:
+    cri_env.server.runtime.exit(cri_env.old, exit_code=1)
+    shm_cleaner = FakeBroom(cri_env)
+    intent = cri_env.intent()
+    await cri_env.actuator().carry_out(
+        intent,
+        successor_spec=await cri_env.successor_spec(intent),
+        preparation=StartPreparation(shm_cleanup(shm_cleaner)),
     )
     assert shm_cleaner.calls == [["CreateContainer"] * 2], "one of them only takes the next name"
 
 
-async def test_nothing_is_cleaned_under_kubelets_container(rig: Rig) -> None:
-    rig.server.runtime.exit(rig.old, exit_code=1)
-    intent = rig.intent()
-    shm_cleaner = FakeBroom(rig)
-    successor_spec = await rig.successor_spec(intent)
-    await rig.kubelet_creates(attempt=1)
-    outcome = await rig.actuator().carry_out(
+async def test_nothing_is_cleaned_under_kubelets_container(cri_env: CriEnv) -> None:
+    cri_env.server.runtime.exit(cri_env.old, exit_code=1)
+    intent = cri_env.intent()
+    shm_cleaner = FakeBroom(cri_env)
+    successor_spec = await cri_env.successor_spec(intent)
+    await cri_env.kubelet_creates(attempt=1)
+    outcome = await cri_env.actuator().carry_out(
         intent, successor_spec=successor_spec, preparation=StartPreparation(shm_cleanup(shm_cleaner))
     )
     assert outcome.result is Result.ADOPTED
     assert shm_cleaner.used == []
 
 
-async def test_rerun_cleans_before_the_first_init_container(rig: Rig) -> None:
-    async with pod_rig.made(rig) as pod:
-        shm_cleaner = FakeBroom(rig)
+async def test_rerun_cleans_before_the_first_init_container(cri_env: CriEnv) -> None:
+    async with pod_env.made(cri_env) as pod:
+        shm_cleaner = FakeBroom(cri_env)
         intent = pod.intent()
         successor_specs = await pod.successor_specs(intent)
-        rig.server.calls.clear()
+        cri_env.server.calls.clear()
         preparation = StartPreparation(shm_cleanup(shm_cleaner))
         outcome = await pod.actuator().carry_out(intent, successor_specs=successor_specs, preparation=preparation)
         assert outcome.result is Result.RERUN
         (before,) = shm_cleaner.calls
-        assert before.count("RemoveContainer") == len(pod_rig.ROLES), "all of the old have gone"
+        assert before.count("RemoveContainer") == len(pod_env.ROLES), "all of the old have gone"
         assert "StartContainer" not in before
 
 
-async def test_rerun_begun_by_kubelet_cleans_nothing(rig: Rig) -> None:
-    async with pod_rig.made(rig) as pod:
-        shm_cleaner = FakeBroom(rig)
+async def test_rerun_begun_by_kubelet_cleans_nothing(cri_env: CriEnv) -> None:
+    async with pod_env.made(cri_env) as pod:
+        shm_cleaner = FakeBroom(cri_env)
         intent = pod.intent()
         made = shm_cleanup(shm_cleaner)
         successor_specs = await pod.successor_specs(intent)
         for container in pod.old.values():
-            await rig.cri.remove_container(container)
+            await cri_env.cri.remove_container(container)
         init = await pod.kubelet_starts("prepare", attempt=1)
-        rig.server.runtime.exit(init, exit_code=0)
+        cri_env.server.runtime.exit(init, exit_code=0)
         outcome = await pod.actuator().carry_out(
             intent, successor_specs=successor_specs, preparation=StartPreparation(made)
         )

@@ -202,9 +202,9 @@ async def test_frozen_container_runs_again_if_successor_fails(env: RestartEnv, m
         condition = await env.ask(containers="trainer")
     assert condition.reason == "Failed", condition
     assert made, "the swap tried to create the successor"
-    assert env.pod.rig.standbys is not None
-    assert env.pod.rig.standbys.story[:1] == ["frozen"]
-    assert env.pod.rig.standbys.story[-1] == "thawed"
+    assert env.pod.cri_env.standbys is not None
+    assert env.pod.cri_env.standbys.story[:1] == ["frozen"]
+    assert env.pod.cri_env.standbys.story[-1] == "thawed"
     assert (await env.pod.running())["trainer"] == [env.pod.old["trainer"]]
     assert await env.store.unfinished() == ()
 
@@ -218,7 +218,7 @@ async def test_undo_waits_for_a_runtime_that_is_away(env: RestartEnv, monkeypatc
     async def carried_out(intent: Any, **more: Any) -> Any:
         return answers.pop(0)() if answers else await carry_out(intent, **more)
 
-    pod, standbys = env.pod.pods.pods()[POD.uid], env.pod.rig.standbys
+    pod, standbys = env.pod.pods.pods()[POD.uid], env.pod.cri_env.standbys
     await env.pod.pods.put(replace(pod, restart_policy=RestartPolicy.NEVER))
     monkeypatch.setattr(swapper, "carry_out", carried_out)
     assert standbys is not None
@@ -259,7 +259,7 @@ async def test_verification_error_still_closes_restart(env: RestartEnv, monkeypa
 
 async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     await test_recovery.killed_after_the_stop(env)
-    bad = env.pod.rig.intent(created_at=NOW, id="bad", target=SECOND)
+    bad = env.pod.cri_env.intent(created_at=NOW, id="bad", target=SECOND)
     await env.store.begin(bad)
     resume = planning.resume
 
@@ -269,7 +269,7 @@ async def test_replay_error_undoes_intent_and_replays_others(env: RestartEnv, mo
     monkeypatch.setattr(planning, "resume", resumed)
     assert await test_recovery.recovery(env, timeouts=0.0).run() == 2
     assert await env.store.unfinished() == ()
-    (running,) = await env.pod.rig.running()
+    (running,) = await env.pod.cri_env.running()
     assert running.restart_id == "r1"
     assert env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART].reason == INTERNAL
 
@@ -290,7 +290,7 @@ async def failing_replay(env: RestartEnv, monkeypatch: pytest.MonkeyPatch, *, er
 
     monkeypatch.setattr(planning, "resume", resumed)
     monkeypatch.setattr(env.dependencies.actuators.swap, "carry_out", carried_out)
-    await env.store.begin(env.pod.rig.intent(created_at=NOW, id="bad", target=SECOND))
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW, id="bad", target=SECOND))
 
 
 def replay(env: RestartEnv) -> Recovery:
@@ -310,7 +310,7 @@ async def test_replay_that_fails_twice_is_quarantined_and_reported(
     reported = env.said.said[SECOND.pod, conditions.IN_PLACE_RESTART]
     assert (reported.status, reported.reason) == (ConditionStatus.FALSE, INTERNAL)
     assert "quarantined in the journal" in reported.message
-    (running,) = await env.pod.rig.running()
+    (running,) = await env.pod.cri_env.running()
     assert running.restart_id == "r1", "the other one was replayed"
     before = contained.count([Part.REPLAY])
     assert await replay(env).run() == 0
@@ -372,7 +372,7 @@ async def test_late_answer_of_the_runtime_during_replay_costs_no_try(
     before = contained.count([Part.REPLAY])
     assert await replay(env).run() == 1
     assert await env.store.unfinished() == ()
-    (running,) = await env.pod.rig.running()
+    (running,) = await env.pod.cri_env.running()
     assert running.restart_id == "r1", "finished, not undone"
     assert contained.count([Part.REPLAY]) == before
     assert sum(waits) > 5.0
@@ -405,7 +405,7 @@ async def test_runtime_outage_stops_replay_after_others_are_concluded(
         return await resume(everything, intent, **more)
 
     monkeypatch.setattr(planning, "resume", resumed)
-    await env.store.begin(env.pod.rig.intent(created_at=NOW, id="third", target=third))
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW, id="third", target=third))
     await test_recovery.killed_after_the_stop(env)
     agent = replay(env)
     for _ in range(3):
@@ -413,12 +413,12 @@ async def test_runtime_outage_stops_replay_after_others_are_concluded(
             await agent.run()
         assert {intent.id for intent in await env.store.unfinished()} == {"bad", "third"}
     assert await env.store.quarantined() == frozenset()
-    (running,) = await env.pod.rig.running()
+    (running,) = await env.pod.cri_env.running()
     assert running.restart_id == "r1"
 
 
 async def test_unreadable_intent_is_quarantined_and_reported_alone(env: RestartEnv) -> None:
-    await env.store.begin(env.pod.rig.intent(created_at=NOW, id="bad", target=SECOND))
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW, id="bad", target=SECOND))
     env.store._connection.execute("UPDATE intents SET body = json_set(body, '$.version', 9)")
     await test_recovery.killed_after_the_stop(env)
     before = contained.count([Part.REPLAY])
@@ -459,7 +459,7 @@ async def test_intent_at_which_agents_die_is_quarantined_untried(
 
 async def test_runtime_outage_during_replay_counts_as_no_try(env: RestartEnv, tmp_path: Any) -> None:
     store = await Store.open(tmp_path / "another.db")
-    intent = env.pod.rig.intent(created_at=NOW)
+    intent = env.pod.cri_env.intent(created_at=NOW)
     await store.begin(intent)
     for _ in range(20):
         assert await store.replay_begins(intent.id)

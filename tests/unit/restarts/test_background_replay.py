@@ -18,7 +18,7 @@ from kubemend.agent.restarts.recovery import Background, Recovery
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.verifier import Timeouts
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
-from tests.environments.runtime import POD, TARGET, Rig
+from tests.environments.runtime import POD, TARGET, CriEnv
 
 _GRACE = 600.0
 _AT_ONCE = Timeouts(kubelet=0.0, pod=0.0)  # no test acts as kubelet
@@ -46,15 +46,15 @@ class Queued:
 @pytest.fixture
 async def stop(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> Stop:
     """The previous agent was killed while it stopped the old container with a grace period."""
-    await env.store.begin(env.pod.rig.intent(created_at=NOW - 30, grace_seconds=_GRACE))
-    this, stop_container = Stop(), env.pod.rig.cri.stop_container
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW - 30, grace_seconds=_GRACE))
+    this, stop_container = Stop(), env.pod.cri_env.cri.stop_container
 
     async def with_grace(container_id: ContainerId, *, grace: float) -> None:
         this.asked.set()
         await this.ended.wait()
         await stop_container(container_id, grace=grace)
 
-    monkeypatch.setattr(env.pod.rig.cri, "stop_container", with_grace)
+    monkeypatch.setattr(env.pod.cri_env.cri, "stop_container", with_grace)
     return this
 
 
@@ -72,7 +72,7 @@ async def recovery(env: RestartEnv) -> AsyncIterator[Recovery]:
 
 
 async def is_restarted(env: RestartEnv) -> bool:
-    (running,) = await env.pod.rig.running()
+    (running,) = await env.pod.cri_env.running()
     return running.restart_id is not None and await env.store.unfinished() == ()
 
 
@@ -92,7 +92,7 @@ async def test_recovery_that_is_repeated_replays_nothing_twice(env: RestartEnv, 
         assert await replay.run() == 0
         stop.ended.set()
     assert await is_restarted(env)
-    assert env.pod.rig.server.called().count("StopContainer") == 1
+    assert env.pod.cri_env.server.called().count("StopContainer") == 1
 
 
 async def test_request_for_a_pod_under_replay_waits_for_its_end(env: RestartEnv, stop: Stop) -> None:
@@ -131,12 +131,12 @@ async def test_background_replay_is_repeated_when_the_disk_can_be_used_again(
 
 
 async def test_replay_of_which_the_runtime_is_away_for_long_is_finished_once_it_is_back(
-    rig: Rig, tmp_path: Path
+    cri_env: CriEnv, tmp_path: Path
 ) -> None:
     """Else a container that is frozen for it would stay so until the next agent."""
-    async with restarts_on(rig, tmp_path, can_hold=True, tools={"time_limit": 0.1}) as env:
-        await env.store.begin(rig.intent(created_at=NOW - 30))
-        rig.server.fail("StartContainer", grpc.StatusCode.UNAVAILABLE, details="down", times=8)
+    async with restarts_on(cri_env, tmp_path, can_hold=True, tools={"time_limit": 0.1}) as env:
+        await env.store.begin(cri_env.intent(created_at=NOW - 30))
+        cri_env.server.fail("StartContainer", grpc.StatusCode.UNAVAILABLE, details="down", times=8)
         with capture_logs() as logged:
             async with recovery(env) as replay:
                 assert await replay.run() == 1

@@ -41,7 +41,7 @@ async def resumed(env: RestartEnv, **annotations: str) -> restart_plan.RestartPl
     """Return the plan of an open swap that a previous agent left."""
     wishes = {f"kubemend.io/{key}": text for key, text in annotations.items()}
     await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations=wishes))
-    intent = env.pod.rig.intent(created_at=NOW, order=intents.SwapOrder.CREATE_FIRST)
+    intent = env.pod.cri_env.intent(created_at=NOW, order=intents.SwapOrder.CREATE_FIRST)
     return await planning.resume(env.dependencies, intent)
 
 
@@ -58,10 +58,10 @@ async def test_cleanup_of_resumed_restart_with_other_containers_is_skipped(
 
 
 async def test_cleanup_of_unlisted_pod_uses_sandbox_annotations(env: RestartEnv) -> None:
-    sandboxes = env.pod.rig.server.runtime.sandboxes
-    sandboxes[env.pod.rig.sandbox_id].config.annotations["kubemend.io/clean"] = "shm"
+    sandboxes = env.pod.cri_env.server.runtime.sandboxes
+    sandboxes[env.pod.cri_env.sandbox_id].config.annotations["kubemend.io/clean"] = "shm"
     env.pod.pods._pods.clear()
-    plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW))
+    plan = await planning.resume(env.dependencies, env.pod.cri_env.intent(created_at=NOW))
     assert plan.shm_cleanup is not None
 
 
@@ -69,7 +69,7 @@ async def test_cleanup_of_resumed_swaps_waits_for_all_of_them(env: RestartEnv) -
     """One may be finished already: its successor's files are in the same directory."""
     await env.pod.pods.put(replace(env.pod.pods.pods()[POD.uid], annotations={"kubemend.io/clean": "shm"}))
     opened = [
-        env.pod.rig.intent(created_at=NOW, id=name, target=replace(TARGET, name=name), old=env.pod.old[name])
+        env.pod.cri_env.intent(created_at=NOW, id=name, target=replace(TARGET, name=name), old=env.pod.old[name])
         for name in ("trainer", "logger")
     ]
     plan = await planning.plan_from_journal(env.dependencies, opened)

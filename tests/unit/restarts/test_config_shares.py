@@ -85,7 +85,7 @@ async def test_restart_without_room_waits_and_holds_neither_pod_nor_slot(env: Re
     await eventually.true(lambda: bool(room._queues))
     assert not env.restarts._locks.is_locked(POD.uid)
     assert not env.restarts._slots._held
-    assert "StopContainer" not in env.pod.rig.server.called()
+    assert "StopContainer" not in env.pod.cri_env.server.called()
     room.release(POD.namespace, room.of_one)
     condition = await restart
     assert condition.message.endswith("; verified")
@@ -93,15 +93,15 @@ async def test_restart_without_room_waits_and_holds_neither_pod_nor_slot(env: Re
 
 
 async def test_restart_holds_its_share_to_its_end(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop, seen = env.pod.rig.cri.stop_container, []
+    stop, seen = env.pod.cri_env.cri.stop_container, []
 
     async def stopping(container_id: Any, *, grace: float) -> None:
         seen.append(env.restarts._configs._held[POD.namespace])
         await stop(container_id, grace=grace)
 
-    monkeypatch.setattr(env.pod.rig.cri, "stop_container", stopping)
+    monkeypatch.setattr(env.pod.cri_env.cri, "stop_container", stopping)
     await env.ask()
-    info = await env.pod.rig.cri.container_status(env.pod.rig.old)
+    info = await env.pod.cri_env.cri.container_status(env.pod.cri_env.old)
     assert seen[0] > info.weight > 0
     assert not env.restarts._configs._held
 
@@ -119,7 +119,7 @@ async def test_status_of_member_without_room_has_no_config(env: RestartEnv) -> N
 
 
 async def test_resumed_member_without_room_copies_nothing(env: RestartEnv) -> None:
-    intent = env.pod.rig.intent(created_at=NOW)
+    intent = env.pod.cri_env.intent(created_at=NOW)
     with ConfigShare(Slots(100), "a", waits=False) as share:
         plan = await planning.resume(env.dependencies, intent, admit=share.admit)
     assert plan == planning.bare(intent)
@@ -147,11 +147,11 @@ async def test_recovery_replays_what_does_not_fit_one_after_another(
     weights = []
     for name in ("trainer", "logger", "shipper"):
         target = TARGET.__class__(pod=POD, name=name)
-        await env.store.begin(env.pod.rig.intent(created_at=NOW, id=name, target=target, old=env.pod.old[name]))
-        await env.pod.rig.cri.stop_container(env.pod.old[name], grace=0)
+        await env.store.begin(env.pod.cri_env.intent(created_at=NOW, id=name, target=target, old=env.pod.old[name]))
+        await env.pod.cri_env.cri.stop_container(env.pod.old[name], grace=0)
         with ConfigShare(Slots(2**30), "", waits=True) as share:
             await planning.resume(
-                env.dependencies, env.pod.rig.intent(target=target, old=env.pod.old[name]), admit=share.admit
+                env.dependencies, env.pod.cri_env.intent(target=target, old=env.pod.old[name]), admit=share.admit
             )
             weights.append(share._held)
     timeouts = Timeouts(kubelet=0.01, pod=0.01)

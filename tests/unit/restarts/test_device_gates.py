@@ -18,7 +18,7 @@ from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restarts.reattach_timer import DeviceReattachTimer
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
-from tests.environments.runtime import Rig
+from tests.environments.runtime import CriEnv
 from tests.fakes import outside
 from tests.fakes.gpu_host import GpuHost
 
@@ -28,7 +28,7 @@ GIB = 1 << 30
 
 
 @dataclass
-class Bench:
+class GatesEnv:
     """A pod whose trainer uses a GPU, and the agent around it."""
 
     env: RestartEnv
@@ -46,7 +46,7 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
+async def gates_env(cri_env: CriEnv, tmp_path: Any) -> AsyncIterator[GatesEnv]:
     host = GpuHost()
     registry = CollectorRegistry()
     metrics = Metrics(registry)
@@ -62,90 +62,90 @@ async def bench(rig: Rig, tmp_path: Any) -> AsyncIterator[Bench]:
     )
     gates = ReleaseGates(driver=host, processes=host, timeouts=Timeouts(before=30.0, answer=30.0, leave=0.1, stuck=0.1))
     async with restarts_on(
-        rig, tmp_path, tools={"gates": gates}, metrics=metrics, suspects=suspects, reattach_timer=reattach_timer
+        cri_env, tmp_path, tools={"gates": gates}, metrics=metrics, suspects=suspects, reattach_timer=reattach_timer
     ) as env:
         host.put(GPU, PID, container=env.pod.old["trainer"], used=40 * GIB)
-        yield Bench(env, host, reattach_timer, registry, suspicions)
+        yield GatesEnv(env, host, reattach_timer, registry, suspicions)
 
 
-def dies_with_its_container(bench: Bench, *, leaves: bool, memory: int = 0) -> None:
+def dies_with_its_container(gates_env: GatesEnv, *, leaves: bool, memory: int = 0) -> None:
     """Have the process on the GPU end in the moment in which its container stops, as the kernel does."""
-    runtime, old = bench.env.pod.rig.server.runtime, bench.env.pod.old["trainer"]
+    runtime, old = gates_env.env.pod.cri_env.server.runtime, gates_env.env.pod.old["trainer"]
     tell = runtime.on_event
 
     def handle(event: api_pb2.ContainerEventResponse) -> None:
         if (event.container_id, event.container_event_type) == (old, api_pb2.CONTAINER_STOPPED_EVENT):
-            bench.host.die(PID)
+            gates_env.host.die(PID)
             if leaves:
-                bench.host.leave(PID)
-            bench.host.memory[GPU] = memory
+                gates_env.host.leave(PID)
+            gates_env.host.memory[GPU] = memory
         tell(event)
 
     runtime.on_event = handle
 
 
 @pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
-async def test_gates_old_process_left_verifies_restart(bench: Bench, strategy: str) -> None:
-    dies_with_its_container(bench, leaves=True)
-    condition = await bench.restart(strategy=strategy)
+async def test_gates_old_process_left_verifies_restart(gates_env: GatesEnv, strategy: str) -> None:
+    dies_with_its_container(gates_env, leaves=True)
+    condition = await gates_env.restart(strategy=strategy)
     assert condition.status is ConditionStatus.TRUE
     assert condition.message.endswith("; verified")
-    assert bench.suspicions == []
+    assert gates_env.suspicions == []
 
 
 @pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
-async def test_gates_old_process_still_listed_fails_verification(bench: Bench, strategy: str) -> None:
-    dies_with_its_container(bench, leaves=False)
-    condition = await bench.restart(strategy=strategy)
+async def test_gates_old_process_still_listed_fails_verification(gates_env: GatesEnv, strategy: str) -> None:
+    dies_with_its_container(gates_env, leaves=False)
+    condition = await gates_env.restart(strategy=strategy)
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceLeftover")
     assert f"devices-free: still listed: pid {PID} on {GPU}" in condition.message
-    running = await bench.env.pod.running()
-    assert running["trainer"] != [bench.env.pod.old["trainer"]]
+    running = await gates_env.env.pod.running()
+    assert running["trainer"] != [gates_env.env.pod.old["trainer"]]
     assert len(running["trainer"]) == 1
 
 
-async def test_gates_memory_not_freed_fails_verification(bench: Bench) -> None:
-    dies_with_its_container(bench, leaves=True, memory=40 * GIB)
-    condition = await bench.restart()
+async def test_gates_memory_not_freed_fails_verification(gates_env: GatesEnv) -> None:
+    dies_with_its_container(gates_env, leaves=True, memory=40 * GIB)
+    condition = await gates_env.restart()
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceMemoryHeld")
     assert "40.0 GiB" in condition.message
 
 
-async def test_gates_driver_silent_leaves_restart_unverified(bench: Bench) -> None:
-    bench.host.answers = False
-    condition = await bench.restart()
+async def test_gates_driver_silent_leaves_restart_unverified(gates_env: GatesEnv) -> None:
+    gates_env.host.answers = False
+    condition = await gates_env.restart()
     assert condition.status is ConditionStatus.TRUE
     assert condition.message.endswith("; could not verify devices-free")
 
 
-async def test_gates_unkillable_process_is_reported_and_marks_device_suspect(bench: Bench) -> None:
-    bench.host.in_d_state.add(PID)
-    condition = await bench.restart()
+async def test_gates_unkillable_process_is_reported_and_marks_device_suspect(gates_env: GatesEnv) -> None:
+    gates_env.host.in_d_state.add(PID)
+    condition = await gates_env.restart()
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Stuck")
     assert f"pid {PID} on {GPU}" in condition.message
-    (suspicion,) = bench.suspicions
+    (suspicion,) = gates_env.suspicions
     assert (suspicion.kind, suspicion.device.uuid) == (FindingKind.PROCESS_STUCK, GPU)
     assert str(PID) in suspicion.text
-    assert await bench.env.store.unfinished() == ()  # never retried automatically
+    assert await gates_env.env.store.unfinished() == ()  # never retried automatically
 
 
-async def test_reattach_timer_reports_new_process_and_blocks_nothing(bench: Bench) -> None:
-    dies_with_its_container(bench, leaves=True)
-    looking = asyncio.create_task(bench.reattach_timer.run(), name="reattach-timer")
-    await bench.restart()  # ends, although no process uses the device yet
+async def test_reattach_timer_reports_new_process_and_blocks_nothing(gates_env: GatesEnv) -> None:
+    dies_with_its_container(gates_env, leaves=True)
+    looking = asyncio.create_task(gates_env.reattach_timer.run(), name="reattach-timer")
+    await gates_env.restart()  # ends, although no process uses the device yet
     name = "kubemend_restart_phase_seconds_count"
-    assert bench.reported(name, strategy="swap", phase="on_device") is None
-    (new,) = (await bench.env.pod.running())["trainer"]
-    bench.host.put(GPU, 22, container=ContainerId(new))
+    assert gates_env.reported(name, strategy="swap", phase="on_device") is None
+    (new,) = (await gates_env.env.pod.running())["trainer"]
+    gates_env.host.put(GPU, 22, container=ContainerId(new))
     async with asyncio.timeout(30):
-        while bench.reported(name, strategy="swap", phase="on_device") != 1.0:
-            questions = bench.host.questions
-            await bench.host.questions_reach(questions + 1)
+        while gates_env.reported(name, strategy="swap", phase="on_device") != 1.0:
+            questions = gates_env.host.questions
+            await gates_env.host.questions_reach(questions + 1)
     looking.cancel()
     await asyncio.gather(looking, return_exceptions=True)
 
 
-async def test_reattach_timer_ignores_container_that_used_no_device(bench: Bench) -> None:
-    bench.host.end(PID)
-    await bench.restart()
-    assert not bench.reattach_timer._expected
+async def test_reattach_timer_ignores_container_that_used_no_device(gates_env: GatesEnv) -> None:
+    gates_env.host.end(PID)
+    await gates_env.restart()
+    assert not gates_env.reattach_timer._expected

@@ -38,7 +38,7 @@ def cleaner(env: RestartEnv, monkeypatch: pytest.MonkeyPatch) -> FakeCleaner:
     """Have every container mount the cache volume."""
     for container in env.pod.old.values():
         mount = api_pb2.Mount(container_path=cache.INSIDE, host_path=f"/var/lib/kubelet/pods/{PATH}")
-        env.pod.rig.server.runtime.containers[container].config.mounts.append(mount)
+        env.pod.cri_env.server.runtime.containers[container].config.mounts.append(mount)
     fake = FakeCleaner()
     monkeypatch.setattr(env.dependencies.actuators.tools.caches, "empty", fake.empty)
     return fake
@@ -48,7 +48,7 @@ async def died_young(env: RestartEnv, *, times: int, names: frozenset[str] = fro
     for number in range(times):
         at = NOW - 10.0 * (times - number)
         counted = Begun(POD.uid, names, at=at, fault_at=at - 0.1)
-        intent = env.pod.rig.intent(id=f"earlier-{number}", created_at=at)
+        intent = env.pod.cri_env.intent(id=f"earlier-{number}", created_at=at)
         await env.store.begin(intent, counted=counted)
         await env.store.finish(intent.id, outcome="Swapped", now=at)
 
@@ -104,7 +104,7 @@ async def test_container_that_is_swapped_along_keeps_its_cache(env: RestartEnv, 
 async def test_resumed_swap_empties_as_it_was_decided(env: RestartEnv, cleaner: FakeCleaner, after: int) -> None:
     """Whatever the annotations and the counts are by now."""
     del cleaner
-    plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW, empty_cache_after=after))
+    plan = await planning.resume(env.dependencies, env.pod.cri_env.intent(created_at=NOW, empty_cache_after=after))
     emptyings = [spec.emptying for spec in plan.specs.values() if spec.emptying is not None]
     assert [emptying.early_failures for emptying in emptyings] == ([after] if after else [])
     assert plan.bare().specs == {}

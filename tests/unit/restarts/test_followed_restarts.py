@@ -18,7 +18,7 @@ from kubemend.agent.restart.steps import StepKind
 from kubemend.agent.restarts import requests
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import RestartScheduler
-from tests.environments import node, pod_rig
+from tests.environments import node, pod_env
 from tests.environments.restarts import NOW, RestartEnv
 from tests.environments.runtime import POD, TARGET
 
@@ -77,7 +77,7 @@ async def opt_out(env: RestartEnv) -> None:
 
 async def spend_the_budget(env: RestartEnv) -> None:
     for number in range(20):
-        await env.store.begin(env.pod.rig.intent(id=f"old-{number}", created_at=NOW - 30 + number))
+        await env.store.begin(env.pod.cri_env.intent(id=f"old-{number}", created_at=NOW - 30 + number))
 
 
 async def test_progress_reports_each_step_to_verified_end(env: RestartEnv) -> None:
@@ -99,8 +99,8 @@ async def test_progress_of_rerun_reports_steps_of_every_container(env: RestartEn
     async with env.kubelet():
         await person.ask(strategy=Strategy.RERUN)
     taken = person.steps()
-    assert {(StepKind.REMOVE, name, 0) for name in pod_rig.ROLES} <= set(taken)
-    for name in pod_rig.LASTING:  # kubelet may have started the init container, which comes first
+    assert {(StepKind.REMOVE, name, 0) for name in pod_env.ROLES} <= set(taken)
+    for name in pod_env.LASTING:  # kubelet may have started the init container, which comes first
         assert {(StepKind.CREATE, name, 1), (StepKind.START, name, 1)} <= set(taken)
     assert person.verified
 
@@ -108,7 +108,7 @@ async def test_progress_of_rerun_reports_steps_of_every_container(env: RestartEn
 async def test_progress_reports_failed_step_with_error(env: RestartEnv) -> None:
     import grpc
 
-    env.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left", times=2)
+    env.pod.cri_env.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, details="no space left", times=2)
     person = Person(env)
     async with env.kubelet():
         await person.ask()

@@ -187,7 +187,7 @@ async def test_resumed_swap_keeps_what_its_order_allows(
 ) -> None:
     view = next(iter(env.pod.pods.pods().values()))
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/keep": "/a"}))
-    plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW, order=order))
+    plan = await planning.resume(env.dependencies, env.pod.cri_env.intent(created_at=NOW, order=order))
     (spec,) = plan.specs.values()
     assert spec.keeping is not None
     assert spec.keeping.refused == ""
@@ -227,7 +227,9 @@ async def test_swap_that_keeps_paths_reserves_the_next_name_before_the_stop(
     """Kubelet's copy of a successor that waits in CREATED would not have them."""
     await env.ask(strategy="swap", keep="/a")
     assert keeper.used == [("/a",)]
-    changes = [call.method for call in env.pod.rig.server.calls if call.method in ("CreateContainer", "StopContainer")]
+    changes = [
+        call.method for call in env.pod.cri_env.server.calls if call.method in ("CreateContainer", "StopContainer")
+    ]
     assert changes[:3] == ["CreateContainer", "StopContainer", "CreateContainer"]
     assert await env.pod.reserved() == set()
 
@@ -235,7 +237,7 @@ async def test_swap_that_keeps_paths_reserves_the_next_name_before_the_stop(
 async def test_swap_whose_successor_kubelet_replaces_keeps_nothing(env: RestartEnv, keeper: FakeKeeper) -> None:
     view = next(iter(env.pod.pods.pods().values()))
     await env.pod.pods.put(replace(view, annotations={"kubemend.io/keep": "/a"}))
-    plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW))
+    plan = await planning.resume(env.dependencies, env.pod.cri_env.intent(created_at=NOW))
     execution = plan_execution.execution_of(env.dependencies, plan)
     outcome = await execution.carry_out()
     assert outcome.notes == ("trainer keeps /a",)

@@ -17,7 +17,7 @@ from kubemend.agent.restarts.requests import Request
 from kubemend.common.coordination import FaultKind
 from tests import eventually
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
-from tests.environments.runtime import POD, TARGET, Rig
+from tests.environments.runtime import POD, TARGET, CriEnv
 from tests.fakes.cri_server import Call
 
 
@@ -28,23 +28,25 @@ async def exited(env: RestartEnv, *, known: bool = True, **annotations: str) -> 
         f"kubemend.io/{key.replace('_', '-')}": text for key, text in annotations.items()
     }
     await env.pod.pods.put(replace(view, annotations=wishes))
-    rig = env.pod.rig
+    cri_env = env.pod.cri_env
     if known:
-        await rig.cri.cached_status((await rig.containers())[-1])
-        await rig.cri.sandbox_config(rig.sandbox_id)
-    rig.cri.stopped(rig.old)
-    rig.server.runtime.exit(rig.old, exit_code=3)
+        await cri_env.cri.cached_status((await cri_env.containers())[-1])
+        await cri_env.cri.sandbox_config(cri_env.sandbox_id)
+    cri_env.cri.stopped(cri_env.old)
+    cri_env.server.runtime.exit(cri_env.old, exit_code=3)
     await eventually.true(
-        lambda: any(each.id == rig.old and each.state is ContainerState.EXITED for each in rig.watch.containers())
+        lambda: any(
+            each.id == cri_env.old and each.state is ContainerState.EXITED for each in cri_env.watch.containers()
+        )
     )
-    rig.server.calls.clear()
-    cause = admission.Cause(code="Exit3", message="it ended", happened_at=NOW, container=rig.old)
+    cri_env.server.calls.clear()
+    cause = admission.Cause(code="Exit3", message="it ended", happened_at=NOW, container=cri_env.old)
     return Request(target=TARGET, cause=lambda: cause, devices=frozenset(), kind=FaultKind.EXIT, gang_answered=True)
 
 
 def creations(env: RestartEnv) -> list[tuple[str, int]]:
     """Return the pod UID and attempt of each creation, in order."""
-    made = [call.request.config for call in env.pod.rig.server.calls if call.method == "CreateContainer"]  # type: ignore[attr-defined]
+    made = [call.request.config for call in env.pod.cri_env.server.calls if call.method == "CreateContainer"]  # type: ignore[attr-defined]
     return [(config.labels["io.kubernetes.pod.uid"], config.metadata.attempt) for config in made]
 
 
@@ -81,7 +83,7 @@ async def test_name_is_reserved_while_the_cause_is_examined(env: RestartEnv, pol
 async def test_successor_is_created_only_after_the_reservation(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request, cri = await exited(env), env.pod.rig.cri
+    request, cri = await exited(env), env.pod.cri_env.cri
     create, begun, may_end = cri.create_container, asyncio.Event(), asyncio.Event()
 
     async def create_slowly(**call: Any) -> ContainerId:
@@ -108,7 +110,7 @@ async def test_end_that_was_reported_is_restarted_without_listing_the_containers
     request = await exited(env)
     async with env.kubelet():
         await env.restarts.submit(request)
-    before = itertools.takewhile(lambda call: not is_successor(call), env.pod.rig.server.calls)
+    before = itertools.takewhile(lambda call: not is_successor(call), env.pod.cri_env.server.calls)
     assert "ListContainers" not in {call.method for call in before}
     assert condition(env) is ConditionStatus.TRUE
 
@@ -116,10 +118,10 @@ async def test_end_that_was_reported_is_restarted_without_listing_the_containers
 async def test_container_that_came_after_the_end_is_found_by_a_listing(env: RestartEnv) -> None:
     request = await exited(env)
     await env.pod.kubelet_starts(TARGET.name, attempt=1)
-    await eventually.true(lambda: any(each.attempt == 1 for each in env.pod.rig.watch.containers()))
-    env.pod.rig.server.calls.clear()
+    await eventually.true(lambda: any(each.attempt == 1 for each in env.pod.cri_env.watch.containers()))
+    env.pod.cri_env.server.calls.clear()
     await env.restarts.submit(request)
-    assert "ListContainers" in env.pod.rig.server.called()
+    assert "ListContainers" in env.pod.cri_env.server.called()
     assert creations(env) == []
 
 
@@ -136,7 +138,7 @@ async def test_withdrawn_restart_releases_the_name(env: RestartEnv) -> None:
 
 async def test_failed_reservation_does_not_prevent_the_restart(env: RestartEnv) -> None:
     request = await exited(env)
-    env.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL)
+    env.pod.cri_env.server.fail("CreateContainer", grpc.StatusCode.INTERNAL)
     async with env.kubelet():
         await env.restarts.submit(request)
     assert creations(env) == [(RESERVED, 2), (POD.uid, 1)]
@@ -179,7 +181,7 @@ async def test_spent_budget_reserves_nothing(env: RestartEnv) -> None:
     assert creations(env) == []
 
 
-async def test_dry_run_reserves_nothing(rig: Rig, tmp_path: Path) -> None:
-    async with restarts_on(rig, tmp_path, dry_run=True) as env:
+async def test_dry_run_reserves_nothing(cri_env: CriEnv, tmp_path: Path) -> None:
+    async with restarts_on(cri_env, tmp_path, dry_run=True) as env:
         await env.restarts.submit(await exited(env))
         assert creations(env) == []

@@ -39,6 +39,6 @@ async def test_other_value_refuses_the_restart(env: RestartEnv) -> None:
 
 
 async def test_resumed_swap_overlaps_nothing(env: RestartEnv) -> None:
-    plan = await planning.resume(env.dependencies, env.pod.rig.intent(created_at=NOW))
+    plan = await planning.resume(env.dependencies, env.pod.cri_env.intent(created_at=NOW))
     (spec,) = plan.specs.values()
     assert spec.overlap_request is None

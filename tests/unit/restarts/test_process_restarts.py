@@ -27,7 +27,7 @@ CHANGES = {"StopContainer", "CreateContainer", "StartContainer", "RemoveContaine
 @pytest.fixture
 def launched(env: RestartEnv) -> RestartEnv:
     """The trainer's command is the launcher."""
-    config = env.pod.rig.server.runtime.containers[env.pod.old["trainer"]].config
+    config = env.pod.cri_env.server.runtime.containers[env.pod.old["trainer"]].config
     config.command[:] = ["python", "/launcher/kubemend_run.py", "--", "python", "train.py"]
     return env
 
@@ -37,7 +37,7 @@ async def test_a_fault_of_the_program_restarts_it_in_its_container(launched: Res
     assert (condition.status, condition.reason) == (ConditionStatus.TRUE, "Restarted")
     assert condition.message.startswith("trainer restart 1 by process in ")
     assert condition.message.endswith("; verified")
-    assert not CHANGES & set(launched.pod.rig.server.called())
+    assert not CHANGES & set(launched.pod.cri_env.server.called())
     assert await launched.store.unfinished() == ()
     (begun,) = await launched.store.begun_since(0.0)
     assert begun.containers == {"trainer"}
@@ -112,13 +112,13 @@ async def _next_is_on_hold(env: RestartEnv) -> None:
 async def test_a_container_that_ends_on_the_way_is_swapped(launched: RestartEnv) -> None:
     def ends(call: str) -> None:
         if call == "stop":
-            launched.pod.rig.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
+            launched.pod.cri_env.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
             launched.launchers.state, launched.launchers.obeys = LauncherUnavailable("it has ended"), False
 
     launched.launchers.before = ends
     condition = await launched.ask()
     assert condition.status is ConditionStatus.TRUE
-    assert [view.id for view in await launched.pod.rig.running()] != [launched.pod.old["trainer"]]
+    assert [view.id for view in await launched.pod.cri_env.running()] != [launched.pod.old["trainer"]]
 
 
 async def test_a_fault_that_the_launcher_handles_itself_waits_for_that(launched: RestartEnv) -> None:
@@ -145,7 +145,7 @@ def intent(env: RestartEnv) -> intents.ProcessIntent:
     return intents.ProcessIntent(
         "r1",
         TARGET,
-        env.pod.rig.sandbox_id,
+        env.pod.cri_env.sandbox_id,
         env.pod.old["trainer"],
         program=1,
         reason="Xid31",
@@ -174,7 +174,7 @@ async def test_the_next_agent_ends_what_is_open(launched: RestartEnv, state: Lau
     assert isinstance(launched.launchers.state, Launcher)
     assert (launched.launchers.state.state, launched.launchers.state.program) == (State.RUNNING, after)
     assert await launched.store.unfinished() == ()
-    assert not CHANGES & set(launched.pod.rig.server.called())
+    assert not CHANGES & set(launched.pod.cri_env.server.called())
 
 
 async def test_a_launcher_that_takes_its_time_does_not_delay_another_ones_replay(launched: RestartEnv) -> None:
@@ -196,7 +196,7 @@ async def test_a_launcher_that_takes_its_time_does_not_delay_another_ones_replay
 
 async def test_the_next_agent_closes_the_restart_of_a_container_that_has_ended(launched: RestartEnv) -> None:
     await launched.store.begin(intent(launched))
-    launched.pod.rig.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
+    launched.pod.cri_env.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
     assert await Recovery(dependencies=launched.dependencies, store=launched.store, now=lambda: NOW).run() == 1
     assert await launched.store.unfinished() == ()
     assert launched.launchers.calls == []
@@ -229,7 +229,7 @@ async def next_agent(env: RestartEnv, *, now: float = NOW) -> None:
 
 async def is_restarted_once(env: RestartEnv) -> bool:
     """Return whether there is one new container, no open intent, and one restart in the journal."""
-    started = [call for call in env.pod.rig.server.called() if call == "StartContainer"]
+    started = [call for call in env.pod.cri_env.server.called() if call == "StartContainer"]
     (begun,) = await env.store.begun_since(0.0)
     views = [view for view in await env.pod.containers() if view.ref == TARGET]
     current = max(views, key=lambda view: view.attempt)
@@ -262,10 +262,10 @@ async def test_the_next_agent_reports_what_it_does_not_take_over(
 ) -> None:
     await opt_in(launched)
     await launched.store.begin(replace(intent(launched), reason=code), counted=counted)
-    launched.pod.rig.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
+    launched.pod.cri_env.server.runtime.exit(launched.pod.old["trainer"], exit_code=137)
     await next_agent(launched, now=NOW + age)
     assert launched.said.said[POD, conditions.IN_PLACE_RESTART].reason == "SteppedDown"
-    assert not CHANGES & set(launched.pod.rig.server.called())
+    assert not CHANGES & set(launched.pod.cri_env.server.called())
     assert await launched.store.unfinished() == ()
 
 
@@ -275,7 +275,7 @@ async def test_the_next_agent_refuses_what_no_strategy_can_restart(launched: Res
     launched.launchers.left = (7,)
     await next_agent(launched)
     assert launched.said.said[POD, conditions.IN_PLACE_RESTART].reason == Reason.NO_LAUNCHER.value
-    assert not CHANGES & set(launched.pod.rig.server.called())
+    assert not CHANGES & set(launched.pod.cri_env.server.called())
     assert await launched.store.unfinished() == ()
     assert len(await launched.store.begun_since(0.0)) == 1, "the launcher may have ended the program"
 
@@ -314,11 +314,11 @@ async def test_an_agent_that_dies_while_it_steps_down_neither_loses_nor_repeats_
 
 
 async def test_the_next_agent_resets_the_pod_whose_successor_would_differ(env: RestartEnv) -> None:
-    runtime = env.pod.rig.server.runtime
+    runtime = env.pod.cri_env.server.runtime
     runtime.behaviour.is_crio, runtime.behaviour.spec_of_new = True, {"cwd": "/elsewhere"}
     await opt_in(env)
     order = intents.SwapOrder.CREATE_FIRST
-    await env.store.begin(env.pod.rig.intent(order=order, created_at=NOW), counted=FAULT)
+    await env.store.begin(env.pod.cri_env.intent(order=order, created_at=NOW), counted=FAULT)
     await next_agent(env)
     assert " by reset " in env.said.said[POD, conditions.IN_PLACE_RESTART].message
     assert await env.store.unfinished() == ()

@@ -37,19 +37,19 @@ async def kubelet_shows(env: RestartEnv, container: ContainerId) -> None:
 
 async def killed_after_the_stop(env: RestartEnv) -> None:
     """An agent has journalled a swap and killed the old container; then it died itself."""
-    await env.store.begin(env.pod.rig.intent(created_at=NOW))
-    await env.pod.rig.cri.stop_container(env.pod.rig.old, grace=0)
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW))
+    await env.pod.cri_env.cri.stop_container(env.pod.cri_env.old, grace=0)
 
 
 async def reserved(env: RestartEnv) -> list[ContainerSummary]:
-    views = await env.pod.rig.cri.list_containers(sandbox_id=env.pod.rig.sandbox_id)
+    views = await env.pod.cri_env.cri.list_containers(sandbox_id=env.pod.cri_env.sandbox_id)
     return [view for view in views if reservations.reserves(view)]
 
 
 async def kubelet_collects_reservations(env: RestartEnv) -> None:
     """They look like garbage of a pod that kubelet does not know."""
     for view in await reserved(env):
-        await env.pod.rig.cri.remove_container(view.id)
+        await env.pod.cri_env.cri.remove_container(view.id)
 
 
 @pytest.mark.parametrize("error", ["", "cannot kill"])
@@ -58,9 +58,15 @@ async def test_recovery_of_a_restart_that_the_launcher_cannot_finish_is_reported
         env.launchers.state = Launcher(State.RUNNING, program=1, order="p1", error=error)
     else:
         env.launchers.left = (4711,)
-    rig = env.pod.rig
+    cri_env = env.pod.cri_env
     intent = intents.ProcessIntent(
-        id="p1", target=TARGET, sandbox_id=rig.sandbox_id, container=rig.old, program=1, reason="Xid31", created_at=NOW
+        id="p1",
+        target=TARGET,
+        sandbox_id=cri_env.sandbox_id,
+        container=cri_env.old,
+        program=1,
+        reason="Xid31",
+        created_at=NOW,
     )
     await env.store.begin(intent)
     await recovery(env).run()
@@ -71,8 +77,8 @@ async def test_recovery_of_a_restart_that_the_launcher_cannot_finish_is_reported
 
 
 async def test_recovery_of_a_kill_without_effect_is_reported(env: RestartEnv) -> None:
-    env.pod.rig.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=99)
-    await env.store.begin(env.pod.rig.intent(created_at=NOW, order=intents.SwapOrder.STOP_FIRST))
+    env.pod.cri_env.server.fail("StopContainer", grpc.StatusCode.DEADLINE_EXCEEDED, times=99)
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW, order=intents.SwapOrder.STOP_FIRST))
     await recovery(env).run()
     condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "Stuck")
@@ -80,7 +86,7 @@ async def test_recovery_of_a_kill_without_effect_is_reported(env: RestartEnv) ->
 
 async def test_recovery_reserves_names_until_kubelet_shows_successor(env: RestartEnv) -> None:
     await killed_after_the_stop(env)
-    async with env.pod.rig.watch.subscribe(POD.uid) as events:
+    async with env.pod.cri_env.watch.subscribe(POD.uid) as events:
         taking_up = asyncio.create_task(recovery(env).run())
         while (started := await events.get()).kind is not EventKind.STARTED:
             pass
@@ -92,7 +98,7 @@ async def test_recovery_reserves_names_until_kubelet_shows_successor(env: Restar
 
 async def test_recovery_resolves_duplicate_of_old_relist(env: RestartEnv) -> None:
     await killed_after_the_stop(env)
-    async with env.pod.rig.watch.subscribe(POD.uid) as events:
+    async with env.pod.cri_env.watch.subscribe(POD.uid) as events:
         taking_up = asyncio.create_task(recovery(env).run())
         while (await events.get()).kind is not EventKind.STARTED:
             pass  # the successor
@@ -100,13 +106,13 @@ async def test_recovery_resolves_duplicate_of_old_relist(env: RestartEnv) -> Non
         copy = await env.pod.kubelet_starts(TARGET.name, attempt=2)  # it had seen the successor in CREATED
         await kubelet_shows(env, copy)
         assert await taking_up == 1
-    assert [view.id for view in await env.pod.rig.running()] == [copy]
+    assert [view.id for view in await env.pod.cri_env.running()] == [copy]
     assert await env.store.unfinished() == ()
 
 
 async def test_recovery_keeps_intent_open_until_kubelet_agrees(env: RestartEnv) -> None:
     await killed_after_the_stop(env)
-    async with env.pod.rig.watch.subscribe(POD.uid) as events:
+    async with env.pod.cri_env.watch.subscribe(POD.uid) as events:
         taking_up = asyncio.create_task(recovery(env).run())
         while (started := await events.get()).kind is not EventKind.STARTED:
             pass
@@ -120,38 +126,40 @@ async def test_recovery_with_silent_kubelet_times_out(env: RestartEnv) -> None:
     await killed_after_the_stop(env)
     assert await recovery(env, timeouts=0.0).run() == 1
     assert await env.store.unfinished() == ()
-    (running,) = await env.pod.rig.running()
+    (running,) = await env.pod.cri_env.running()
     assert running.restart_id is not None
 
 
 @pytest.mark.parametrize("grace", [1e20, float("inf")])
 async def test_recovery_carries_out_expired_grace_period(env: RestartEnv, grace: float) -> None:
-    await env.store.begin(env.pod.rig.intent(created_at=NOW, grace_seconds=grace))
+    await env.store.begin(env.pod.cri_env.intent(created_at=NOW, grace_seconds=grace))
     assert await recovery(env, timeouts=0.0).run() == 1
     assert await env.store.unfinished() == ()
-    (running,) = await env.pod.rig.running()
+    (running,) = await env.pod.cri_env.running()
     assert running.restart_id is not None
 
 
 async def test_recovery_does_not_wait_for_exited_successor(env: RestartEnv) -> None:
     """The successor has run and ended: kubelet handles that by the pod's own policy."""
-    intent = env.pod.rig.intent(created_at=NOW)
+    intent = env.pod.cri_env.intent(created_at=NOW)
     await killed_after_the_stop(env)
-    successor_spec = await env.pod.rig.successor_spec(intent)
-    outcome = await env.pod.rig.actuator().carry_out(intent, successor_spec=successor_spec)
+    successor_spec = await env.pod.cri_env.successor_spec(intent)
+    outcome = await env.pod.cri_env.actuator().carry_out(intent, successor_spec=successor_spec)
     assert outcome.result is Result.SWAPPED
-    env.pod.rig.server.runtime.exit(outcome.current[TARGET.name], exit_code=1)
+    env.pod.cri_env.server.runtime.exit(outcome.current[TARGET.name], exit_code=1)
     assert await recovery(env).run() == 1
-    assert {view.state for view in await env.pod.rig.containers()} == {ContainerState.EXITED}
+    assert {view.state for view in await env.pod.cri_env.containers()} == {ContainerState.EXITED}
     assert await env.store.unfinished() == ()
 
 
 async def lost_successor(env: RestartEnv) -> None:
     """A successor waits next to the old container, without a journalled intent."""
-    rig = env.pod.rig
-    successor_spec = await rig.successor_spec(rig.intent())
-    await rig.cri.create_container(
-        sandbox_id=rig.sandbox_id, config=successor_spec.successor.config, sandbox_config=successor_spec.sandbox_config
+    cri_env = env.pod.cri_env
+    successor_spec = await cri_env.successor_spec(cri_env.intent())
+    await cri_env.cri.create_container(
+        sandbox_id=cri_env.sandbox_id,
+        config=successor_spec.successor.config,
+        sandbox_config=successor_spec.sandbox_config,
     )
 
 
@@ -159,7 +167,7 @@ async def test_recovery_ignores_orphan_of_another_node(env: RestartEnv) -> None:
     await lost_successor(env)
     env.pod.pods.drop(POD.uid)
     assert await recovery(env).run() == 0
-    assert len(await env.pod.rig.containers()) == 2
+    assert len(await env.pod.cri_env.containers()) == 2
 
 
 async def test_recovery_removes_orphan_while_api_server_is_down(env: RestartEnv) -> None:
@@ -167,4 +175,4 @@ async def test_recovery_removes_orphan_while_api_server_is_down(env: RestartEnv)
     env.pod.pods.drop(POD.uid)
     env.pod.pods.synced = False
     assert await recovery(env).run() == 1
-    assert [view.id for view in await env.pod.rig.containers()] == [env.pod.rig.old]
+    assert [view.id for view in await env.pod.cri_env.containers()] == [env.pod.cri_env.old]

@@ -23,7 +23,7 @@ from kubemend.agent.restarts.recovery import Recovery
 from tests import eventually
 from tests.environments.node import NodeEnv
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
-from tests.environments.runtime import POD, TARGET, Rig
+from tests.environments.runtime import POD, TARGET, CriEnv
 from tests.fakes import outside
 from tests.fakes.gpu_host import GpuHost
 from tests.fakes.proofs import Proofs
@@ -36,7 +36,7 @@ STEPS = 3
 
 
 @dataclass
-class World:
+class ProofEnv:
     """A pod whose trainer uses a GPU, and the agent that finds what another left."""
 
     env: RestartEnv
@@ -57,79 +57,83 @@ class World:
         return event
 
     async def _end_with_container(self) -> None:
-        rig = self.env.pod.rig
-        async with rig.watch.subscribe() as events:
-            while any(view.id == rig.old for view in await rig.running()):
+        cri_env = self.env.pod.cri_env
+        async with cri_env.watch.subscribe() as events:
+            while any(view.id == cri_env.old for view in await cri_env.running()):
                 await events.get()
         self.host.end(PID)
 
 
 @pytest.fixture
-async def world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
-    async with _world(rig, tmp_path) as made:
+async def proof_env(cri_env: CriEnv, tmp_path: Path) -> AsyncIterator[ProofEnv]:
+    async with _world(cri_env, tmp_path) as made:
         yield made
 
 
 @contextlib.asynccontextmanager
-async def _world(rig: Rig, tmp_path: Path) -> AsyncIterator[World]:
+async def _world(cri_env: CriEnv, tmp_path: Path) -> AsyncIterator[ProofEnv]:
     host = GpuHost()
-    host.put(GPU, PID, container=rig.old)
+    host.put(GPU, PID, container=cri_env.old)
     gates = ReleaseGates(driver=host, processes=host, timeouts=Timeouts(before=30.0, answer=30.0, leave=30.0))
-    async with restarts_on(rig, tmp_path, tools={"gates": gates}) as env:
+    async with restarts_on(cri_env, tmp_path, tools={"gates": gates}) as env:
         node = NodeEnv(store=env.store)
         node.holders.hold(TARGET, device=GPU)
-        yield World(env, node, host, Proofs(rig))
+        yield ProofEnv(env, node, host, Proofs(cri_env))
 
 
 @pytest.mark.parametrize("calls", range(STEPS + 1))
 @pytest.mark.parametrize("order", intents.SwapOrder)
-async def test_resumed_swap_is_proved_or_says_why_not(world: World, order: intents.SwapOrder, calls: int) -> None:
-    rig = world.env.pod.rig
-    intent = rig.intent(order=order, created_at=NOW)
-    successor_spec = await rig.successor_spec(intent)
-    await world.env.store.begin(intent)
-    await test_swap.crash_after(rig, intent, successor_spec=successor_spec, calls=calls)
-    started = any(view.id != rig.old for view in await rig.running())
-    event = await world.recover()
-    assert (event["result"], len(await rig.running())) == ("Swapped", 1)
-    (subject,) = world.proofs.subjects
+async def test_resumed_swap_is_proved_or_says_why_not(
+    proof_env: ProofEnv, order: intents.SwapOrder, calls: int
+) -> None:
+    cri_env = proof_env.env.pod.cri_env
+    intent = cri_env.intent(order=order, created_at=NOW)
+    successor_spec = await cri_env.successor_spec(intent)
+    await proof_env.env.store.begin(intent)
+    await test_swap.crash_after(cri_env, intent, successor_spec=successor_spec, calls=calls)
+    started = any(view.id != cri_env.old for view in await cri_env.running())
+    event = await proof_env.recover()
+    assert (event["result"], len(await cri_env.running())) == ("Swapped", 1)
+    (subject,) = proof_env.proofs.subjects
     assert (subject.devices, subject.names) == (frozenset({GPU}), frozenset({"trainer"}))
     assert event["proofs"] == {GPU: "Interrupted" if started else "Passed"}
-    assert world.proofs.ran_beside == ([] if started else [[]]), "nothing runs on a GPU that is proved"
+    assert proof_env.proofs.ran_beside == ([] if started else [[]]), "nothing runs on a GPU that is proved"
 
 
 @pytest.mark.parametrize("calls", [0, 1, test_rerun.RESERVED, test_rerun.RESERVED + 6])
-async def test_resumed_rerun_is_proved_or_says_why_not(world: World, calls: int) -> None:
-    pod = world.env.pod
+async def test_resumed_rerun_is_proved_or_says_why_not(proof_env: ProofEnv, calls: int) -> None:
+    pod = proof_env.env.pod
     intent = replace(pod.intent(), created_at=NOW)
     successor_specs = await pod.successor_specs(intent)
-    await world.env.store.begin(intent)
+    await proof_env.env.store.begin(intent)
     await test_rerun.crash_after(pod, intent, successor_specs=successor_specs, calls=calls)
-    event = await world.recover()
+    event = await proof_env.recover()
     assert set(event["proofs"].values()) <= {"Passed", "Interrupted"}
     assert event["proofs"].keys() == {GPU}
-    assert bool(world.proofs.ran_beside) == (event["proofs"][GPU] == "Passed")
+    assert bool(proof_env.proofs.ran_beside) == (event["proofs"][GPU] == "Passed")
 
 
-async def killed_after_the_stop(world: World) -> None:
-    await world.env.store.begin(world.env.pod.rig.intent(created_at=NOW))
-    await world.env.pod.rig.cri.stop_container(world.env.pod.rig.old, grace=0)
+async def killed_after_the_stop(proof_env: ProofEnv) -> None:
+    await proof_env.env.store.begin(proof_env.env.pod.cri_env.intent(created_at=NOW))
+    await proof_env.env.pod.cri_env.cri.stop_container(proof_env.env.pod.cri_env.old, grace=0)
 
 
-async def test_resumed_restart_whose_proof_fails_starts_nothing(world: World) -> None:
-    world.proofs.result = DeviceProof(GPU, ProofState.FAILED, "WrongResult", "integer-product: 1 of 9 values are wrong")
-    await killed_after_the_stop(world)
-    event = await world.recover()
+async def test_resumed_restart_whose_proof_fails_starts_nothing(proof_env: ProofEnv) -> None:
+    proof_env.proofs.result = DeviceProof(
+        GPU, ProofState.FAILED, "WrongResult", "integer-product: 1 of 9 values are wrong"
+    )
+    await killed_after_the_stop(proof_env)
+    event = await proof_env.recover()
     assert (event["result"], event["proofs"]) == ("DeviceNotUsable", {GPU: "WrongResult"})
-    assert await world.env.pod.rig.running() == []
-    assert await world.env.store.unfinished() == ()
-    condition = world.env.said.said[POD, conditions.IN_PLACE_RESTART]
+    assert await proof_env.env.pod.cri_env.running() == []
+    assert await proof_env.env.store.unfinished() == ()
+    condition = proof_env.env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert condition.reason == "DeviceNotUsable"
     assert "WrongResult" in condition.message
 
 
-async def test_resumed_restart_starts_nothing_on_a_device_that_needs_a_reset(world: World) -> None:
-    world.node.verdict_store.apply(
+async def test_resumed_restart_starts_nothing_on_a_device_that_needs_a_reset(proof_env: ProofEnv) -> None:
+    proof_env.node.verdict_store.apply(
         Finding(
             source=Source.KERNEL_LOG,
             kind=FindingKind.XID,
@@ -139,51 +143,51 @@ async def test_resumed_restart_starts_nothing_on_a_device_that_needs_a_reset(wor
             observed_at=NOW,
             text="",
         ),
-        inventory=world.node.devices.inventory,
+        inventory=proof_env.node.devices.inventory,
     )
-    await killed_after_the_stop(world)
-    assert (await world.recover())["result"] == "DeviceNotUsable"
-    assert world.proofs.ran_beside == []
-    assert await world.env.pod.rig.running() == []
+    await killed_after_the_stop(proof_env)
+    assert (await proof_env.recover())["result"] == "DeviceNotUsable"
+    assert proof_env.proofs.ran_beside == []
+    assert await proof_env.env.pod.cri_env.running() == []
 
 
 async def test_resumed_restart_without_an_answer_of_kubelet_names_the_reason(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    proof_env: ProofEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restart_proof, "RESUMED_SECONDS", 0.02)
-    world.node.holders.allocations = Allocations()
-    await killed_after_the_stop(world)
-    event = await world.recover()
+    proof_env.node.holders.allocations = Allocations()
+    await killed_after_the_stop(proof_env)
+    event = await proof_env.recover()
     assert (event["result"], event["proofs"]) == ("Swapped", {"all": "DevicesUnknown"})
-    assert world.proofs.subjects == []
+    assert proof_env.proofs.subjects == []
 
 
-async def test_resumed_restart_waits_until_kubelet_and_the_driver_tell_of_its_devices(world: World) -> None:
-    known, listed = world.node.holders.allocations, world.node.devices.inventory
-    world.node.holders.allocations, world.node.devices.inventory = Allocations(), DeviceInventory()
-    await killed_after_the_stop(world)
-    work = asyncio.create_task(world.recover())
-    await eventually.true(lambda: world.node.holders.asked)
-    assert world.proofs.subjects == []
-    world.node.holders.allocations, world.node.devices.inventory = known, listed
+async def test_resumed_restart_waits_until_kubelet_and_the_driver_tell_of_its_devices(proof_env: ProofEnv) -> None:
+    known, listed = proof_env.node.holders.allocations, proof_env.node.devices.inventory
+    proof_env.node.holders.allocations, proof_env.node.devices.inventory = Allocations(), DeviceInventory()
+    await killed_after_the_stop(proof_env)
+    work = asyncio.create_task(proof_env.recover())
+    await eventually.true(lambda: proof_env.node.holders.asked)
+    assert proof_env.proofs.subjects == []
+    proof_env.node.holders.allocations, proof_env.node.devices.inventory = known, listed
     assert (await work)["proofs"] == {GPU: "Passed"}
 
 
-async def test_resumed_restart_on_a_silent_driver_is_not_free(world: World) -> None:
-    world.host.answers = False
-    await killed_after_the_stop(world)
-    event = await world.recover()
+async def test_resumed_restart_on_a_silent_driver_is_not_free(proof_env: ProofEnv) -> None:
+    proof_env.host.answers = False
+    await killed_after_the_stop(proof_env)
+    event = await proof_env.recover()
     assert (event["result"], event["proofs"]) == ("Swapped", {GPU: "NotFree"})
 
 
-async def test_stale_restart_is_undone_without_a_proof(world: World) -> None:
-    await world.env.store.begin(world.env.pod.rig.intent(created_at=NOW - 3600))
-    event = await world.recover()
-    assert (event["result"], event["proofs"], world.proofs.subjects) == ("Undone", {}, [])
+async def test_stale_restart_is_undone_without_a_proof(proof_env: ProofEnv) -> None:
+    await proof_env.env.store.begin(proof_env.env.pod.cri_env.intent(created_at=NOW - 3600))
+    event = await proof_env.recover()
+    assert (event["result"], event["proofs"], proof_env.proofs.subjects) == ("Undone", {}, [])
 
 
-async def test_resumed_restart_of_a_container_without_devices_proves_nothing(world: World) -> None:
-    world.node.holders.allocations = Allocations(known=True)
-    await killed_after_the_stop(world)
-    event = await world.recover()
-    assert (event["result"], event["proofs"], world.proofs.subjects) == ("Swapped", {}, [])
+async def test_resumed_restart_of_a_container_without_devices_proves_nothing(proof_env: ProofEnv) -> None:
+    proof_env.node.holders.allocations = Allocations(known=True)
+    await killed_after_the_stop(proof_env)
+    event = await proof_env.recover()
+    assert (event["result"], event["proofs"], proof_env.proofs.subjects) == ("Swapped", {}, [])

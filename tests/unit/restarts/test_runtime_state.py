@@ -10,7 +10,7 @@ from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.model.workloads import ContainerState
 from kubemend.agent.restarts import runtime_state
 from kubemend.common.pb.runtime.v1 import api_pb2
-from tests.environments.runtime import TARGET, Rig
+from tests.environments.runtime import TARGET, CriEnv
 from tests.fakes import outside
 from tests.unit.restart import builders
 
@@ -76,60 +76,60 @@ def test_not_holdable_reports_root_that_is_no_overlay(kind: str | None, reason: 
     assert runtime_state.not_holdable(target.info, processes=processes) == reason
 
 
-async def test_ended_container_is_queried_once(rig: Rig) -> None:
+async def test_ended_container_is_queried_once(cri_env: CriEnv) -> None:
     resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
-    rig.server.runtime.containers[rig.old].resized = resized
-    rig.server.runtime.exit(rig.old, exit_code=3)
-    (seen,) = await rig.containers()
-    before = len(rig.server.calls)
-    target = await runtime_state.find(rig.cri, TARGET, known=(seen,))
+    cri_env.server.runtime.containers[cri_env.old].resized = resized
+    cri_env.server.runtime.exit(cri_env.old, exit_code=3)
+    (seen,) = await cri_env.containers()
+    before = len(cri_env.server.calls)
+    target = await runtime_state.find(cri_env.cri, TARGET, known=(seen,))
     assert target is not None
     assert (target.info.state, target.info.exit_code) == (ContainerState.EXITED, 3)
     processes = outside.Processes()
     successor_spec = await runtime_state.successor_spec(
-        rig.cri,
+        cri_env.cri,
         target.info,
-        intent=rig.intent(),
+        intent=cri_env.intent(),
         pod=None,
         processes=processes,
     )
     assert successor_spec.successor.config.linux.resources == resized
-    calls = rig.server.called()[before:]
+    calls = cri_env.server.called()[before:]
     assert sorted(calls) == ["ContainerStatus", "ListContainers", "ListPodSandbox", "PodSandboxStatus"]
 
 
-async def test_outdated_view_does_not_hide_the_end(rig: Rig) -> None:
-    (running,) = await rig.containers()
-    await rig.cri.cached_status(running)  # its status is cached
-    rig.server.runtime.exit(rig.old, exit_code=3)
-    target = await runtime_state.find(rig.cri, TARGET, known=(running,))
+async def test_outdated_view_does_not_hide_the_end(cri_env: CriEnv) -> None:
+    (running,) = await cri_env.containers()
+    await cri_env.cri.cached_status(running)  # its status is cached
+    cri_env.server.runtime.exit(cri_env.old, exit_code=3)
+    target = await runtime_state.find(cri_env.cri, TARGET, known=(running,))
     assert target is not None
     assert (target.info.state, target.info.exit_code) == (ContainerState.EXITED, 3)
 
 
-async def test_unknown_newer_container_is_the_target(rig: Rig) -> None:
-    known = await rig.containers()
-    newer = await rig.kubelet_creates(attempt=1)
-    target = await runtime_state.find(rig.cri, TARGET, known=known)
+async def test_unknown_newer_container_is_the_target(cri_env: CriEnv) -> None:
+    known = await cri_env.containers()
+    newer = await cri_env.kubelet_creates(attempt=1)
+    target = await runtime_state.find(cri_env.cri, TARGET, known=known)
     assert target is not None
     assert target.info.id == newer
 
 
-async def test_containers_of_other_names_are_not_queried(rig: Rig) -> None:
-    (trainer,) = await rig.containers()
+async def test_containers_of_other_names_are_not_queried(cri_env: CriEnv) -> None:
+    (trainer,) = await cri_env.containers()
     other = replace(trainer, ref=replace(TARGET, name="logger"), created_at=trainer.created_at + 1)
-    target = await runtime_state.find(rig.cri, TARGET, known=(trainer, other))
+    target = await runtime_state.find(cri_env.cri, TARGET, known=(trainer, other))
     assert target is not None
     assert target.info.id == trainer.id
-    assert rig.server.called().count("ContainerStatus") == 1
+    assert cri_env.server.called().count("ContainerStatus") == 1
 
 
-async def test_early_query_without_answer_is_repeated(rig: Rig) -> None:
-    known = await rig.containers()
-    rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=2)
+async def test_early_query_without_answer_is_repeated(cri_env: CriEnv) -> None:
+    known = await cri_env.containers()
+    cri_env.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=2)
     with pytest.raises(CriError):
-        await runtime_state.find(rig.cri, TARGET, known=known)
-    rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE)
-    target = await runtime_state.find(rig.cri, TARGET, known=known)
+        await runtime_state.find(cri_env.cri, TARGET, known=known)
+    cri_env.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE)
+    target = await runtime_state.find(cri_env.cri, TARGET, known=known)
     assert target is not None
-    assert target.info.id == rig.old
+    assert target.info.id == cri_env.old

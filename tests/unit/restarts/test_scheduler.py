@@ -25,10 +25,10 @@ from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.requests import Request
 from kubemend.agent.restarts.scheduler import Limits, RestartScheduler
 from kubemend.common.pb.runtime.v1 import api_pb2
-from tests.environments import node, pod_rig
-from tests.environments.pod_rig import LASTING
+from tests.environments import node, pod_env
+from tests.environments.pod_env import LASTING
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
-from tests.environments.runtime import POD, TARGET, Rig
+from tests.environments.runtime import POD, TARGET, CriEnv
 from tests.fakes import outside
 from tests.fakes.cri_runtime import Runtime
 
@@ -46,12 +46,14 @@ async def test_restart_is_executed_verified_and_closed(env: RestartEnv, strategy
 
 
 async def test_swap_keeps_resize_and_image_volume(env: RestartEnv) -> None:
-    runtime = env.pod.rig.server.runtime
+    runtime = env.pod.cri_env.server.runtime
     old = runtime.containers[env.pod.old["trainer"]]
     image = api_pb2.ImageSpec(image="sha256:1")
     mounted = api_pb2.Mount(container_path="/model", host_path="/run/of/the/runtime", readonly=True, image=image)
     old.config.mounts.append(mounted)
-    await env.pod.rig.cri.cached_status((await env.pod.rig.containers())[0])  # the remembered info is from before
+    await env.pod.cri_env.cri.cached_status(
+        (await env.pod.cri_env.containers())[0]
+    )  # the remembered info is from before
     old.resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
     condition = await env.ask(strategy="swap")
     assert condition.status is ConditionStatus.TRUE
@@ -62,12 +64,12 @@ async def test_swap_keeps_resize_and_image_volume(env: RestartEnv) -> None:
 
 
 async def test_config_that_runtime_rejects_is_refused_before_stop(env: RestartEnv) -> None:
-    old = env.pod.rig.server.runtime.containers[env.pod.old["trainer"]]
+    old = env.pod.cri_env.server.runtime.containers[env.pod.old["trainer"]]
     old.config.mounts.append(api_pb2.Mount(container_path="/model", image=api_pb2.ImageSpec(image="sha256:1")))
     condition = await env.ask(strategy="swap")
     assert condition.status is ConditionStatus.FALSE
     assert "the mount at '/model' is of an image and not read-only" in condition.message
-    assert "StopContainer" not in env.pod.rig.server.called()
+    assert "StopContainer" not in env.pod.cri_env.server.called()
     assert (await env.pod.running())["trainer"] == [env.pod.old["trainer"]]
 
 
@@ -82,9 +84,9 @@ async def test_config_that_runtime_rejects_is_refused_before_stop(env: RestartEn
 async def test_pod_without_node_processes_is_refused(
     env: RestartEnv, runtime_type: str | None, handler: str, word: str
 ) -> None:
-    server = env.pod.rig.server
+    server = env.pod.cri_env.server
     server.runtime.behaviour.runtime_type = runtime_type
-    server.runtime.sandboxes[env.pod.rig.sandbox_id].runtime_handler = handler
+    server.runtime.sandboxes[env.pod.cri_env.sandbox_id].runtime_handler = handler
     condition = await env.ask()
     assert condition.reason == "RuntimeUnsupported"
     assert word in condition.message
@@ -92,20 +94,20 @@ async def test_pod_without_node_processes_is_refused(
 
 
 async def test_auto_uses_reset_if_runtime_hides_config(env: RestartEnv) -> None:
-    env.pod.rig.server.runtime.behaviour.gives_config = False
+    env.pod.cri_env.server.runtime.behaviour.gives_config = False
     condition = await env.ask()
     assert " by reset " in condition.message
 
 
 async def test_a_config_that_crio_hides_is_rebuilt_for_a_swap(env: RestartEnv) -> None:
-    env.pod.rig.server.runtime.behaviour.is_crio = True
+    env.pod.cri_env.server.runtime.behaviour.is_crio = True
     condition = await env.ask()
     assert " by swap " in condition.message
     assert len(await env.pod.running()) == len(LASTING)
 
 
 async def test_a_rebuilt_config_whose_spec_differs_is_taken_back_before_anything_is_stopped(env: RestartEnv) -> None:
-    server = env.pod.rig.server
+    server = env.pod.cri_env.server
     server.runtime.behaviour.is_crio = True
     server.runtime.behaviour.spec_of_new = {"cwd": "/elsewhere"}
     condition = await env.ask()
@@ -117,7 +119,7 @@ async def test_a_rebuilt_config_whose_spec_differs_is_taken_back_before_anything
 
 
 async def test_a_rebuilt_config_that_the_runtime_refuses_three_times_is_reset(env: RestartEnv) -> None:
-    server = env.pod.rig.server
+    server = env.pod.cri_env.server
     server.runtime.behaviour.is_crio = True
     server.fail("CreateContainer", grpc.StatusCode.UNKNOWN, details="no such image", times=3)
     condition = await env.ask()
@@ -127,14 +129,14 @@ async def test_a_rebuilt_config_that_the_runtime_refuses_three_times_is_reset(en
 
 
 async def test_auto_steps_down_if_config_is_not_cloneable(env: RestartEnv) -> None:
-    running = env.pod.rig.server.runtime.containers[env.pod.old["trainer"]]
+    running = env.pod.cri_env.server.runtime.containers[env.pod.old["trainer"]]
     running.config.annotations["io.kubernetes.container.restartCount"] = "many"
     condition = await env.ask()
     assert " by reset " in condition.message
 
 
 async def test_auto_steps_down_if_config_is_too_large(env: RestartEnv) -> None:
-    running = env.pod.rig.server.runtime.containers[env.pod.old["trainer"]]
+    running = env.pod.cri_env.server.runtime.containers[env.pod.old["trainer"]]
     running.config.envs.extend(api_pb2.KeyValue(key=f"V{number:05}", value=b"x") for number in range(20_000))
     condition = await env.ask()
     assert " by reset " in condition.message
@@ -142,7 +144,7 @@ async def test_auto_steps_down_if_config_is_too_large(env: RestartEnv) -> None:
 
 
 async def test_rerun_names_container_whose_config_is_too_large(env: RestartEnv) -> None:
-    running = env.pod.rig.server.runtime.containers[env.pod.old["logger"]]
+    running = env.pod.cri_env.server.runtime.containers[env.pod.old["logger"]]
     running.config.envs.extend(api_pb2.KeyValue(key=f"V{number:05}", value=b"x") for number in range(20_000))
     condition = await env.ask(strategy="rerun")
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "RuntimeHidesConfig")
@@ -150,15 +152,15 @@ async def test_rerun_names_container_whose_config_is_too_large(env: RestartEnv) 
 
 
 async def test_explicit_rerun_is_refused_if_config_not_cloneable(env: RestartEnv) -> None:
-    env.pod.rig.server.runtime.behaviour.gives_config = False
+    env.pod.cri_env.server.runtime.behaviour.gives_config = False
     condition = await env.ask(strategy="rerun")
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "RuntimeHidesConfig")
     assert set(await env.pod.running()) == set(LASTING)
-    assert "RemoveContainer" not in env.pod.rig.server.called()
+    assert "RemoveContainer" not in env.pod.cri_env.server.called()
 
 
 async def test_selected_containers_are_swapped_together_except_stopped_ones(env: RestartEnv) -> None:
-    env.pod.rig.server.runtime.exit(env.pod.old["shipper"], exit_code=1)
+    env.pod.cri_env.server.runtime.exit(env.pod.old["shipper"], exit_code=1)
     condition = await env.ask(containers="trainer,logger,shipper")
     assert condition.status is ConditionStatus.TRUE
     running = await env.pod.running()
@@ -185,7 +187,7 @@ async def test_graver_fault_found_before_first_step_stops_nothing(env: RestartEn
     )
     condition = env.said.said[POD, conditions.IN_PLACE_RESTART]
     assert (condition.status, condition.reason) == (ConditionStatus.FALSE, "DeviceNotUsable")
-    assert "StopContainer" not in env.pod.rig.server.called()
+    assert "StopContainer" not in env.pod.cri_env.server.called()
     assert await env.store.unfinished() == ()
     assert (await env.pod.running())["trainer"] == [env.pod.old["trainer"]]
 
@@ -194,7 +196,7 @@ async def test_graver_fault_found_after_the_kill_starts_nothing(env: RestartEnv)
     cause = admission.Cause(code="Xid43", message="Xid 43", happened_at=NOW, device=outside.GPU.uuid)
 
     def now_known() -> admission.Cause:
-        stopped = "StopContainer" in env.pod.rig.server.called()
+        stopped = "StopContainer" in env.pod.cri_env.server.called()
         return replace(cause, action=ActionClass.REBOOT_NODE if stopped else ActionClass.RESTART_APP)
 
     view = env.pod.pods.pods()[POD.uid]
@@ -208,19 +210,19 @@ async def test_graver_fault_found_after_the_kill_starts_nothing(env: RestartEnv)
 
 async def test_concurrent_requests_for_container_are_coalesced(env: RestartEnv) -> None:
     cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
-    async with env.pod.rig.watch.subscribe(POD.uid) as events:
+    async with env.pod.cri_env.watch.subscribe(POD.uid) as events:
         first = asyncio.create_task(env.ask(strategy="rerun"))
         await events.get()  # the first has started
         await env.restarts.submit(Request(target=TARGET, cause=lambda: cause, devices=frozenset()))
     await first
-    assert env.pod.rig.server.called().count("StartContainer") == len(pod_rig.ROLES)
+    assert env.pod.cri_env.server.called().count("StartContainer") == len(pod_env.ROLES)
 
 
 @pytest.mark.parametrize("strategy", [Strategy.RERUN, Strategy.RESET])
 async def test_half_cleared_pod_is_finished_by_next_agent(env: RestartEnv, strategy: Strategy) -> None:
     intent = env.pod.intent(strategy=strategy, created_at=NOW)
     await env.store.begin(intent)
-    await env.pod.rig.cri.remove_container(env.pod.old["trainer"])
+    await env.pod.cri_env.cri.remove_container(env.pod.old["trainer"])
     async with env.kubelet():
         assert await Recovery(dependencies=env.dependencies, store=env.store, now=lambda: NOW).run() == 1
     assert not {view.id for view in await env.pod.containers()} & set(env.pod.old.values())
@@ -303,8 +305,8 @@ async def test_process_that_ends_at_once_does_not_prevent_restart(env: RestartEn
 class _Outage:
     """Follows a restart. The runtime starts nothing as soon as that has begun, for several tries."""
 
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
+    def __init__(self, cri_env: CriEnv) -> None:
+        self._rig = cri_env
 
     def notify(self, event: progress.Event) -> None:
         if isinstance(event, progress.Begun):
@@ -312,14 +314,14 @@ class _Outage:
 
 
 async def test_restart_of_which_the_runtime_is_away_for_long_is_finished_once_it_is_back(
-    rig: Rig, tmp_path: Path
+    cri_env: CriEnv, tmp_path: Path
 ) -> None:
     limits, tools = Limits(retry_seconds=0.0), {"time_limit": 0.1}
-    async with restarts_on(rig, tmp_path, can_hold=True, limits=limits, tools=tools) as env:
+    async with restarts_on(cri_env, tmp_path, can_hold=True, limits=limits, tools=tools) as env:
         view = env.pod.pods.pods()[POD.uid]
         await env.pod.pods.put(replace(view, annotations={"kubemend.io/restart": "InPlace"}))
         cause = admission.Cause(code="Xid31", message="Xid 31", happened_at=NOW)
-        request = Request(target=TARGET, cause=lambda: cause, devices=frozenset(), followed=_Outage(rig))
+        request = Request(target=TARGET, cause=lambda: cause, devices=frozenset(), followed=_Outage(cri_env))
         with capture_logs() as logged:
             async with env.kubelet():
                 await env.restarts.submit(request)
@@ -330,17 +332,17 @@ async def test_restart_of_which_the_runtime_is_away_for_long_is_finished_once_it
 
 async def test_container_whose_stops_fail_ends_by_itself_later(env: RestartEnv) -> None:
     """Else its exit would count as the agent's work: not restarted in place, not reported to its gang."""
-    env.pod.rig.server.fail("StopContainer", grpc.StatusCode.UNKNOWN, details="shim: connection refused", times=3)
+    env.pod.cri_env.server.fail("StopContainer", grpc.StatusCode.UNKNOWN, details="shim: connection refused", times=3)
     condition = await env.ask(strategy="swap")
     assert condition.status is ConditionStatus.FALSE
     old = env.pod.old["trainer"]
     assert (await env.pod.running())["trainer"] == [old]
-    assert not env.pod.rig.cri.has_ended(old)
+    assert not env.pod.cri_env.cri.has_ended(old)
 
 
 async def test_container_that_a_restart_has_stopped_is_ended_by_the_agent(env: RestartEnv) -> None:
     await env.ask(strategy="swap")
-    assert env.pod.rig.cri.has_ended(env.pod.old["trainer"])
+    assert env.pod.cri_env.cri.has_ended(env.pod.old["trainer"])
 
 
 @pytest.mark.parametrize("strategy", ["reset", "rerun"])
@@ -348,13 +350,13 @@ async def test_container_that_kubelet_starts_during_the_decision_is_not_killed(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     """It has started after the fault. The API server may take seconds to return the owner."""
-    rig, owners = env.pod.rig, env.dependencies.owners
+    cri_env, owners = env.pod.cri_env, env.dependencies.owners
     facts = owners.facts
     made: list[ContainerId] = []
 
     async def slow(pod: PodView, *, at_once: bool = False) -> admission.OwnerFacts | None:
         if not made:
-            rig.server.runtime.exit(env.pod.old["trainer"], exit_code=1)
+            cri_env.server.runtime.exit(env.pod.old["trainer"], exit_code=1)
             made.append(await env.pod.kubelet_starts("trainer", attempt=1))
         return await facts(pod, at_once=at_once)
 

@@ -248,14 +248,14 @@ async def test_slots_pod_that_is_slow_to_end_holds_no_slot(
 ) -> None:
     monkeypatch.setattr(turns, "SLOW", 0.001)
     stopping, ended = asyncio.Event(), asyncio.Event()
-    stop: Callable[..., Awaitable[None]] = env.pod.rig.cri.stop_container
+    stop: Callable[..., Awaitable[None]] = env.pod.cri_env.cri.stop_container
 
     async def slow_to_end(container_id: str, **_: float) -> None:
         stopping.set()
         await ended.wait()
         await stop(container_id, grace=0)
 
-    monkeypatch.setattr(env.pod.rig.cri, "stop_container", slow_to_end)
+    monkeypatch.setattr(env.pod.cri_env.cri, "stop_container", slow_to_end)
     restarts = env.restarts
     restarts._slots = Slots(1)
     restart = asyncio.create_task(env.ask(**{"grace-period": grace}))

@@ -47,8 +47,8 @@ async def test_verifier_stops_waiting_if_successor_exits(env: RestartEnv, monkey
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(recovery(env, timeouts=PATIENCE).run())
             await waits.wait()
-            (successor,) = await env.pod.rig.running()
-            env.pod.rig.server.runtime.exit(successor.id, exit_code=1)
+            (successor,) = await env.pod.cri_env.running()
+            env.pod.cri_env.server.runtime.exit(successor.id, exit_code=1)
     (verified,) = [each for each in logs if each["event"] == "restart.verified"]
     assert verified["result"] == "SuccessorExited"
     assert await env.store.unfinished() == ()

@@ -21,8 +21,8 @@ LONG = 3000.0
 
 
 def standbys(env: RoundEnv) -> Standbys:
-    assert env.pod.rig.standbys is not None
-    return env.pod.rig.standbys
+    assert env.pod.cri_env.standbys is not None
+    return env.pod.cri_env.standbys
 
 
 def cannot_start_beside(env: RoundEnv) -> None:
@@ -32,7 +32,7 @@ def cannot_start_beside(env: RoundEnv) -> None:
 
 async def test_death_is_reported_before_the_successor_starts(env: RoundEnv) -> None:
     cannot_start_beside(env)
-    env.pod.rig.server.delay("StartContainer", seconds=LONG)
+    env.pod.cri_env.server.delay("StartContainer", seconds=LONG)
     death = await env.order().death()
     assert (death.phase, death.reason) == (StepPhase.STOPPED, NOT_STARTED)
     assert {"prepare", "stop", "create"} <= death.seconds.keys()
@@ -43,9 +43,9 @@ async def test_death_is_reported_before_the_successor_starts(env: RoundEnv) -> N
 async def test_death_is_reported_once_all_old_containers_are_dead(env: RoundEnv) -> None:
     await env.exits("logger", code=1)
     cannot_start_beside(env)
-    env.pod.rig.server.delay("StopContainer", seconds=LONG)
+    env.pod.cri_env.server.delay("StopContainer", seconds=LONG)
     reported = env.order()
-    await eventually.true(lambda: {"StopContainer", "StartContainer"} <= set(env.pod.rig.server.called()))
+    await eventually.true(lambda: {"StopContainer", "StartContainer"} <= set(env.pod.cri_env.server.called()))
     assert reported.deaths.empty()
     assert reported.step_results.empty()
     env.rounds.abort("default/gang-1", [], reason="Test")
@@ -53,7 +53,7 @@ async def test_death_is_reported_once_all_old_containers_are_dead(env: RoundEnv)
 
 async def test_successor_that_starts_after_the_release_is_never_held(env: RoundEnv) -> None:
     cannot_start_beside(env)
-    env.pod.rig.server.delay("StartContainer", seconds=0.5)
+    env.pod.cri_env.server.delay("StartContainer", seconds=0.5)
     reported = env.order()
     await reported.death()
     env.rounds.release("default/gang-1", [POD.uid])
@@ -79,7 +79,7 @@ async def test_successor_that_starts_before_the_release_is_held(env: RoundEnv) -
 
 async def test_phases_of_a_member_that_is_released_at_its_death_are_counted(env: RoundEnv) -> None:
     cannot_start_beside(env)
-    env.pod.rig.server.delay("StartContainer", seconds=0.5)
+    env.pod.cri_env.server.delay("StartContainer", seconds=0.5)
     reported = env.order(containers=frozenset({"trainer"}))
     await reported.death()
     env.rounds.release("default/gang-1", [])
@@ -91,16 +91,16 @@ async def test_phases_of_a_member_that_is_released_at_its_death_are_counted(env:
 
 async def test_kubelets_copy_of_a_successor_that_was_never_held_is_removed(env: RoundEnv) -> None:
     cannot_start_beside(env)
-    env.pod.rig.server.delay("StartContainer", seconds=0.5)
+    env.pod.cri_env.server.delay("StartContainer", seconds=0.5)
     reported = env.order(containers=frozenset({"trainer"}))
     await reported.death()
     env.rounds.release("default/gang-1", [])
     assert (await reported.next()).phase is StepPhase.RUNNING
-    env.pod.rig.server.delay("StartContainer", seconds=0.0)
+    env.pod.cri_env.server.delay("StartContainer", seconds=0.0)
     ours = (await env.newest())["trainer"]
     theirs = await env.pod.kubelet_starts("trainer", attempt=3, start=False)  # the name between them is reserved
     with contextlib.suppress(NotFound):  # it may be removed already
-        await env.pod.rig.cri.start_container(theirs)
+        await env.pod.cri_env.cri.start_container(theirs)
 
     async def ours_runs_alone() -> bool:
         return (await env.pod.running())["trainer"] == [ours]
@@ -117,21 +117,21 @@ async def test_post_start_hook_runs_once(env: RoundEnv, beside: bool) -> None:
     await env.pod.pods.put(replace(view, containers=specs))
     if not beside:
         cannot_start_beside(env)
-        env.pod.rig.server.delay("StartContainer", seconds=0.5)
+        env.pod.cri_env.server.delay("StartContainer", seconds=0.5)
     reported = env.order(containers=frozenset({"trainer"}))
     await (reported.next() if beside else reported.death())
     env.rounds.release("default/gang-1", [])
     assert (await reported.next()).phase is StepPhase.RUNNING
-    await eventually.true(lambda: "ExecSync" in env.pod.rig.server.called())
+    await eventually.true(lambda: "ExecSync" in env.pod.cri_env.server.called())
     await env.pod.kubelet_says_running("trainer")
     await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
-    assert env.pod.rig.server.called().count("ExecSync") == 1
+    assert env.pod.cri_env.server.called().count("ExecSync") == 1
 
 
 async def test_failed_creation_is_reported_and_no_death(env: RoundEnv) -> None:
     """Until the successor exists the member may have to be recreated, and the others must wait for that."""
     cannot_start_beside(env)
-    env.pod.rig.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=1000)
+    env.pod.cri_env.server.fail("CreateContainer", grpc.StatusCode.INTERNAL, times=1000)
     reported = env.order(containers=frozenset({"trainer"}))
     assert (await reported.next()).phase is StepPhase.FAILED
     assert reported.deaths.empty()
@@ -140,7 +140,7 @@ async def test_failed_creation_is_reported_and_no_death(env: RoundEnv) -> None:
 
 async def test_failed_start_is_reported_after_the_death(env: RoundEnv) -> None:
     cannot_start_beside(env)
-    env.pod.rig.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=1000)
+    env.pod.cri_env.server.fail("StartContainer", grpc.StatusCode.INTERNAL, times=1000)
     reported = env.order(containers=frozenset({"trainer"}))
     await reported.death()
     assert (await reported.next()).phase is StepPhase.FAILED
@@ -148,7 +148,7 @@ async def test_failed_start_is_reported_after_the_death(env: RoundEnv) -> None:
 
 
 async def test_member_that_was_killed_is_released_while_the_runtime_cleans_up(env: RoundEnv) -> None:
-    env.pod.rig.server.delay("StopContainer", seconds=LONG)
+    env.pod.cri_env.server.delay("StopContainer", seconds=LONG)
     reported = env.order()
     stopped = await reported.step_results.get()
     assert (stopped.phase, stopped.reason) == (StepPhase.STOPPED, "")
@@ -160,19 +160,19 @@ async def test_member_that_was_killed_is_released_while_the_runtime_cleans_up(en
 
 async def test_slow_death_is_left_to_the_runtime(env: RoundEnv) -> None:
     standbys(env).slow_to_die = True
-    env.pod.rig.server.delay("StopContainer", seconds=LONG)
+    env.pod.cri_env.server.delay("StopContainer", seconds=LONG)
     reported = env.order()
-    await eventually.true(lambda: "StopContainer" in env.pod.rig.server.called())
+    await eventually.true(lambda: "StopContainer" in env.pod.cri_env.server.called())
     assert reported.step_results.empty()
     env.rounds.abort("default/gang-1", [], reason="Test")
 
 
 async def test_next_agent_starts_the_successor_of_a_reported_death(env: RoundEnv) -> None:
     cannot_start_beside(env)
-    env.pod.rig.server.delay("StartContainer", seconds=LONG)
+    env.pod.cri_env.server.delay("StartContainer", seconds=LONG)
     await env.order().death()
     await env.die()
-    env.pod.rig.server.delay("StartContainer", seconds=0.0)
+    env.pod.cri_env.server.delay("StartContainer", seconds=0.0)
     await env.start()
     reported = env.order()
     assert (await reported.next()).phase is StepPhase.STOPPED
@@ -184,13 +184,13 @@ async def test_next_agent_starts_the_successor_of_a_reported_death(env: RoundEnv
 
 async def test_program_that_ends_right_after_the_release_has_run(env: RoundEnv) -> None:
     """Its end is a fault of its own: the round does not report the member as failed as well."""
-    env.pod.rig.server.delay("StopContainer", seconds=1.0)
+    env.pod.cri_env.server.delay("StopContainer", seconds=1.0)
     reported = env.order(containers=frozenset({"trainer"}))
     assert (await reported.step_results.get()).phase is StepPhase.STOPPED
     env.rounds.release("default/gang-1", [])
     assert (await reported.step_results.get()).phase is StepPhase.RUNNING
     successor = (await env.newest())["trainer"]
-    env.pod.rig.server.runtime.exit(successor, exit_code=1)
+    env.pod.cri_env.server.runtime.exit(successor, exit_code=1)
     await asyncio.gather(*(task for task in env.tasks if task.get_name() == "order"))
     assert reported.step_results.empty()
     assert not env.rounds.expects_end(successor), "it is reported as a fault"

@@ -14,7 +14,7 @@ CHANGES = {"StopContainer", "CreateContainer", "StartContainer", "RemoveContaine
 @pytest.fixture
 async def launched(env: RoundEnv) -> RoundEnv:
     """The trainer's command is the launcher, and the round restarts only the trainer."""
-    config = env.pod.rig.server.runtime.containers[env.pod.old["trainer"]].config
+    config = env.pod.cri_env.server.runtime.containers[env.pod.old["trainer"]].config
     config.command[:] = ["python", "/launcher/kubemend_run.py", "--", "python", "train.py"]
     await env.annotate(restart="InPlace", containers="trainer")
     return env
@@ -37,7 +37,7 @@ async def test_the_program_is_dead_and_held_until_the_release_and_the_container_
     await eventually.true(lambda: state(launched) == (State.RUNNING, 2))
     assert launched.freezer.still() == set()
     assert await launched.newest() == launched.pod.old
-    assert not CHANGES & set(launched.pod.rig.server.called())
+    assert not CHANGES & set(launched.pod.cri_env.server.called())
     assert not launched.rounds.expects_end(launched.pod.old["trainer"]), "its next exit is a fault"
 
 

@@ -30,7 +30,7 @@ from kubemend.agent.rounds import session
 from kubemend.agent.rounds.order_resolver import NodePolicy
 from kubemend.common.coordination import FaultAnswer, FaultKind, OrderKind, StepPhase
 from tests import eventually
-from tests.environments import pod_rig
+from tests.environments import pod_env
 from tests.environments.restarts import NOW
 from tests.environments.rounds import DEADLINE, MAINS, Received, RoundEnv, order
 from tests.environments.runtime import POD, TARGET
@@ -79,10 +79,10 @@ async def test_expects_end_covers_only_containers_ended_by_round(env: RoundEnv) 
 
 async def test_repeated_order_returns_same_result(env: RoundEnv) -> None:
     await env.order().next()
-    calls = env.pod.rig.server.called().count("StartContainer")
+    calls = env.pod.cri_env.server.called().count("StartContainer")
     again = env.order()
     assert (await again.next()).phase is StepPhase.STOPPED
-    assert env.pod.rig.server.called().count("StartContainer") == calls
+    assert env.pod.cri_env.server.called().count("StartContainer") == calls
     env.rounds.release("default/gang-1", [])
     assert (await again.next()).phase is StepPhase.RUNNING, "the latest caller receives it"
 
@@ -146,17 +146,17 @@ async def test_order_for_succeeded_member_reports_completed(env: RoundEnv) -> No
 
 def completes_before_its_stop(env: RoundEnv, *names: str) -> None:
     """Have these containers end with 0 in the moment in which they would be stopped. None can be frozen."""
-    rig = env.pod.rig
-    assert rig.standbys is not None
-    rig.standbys.refusal = "no cgroup version 2"
-    stop_container, old = rig.cri.stop_container, {env.pod.old[name] for name in names}
+    cri_env = env.pod.cri_env
+    assert cri_env.standbys is not None
+    cri_env.standbys.refusal = "no cgroup version 2"
+    stop_container, old = cri_env.cri.stop_container, {env.pod.old[name] for name in names}
 
     async def completes(container_id: ContainerId, **how: Any) -> None:
         if container_id in old:
-            rig.server.runtime.exit(container_id, exit_code=0)
+            cri_env.server.runtime.exit(container_id, exit_code=0)
         await stop_container(container_id, **how)
 
-    rig.cri.stop_container = completes  # type: ignore[method-assign]
+    cri_env.cri.stop_container = completes  # type: ignore[method-assign]
 
 
 def completes_after_the_selection(env: RoundEnv, *names: str) -> None:
@@ -165,7 +165,7 @@ def completes_after_the_selection(env: RoundEnv, *names: str) -> None:
 
     async def completes(**how: Any) -> Allocations:
         for name in names:
-            env.pod.rig.server.runtime.exit(env.pod.old[name], exit_code=0)
+            env.pod.cri_env.server.runtime.exit(env.pod.old[name], exit_code=0)
         return await current(**how)
 
     env.holders.current = completes  # type: ignore[method-assign]
@@ -199,8 +199,8 @@ async def test_other_containers_of_a_member_of_which_one_completes_are_restarted
 
 @pytest.mark.parametrize("ends", ["deleted", "succeeds"])
 async def test_member_whose_pod_ends_while_its_restart_is_planned_is_no_refusal(env: RoundEnv, ends: str) -> None:
-    rig, pod = env.pod.rig, env.pod.pods.pods()[POD.uid]
-    resources, has_ended = rig.cri.resources, asyncio.Event()
+    cri_env, pod = env.pod.cri_env, env.pod.pods.pods()[POD.uid]
+    resources, has_ended = cri_env.cri.resources, asyncio.Event()
 
     async def while_planned(info: ContainerStatus) -> Any:
         await env.pod.pods.put(replace(pod, deleting=True) if ends == "deleted" else replace(pod, phase="Succeeded"))
@@ -208,11 +208,11 @@ async def test_member_whose_pod_ends_while_its_restart_is_planned_is_no_refusal(
         has_ended.set()
         return await resources(info)
 
-    rig.cri.resources = while_planned  # type: ignore[method-assign]
+    cri_env.cri.resources = while_planned  # type: ignore[method-assign]
     reported = env.order(containers=frozenset({"trainer"}))
     await has_ended.wait()
     for container in env.pod.old.values():
-        rig.server.runtime.exit(container, exit_code=0)
+        cri_env.server.runtime.exit(container, exit_code=0)
     if ends == "deleted":
         await env.pod.pods.gone(POD.uid)
     assert (await reported.next()).phase is (StepPhase.GONE if ends == "deleted" else StepPhase.COMPLETED)
@@ -241,7 +241,7 @@ async def test_whole_pod_restart_holds_main_containers_started_by_anyone(env: Ro
     reported = env.order(strategy=strategy)
     if strategy == "reset":
         assert (await reported.next()).phase is StepPhase.STOPPED
-        for name in pod_rig.ROLES:
+        for name in pod_env.ROLES:
             await env.pod.kubelet_starts(name, attempt=1)
     else:
         assert (await reported.next()).phase is StepPhase.STOPPED
@@ -257,14 +257,14 @@ async def test_successor_that_ends_at_start_is_replaced_once(env: RoundEnv) -> N
 
     async def ends(container_id: ContainerId, **how: Any) -> float:
         env.freezer.freeze = freeze  # type: ignore[method-assign]
-        env.pod.rig.server.runtime.exit(container_id, exit_code=128)
+        env.pod.cri_env.server.runtime.exit(container_id, exit_code=128)
         return await freeze(container_id, **how)
 
     env.freezer.freeze = ends  # type: ignore[method-assign]
     reported = env.order(containers=frozenset({"trainer"}))
     assert (await reported.next()).phase is StepPhase.STOPPED
     assert (await reported.next()).phase is StepPhase.STOPPED, "the death of its successor"
-    assert env.pod.rig.server.called().count("StartContainer") == 2
+    assert env.pod.cri_env.server.called().count("StartContainer") == 2
     (running,) = (await env.pod.running())["trainer"]
     assert env.freezer.still() == {running}
     env.rounds.release("default/gang-1", [])
@@ -292,7 +292,7 @@ async def test_kubelets_created_container_is_removed_before_release(env: RoundEn
     await reported.next()
     ours = (await env.newest())["trainer"]
     theirs = await env.pod.kubelet_starts("trainer", attempt=2, start=False)
-    await eventually.true(lambda: any(view.id == theirs for view in env.pod.rig.watch.containers()))
+    await eventually.true(lambda: any(view.id == theirs for view in env.pod.cri_env.watch.containers()))
     env.rounds.release("default/gang-1", [])
     assert (await reported.next()).phase is StepPhase.RUNNING
     assert (await env.pod.running())["trainer"] == [ours]
@@ -318,7 +318,7 @@ async def test_hold_order_ends_nothing_and_holds_all(env: RoundEnv) -> None:
     reported = env.order(kind=OrderKind.HOLD)
     assert (await reported.next()).phase is StepPhase.STOPPED
     assert env.freezer.still() == {env.pod.old["trainer"], env.pod.old["logger"]}
-    assert "StopContainer" not in env.pod.rig.server.called()
+    assert "StopContainer" not in env.pod.cri_env.server.called()
     env.rounds.release("default/gang-1", [])
     assert (await reported.next()).phase is StepPhase.RUNNING
 
@@ -330,10 +330,10 @@ async def test_post_start_hook_runs_after_release(env: RoundEnv) -> None:
     await env.pod.pods.put(replace(view, containers=specs))
     reported = env.order()
     await reported.next()
-    assert "ExecSync" not in env.pod.rig.server.called()
+    assert "ExecSync" not in env.pod.cri_env.server.called()
     env.rounds.release("default/gang-1", [])
     await reported.next()
-    await eventually.true(lambda: "ExecSync" in env.pod.rig.server.called())
+    await eventually.true(lambda: "ExecSync" in env.pod.cri_env.server.called())
 
 
 async def test_hold_expires_without_renewal(env: RoundEnv) -> None:
@@ -402,7 +402,7 @@ async def test_held_pod_that_is_deleted_ends_and_reports_gone(env: RoundEnv) -> 
         async with asyncio.timeout(3.0):
             await reported_again.step_results.get()
     assert reported.step_results.empty(), "something of it runs"
-    env.pod.rig.server.runtime.exit(env.pod.old["shipper"], exit_code=137)
+    env.pod.cri_env.server.runtime.exit(env.pod.old["shipper"], exit_code=137)
     assert (await reported.next()).phase is StepPhase.GONE
     assert (await reported_again.next()).phase is StepPhase.GONE
 
@@ -442,7 +442,7 @@ async def test_next_agent_continues_hold_until_release(env: RoundEnv) -> None:
 async def test_order_repeated_before_the_restart_begins_restarts_under_the_next_agent(
     env: RoundEnv, method: str
 ) -> None:
-    server = env.pod.rig.server
+    server = env.pod.cri_env.server
     server.calls.clear()
     server.delay(method, seconds=30.0)
     env.order()
@@ -478,11 +478,11 @@ async def released_without_old_programs(env: RoundEnv, reported: Received) -> No
 
 
 async def test_next_agent_finishes_started_restart_held(env: RoundEnv) -> None:
-    env.pod.rig.server.delay("CreateContainer", seconds=30.0)
+    env.pod.cri_env.server.delay("CreateContainer", seconds=30.0)
     env.order()
-    await eventually.true(lambda: "CreateContainer" in env.pod.rig.server.called())
+    await eventually.true(lambda: "CreateContainer" in env.pod.cri_env.server.called())
     await env.die()
-    env.pod.rig.server.delay("CreateContainer", seconds=0.0)
+    env.pod.cri_env.server.delay("CreateContainer", seconds=0.0)
     await env.start()
     reported = env.order()
     assert (await reported.next()).phase is StepPhase.STOPPED
@@ -494,7 +494,7 @@ async def test_next_agent_finishes_started_restart_held(env: RoundEnv) -> None:
 
 async def test_stopping_member_reports_current_step(env: RoundEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "REPORT_INTERVAL", 0.01)
-    env.pod.rig.server.delay("CreateContainer", seconds=1.0)
+    env.pod.cri_env.server.delay("CreateContainer", seconds=1.0)
     reported = env.order()
     heard = [await reported.next()]
     while heard[-1].phase is StepPhase.STOPPING:
@@ -517,7 +517,7 @@ async def test_member_that_kubelet_must_start_reports_progress_after_release(
     while step_result.phase is not StepPhase.STOPPED:
         step_result = await reported.next()
     for name in MAINS:
-        env.pod.rig.server.runtime.exit((await env.newest())[name], exit_code=137)
+        env.pod.cri_env.server.runtime.exit((await env.newest())[name], exit_code=137)
     env.rounds.release("default/gang-1", [])
     assert (await reported.start()).phase is StepPhase.STOPPED
 
@@ -578,7 +578,7 @@ async def test_an_agent_that_comes_back_after_an_earlier_rounds_release_holds_fo
     env.rounds.release("default/gang-1", [])
     assert (await reported.next()).phase is StepPhase.RUNNING
     env.since_boot += 60.0
-    server = env.pod.rig.server
+    server = env.pod.cri_env.server
     server.delay("StopContainer", seconds=3000.0)
     server.calls.clear()
     env.order(round="default/gang-2", grace_seconds=2000.0)
@@ -595,7 +595,7 @@ async def test_an_agent_that_comes_back_after_an_earlier_rounds_release_holds_fo
 
 @pytest.mark.parametrize("grace", [0.0, 2000.0])
 async def test_an_agent_that_stops_leaves_members_that_only_wait_to_the_next_one(env: RoundEnv, grace: float) -> None:
-    server = env.pod.rig.server
+    server = env.pod.cri_env.server
     server.delay("StopContainer", seconds=3000.0)
     env.order(grace_seconds=grace)
     await eventually.true(lambda: "StopContainer" in server.called())
@@ -641,7 +641,7 @@ async def test_agent_death_at_any_call_is_finished_by_next(env: RoundEnv, policy
     view = env.pod.pods.pods()[POD.uid]
     only = tuple(replace(spec, running=spec.name in MAINS) for spec in view.containers)
     await env.pod.pods.put(replace(view, restart_policy=policy, containers=only))
-    server = env.pod.rig.server
+    server = env.pod.cri_env.server
     server.calls.clear()
     reported = env.order()
     await eventually.true(lambda: len(server.called()) >= calls or not reported.step_results.empty(), look_again=0.0)
@@ -689,9 +689,9 @@ async def test_graver_fault_found_after_the_kill_has_the_member_recreated(env: R
 async def test_member_that_next_agent_finishes_is_proved_or_says_why_not(env: RoundEnv, calls: int) -> None:
     host = GpuHost()
     host.listed[outside.GPU.uuid] = {}
-    env.gates, env.prover = ReleaseGates(driver=host, processes=host), (proofs := Proofs(env.pod.rig))
+    env.gates, env.prover = ReleaseGates(driver=host, processes=host), (proofs := Proofs(env.pod.cri_env))
     env.holders.hold(TARGET)
-    server = env.pod.rig.server
+    server = env.pod.cri_env.server
     server.calls.clear()
     reported = env.order(attempt=2)
     await eventually.true(lambda: len(server.called()) >= calls or not reported.step_results.empty(), look_again=0.0)
@@ -801,10 +801,10 @@ async def test_adopted_container_is_held_although_its_event_is_late(
 async def test_held_container_is_ended_without_grace_period(env: RoundEnv) -> None:
     """A frozen process handles no SIGTERM: the next round would wait for the whole grace period."""
     await env.order(grace_seconds=30.0).next()
-    env.pod.rig.server.calls.clear()
+    env.pod.cri_env.server.calls.clear()
     second = env.order(round="default/gang-2", attempt=2, grace_seconds=30.0)
     assert (await second.next()).phase is StepPhase.STOPPED
-    stops = [call.request for call in env.pod.rig.server.calls if call.method == "StopContainer"]
+    stops = [call.request for call in env.pod.cri_env.server.calls if call.method == "StopContainer"]
     assert [getattr(request, "timeout", None) for request in stops] == [0, 0]
     env.rounds.release("default/gang-2", [])
     await second.next()
@@ -820,7 +820,7 @@ async def test_succeeded_pod_without_container_reports_completed(env: RoundEnv) 
 
 async def test_container_that_vanishes_during_selection_does_not_fail_round(env: RoundEnv) -> None:
     await env.exits("trainer", code=1)
-    env.pod.rig.server.fail("ContainerStatus", grpc.StatusCode.NOT_FOUND)
+    env.pod.cri_env.server.fail("ContainerStatus", grpc.StatusCode.NOT_FOUND)
     reported = env.order()
     assert (await reported.next()).phase is StepPhase.STOPPED
     env.rounds.release("default/gang-1", [])
@@ -830,9 +830,9 @@ async def test_container_that_vanishes_during_selection_does_not_fail_round(env:
 async def test_hold_of_unstarted_pod_reports_when_first_container_held(env: RoundEnv) -> None:
     for name, container in env.pod.old.items():
         if name in MAINS:
-            env.pod.rig.server.runtime.exit(container, exit_code=1)
-            await env.pod.rig.cri.remove_container(container)
-    await eventually.true(lambda: not any(view.ref.name in MAINS for view in env.pod.rig.watch.containers()))
+            env.pod.cri_env.server.runtime.exit(container, exit_code=1)
+            await env.pod.cri_env.cri.remove_container(container)
+    await eventually.true(lambda: not any(view.ref.name in MAINS for view in env.pod.cri_env.watch.containers()))
     reported = env.order(kind=OrderKind.HOLD)
     await env.stands(StepPhase.STOPPING)
     assert reported.step_results.empty()

@@ -17,7 +17,7 @@ from tests.environments.runtime import POD
 async def failed(env: RoundEnv, name: str = "logger") -> ContainerSummary:
     """One container of the pod has failed."""
     await env.exits(name, code=1)
-    return next(view for view in env.pod.rig.watch.containers() if view.id == env.pod.old[name])
+    return next(view for view in env.pod.cri_env.watch.containers() if view.id == env.pod.old[name])
 
 
 @contextlib.asynccontextmanager
@@ -73,7 +73,7 @@ async def test_preemptive_hold_ends_when_order_is_refused(env: RoundEnv) -> None
 async def test_preemptive_hold_catches_container_started_before_it(env: RoundEnv) -> None:
     view = await failed(env)
     theirs = await env.pod.kubelet_starts("logger", attempt=1)
-    await eventually.true(lambda: any(each.id == theirs for each in env.pod.rig.watch.containers()))
+    await eventually.true(lambda: any(each.id == theirs for each in env.pod.cri_env.watch.containers()))
     async with env.rounds.guarding(view):
         await eventually.true(lambda: env.freezer.still() == {theirs})
 
@@ -81,7 +81,7 @@ async def test_preemptive_hold_catches_container_started_before_it(env: RoundEnv
 async def test_preemptive_hold_ignores_other_containers_of_pod(env: RoundEnv) -> None:
     async with caught(env) as theirs:
         other = await env.pod.kubelet_starts("trainer", attempt=1)
-        await eventually.true(lambda: any(view.id == other for view in env.pod.rig.watch.containers()))
+        await eventually.true(lambda: any(view.id == other for view in env.pod.cri_env.watch.containers()))
         assert env.freezer.ever == [theirs]
 
 
@@ -155,4 +155,4 @@ async def test_preemptive_hold_covers_second_failure_before_answer(env: RoundEnv
 
 def started(env: RoundEnv) -> list[ContainerSummary]:
     """Return the containers that are known to run."""
-    return [view for view in env.pod.rig.watch.containers() if view.state is ContainerState.RUNNING]
+    return [view for view in env.pod.cri_env.watch.containers() if view.state is ContainerState.RUNNING]

@@ -16,7 +16,7 @@ from kubemend.agent.sources import launchers
 from kubemend.agent.sources.launchers import LauncherWatch
 from kubemend.common import contained
 from tests import eventually
-from tests.environments.runtime import POD, Rig
+from tests.environments.runtime import POD, CriEnv
 from tests.fakes import outside
 from tests.unit.hub import builders
 
@@ -55,7 +55,7 @@ class Launchers:
 class Env:
     """A pod with a container whose command is the launcher, and what the watch has passed on."""
 
-    rig: Rig
+    cri_env: CriEnv
     pods: outside.Pods
     launchers: Launchers
     states: list[Launcher | LauncherUnavailable | None] = field(default_factory=list)
@@ -74,18 +74,18 @@ class Env:
 
     async def started(self, *, attempt: int) -> None:
         """Start another container with the launcher, as kubelet does."""
-        config = self.rig.config(attempt=attempt)
+        config = self.cri_env.config(attempt=attempt)
         config.command[:] = COMMAND
-        made = await self.rig.cri.create_container(
-            sandbox_id=self.rig.sandbox_id, config=config, sandbox_config=self.rig.sandbox_config
+        made = await self.cri_env.cri.create_container(
+            sandbox_id=self.cri_env.sandbox_id, config=config, sandbox_config=self.cri_env.sandbox_config
         )
-        await self.rig.cri.start_container(made)
+        await self.cri_env.cri.start_container(made)
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         watch = LauncherWatch(
-            runtime=self.rig.cri,
-            events=self.rig.watch,
+            runtime=self.cri_env.cri,
+            events=self.cri_env.watch,
             pods=self.pods,
             launchers=self.launchers,
             changed=self.changed,
@@ -103,13 +103,13 @@ class Env:
 
 
 @pytest.fixture
-def env(rig: Rig) -> Env:
-    return made(rig, command=COMMAND)
+def env(cri_env: CriEnv) -> Env:
+    return made(cri_env, command=COMMAND)
 
 
-def made(rig: Rig, *, command: Sequence[str]) -> Env:
-    rig.server.runtime.containers[rig.old].config.command[:] = command
-    return Env(rig, outside.Pods(replace(builders.member(0), ref=POD)), Launchers([]))
+def made(cri_env: CriEnv, *, command: Sequence[str]) -> Env:
+    cri_env.server.runtime.containers[cri_env.old].config.command[:] = command
+    return Env(cri_env, outside.Pods(replace(builders.member(0), ref=POD)), Launchers([]))
 
 
 async def test_each_change_is_passed_on_and_asked_for_from_there(env: Env) -> None:
@@ -130,7 +130,7 @@ async def test_start_of_each_program_is_passed_on(env: Env) -> None:
     async with env.watched():
         await eventually.true(lambda: len(env.launchers.asked) == 5)
         assert env.started_at == [900.0, 999.5]
-        env.rig.server.runtime.exit(env.rig.old, exit_code=0)
+        env.cri_env.server.runtime.exit(env.cri_env.old, exit_code=0)
         await eventually.true(lambda: env.started_at[-1] is None)
 
 
@@ -139,8 +139,8 @@ async def test_each_programs_failure_is_passed_on_once(env: Env) -> None:
     async with env.watched():
         await eventually.true(lambda: len(env.launchers.asked) == 6)
     assert [(view.id, status, launcher) for view, status, launcher in env.failed] == [
-        (env.rig.old, env.rig.old, FAILED),
-        (env.rig.old, env.rig.old, SECOND),
+        (env.cri_env.old, env.cri_env.old, FAILED),
+        (env.cri_env.old, env.cri_env.old, SECOND),
     ]
 
 
@@ -164,7 +164,7 @@ async def test_a_launcher_is_not_followed_after_its_container(env: Env) -> None:
     env.launchers.answers += [READY]
     async with env.watched():
         await eventually.true(lambda: env.states == [READY])
-        env.rig.server.runtime.exit(env.rig.old, exit_code=3)
+        env.cri_env.server.runtime.exit(env.cri_env.old, exit_code=3)
         await eventually.true(lambda: env.states == [READY, None])
 
 
@@ -173,14 +173,16 @@ async def test_a_launcher_is_not_followed_after_its_container(env: Env) -> None:
     [(["python", "train.py"], {"kubemend.io/restart": "InPlace"}), (["kubemend-run"], {"kubemend.io/restart": "Off"})],
     ids=["no-launcher", "not-opted-in"],
 )
-async def test_other_containers_are_not_asked(rig: Rig, command: list[str], annotations: dict[str, str]) -> None:
-    env = made(rig, command=command)
+async def test_other_containers_are_not_asked(cri_env: CriEnv, command: list[str], annotations: dict[str, str]) -> None:
+    env = made(cri_env, command=command)
     (pod,) = env.pods.pods().values()
     await env.pods.put(replace(pod, annotations=annotations))
     async with env.watched():
-        await rig.kubelet_creates(attempt=1)
+        await cri_env.kubelet_creates(attempt=1)
         await env.pods.put(replace(pod, annotations=annotations))
-        await eventually.true(lambda: rig.server.called().count("ContainerStatus") > 0 or "Off" in annotations.values())
+        await eventually.true(
+            lambda: cri_env.server.called().count("ContainerStatus") > 0 or "Off" in annotations.values()
+        )
     assert env.launchers.asked == []
 
 
@@ -188,7 +190,7 @@ async def test_a_launcher_is_followed_as_soon_as_the_runtime_reports_its_contain
     env: Env, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "_FIRST_RETRY", 0.0)
-    env.rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=2)
+    env.cri_env.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=2)
     env.launchers.answers += [READY]
     async with env.watched():
         await eventually.true(lambda: env.states == [READY])
@@ -240,18 +242,18 @@ async def test_the_newer_of_two_containers_of_a_name_counts(env: Env) -> None:
         await eventually.true(lambda: len(env.launchers.asked) == 3)
         env.launchers.go_on(RUNS)
         await eventually.true(lambda: env.states == [READY, RUNS])
-        env.rig.server.runtime.exit(env.rig.old, exit_code=3)
+        env.cri_env.server.runtime.exit(env.cri_env.old, exit_code=3)
         await eventually.true(lambda: len(env.states) == 3)
     assert env.states == [READY, RUNS, RUNS]
 
 
 async def test_containers_without_a_launcher_and_other_pods_leave_room(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    cri_env: CriEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "MOST", 1)
-    env = made(rig, command=["python", "train.py"])
+    env = made(cri_env, command=["python", "train.py"])
     async with env.watched():
-        await eventually.true(lambda: rig.server.called().count("ContainerStatus") == 1)
+        await eventually.true(lambda: cri_env.server.called().count("ContainerStatus") == 1)
         await env.started(attempt=1)
         await eventually.true(lambda: len(env.launchers.asked) == 1)
 
@@ -261,12 +263,12 @@ async def test_one_pods_launchers_are_limited(env: Env, monkeypatch: pytest.Monk
     async with env.watched():
         await eventually.true(lambda: len(env.launchers.asked) == 1)
         await env.started(attempt=1)
-        await eventually.true(lambda: len(env.rig.watch.containers()) == 2)
+        await eventually.true(lambda: len(env.cri_env.watch.containers()) == 2)
         (pod,) = env.pods.pods().values()
         await env.pods.put(pod)
         await asyncio.sleep(0)
         assert len([task for task in asyncio.all_tasks() if task.get_name().startswith("launcher of")]) == 1
-        env.rig.server.runtime.exit(env.rig.old, exit_code=3)
+        env.cri_env.server.runtime.exit(env.cri_env.old, exit_code=3)
         await eventually.true(lambda: len(env.launchers.asked) == 2)
     assert env.states == [None]
 

@@ -11,7 +11,7 @@ from kubemend.agent.model.workloads import ContainerState, ContainerSummary, Pod
 from kubemend.agent.sources.status_prefetch import StatusPrefetcher
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
-from tests.environments.runtime import POD, Rig
+from tests.environments.runtime import POD, CriEnv
 from tests.fakes import outside
 from tests.unit.hub import builders
 
@@ -24,85 +24,87 @@ def member(*, labels: bool = True, opted_in: bool = True) -> outside.Pods:
 
 
 @contextlib.asynccontextmanager
-async def running(rig: Rig, pods: outside.Pods) -> AsyncIterator[None]:
-    work = asyncio.create_task(StatusPrefetcher(runtime=rig.cri, events=rig.watch, pods=pods, settled=0.0).run())
+async def running(cri_env: CriEnv, pods: outside.Pods) -> AsyncIterator[None]:
+    work = asyncio.create_task(
+        StatusPrefetcher(runtime=cri_env.cri, events=cri_env.watch, pods=pods, settled=0.0).run()
+    )
     yield
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
 
 
-async def listed(rig: Rig) -> ContainerSummary:
+async def listed(cri_env: CriEnv) -> ContainerSummary:
     """Return the newest container from a new listing."""
-    return (await rig.containers())[-1]
+    return (await cri_env.containers())[-1]
 
 
-def asked(rig: Rig) -> int:
-    return rig.server.called().count("ContainerStatus")
+def asked(cri_env: CriEnv) -> int:
+    return cri_env.server.called().count("ContainerStatus")
 
 
-async def test_round_need_not_query_known_running_containers(rig: Rig) -> None:
-    async with running(rig, member()):
-        await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
-        before = asked(rig)
-        info = await rig.cri.cached_status(await listed(rig))
-        assert (info.id, info.state) == (rig.old, ContainerState.RUNNING)
-        await rig.cri.sandbox_config(rig.sandbox_id)
-    assert asked(rig) == before
-    assert rig.server.called().count("PodSandboxStatus") == 1
+async def test_round_need_not_query_known_running_containers(cri_env: CriEnv) -> None:
+    async with running(cri_env, member()):
+        await eventually.true(lambda: cri_env.server.called().count("PodSandboxStatus") == 1)
+        before = asked(cri_env)
+        info = await cri_env.cri.cached_status(await listed(cri_env))
+        assert (info.id, info.state) == (cri_env.old, ContainerState.RUNNING)
+        await cri_env.cri.sandbox_config(cri_env.sandbox_id)
+    assert asked(cri_env) == before
+    assert cri_env.server.called().count("PodSandboxStatus") == 1
 
 
-async def test_container_started_later_is_queried_then(rig: Rig) -> None:
-    async with running(rig, member()):
-        await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
-        before = asked(rig)
-        await rig.kubelet_creates(attempt=1)
-        await eventually.true(lambda: asked(rig) == before + 1)
+async def test_container_started_later_is_queried_then(cri_env: CriEnv) -> None:
+    async with running(cri_env, member()):
+        await eventually.true(lambda: cri_env.server.called().count("PodSandboxStatus") == 1)
+        before = asked(cri_env)
+        await cri_env.kubelet_creates(attempt=1)
+        await eventually.true(lambda: asked(cri_env) == before + 1)
 
 
-async def test_ended_container_is_queried_again(rig: Rig) -> None:
-    await rig.cri.cached_status(await listed(rig))
-    rig.server.runtime.exit(rig.old, exit_code=3)
-    info = await rig.cri.cached_status(await listed(rig))
+async def test_ended_container_is_queried_again(cri_env: CriEnv) -> None:
+    await cri_env.cri.cached_status(await listed(cri_env))
+    cri_env.server.runtime.exit(cri_env.old, exit_code=3)
+    info = await cri_env.cri.cached_status(await listed(cri_env))
     assert (info.state, info.exit_code) == (ContainerState.EXITED, 3)
 
 
-async def test_container_is_forgotten_when_it_ends(rig: Rig) -> None:
-    async with running(rig, member()):
-        await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
-        view, before = await listed(rig), asked(rig)
-        rig.server.runtime.exit(rig.old, exit_code=3)
+async def test_container_is_forgotten_when_it_ends(cri_env: CriEnv) -> None:
+    async with running(cri_env, member()):
+        await eventually.true(lambda: cri_env.server.called().count("PodSandboxStatus") == 1)
+        view, before = await listed(cri_env), asked(cri_env)
+        cri_env.server.runtime.exit(cri_env.old, exit_code=3)
 
         async def is_forgotten() -> bool:
-            await rig.cri.cached_status(view)
-            return asked(rig) > before
+            await cri_env.cri.cached_status(view)
+            return asked(cri_env) > before
 
         await eventually.true(is_forgotten)
 
 
-async def test_end_of_known_container_costs_no_full_status(rig: Rig) -> None:
+async def test_end_of_known_container_costs_no_full_status(cri_env: CriEnv) -> None:
     resized = api_pb2.LinuxContainerResources(cpu_quota=200000, memory_limit_in_bytes=256)
-    async with running(rig, member(labels=False)):
-        await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
-        await rig.cri.cached_status(await listed(rig))
-        rig.server.runtime.containers[rig.old].resized = resized
-        rig.server.runtime.exit(rig.old, exit_code=3)
-        info = await rig.cri.cached_status(await listed(rig))
-    fresh = await rig.cri.container_status(rig.old)
+    async with running(cri_env, member(labels=False)):
+        await eventually.true(lambda: cri_env.server.called().count("PodSandboxStatus") == 1)
+        await cri_env.cri.cached_status(await listed(cri_env))
+        cri_env.server.runtime.containers[cri_env.old].resized = resized
+        cri_env.server.runtime.exit(cri_env.old, exit_code=3)
+        info = await cri_env.cri.cached_status(await listed(cri_env))
+    fresh = await cri_env.cri.container_status(cri_env.old)
     assert replace(info, weight=fresh.weight) == fresh
     assert (info.state, info.exit_code, info.resources) == (ContainerState.EXITED, 3, resized)
-    answers = [call.request for call in rig.server.calls if call.method == "ContainerStatus"]
+    answers = [call.request for call in cri_env.server.calls if call.method == "ContainerStatus"]
     assert [request.verbose for request in answers] == [True, False, True]  # type: ignore[attr-defined]
 
 
-async def test_removed_container_is_forgotten(rig: Rig) -> None:
-    async with running(rig, member(labels=False)):
-        await eventually.true(lambda: rig.server.called().count("PodSandboxStatus") == 1)
-        assert rig.cri.remembered(rig.old) is not None
-        await rig.cri.remove_container(rig.old)
-        await eventually.true(lambda: rig.cri.remembered(rig.old) is None)
+async def test_removed_container_is_forgotten(cri_env: CriEnv) -> None:
+    async with running(cri_env, member(labels=False)):
+        await eventually.true(lambda: cri_env.server.called().count("PodSandboxStatus") == 1)
+        assert cri_env.cri.remembered(cri_env.old) is not None
+        await cri_env.cri.remove_container(cri_env.old)
+        await eventually.true(lambda: cri_env.cri.remembered(cri_env.old) is None)
 
 
-async def test_container_that_has_not_opted_in_is_not_queried(rig: Rig) -> None:
+async def test_container_that_has_not_opted_in_is_not_queried(cri_env: CriEnv) -> None:
     looks: list[str] = []
 
     class Pods(outside.Pods):
@@ -110,15 +112,15 @@ async def test_container_that_has_not_opted_in_is_not_queried(rig: Rig) -> None:
             looks.append("which gang it is in")
             return super().pods()
 
-    async with running(rig, Pods(*member(labels=False, opted_in=False).pods().values())):
+    async with running(cri_env, Pods(*member(labels=False, opted_in=False).pods().values())):
         await eventually.true(lambda: bool(looks))
-        await rig.kubelet_creates(attempt=1)
+        await cri_env.kubelet_creates(attempt=1)
         await eventually.true(lambda: len(looks) > 1)
-    assert asked(rig) == 0
+    assert asked(cri_env) == 0
 
 
-async def test_failed_prefetch_is_repeated_when_needed(rig: Rig) -> None:
-    rig.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE)
-    async with running(rig, member()):
-        await eventually.true(lambda: asked(rig) == 1)
-        assert (await rig.cri.cached_status(await listed(rig))).id == rig.old
+async def test_failed_prefetch_is_repeated_when_needed(cri_env: CriEnv) -> None:
+    cri_env.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE)
+    async with running(cri_env, member()):
+        await eventually.true(lambda: asked(cri_env) == 1)
+        assert (await cri_env.cri.cached_status(await listed(cri_env))).id == cri_env.old

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.controller.hub.rig import Rig
+from tests.unit.controller.hub.env import HubServiceEnv
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with Rig().running() as running:
+async def env() -> AsyncIterator[HubServiceEnv]:
+    async with HubServiceEnv().running() as running:
         yield running

@@ -16,7 +16,7 @@ from kubemend.controller.hub.refusals import Reason, RefusedError
 from kubemend.controller.hub.service import Rules
 from kubemend.controller.model.members import NodeName
 from tests.unit.controller.hub import words
-from tests.unit.controller.hub.rig import Rig
+from tests.unit.controller.hub.env import HubServiceEnv
 
 _USER = "system:serviceaccount:kubemend:kubemend-agent"
 _GOOD: dict[str, Any] = {
@@ -172,18 +172,20 @@ async def test_failed_review_is_not_cached() -> None:
     [(None, "UNAUTHENTICATED", "NoToken"), ("stolen", "UNAUTHENTICATED", "BadToken"),
      ("token-of-node-2", "PERMISSION_DENIED", "WrongNode")],
 )  # fmt: skip
-async def test_caller_with_other_token_gets_no_session(rig: Rig, token: str | None, code: str, reason: str) -> None:
-    agent = await rig.agent(token=token)
+async def test_caller_with_other_token_gets_no_session(
+    env: HubServiceEnv, token: str | None, code: str, reason: str
+) -> None:
+    agent = await env.agent(token=token)
     await agent.say(words.hello())
     assert (await agent.ended())[0] is grpc.StatusCode[code]
-    assert not rig.engine.heard
-    assert rig.counted() == {reason: 1}
+    assert not env.engine.heard
+    assert env.counted() == {reason: 1}
 
 
 async def test_token_of_living_stream_is_reviewed_again() -> None:
-    async with Rig(rules=Rules(review_seconds=0)).running() as rig:
-        agent, _ = await rig.session()
-        rig.tokens.revoked.add("token-of-node-1")
+    async with HubServiceEnv(rules=Rules(review_seconds=0)).running() as env:
+        agent, _ = await env.session()
+        env.tokens.revoked.add("token-of-node-1")
         assert (await agent.ended())[0] is grpc.StatusCode.UNAUTHENTICATED
-        assert rig.engine.of("gone") == [1]
-        assert rig.counted("kubemend_hub_sessions_ended_total") == {"Token": 1}
+        assert env.engine.of("gone") == [1]
+        assert env.counted("kubemend_hub_sessions_ended_total") == {"Token": 1}

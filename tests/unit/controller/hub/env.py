@@ -128,7 +128,7 @@ class Agent:
             return await self.call.code(), await self.call.details()
 
 
-class Rig:
+class HubServiceEnv:
     """The environment of one test. ``pods`` maps each pod to its node."""
 
     def __init__(
@@ -182,7 +182,7 @@ class Rig:
         return found
 
     @contextlib.asynccontextmanager
-    async def running(self, *, epoch: int | None = 7) -> AsyncIterator["Rig"]:
+    async def running(self, *, epoch: int | None = 7) -> AsyncIterator["HubServiceEnv"]:
         """Serve, and lead unless ``epoch`` is None."""
         credentials = grpc.ssl_server_credentials([(_SERVER.key_pem, _SERVER.certificate_pem)])
         self.port = await self.hub.start(credentials)

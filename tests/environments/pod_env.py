@@ -1,4 +1,4 @@
-"""Set up a pod of an init container, a sidecar and two mains on the rig's runtime, and play its kubelet and process."""
+"""Set up a pod of an init container, a sidecar and two mains on a fake runtime, and play its kubelet and process."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from kubemend.agent.model.workloads import (
 from kubemend.agent.restart import clone, intents, reservations
 from kubemend.agent.restart.intents import Planned, Strategy
 from kubemend.agent.restart.successor_spec import SuccessorSpec
-from tests.environments.runtime import POD, TARGET, Rig
+from tests.environments.runtime import POD, TARGET, CriEnv
 from tests.fakes import outside
 
 ROLES = {
@@ -33,10 +33,10 @@ LASTING = ("shipper", "trainer", "logger")
 
 
 @dataclass
-class PodRig:
+class PodEnv:
     """The pod as kubelet has created it: the init container has ended, the others run."""
 
-    rig: Rig
+    cri_env: CriEnv
     old: dict[str, ContainerId]
     pods: outside.Pods
 
@@ -45,7 +45,7 @@ class PodRig:
         defaults: dict[str, Any] = {
             "id": "r1",
             "target": TARGET,
-            "sandbox_id": self.rig.sandbox_id,
+            "sandbox_id": self.cri_env.sandbox_id,
             "strategy": Strategy.RERUN,
             "plan": tuple(
                 Planned(name=name, role=role, old=(self.old[name],), old_attempt=0, has_startup_probe=name in probes)
@@ -59,25 +59,25 @@ class PodRig:
     async def successor_specs(self, intent: intents.PodIntent, **changes: Any) -> dict[str, SuccessorSpec]:
         found = {}
         for planned in intent.plan:
-            info = await self.rig.cri.container_status(planned.old[-1])
+            info = await self.cri_env.cri.container_status(planned.old[-1])
             found[planned.name] = SuccessorSpec(
                 successor=clone.successor(
                     info.config, intent=intent.of_container(planned), runtime_env=info.runtime_env
                 ),
-                sandbox_config=await self.rig.cri.sandbox_config(intent.sandbox_id),
+                sandbox_config=await self.cri_env.cri.sandbox_config(intent.sandbox_id),
                 **changes,
             )
         return found
 
     def actuator(self, *, time_limit: float = 10.0) -> PodActuator:
-        return PodActuator(self.rig.tools(time_limit=time_limit), pods=self.pods)
+        return PodActuator(self.cri_env.tools(time_limit=time_limit), pods=self.pods)
 
     async def containers(self) -> tuple[ContainerSummary, ...]:
-        return await self.rig.cri.list_containers(pod_uid=POD.uid)
+        return await self.cri_env.cri.list_containers(pod_uid=POD.uid)
 
     async def in_sandbox(self) -> tuple[ContainerSummary, ...]:
         """Return all containers, including reservations."""
-        return await self.rig.cri.list_containers(sandbox_id=self.rig.sandbox_id)
+        return await self.cri_env.cri.list_containers(sandbox_id=self.cri_env.sandbox_id)
 
     async def reserved(self) -> set[tuple[str, int]]:
         """Return the names and attempts that are reserved."""
@@ -92,7 +92,7 @@ class PodRig:
         return found
 
     async def kubelet_starts(self, name: str, *, attempt: int, start: bool = True) -> ContainerId:
-        return await self.rig.kubelet_creates(attempt=attempt, name=name, start=start)
+        return await self.cri_env.kubelet_creates(attempt=attempt, name=name, start=start)
 
     async def until_started(self, name: str, events: "asyncio.Queue[ContainerEvent]") -> None:
         """Wait for the start of a new container; the stream may lag, and still report the old one's."""
@@ -106,7 +106,7 @@ class PodRig:
         """Remove containers that do not run and belong to unknown pods, as kubelet's garbage collector does."""
         for view in await self.in_sandbox():
             if view.ref.pod.uid != POD.uid:
-                await self.rig.cri.remove_container(view.id)
+                await self.cri_env.cri.remove_container(view.id)
 
     async def kubelet_says_started(self, name: str) -> None:
         """Report in kubelet's status that the startup probe of the running container has succeeded."""
@@ -126,30 +126,30 @@ class PodRig:
 
 
 @contextlib.asynccontextmanager
-async def made(rig: Rig, *, exit_code: int = 0, may_end: asyncio.Event | None = None) -> AsyncIterator[PodRig]:
+async def made(cri_env: CriEnv, *, exit_code: int = 0, may_end: asyncio.Event | None = None) -> AsyncIterator[PodEnv]:
     """Create the pod; init containers started from now on end with ``exit_code`` as soon as they may."""
-    old = {TARGET.name: rig.old}
+    old = {TARGET.name: cri_env.old}
     for name in ROLES.keys() - old:
-        old[name] = await rig.kubelet_creates(attempt=0, name=name)
-    rig.server.runtime.exit(old["prepare"], exit_code=0)
+        old[name] = await cri_env.kubelet_creates(attempt=0, name=name)
+    cri_env.server.runtime.exit(old["prepare"], exit_code=0)
     specs = tuple(
         ContainerSpec(name=name, role=role, container_id=old[name], running=name in LASTING)
         for name, role in ROLES.items()
     )
     pod = PodView(ref=POD, phase="Running", restart_policy=RestartPolicy.ALWAYS, containers=specs)
-    async with rig.watch.subscribe(POD.uid) as events:
+    async with cri_env.watch.subscribe(POD.uid) as events:
         ending = asyncio.create_task(
-            _end_inits(rig, events, before=frozenset(old.values()), exit_code=exit_code, may_end=may_end),
+            _end_inits(cri_env, events, before=frozenset(old.values()), exit_code=exit_code, may_end=may_end),
             name="init ends",
         )
-        rig.server.calls.clear()
-        yield PodRig(rig=rig, old=old, pods=outside.Pods(pod))
+        cri_env.server.calls.clear()
+        yield PodEnv(cri_env=cri_env, old=old, pods=outside.Pods(pod))
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)
 
 
 async def _end_inits(
-    rig: Rig, events: Any, *, before: frozenset[ContainerId], exit_code: int, may_end: asyncio.Event | None
+    cri_env: CriEnv, events: Any, *, before: frozenset[ContainerId], exit_code: int, may_end: asyncio.Event | None
 ) -> None:
     while True:
         event = await events.get()
@@ -157,5 +157,5 @@ async def _end_inits(
         if started and event.container_id not in before:
             if may_end is not None:
                 await may_end.wait()
-            if event.container_id in rig.server.runtime.containers:
-                rig.server.runtime.exit(event.container_id, exit_code=exit_code)
+            if event.container_id in cri_env.server.runtime.containers:
+                cri_env.server.runtime.exit(event.container_id, exit_code=exit_code)
