@@ -95,7 +95,8 @@ def after_reading(track: LinkTrack, reading: LinkReading, *, now: float, limits:
     """Return the track after a reading of the link. Processing the same reading twice changes nothing."""
     recreated = track.last is not None and track.last.serial != reading.serial
     lost = _lost(track, reading)
-    kept = track.drop_times if now < _quiet_from(track, limits=limits) else ()
+    is_quiet = now >= _quiet_from(track, limits=limits)
+    kept = track.drop_times[-1:] if is_quiet else track.drop_times  # the last one says since when it is quiet
     times = (*kept, *[now] * min(lost, limits.flap_drops))[-limits.flap_drops :]
     many = len(times) == limits.flap_drops and now - times[0] <= limits.flap_window
     speeds = [speed for speed in (track.best_speed, reading.speed if reading.up else None) if speed is not None]
@@ -107,7 +108,7 @@ def after_reading(track: LinkTrack, reading: LinkReading, *, now: float, limits:
         drops=reading.drops if reading.drops is not None or recreated else track.drops,
         expected_from=_expected_from(track, reading, now=now, limits=limits),
         drop_times=times,
-        flapping=(track.flapping and bool(kept)) or (lost > 0 and many),
+        flapping=(track.flapping and not is_quiet) or (lost > 0 and many),
     )
 
 

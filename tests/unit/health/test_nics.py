@@ -158,6 +158,14 @@ def test_batching_repetition_and_extra_readings_change_nothing(
     assert whole.memory == split.memory
 
 
+def test_flapping_of_a_nic_that_was_lost_ends_ten_minutes_after_the_last_drop() -> None:
+    """It was reported when the NIC was back, so that the next reading is the first one after the ten minutes."""
+    emitted = Emitted().at(0.0, nic(netdev())).at(0.0, nic(netdev(drops=LIMITS.flap_drops), driver=""))
+    emitted.at(400.0, nic(netdev(drops=None)))
+    assert FindingKind.LINK_FLAPPING in emitted.held
+    assert FindingKind.LINK_FLAPPING not in emitted.at(LIMITS.quiet, nic(netdev(drops=None))).held
+
+
 def by_nic_and_kind(changes: Sequence[NicChange]) -> dict[tuple[PciAddress, FindingKind], list[str | None]]:
     """NICs that change at the same time have no defined order."""
     emitted: dict[tuple[PciAddress, FindingKind], list[str | None]] = {}
