@@ -38,25 +38,22 @@ def in_the_way(seen: Iterable[ContainerSummary], *, still: Collection[ContainerI
     They must be removed first: kubelet would answer each with a container of its own.
     """
     views = [*seen]
-    first = {view.ref: view for view in sorted(views, key=_age, reverse=True) if view.id in still}
+    newest_first = sorted(views, key=lambda view: view.generation, reverse=True)
+    first = {view.ref: view for view in newest_first if view.id in still}
     return tuple(
         view.id
         for view in views
         if view.state is ContainerState.CREATED
         and view.restart_id is not None
         and view.ref in first
-        and _age(view) > _age(first[view.ref])
+        and view.generation > first[view.ref].generation
     )
 
 
 def _fate(mine: ContainerSummary, views: Sequence[ContainerSummary]) -> Disposition:
     others = [view for view in views if view.ref == mine.ref and view.id != mine.id and view.state in steps.LIVE]
-    newer = [view for view in others if _age(view) > _age(mine)]
+    newer = [view for view in others if view.generation > mine.generation]
     if any(view.state is ContainerState.RUNNING for view in newer):
         return Disposition.ENDS
     older = [view for view in others if view not in newer and view.state is not ContainerState.CREATED]
     return Disposition.WAITS if newer or older else Disposition.GOES_ON
-
-
-def _age(view: ContainerSummary) -> tuple[int, int]:
-    return view.generation

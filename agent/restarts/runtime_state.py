@@ -80,7 +80,7 @@ async def find(
     the successor's name, so it is found when the successor is created. Raises also what ``admit`` raises.
     """
     of_name = tuple(view for view in known if view.ref == ref)
-    latest = max(of_name, key=_age, default=None)
+    latest = max(of_name, key=lambda view: view.generation, default=None)
     is_listed = latest is not None and latest.id == ended and latest.state is ContainerState.EXITED
     siblings, sandboxes, early = await asyncio.gather(
         _answer(of_name) if is_listed else runtime.list_containers(pod_uid=ref.pod.uid, name=ref.name),
@@ -89,7 +89,7 @@ async def find(
     )
     if not siblings:
         return None
-    newest = max(siblings, key=_age)
+    newest = max(siblings, key=lambda view: view.generation)
     mine = next((sandbox for sandbox in sandboxes if sandbox.id == newest.sandbox_id), None)
     is_current = early is not None and (early.id, early.state) == (newest.id, newest.state)
     info = early if early is not None and is_current else await runtime.cached_status(newest, admit=admit)
@@ -114,7 +114,7 @@ def as_known(
     ``ended`` is its end. Its exit code is any error's, and that its sandbox is ready is assumed.
     """
     siblings = tuple(view for view in known if view.ref == ref)
-    newest = max(siblings, key=_age, default=None)
+    newest = max(siblings, key=lambda view: view.generation, default=None)
     if newest is None or newest.id != ended.container or newest.state is not ContainerState.EXITED:
         return None
     if (info := runtime.remembered(newest.id)) is None or info.config is None:
@@ -185,7 +185,7 @@ async def plan(runtime: ports.Runtime, pod: PodView) -> tuple[intents.Planned, .
 
     Raises CriError.
     """
-    views = sorted(await runtime.list_containers(pod_uid=pod.ref.uid), key=_age)
+    views = sorted(await runtime.list_containers(pod_uid=pod.ref.uid), key=lambda view: view.generation)
     found = []
     for spec in pod.containers:
         mine = [view for view in views if view.ref.name == spec.name]
@@ -277,7 +277,3 @@ def pre_stop_hooks(pod: PodView | None) -> Mapping[str, PreStopHook]:
     if pod is None:
         return {}
     return {spec.name: PreStopHook(spec.pre_stop, pod.pod_ip) for spec in pod.containers if spec.pre_stop is not None}
-
-
-def _age(view: ContainerSummary) -> tuple[int, int]:
-    return view.generation
