@@ -121,7 +121,7 @@ class Trainer:
         """Save both after a step, and then remove the checkpoint before."""
         old = list(DIRECTORY.glob("step-*[0-9]"))
         made = DIRECTORY / f"step-{step}.new"
-        shutil.rmtree(made, ignore_errors=True)  # of a trainer that was killed meanwhile
+        shutil.rmtree(made, ignore_errors=True)  # of a trainer that was killed while it wrote
         made.mkdir()
         self._copied(made, write)
         made.rename(DIRECTORY / f"step-{step}")

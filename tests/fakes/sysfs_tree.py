@@ -133,9 +133,9 @@ class SysfsTree:
 
     def _write(self, path: Path, value: object) -> None:
         """Set an attribute atomically: sysfs has no partial values."""
-        anew = self.root.with_name("being-written")
-        anew.write_text(f"{value}\n")
-        anew.replace(path)
+        staged = self.root.with_name("being-written")
+        staged.write_text(f"{value}\n")
+        staged.replace(path)
 
     def port_directory(self, device: str, number: int = 1) -> Path:
         """Return a port's path."""

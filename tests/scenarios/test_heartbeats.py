@@ -190,15 +190,15 @@ async def test_a_trainer_that_is_frozen_or_stopped_does_not_hang(
 async def test_returning_agent_finds_a_trainer_that_hung_in_its_absence(
     dev: node.DevNode, observer: Observer, own_state: str
 ) -> None:
-    async with beating(dev, observer, "hung-meanwhile") as before:
+    async with beating(dev, observer, "hung-before") as before:
         async with dev.agent(own_state) as agent:
             await training.until_ready(agent)
-            await watched(agent, "hung-meanwhile")
+            await watched(agent, "hung-before")
         switch = observer.volume(before.uid) / HANG
         switch.touch()
         async with dev.agent(own_state) as agent:
             await training.until_ready(agent)
-            await training.fixed(observer, "hung-meanwhile", before, because="no heartbeat in /beat")
+            await training.fixed(observer, "hung-before", before, because="no heartbeat in /beat")
 
 
 async def test_invalid_heartbeat_is_reported_on_the_pod(dev: node.DevNode, observer: Observer, own_state: str) -> None:

@@ -140,7 +140,7 @@ async def test_refusal_prints_the_reason_and_exits_with_1(
 
 
 async def test_missing_agent_is_reported_and_exits_with_3(commands: Commands) -> None:
-    done = await commands.restart("nobody")
+    done = await commands.restart("missing")
     assert done.returncode == 3, done
     (line,) = done.stderr.splitlines()
     assert str(commands.state / "control.sock") in line

@@ -145,7 +145,7 @@ async def test_a_jobset_is_created_suspended_resumed_restarted_and_completed(
         before = {name: job["metadata"]["uid"] for name, job in (await env.jobs()).items()}
         await workloads.end("train-work-1", failed=True)
         await env.until_condition("RestartingJobSet")
-        await eventually.true(lambda: anew(env, before))
+        await eventually.true(lambda: created_again(env, before))
         status = await env.status()
         assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 1)
 
@@ -171,7 +171,7 @@ async def all_suspended(env: JobSetEnv, *, suspended: bool) -> bool:
     return all(bool(job["spec"].get("suspend")) is suspended for job in jobs.values())
 
 
-async def anew(env: JobSetEnv, before: dict[str, str]) -> bool:
+async def created_again(env: JobSetEnv, before: dict[str, str]) -> bool:
     """Return whether every Job has been replaced, and belongs to the next attempt."""
     jobs = await env.jobs()
     uids = {name: job["metadata"]["uid"] for name, job in jobs.items()}

@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 NAME = "train"
 MOST = 2**31 - 1
-NODE = "node-that-nobody-runs"
+NODE = "node-without-kubelet"
 """Pods on it end when a test requests it."""
 FINALIZER = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"

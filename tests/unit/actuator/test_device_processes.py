@@ -14,7 +14,7 @@ PID = 4242
 
 @dataclass
 class Proc:
-    """The main process does not use a device, its two children do; one of them ends meanwhile."""
+    """The main process does not use a device, its two children do; one of them ends in between."""
 
     asked: list[int] = field(default_factory=list)
     error: OSError | None = None

@@ -78,7 +78,7 @@ BAD = [
     (b"restart!", 400, "not JSON"),
     (json.dumps(GOOD | {"force": True}).encode(), 400, "unknown fields force"),
     (json.dumps(GOOD | {"containers": ["typo"]}).encode(), 400, "it has trainer"),
-    (json.dumps(GOOD | {"pod": "nobody"}).encode(), 404, "pod default/nobody not found on this node"),
+    (json.dumps(GOOD | {"pod": "missing"}).encode(), 404, "pod default/missing not found on this node"),
     (b" " * (messages.LARGEST + 1), 413, str(messages.LARGEST)),
 ]
 
@@ -106,7 +106,7 @@ async def test_bytes_that_are_not_http_are_harmless(desk: Desk) -> None:
 
 async def test_request_before_first_pod_listing_is_not_answered_with_not_found(desk: Desk) -> None:
     desk.pods.synced = False
-    status, answer = await post(desk, json=GOOD | {"pod": "nobody"})
+    status, answer = await post(desk, json=GOOD | {"pod": "missing"})
     assert (status, "not listed" in answer["error"]) == (503, True)
 
 

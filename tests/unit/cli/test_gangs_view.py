@@ -61,7 +61,7 @@ def test_gang_has_members_rounds_and_remaining_budget() -> None:
         pytest.param(pod("x", phase="Pending", ready=False, node=""), State.ILL, id="not-scheduled"),
         pytest.param(pod("x", conditions=FAULTY), State.ILL, id="ready-on-a-bad-device"),
         pytest.param(pod("x", conditions=UNKNOWN_DEVICES), State.UNKNOWN, id="devices-unknown"),
-        pytest.param(pod("x", phase="Strange", ready=False), State.ILL, id="a-phase-that-nobody-knows"),
+        pytest.param(pod("x", phase="Strange", ready=False), State.ILL, id="an-unknown-phase"),
     ],
 )
 def test_gang_state_is_that_of_its_worst_member(member: dict[str, Any], state: State) -> None:

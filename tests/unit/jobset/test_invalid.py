@@ -10,7 +10,7 @@ VALID = "kubemend.io/Valid"
 
 def invalid(status: Status | None = None, **spec: object) -> JobSet:
     """Return a JobSet whose success policy names an unknown replicated Job."""
-    return builders.jobset(success=SuccessPolicy(targets=("nobody",)), status=status, **spec)
+    return builders.jobset(success=SuccessPolicy(targets=("missing",)), status=status, **spec)
 
 
 def test_invalid_jobset_has_condition_with_problem_and_hint() -> None:
@@ -18,7 +18,7 @@ def test_invalid_jobset_has_condition_with_problem_and_hint() -> None:
     condition = builders.new_condition(plan, VALID)
     assert condition is not None
     assert condition[:2] == (False, "Invalid")
-    assert condition[2].startswith("spec.successPolicy.targetReplicatedJobs[0]: there is no replicated Job 'nobody'; ")
+    assert condition[2].startswith("spec.successPolicy.targetReplicatedJobs[0]: there is no replicated Job 'missing'; ")
     assert builders.events(plan) == [("Warning", "Invalid", condition[2])]
 
 
@@ -80,7 +80,7 @@ def test_always_valid_jobset_has_no_condition() -> None:
 
 
 def test_many_problems_fit_into_an_event() -> None:
-    owner = builders.jobset(success=SuccessPolicy(targets=tuple(f"nobody-{index}" for index in range(100))))
+    owner = builders.jobset(success=SuccessPolicy(targets=tuple(f"missing-{index}" for index in range(100))))
     condition = builders.new_condition(decide.decide(builders.observed(owner)), VALID)
     assert condition is not None
     assert len(condition[2].encode()) <= 1024

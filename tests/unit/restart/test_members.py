@@ -81,7 +81,7 @@ def test_unstarted_container_is_held_only() -> None:
 
 
 def test_unknown_name_is_kept_for_admission_to_refuse() -> None:
-    assert select(pod(), named=frozenset({"nobody"})).restarted == ("nobody",)
+    assert select(pod(), named=frozenset({"missing"})).restarted == ("missing",)
 
 
 def test_newest_container_of_each_name_counts() -> None:

@@ -193,8 +193,8 @@ async def test_manual_request_without_runtime_times_out(env: Env) -> None:
 
 async def test_manual_request_resolves_pod_by_name(env: Env) -> None:
     assert env.requests.target(namespace="default", pod="trainer-0", asked=RestartOverrides()) == TRAINER
-    with pytest.raises(NoSuchPodError, match="default/nobody"):
-        env.requests.target(namespace="default", pod="nobody", asked=RestartOverrides())
+    with pytest.raises(NoSuchPodError, match="default/missing"):
+        env.requests.target(namespace="default", pod="missing", asked=RestartOverrides())
     env.pods.synced = False
     with pytest.raises(PodsUnknownError):
-        env.requests.target(namespace="default", pod="nobody", asked=RestartOverrides())
+        env.requests.target(namespace="default", pod="missing", asked=RestartOverrides())

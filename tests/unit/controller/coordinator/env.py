@@ -108,7 +108,7 @@ class NodesHere(Synced):
 class RestartsHere(Synced):
     """Restart objects. ``may_create`` is cleared if the API server does not answer.
 
-    ``meanwhile`` is called while one is taken over from a previous leader.
+    ``on_takeover`` is called while one is taken over from a previous leader.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class RestartsHere(Synced):
         self.may_create = asyncio.Event()
         self.may_create.set()
         self.creating = asyncio.Event()
-        self.meanwhile: Callable[[Restart], None] = lambda _: None
+        self.on_takeover: Callable[[Restart], None] = lambda _: None
 
     async def run(self) -> None:
         await asyncio.Event().wait()
@@ -170,7 +170,7 @@ class RestartsHere(Synced):
         return Begun(RoundRef(request.namespace, request.name, new.gang, new.attempt), durable=True)
 
     async def resume(self, restart: Restart, *, epoch: int, timeout: float = 2.0) -> bool:
-        self.meanwhile(restart)
+        self.on_takeover(restart)
         if restart.id not in self.all:
             return False
         self.all[restart.id] = replace(self.all[restart.id], epoch=epoch)

@@ -147,7 +147,7 @@ async def test_fault_after_round_begins_next_round() -> None:
     async with env.leading() as coordinator:
         env.fails(coordinator, 0)
         first = await round_of(env, coordinator)
-        env.fails(coordinator, 2, fault_id="anew")
+        env.fails(coordinator, 2, fault_id="later")
         second = await stopped(env)
         assert (first, second) == ("team/train-1", "team/train-2")
 
@@ -239,7 +239,7 @@ async def test_invalid_round_fails_and_leader_continues() -> None:
     async with env.leading(epoch=2) as coordinator:
         assert env.restarts.statuses[round_id]["phase"] == "Failed"
         assert "resume" not in env.restarts.statuses[round_id]
-        env.fails(coordinator, 0, fault_id="anew")
+        env.fails(coordinator, 0, fault_id="later")
         await stopped(env)
 
 
@@ -301,7 +301,7 @@ async def test_round_that_ended_during_takeover_is_not_run(
     async with env.leading() as coordinator:
         env.fails(coordinator, 1)
         round_id = await stopped(env)
-    env.restarts.meanwhile = lambda restart: what(env.restarts, restart)
+    env.restarts.on_takeover = lambda restart: what(env.restarts, restart)
     async with env.leading(epoch=2) as coordinator:
         assert builders.GANG not in coordinator._workers
         env.stands(coordinator, 0, round_id, Result.STOPPED)
@@ -316,7 +316,7 @@ async def test_deleted_previous_round_does_not_stop_the_others() -> None:
         round_id = await stopped(env)
     lost = replace(env.restarts.all[round_id], name="other-1", uid="uid-other-1", gang=other)
     env.restarts.all = {lost.id: lost, **env.restarts.all}
-    env.restarts.meanwhile = lambda restart: taken_back(env.restarts, restart) if restart == lost else None
+    env.restarts.on_takeover = lambda restart: taken_back(env.restarts, restart) if restart == lost else None
     async with env.leading(epoch=2) as coordinator:
         assert [*coordinator._workers] == [builders.GANG]
         runner = coordinator._workers[builders.GANG].runner
@@ -338,7 +338,7 @@ async def test_internal_error_in_decision_does_not_end_leadership(monkeypatch: p
             answer = (await env.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
         assert contained.count([contained.Part.GANG]) == before + 1
-        env.fails(coordinator, 0, fault_id="anew")
+        env.fails(coordinator, 0, fault_id="later")
         await stopped(env)
 
 
@@ -357,7 +357,7 @@ async def test_round_that_cannot_begin_fails_and_answers_its_fault(
             answer = (await env.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
         assert [status["phase"] for status in env.restarts.statuses.values()] == ["Failed"]
-        env.fails(coordinator, 0, fault_id="anew")
+        env.fails(coordinator, 0, fault_id="later")
         await stopped(env)
 
 
@@ -377,7 +377,7 @@ async def test_internal_error_in_round_fails_only_that_round(monkeypatch: pytest
         status = env.restarts.statuses[round_id]
         assert (status["phase"], status["failures"][0]["reason"]) == ("Failed", "Internal")
         assert status["trigger"]["code"] == "Exit1"
-        env.fails(coordinator, 0, fault_id="anew")
+        env.fails(coordinator, 0, fault_id="later")
         assert await stopped(env) != round_id
 
 
@@ -551,7 +551,7 @@ async def test_internal_error_in_event_ends_only_that_gangs_round(
             env.members.appears(replace(builders.member(0), restart_policy="Never"))
             await until(lambda: round_id in env.restarts.statuses)
         assert env.restarts.statuses[round_id]["phase"] == "Failed"
-        env.fails(coordinator, 0, fault_id="anew")
+        env.fails(coordinator, 0, fault_id="later")
         assert await stopped(env) != round_id
 
 
@@ -567,7 +567,7 @@ async def test_unreadable_fault_is_answered(monkeypatch: pytest.MonkeyPatch) -> 
             env.fails(coordinator, 1)
             answer = (await env.agent(1).received("answer")).answer
         assert (answer.answer, answer.reason) == (pb.FaultAnswer.NOTHING, "Internal")
-        env.fails(coordinator, 0, fault_id="anew")
+        env.fails(coordinator, 0, fault_id="later")
         await stopped(env)
 
 
@@ -586,5 +586,5 @@ async def test_internal_error_in_resuming_one_round_leaves_the_others(
     async with env.leading(epoch=2) as coordinator:
         await until(lambda: round_id in env.restarts.statuses)
         assert env.restarts.statuses[round_id]["phase"] == "Failed"
-        env.fails(coordinator, 0, fault_id="anew")
+        env.fails(coordinator, 0, fault_id="later")
         assert await stopped(env) != round_id

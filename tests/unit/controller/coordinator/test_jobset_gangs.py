@@ -307,7 +307,7 @@ async def test_new_leader_counts_rounds_of_previous_leader() -> None:
     for restart in env.coordinator_env.restarts.all.values():
         env.ours.book.restart_changed(RestartChange(ChangeKind.APPEARED, restart))
     async with env.coordinator_env.leading(epoch=2) as coordinator:
-        env.coordinator_env.fails(coordinator, 1, fault_id="anew")
+        env.coordinator_env.fails(coordinator, 1, fault_id="later")
         assert (await env.answer(1)).reason == "ReachedMaxRestarts"
 
 
@@ -328,7 +328,7 @@ async def test_single_member_gang_is_counted() -> None:
     env = JobSetGangEnv(limit=1, size=1)
     async with env.coordinator_env.leading() as coordinator:
         await env.round(coordinator)
-        env.coordinator_env.fails(coordinator, 0, fault_id="anew")
+        env.coordinator_env.fails(coordinator, 0, fault_id="later")
         assert (await env.answer()).reason == "ReachedMaxRestarts"
 
 
@@ -376,7 +376,7 @@ async def test_gang_whose_jobset_is_no_longer_managed_gets_rounds() -> None:
             env.coordinator_env.members.gone(member.pod.uid)
         for member in former:
             env.coordinator_env.members.appears(member)
-        await env.round(coordinator, fault_id="anew")
+        await env.round(coordinator, fault_id="later")
 
 
 def request(name: str) -> Restart:
