@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import structlog
 
+from kubemend.agent.devices.steady_times import SteadyTimes
 from kubemend.agent.devices.verdict_store import VerdictStore
-from kubemend.agent.health.catalog.catalog import Catalog, FaultKey
+from kubemend.agent.health.catalog.catalog import Catalog
 from kubemend.agent.health.state.fold import ActiveFault
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.devices import locator
@@ -37,7 +38,7 @@ class DegradationExpiry:
         self._clock = clock
         self._period = period
         self._read_since: float | None = None
-        self._seen: dict[tuple[str, FaultKey], tuple[float, float]] = {}  # Unix time, and by ``clock``
+        self._times = SteadyTimes(now=now, clock=clock)
 
     def kernel_log_is(self, status: ComponentStatus) -> None:
         """Record the kernel log's current status."""
@@ -78,8 +79,4 @@ class DegradationExpiry:
 
     def _silent_for(self, device: str, active_fault: ActiveFault) -> float:
         """Return the seconds since a degradation was last seen, however often the wall clock has been set since."""
-        key = device, active_fault.key
-        if key not in self._seen or self._seen[key][0] != active_fault.last_seen:
-            age = max(0.0, self._now() - active_fault.last_seen)
-            self._seen[key] = active_fault.last_seen, self._clock() - age
-        return self._clock() - self._seen[key][1]
+        return self._clock() - self._times.of((device, active_fault.key), last_seen=active_fault.last_seen)

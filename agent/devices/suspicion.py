@@ -10,6 +10,7 @@ import structlog
 
 from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
+from kubemend.agent.devices.steady_times import SteadyTimes
 from kubemend.agent.devices.verdict_store import VerdictStore
 from kubemend.agent.health.state import fold
 from kubemend.agent.model.actions import ActionClass
@@ -49,7 +50,7 @@ class SuspicionTracker:
         self._now = now
         self._since_boot = since_boot
         self._period = period
-        self._seen: dict[tuple[str, FindingKind], tuple[float, float]] = {}  # Unix time, and since boot
+        self._times = SteadyTimes(now=now, clock=since_boot)
 
     def suspect(self, kind: FindingKind, *, device: str, text: str) -> None:
         """Raise a suspicion (one of ``fold.SUSPICIONS``) against a device, by any of its names."""
@@ -83,15 +84,8 @@ class SuspicionTracker:
                 device_processes.is_stuck(self._processes, each.pid, if_unknown=True) for each in uses[uuid].processes
             )
             return "" if stuck else "it no longer has a process that cannot be killed"
-        return self._evidence_of_work(uses[uuid], since=self._last_seen(device, active_fault))
-
-    def _last_seen(self, device: str, active_fault: fold.ActiveFault) -> float:
-        """Return when a suspicion was last raised, in seconds since boot: the wall clock may be set later."""
-        key = device, active_fault.kind
-        if key not in self._seen or self._seen[key][0] != active_fault.last_seen:
-            age = max(0.0, self._now() - active_fault.last_seen)
-            self._seen[key] = active_fault.last_seen, self._since_boot() - age
-        return self._seen[key][1]
+        raised = self._times.of((device, active_fault.kind), last_seen=active_fault.last_seen)
+        return self._evidence_of_work(uses[uuid], since=raised)
 
     def _evidence_of_work(self, use: DeviceUse, *, since: float) -> str:
         now = self._since_boot()
