@@ -1,9 +1,9 @@
-"""Copy paths of one container's writable layer to a successor that was started and is held. Blocking.
+"""Copy paths of one container's writable layer to a successor whose root is mounted, and which runs nothing. Blocking.
 
-The root of such a successor is mounted, and an overlay does not expect changes behind its back, so the copy goes
-through that root. It is made aside, and one rename puts it into place: whole or not at all. The old container wrote
-every name and every file. No link is followed and no mount is crossed, nothing is opened but directories and files, and
-the successor runs nothing until it is released.
+Such a successor was started and is held, or CRI-O created it. An overlay does not expect changes behind its back, so
+the copy goes through the mounted root. It is made aside, and one rename puts it into place: whole or not at all. The
+old container wrote every name and every file. No link is followed and no mount is crossed, and nothing is opened but
+directories and files.
 """
 
 import contextlib
@@ -19,14 +19,17 @@ from typing import Final
 
 from kubemend.agent.actuator import layer_moves
 from kubemend.agent.actuator.layer_moves import ABSENT, DIRECTORY, KEPT, Access, NotMovedError
+from kubemend.agent.restart import keep
 from kubemend.common import kernel_files, openat2, unix_sockets
 
-OF_IMAGE: Final = "the image has it, too, and next to a container that runs only what the image lacks is copied"
+OF_IMAGE: Final = "the image has it, too, and only what the image lacks is copied"
 
 _ASIDE: Final = ".kubemend-keep"
 """The directory in the successor's root in which a copy is made."""
 _COPY: Final = "copy"
 _CHUNK: Final = 8 << 20
+_LOWER: Final = "lower"
+_LONGEST_LOWER: Final = 1 << 16  # bytes; an overlay has 500 lower directories at most
 _DEEPEST: Final = 64
 _OF_LOWER: Final = ("trusted.overlay.redirect", "trusted.overlay.metacopy")
 """Attributes of files that are incomplete without the layers below (Documentation/filesystems/overlayfs.rst)."""
@@ -68,28 +71,49 @@ class Budget:
 def copy(
     access: Access,
     *,
-    old: str,
-    new: str,
-    pid: int,
+    old: keep.Layer,
+    new: keep.Layer,
+    held: int | None,
     paths: Iterable[str],
     until: float,
     limits: Limits = Limits(),
 ) -> Mapping[str, str]:
-    """Copy paths from the upper directory ``old``; return why each was not copied, ``KEPT`` if it was.
+    """Copy paths from the layer ``old`` to ``new``; return why each was not copied, ``KEPT`` if it was.
 
-    The process ``pid`` is held, and its root has the upper directory ``new``. ``limits`` are for all paths together.
-    Raises OSError, or NotMovedError: nothing was copied.
+    The process ``held`` is at its first instruction, and its root is the layer ``new``; None: that is mounted at
+    ``new.mounted_at``, for a container that was not started. ``limits`` are for all paths together. Raises OSError, or
+    NotMovedError: nothing was copied.
     """
     runtime = access.proc / str(unix_sockets.listener(access.socket_path))
-    layer_moves.wait_unmounted(runtime, (old,), until=until)
+    if not old.mounted_at:
+        layer_moves.wait_unmounted(runtime, (old.upper,), until=until)
+    process, at = (runtime, new.mounted_at) if held is None else (access.proc / str(held), "/")
     budget = Budget(limits, until=until)
     with contextlib.ExitStack() as opened:
-        root = layer_moves.kept(opened, os.open(runtime / "root", os.O_PATH | os.O_DIRECTORY))
-        source = layer_moves.kept(opened, openat2.open_in_root(root, old, flags=DIRECTORY))
-        target = layer_moves.kept(opened, os.open(access.proc / str(pid) / "root", os.O_RDONLY | os.O_DIRECTORY))
-        if not _is_root_of(access.proc / str(pid), target, upper=new):
+        source = layer_moves.kept(opened, _open(opened, runtime, old.upper))
+        target = layer_moves.kept(opened, _open(opened, process, at))
+        if not _is_mounted(target, process=process, at=at, upper=new.upper):
             raise NotMovedError("the new container's root was not found")
         return {path: copy_one(source, target, path, budget=budget) for path in paths}
+
+
+def stored_layer(access: Access, *, root: str) -> keep.Layer | keep.NotKept:
+    """Return the layer of a container of CRI-O's, which has its root mounted there. Raises OSError."""
+    runtime = access.proc / str(unix_sockets.listener(access.socket_path))
+    with contextlib.ExitStack() as opened:
+        try:
+            directory = layer_moves.kept(opened, _open(opened, runtime, posixpath.dirname(root)))
+            lower = layer_moves.kept(opened, openat2.open_beneath(directory, _LOWER, flags=os.O_RDONLY | os.O_NOFOLLOW))
+        except FileNotFoundError:
+            return keep.NotKept(keep.NO_OVERLAY)
+        text = kernel_files.read_open(lower, limit=_LONGEST_LOWER, name=_LOWER)
+    return keep.stored_layer(root, lower=text.decode(errors="replace"))
+
+
+def _open(opened: contextlib.ExitStack, process: Path, directory: str) -> int:
+    """Open a directory as a process sees it."""
+    root = layer_moves.kept(opened, os.open(process / "root", os.O_PATH | os.O_DIRECTORY))
+    return openat2.open_in_root(root, directory, flags=DIRECTORY)
 
 
 def copy_one(source: int, target: int, path: str, *, budget: Budget) -> str:
@@ -103,14 +127,14 @@ def copy_one(source: int, target: int, path: str, *, budget: Budget) -> str:
     return KEPT
 
 
-def _is_root_of(process: Path, root: int, *, upper: str) -> bool:
-    """Return whether a descriptor is on the root mount of a process, which is an overlay with this upper directory."""
+def _is_mounted(root: int, *, process: Path, at: str, upper: str) -> bool:
+    """Return whether a descriptor is on a mount at that place of a process, an overlay with this upper directory."""
     opened = (kernel_files.read_bytes(f"/proc/self/fdinfo/{root}") or b"").splitlines()
     mount = next((line.split()[1] for line in opened if line.startswith(b"mnt_id:")), b"")
     needle = b"upperdir=" + os.fsencode(upper)
     for line in (kernel_files.read_bytes(process / "mountinfo", limit=layer_moves.MOUNTS_LIMIT) or b"").splitlines():
         fields = line.split()  # proc_pid_mountinfo(5)
-        if fields[0] == mount and fields[4] == b"/":
+        if fields[0] == mount and fields[4] == os.fsencode(at):
             return layer_moves.is_mounted(needle, line + b"\n")
     return False
 

@@ -6,10 +6,10 @@ It is time-boxed. Failures are reported, and do not block the start.
 import asyncio
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -23,12 +23,14 @@ from kubemend.agent.restart import keep
 from kubemend.common import contained
 from kubemend.common.side_process import Calls, ProcessEndedError
 
+T = TypeVar("T")
+
 log = structlog.get_logger(__name__)
 
 _SECONDS: Final = 2.0
 """For all paths of one container. A rename takes microseconds; the runtime may still be unmounting the old root."""
 _COPY_SECONDS: Final = 10.0
-"""For all copies to one container, which is held until they are made."""
+"""For all copies to one container, which waits until they are made."""
 _LONGEST_NOTE: Final = 2000
 """Characters: a pod chooses the paths and where its volumes are mounted."""
 _SLACK: Final = 0.5  # seconds after which a call that should have ended by itself is abandoned
@@ -68,7 +70,8 @@ class LayerKeeper:
         """Move paths to a created container; return why each was not moved, ``KEPT`` if it was.
 
         The old container must have ended or never run, and the new one must not have been started. If it was, its
-        process ``held`` is held at its first instruction, and the paths are copied.
+        process ``held`` is held at its first instruction. The paths are copied then, and where the runtime mounts the
+        roots of containers that do not run (CRI-O).
         """
         with contained.within(contained.Part.CONTAINER, new) as work:
             return await self._in_time(old, new, paths, held)
@@ -78,10 +81,18 @@ class LayerKeeper:
     async def _in_time(
         self, old: ContainerId, new: ContainerId, paths: Sequence[str], held: int | None
     ) -> Mapping[str, str] | keep.NotKept:
-        seconds = self._seconds if held is None else _COPY_SECONDS
+        seconds = self._seconds
         try:
             async with asyncio.timeout(seconds + _SLACK):
-                return await self._move(old, new, paths, held=held, seconds=seconds)
+                layers = keep.pair(await self._layer(old), await self._layer(new))
+            if isinstance(layers, keep.NotKept):
+                return layers
+            move: Callable[..., Mapping[str, str]] = layer_moves.move
+            if held is not None or layers[1].mounted_at:
+                seconds, move = _COPY_SECONDS, functools.partial(layer_copies.copy, held=held)
+            until = time.monotonic() + seconds
+            work = functools.partial(move, self._access, old=layers[0], new=layers[1], paths=tuple(paths), until=until)
+            return await self._call(work, owner=f"layer {new}", timeout=seconds + _SLACK)
         except TimeoutError:
             return keep.NotKept(f"it took more than {seconds:g} s")
         except (SnapshotError, CriError, layer_moves.NotMovedError) as error:
@@ -89,24 +100,20 @@ class LayerKeeper:
         except (ProcessEndedError, OSError) as error:
             return keep.NotKept(error.strerror or str(error))
 
-    async def _move(
-        self, old: ContainerId, new: ContainerId, paths: Sequence[str], *, held: int | None, seconds: float
-    ) -> Mapping[str, str] | keep.NotKept:
+    async def _layer(self, container: ContainerId) -> keep.Layer | keep.NotKept:
         if self._calls is None or self._snapshots is None or self._statuses is None:
             return keep.NotKept("this agent has no access to it")
-        layers = []
-        for container in (old, new):
-            snapshot = (await self._statuses.container_status(container)).snapshot
-            if snapshot is None:
-                return keep.NotKept(keep.NO_DIRECTORY)
-            layers.append(keep.layer(await self._snapshots.mounts(snapshot)))
-        between = keep.pair(*layers)
-        if isinstance(between, keep.NotKept):
-            return between
-        move = layer_moves.move if held is None else functools.partial(layer_copies.copy, pid=held)
-        until = time.monotonic() + seconds
-        work = functools.partial(move, self._access, old=between[0], new=between[1], paths=tuple(paths), until=until)
-        return await self._calls.call(work, owner=f"layer {new}", timeout=seconds + _SLACK)
+        status = await self._statuses.container_status(container)
+        if status.snapshot is not None:
+            return keep.layer(await self._snapshots.mounts(status.snapshot))
+        if status.root is None:
+            return keep.NotKept(keep.NO_DIRECTORY)
+        look = functools.partial(layer_copies.stored_layer, self._access, root=status.root)
+        return await self._call(look, owner=f"layer {container}", timeout=self._seconds)
+
+    async def _call(self, work: Callable[[], T], *, owner: str, timeout: float) -> T:
+        assert self._calls is not None
+        return await self._calls.call(work, owner=owner, timeout=timeout)
 
 
 class LayerKeeping:
@@ -117,7 +124,7 @@ class LayerKeeping:
         self._request = request
         self._left: dict[str, str] | None = None
         self._parked: ContainerId | None = None
-        self._copied_to: ContainerId | None = None
+        self._moved_to: ContainerId | None = None
 
     @property
     def old(self) -> ContainerId:
@@ -150,21 +157,21 @@ class LayerKeeping:
         """
         if not self.is_refused and held is None:
             self.refuse(keep.NOT_HELD)
-        elif not self.is_refused and self._copied_to != successor:
+        elif not self.is_refused and self._moved_to != successor:
             await self._move(self._request.old, successor, held=held)
-            self._copied_to = successor
 
     async def _move(self, old: ContainerId, new: ContainerId, *, held: int | None = None) -> None:
         request = self._request
-        if self._parked is not None and self._left is not None:
-            kept = [path for path, reason in self._left.items() if reason == KEPT]
-            self._left |= await self._moved(old, new, kept)
-        elif request.mount_points is None:
-            self._left = dict.fromkeys(request.paths, "the runtime does not show the container's mounts")
+        kept = [path for path, reason in (self._left or {}).items() if reason == KEPT]
+        if request.mount_points is None:
+            obstacles = dict.fromkeys(request.paths, "the runtime does not show the container's mounts")
         else:
             obstacles = {path: keep.obstacle(path, mount_points=request.mount_points) for path in request.paths}
-            free = [path for path, reason in obstacles.items() if not reason]
-            self._left = {**obstacles, **await self._moved(old, new, free, held=held)}
+        free = kept if self._parked is not None else [path for path, reason in obstacles.items() if not reason]
+        if new == self._moved_to:  # again after a failed start: a path that was copied is there
+            free = [path for path in free if path not in kept]
+        self._left = {**obstacles, **(self._left or {}), **await self._moved(old, new, free, held=held)}
+        self._moved_to = new
         about = {"container": request.container, "successor": new}
         if left := {path: reason for path, reason in self._left.items() if reason not in (KEPT, ABSENT)}:
             log.warning("keep.not_kept", **about, reason=left)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kubemend.agent.restart import keep
 from kubemend.common import kernel_files, openat2, unix_sockets
 
 KEPT: Final = ""
@@ -43,18 +44,18 @@ class NotMovedError(Exception):
     """A path was not moved; the text is the reason."""
 
 
-def move(access: Access, *, old: str, new: str, paths: Iterable[str], until: float) -> Mapping[str, str]:
-    """Move paths from the upper directory ``old`` to ``new``; return why each was not moved, ``KEPT`` if it was.
+def move(access: Access, *, old: keep.Layer, new: keep.Layer, paths: Iterable[str], until: float) -> Mapping[str, str]:
+    """Move paths from the layer ``old`` to ``new``; return why each was not moved, ``KEPT`` if it was.
 
     A path that an earlier call has moved is ``KEPT``. Nothing is moved after ``until``, a monotonic time, because the
     successor may run then. Raises OSError, or NotMovedError: nothing was moved.
     """
     runtime = access.proc / str(unix_sockets.listener(access.socket_path))
-    wait_unmounted(runtime, (old, new), until=until)
+    wait_unmounted(runtime, (old.upper, new.upper), until=until)
     with contextlib.ExitStack() as opened:
         root = kept(opened, os.open(runtime / "root", os.O_PATH | os.O_DIRECTORY))
-        source = kept(opened, openat2.open_in_root(root, old, flags=DIRECTORY))
-        target = kept(opened, openat2.open_in_root(root, new, flags=DIRECTORY))
+        source = kept(opened, openat2.open_in_root(root, old.upper, flags=DIRECTORY))
+        target = kept(opened, openat2.open_in_root(root, new.upper, flags=DIRECTORY))
         return {path: move_one(source, target, path, until=until) for path in paths}
 
 

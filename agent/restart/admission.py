@@ -241,7 +241,7 @@ def decide(facts: Facts, *, now: float) -> Decision:
         by_round=facts.asked is not None and facts.asked.by_round,
         fails_again=process.fails_again(facts.history.container, died_at=facts.cause.happened_at),
         cleans=bool(pod_options.clean),
-        keeps=bool(pod_options.keep) and not facts.runtime.config_is_rebuilt,  # CRI-O has no way to keep them
+        keeps=bool(pod_options.keep) and not facts.runtime.config_is_rebuilt,  # on CRI-O they are copied
         config_is_rebuilt=facts.runtime.config_is_rebuilt,
     )
     choice = strategies.choose(pod_options.strategy, situation)

@@ -23,10 +23,12 @@ FINAL_EXIT: Final = (
 INIT: Final = "an init container keeps nothing"
 NOT_HELD: Final = "the new container was not held at its first instruction, and runs"
 NOT_RESERVED: Final = "kubelet holds the name of the container in which the files would wait"
-NO_DIRECTORY: Final = "the runtime does not show the directories of a container that does not run; containerd does"
+NO_DIRECTORY: Final = "the runtime does not show where the container's files are"
+NO_OVERLAY: Final = "the runtime's store does not keep it in an overlay"
 KUBELET: Final = "kubelet made the new container"
 
 _USERXATTR: Final = "userxattr"
+_MERGED: Final = "merged"
 _ESCAPED: Final = " \t\n\\,:"
 """Characters that the kernel escapes, or that separate options: the directory could not be found among the mounts."""
 
@@ -49,10 +51,15 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The directories of an overlay on the node: the writable one, and those below (``lowerdir`` as it is mounted)."""
+    """The directories of an overlay on the node: the writable one, and those below as the runtime lists them.
+
+    ``mounted_at`` is where the overlay is mounted as long as the container exists; empty: it is only mounted while the
+    container runs.
+    """
 
     upper: str
     lower: str
+    mounted_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +133,20 @@ def layer(mounts: Sequence[Mount]) -> Layer | NotKept:
     return Layer(upper=upper, lower=lower)
 
 
-def pair(old: Layer | NotKept, new: Layer | NotKept) -> tuple[str, str] | NotKept:
-    """Return the upper directories to move from and to; NotKept if a path would mean something else in the other."""
+def stored_layer(root: str, *, lower: str) -> Layer | NotKept:
+    """Return the overlay of a container in containers/storage, CRI-O's store.
+
+    ``root`` is where CRI-O has mounted it, from the container's creation to its removal. ``lower`` is the content of
+    the file ``lower`` next to that directory (go.podman.io/storage drivers/overlay/overlay.go).
+    """
+    directory, name = posixpath.split(root)
+    if name != _MERGED or not lower or not _is_plain(root) or any(character in root for character in _ESCAPED):
+        return NotKept(NO_OVERLAY)
+    return Layer(upper=posixpath.join(directory, "diff"), lower=lower, mounted_at=root)
+
+
+def pair(old: Layer | NotKept, new: Layer | NotKept) -> tuple[Layer, Layer] | NotKept:
+    """Return the overlays of both containers; NotKept if a path would mean something else in the other."""
     for each in (old, new):
         if isinstance(each, NotKept):
             return each
@@ -137,12 +156,7 @@ def pair(old: Layer | NotKept, new: Layer | NotKept) -> tuple[str, str] | NotKep
         return NotKept("the new container has another image")
     if old.upper == new.upper:
         return NotKept("both containers have one writable layer")
-    return old.upper, new.upper
-
-
-def obstacle_of_swap(*, has_snapshots: bool) -> str:
-    """Return why a swap keeps nothing; empty if it does. ``has_snapshots``: the runtime names them."""
-    return "" if has_snapshots else NO_DIRECTORY
+    return old, new
 
 
 def obstacle_of_rerun(*, role: ContainerRole, exit_is_restarted: bool) -> str:

@@ -29,7 +29,7 @@ class Situation:
     the restart is for a fault of the program, or of its gang. ``fails_again``: that follows another restart
     (``process.fails_again``). ``by_round``: its container is frozen until its gang's round goes on.
     ``cleans``: something of the pod must be emptied between the old program and the new one. ``keeps``: successors keep
-    paths of the writable layer, which are moved while neither container runs (``agent.restart.keep``).
+    paths of the writable layer, which are renamed while neither container runs (``agent.restart.keep``).
     """
 
     pod: PodView
@@ -167,7 +167,7 @@ def order_of(target: ContainerSpec, situation: Situation) -> SwapOrder:
     """Return the order of a swap's calls that leaves kubelet no gap in which to end the pod.
 
     If the successor can be held, and there is no grace period, it is started before the old one is stopped: then a
-    failure to create or start it costs the old one nothing. If it keeps paths of the old one, that is dead before.
+    failure to create or start it costs the old one nothing. If paths of the old one are renamed, that is dead before.
     """
     if leaves_nothing_running(situation):
         return SwapOrder.START_FIRST

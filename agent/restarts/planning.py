@@ -295,7 +295,12 @@ def _overlap(pod: PodView, *, several: bool) -> overlap.Request | None:
 
 
 def _keeping(
-    successor_spec: SuccessorSpec, annotations: Mapping[str, str], *, container: str, old: ContainerId, refused: str
+    successor_spec: SuccessorSpec,
+    annotations: Mapping[str, str],
+    *,
+    container: str,
+    old: ContainerId,
+    refused: str = "",
 ) -> keep.Request | None:
     """Return what a successor keeps; None if the pod's annotations do not request it. Raises BadAnnotationError."""
     paths = options.kept_paths(annotations)
@@ -306,8 +311,7 @@ def _keeping_in_swap(
     successor_spec: SuccessorSpec, annotations: Mapping[str, str], *, intent: intents.Intent
 ) -> keep.Request | None:
     """Return what a container's successor keeps in a swap."""
-    refused = keep.obstacle_of_swap(has_snapshots=successor_spec.original is None)
-    return _keeping(successor_spec, annotations, container=intent.target.name, old=intent.old, refused=refused)
+    return _keeping(successor_spec, annotations, container=intent.target.name, old=intent.old)
 
 
 def _keeping_in_rerun(

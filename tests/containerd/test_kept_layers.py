@@ -1,86 +1,41 @@
 """A swap keeps the paths of the writable layer that the pod names, on the real containerd, and nothing of the node."""
 
 import os
-from collections.abc import AsyncIterator
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hack.devnode.containerd import Containerd
-from kubemend.agent.actuator.context import StartPreparation
-from kubemend.agent.actuator.hold.exec_hold import ExecHolds
-from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.actuator.layer_copies import OF_IMAGE
-from kubemend.agent.actuator.layer_keeping import LayerKeeper, LayerKeeping
-from kubemend.agent.actuator.layer_moves import ABSENT, NO_KIND
-from kubemend.agent.actuator.swap import SwapActuator
+from kubemend.agent.actuator.layer_keeping import LayerKeeper
+from kubemend.agent.actuator.layer_moves import ABSENT, KEPT, NO_KIND
 from kubemend.agent.clients.containerd.snapshots import SnapshotClient
-from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents, keep
 from kubemend.common.side_process import SideProcess
 from tests import eventually
-from tests.devnode.pods import Pods, RunningPod, container
-from tests.environments.overlaps import CGROUPS, PATIENT, PROC
-from tests.environments.swaps import Swaps
+from tests.devnode.pods import Pods, container
+from tests.environments.kept_layers import KeptLayersEnv
 
 pytestmark = pytest.mark.containerd
 
 LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
 
-class Env:
-    """Swap the container ``main`` of pods; its successor keeps paths."""
-
-    def __init__(self, swaps: Swaps, keeper: LayerKeeper, standbys: Standbys) -> None:
-        self.cri = swaps.cri
-        self._standbys = standbys
-        self._swaps = swaps
-        self._keeper = keeper
-
-    async def swap(self, running: RunningPod, *paths: str, order: intents.SwapOrder) -> tuple[ContainerId, str]:
-        """Return the successor, and the note for people."""
-        intent, made = await self._swaps.prepared(running, order=order)
-        keeping = LayerKeeping(self._keeper, keep.Request("main", paths, intent.old, made.mount_points))
-        tools = self._swaps.tools(standbys=self._standbys if order.starts_first else None)
-        actuator, preparation = SwapActuator(tools), StartPreparation(kept={"main": keeping})
-        outcome = await actuator.carry_out(intent, successor_spec=made, preparation=preparation)
-        assert outcome.result is Result.SWAPPED, outcome
-        return outcome.current["main"], keeping.note
-
-    async def sh(self, container_id: str, command: str) -> str:
-        """Run a command in a container that must succeed; return its output."""
-        done = await self.cri.exec_sync(ContainerId(container_id), ("sh", "-c", command), timeout=60.0)
-        assert done.exit_code == 0, done
-        return done.stdout.decode()
-
-    async def ready(self, running: RunningPod) -> None:
-        """Wait until the program has written its files."""
-
-        async def is_ready() -> bool:
-            done = await self.cri.exec_sync(
-                ContainerId(running.containers["main"]), ("sh", "-c", "test -e /ready"), timeout=60.0
-            )
-            return done.exit_code == 0
-
-        await eventually.true(is_ready)
-
-
 @pytest.fixture
-async def env(containerd: Containerd) -> AsyncIterator[Env]:
-    socket = str(containerd.node.containerd_socket)
-    calls = SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))
-    async with Swaps.on(socket) as swaps:
-        holds = ExecHolds(socket_path=socket, proc=PROC, roots=swaps.cri, timeouts=PATIENT)
-        standbys = Standbys(owner=containerd.node.name, holds=holds, proc=PROC, cgroup_root=CGROUPS)
-        keeper = LayerKeeper(socket, calls=calls, snapshots=SnapshotClient(socket), statuses=swaps.cri, seconds=60.0)
-        await calls.call(os.getpid, owner="other", timeout=60.0)  # the process runs: on a busy machine it starts slowly
-        yield Env(swaps, keeper, standbys)
-    await calls.close()
+async def env(containerd: Containerd) -> AsyncIterator[KeptLayersEnv]:
+    async with KeptLayersEnv.on(containerd.node) as made:
+        yield made
 
 
 @pytest.mark.parametrize("order", [intents.SwapOrder.STOP_FIRST, intents.SwapOrder.CREATE_FIRST])
-async def test_named_paths_survive_and_others_do_not(pods: Pods, env: Env, order: intents.SwapOrder) -> None:
+async def test_named_paths_survive_and_others_do_not(pods: Pods, env: KeptLayersEnv, order: intents.SwapOrder) -> None:
     """Also what the container has removed from a directory of the image stays removed."""
     writes = (
         '[ -n "$KUBEMEND_RESTART_COUNT" ] || { umask 027; mkdir -p /model/deep/cache; '
@@ -96,7 +51,7 @@ async def test_named_paths_survive_and_others_do_not(pods: Pods, env: Env, order
     assert await env.sh(new, "test ! -e /lost && test ! -e /bin/ls && test -e /bin/sh && echo so") == "so\n"
 
 
-async def test_successor_that_is_started_next_to_the_old_container_gets_copies(pods: Pods, env: Env) -> None:
+async def test_successor_that_is_started_next_to_the_old_container_gets_copies(pods: Pods, env: KeptLayersEnv) -> None:
     """Its program finds them at its first instruction, and what the image has stays the image's."""
     writes = (
         '[ -z "$KUBEMEND_RESTART_COUNT" ] || cp /model/deep/cache/kernel /found; '
@@ -120,7 +75,7 @@ async def test_successor_that_is_started_next_to_the_old_container_gets_copies(p
     )
 
 
-async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, env: Env, tmp_path: Path) -> None:
+async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, env: KeptLayersEnv, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("of the node")
@@ -151,7 +106,7 @@ async def test_no_link_and_no_mount_leads_anywhere(pods: Pods, env: Env, tmp_pat
     assert (precious / "file").read_text() == "of the node"
 
 
-async def test_running_container_is_never_changed(pods: Pods, env: Env) -> None:
+async def test_running_container_is_never_changed(pods: Pods, env: KeptLayersEnv) -> None:
     """Its directory is mounted: the move waits for that to end, and gives up."""
     running = await pods.run(name="mounted", containers=[container("main", LOOP), container("other", LOOP)])
     main, other = (ContainerId(running.containers[name]) for name in ("main", "other"))
@@ -167,3 +122,89 @@ async def test_running_container_is_never_changed(pods: Pods, env: Env) -> None:
 
     await eventually.true(gives_up)  # on a busy machine the answer may come too late
     await calls.close()
+
+
+@dataclass
+class Store:
+    """Containers as CRI-O has them in its store: each root is mounted from the container's creation on."""
+
+    directory: Path
+    lower: Path
+
+    def root(self, name: str) -> Path:
+        return self.directory / name / "merged"
+
+    def create(self, name: str) -> None:
+        layer = self.directory / name
+        for part in ("diff", "work", "merged"):
+            (layer / part).mkdir(parents=True)
+        (layer / "lower").write_text("l/IMAGE")
+        options = f"lowerdir={self.lower},upperdir={layer / 'diff'},workdir={layer / 'work'}"
+        subprocess.run(("mount", "-t", "overlay", "-o", options, "overlay", self.root(name)), check=True)
+
+    def unmount(self, name: str) -> None:
+        subprocess.run(("umount", self.root(name)), check=True)
+
+    def cover(self, name: str) -> None:
+        subprocess.run(("mount", "-t", "tmpfs", "tmpfs", self.root(name)), check=True)
+
+    async def container_status(self, container_id: ContainerId) -> SimpleNamespace:
+        return SimpleNamespace(snapshot=None, root=str(self.root(container_id)))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path, tmp_path / "image")
+    (made.lower / "bin").mkdir(parents=True)
+    (made.lower / "bin" / "sh").write_text("of the image")
+    for name in ("old", "new"):
+        made.create(name)
+    yield made
+    for root in tmp_path.glob("*/merged"):
+        while root.is_mount():
+            subprocess.run(("umount", root), check=True)
+
+
+@pytest.fixture
+async def keeper(store: Store) -> AsyncIterator[LayerKeeper]:
+    """Keep paths in the store of a runtime, which is this process."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(store.directory / "crio.sock"))
+    listening.listen()
+    calls = SideProcess("layers", cgroup_root=Path("/sys/fs/cgroup"))
+    with listening:
+        statuses: Any = store
+        yield LayerKeeper(
+            listening.getsockname(), calls=calls, snapshots=SnapshotClient(""), statuses=statuses, seconds=60.0
+        )
+    await calls.close()
+
+
+async def test_paths_are_copied_to_a_root_that_the_runtime_has_mounted(store: Store, keeper: LayerKeeper) -> None:
+    (store.root("old") / "cache").mkdir(mode=0o711)
+    (store.root("old") / "cache" / "kernel").write_text("compiled")
+    (store.root("old") / "bin" / "more").write_text("more")
+    kept = await keeper.move(ContainerId("old"), ContainerId("new"), ["/cache", "/bin", "/never"])
+    assert kept == {"/cache": KEPT, "/bin": OF_IMAGE, "/never": ABSENT}
+    assert (store.root("new") / "cache" / "kernel").read_text() == "compiled"
+    assert sorted(each.name for each in store.root("new").iterdir()) == ["bin", "cache"]
+
+
+@pytest.mark.parametrize("case", ["unmounted", "covered"])
+async def test_nothing_is_written_where_the_successors_root_should_be(
+    store: Store, keeper: LayerKeeper, case: str
+) -> None:
+    root = store.root("new")
+    (store.unmount if case == "unmounted" else store.cover)("new")
+    (store.root("old") / "cache").mkdir()
+    kept = await keeper.move(ContainerId("old"), ContainerId("new"), ["/cache"])
+    assert kept == keep.NotKept("the new container's root was not found")
+    assert list(root.iterdir()) == []
+
+
+async def test_other_image_and_other_stores_keep_nothing(store: Store, keeper: LayerKeeper) -> None:
+    (store.directory / "new" / "lower").write_text("l/OTHER")
+    other = await keeper.move(ContainerId("old"), ContainerId("new"), ["/cache"])
+    assert other == keep.NotKept("the new container has another image")
+    (store.directory / "new" / "lower").unlink()
+    assert await keeper.move(ContainerId("old"), ContainerId("new"), ["/cache"]) == keep.NotKept(keep.NO_OVERLAY)

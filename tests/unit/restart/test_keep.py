@@ -89,10 +89,28 @@ def test_other_roots_are_refused(mounts: list[Mount]) -> None:
     assert isinstance(keep.layer(mounts), NotKept)
 
 
+def test_layer_of_crio_is_mounted_at_the_root_of_its_container() -> None:
+    assert keep.stored_layer("/s/2/merged", lower="l/B:l/A") == Layer("/s/2/diff", "l/B:l/A", mounted_at="/s/2/merged")
+
+
+@pytest.mark.parametrize(
+    ("root", "lower"),
+    [
+        ("/s/2/rootfs", "l/A"),
+        ("/s/2/merged", ""),
+        ("/s/../merged", "l/A"),
+        ("/s,x/merged", "l/A"),
+        ("merged", "l/A"),
+    ],
+)
+def test_root_that_is_not_of_crios_overlays_is_refused(root: str, lower: str) -> None:
+    assert keep.stored_layer(root, lower=lower) == NotKept(keep.NO_OVERLAY)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        (Layer("/s/2/fs", "/s/1"), Layer("/s/3/fs", "/s/1"), ("/s/2/fs", "/s/3/fs")),
+        (Layer("/s/2/fs", "/s/1"), Layer("/s/3/fs", "/s/1"), (Layer("/s/2/fs", "/s/1"), Layer("/s/3/fs", "/s/1"))),
         (Layer("/s/2/fs", "/s/1"), Layer("/s/3/fs", "/s/0"), NotKept("the new container has another image")),
         (Layer("/s/2/fs", "/s/1"), Layer("/s/2/fs", "/s/1"), NotKept("both containers have one writable layer")),
         (NotKept("why"), Layer("/s/3/fs", "/s/0"), NotKept("why")),
@@ -109,5 +127,3 @@ def test_swap_that_keeps_paths_stops_the_old_container_before_it_starts_the_succ
         situation = strategies.Situation(pod=pod, targets=pod.containers[:1], can_hold=True, keeps=keeps)
         chosen = strategies.order_of(pod.containers[0], situation)
         assert chosen is order
-    assert keep.obstacle_of_swap(has_snapshots=True) == ""
-    assert keep.obstacle_of_swap(has_snapshots=False) == keep.NO_DIRECTORY

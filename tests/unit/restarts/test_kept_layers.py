@@ -1,6 +1,6 @@
 """What a restart keeps of the writable layer, and what it reports about that."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,9 +85,15 @@ async def test_agent_without_access_says_so() -> None:
 class Outside:
     """The runtime: names of snapshots, and no answer about their mounts."""
 
-    def __init__(self, error: Exception | None, snapshot: keep.Snapshot | None = SNAPSHOT) -> None:
+    def __init__(
+        self, error: Exception | None, snapshot: keep.Snapshot | None = SNAPSHOT, root: str | None = None
+    ) -> None:
         self.error = error
         self.snapshot = snapshot
+        self.root = root
+
+    async def call(self, work: Callable[[], Any], **_: Any) -> Any:
+        return work()
 
     async def container_status(self, container_id: ContainerId) -> "Outside":
         del container_id
@@ -106,10 +112,11 @@ class Outside:
         (Outside(SnapshotError("unknown service")), "unknown service"),
         (Outside(None), "the snapshotter's root is nothing, not an overlay"),
         (Outside(None, snapshot=None), keep.NO_DIRECTORY),
+        (Outside(None, snapshot=None, root="/s/1/merged"), "No such file or directory"),
     ],
 )
 async def test_runtime_without_an_answer_is_a_reason(runtime: Any, reason: str) -> None:
-    keeper = LayerKeeper(calls=runtime, snapshots=runtime, statuses=runtime)
+    keeper = LayerKeeper("/nowhere.sock", calls=runtime, snapshots=runtime, statuses=runtime)
     assert await keeper.move(OLD, NEW, ["/a"]) == keep.NotKept(reason)
 
 
@@ -161,10 +168,9 @@ async def test_only_what_was_parked_is_moved_on() -> None:
     made = keeping(keeper, "/a", "/b")
     await made.park(PLACE)
     keeper.moved = {"/a": KEPT}
-    await made.park(PLACE)
     await made.before_start(NEW)
-    assert keeper.between == [(OLD, PLACE), (OLD, PLACE), (PLACE, NEW)]
-    assert keeper.used == [("/a", "/b"), ("/a",), ("/a",)]
+    assert keeper.between == [(OLD, PLACE), (PLACE, NEW)]
+    assert keeper.used == [("/a", "/b"), ("/a",)]
     assert made.note == "main keeps /a; main does not keep /b: why"
 
 
@@ -204,6 +210,17 @@ async def test_paths_are_copied_once_to_each_successor() -> None:
         await made.before_release(successor, held=HELD_PROCESS)
     assert keeper.between == [(OLD, NEW), (OLD, PLACE)]
     assert keeper.used == [("/a",), ("/a",)]
+
+
+async def test_start_that_is_tried_again_moves_what_was_left() -> None:
+    """A path that was copied would look as if it were the image's."""
+    keeper = FakeKeeper({"/a": KEPT, "/b": "why"})
+    made = keeping(keeper, "/a", "/b")
+    await made.before_start(NEW)
+    keeper.moved = {"/b": KEPT}
+    await made.before_start(NEW)
+    assert keeper.used == [("/a", "/b"), ("/b",)]
+    assert made.note == "main keeps /a, /b"
 
 
 async def test_successor_that_runs_already_keeps_nothing() -> None:
