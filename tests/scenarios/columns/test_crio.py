@@ -53,6 +53,20 @@ async def test_what_confines_a_container_is_kept(board: Board, kind: str) -> Non
         assert new["process"]["user"] == old["process"]["user"]
 
 
+async def test_named_paths_of_the_writable_layer_survive_swaps(board: Board) -> None:
+    """``/root/cache`` is not in the image; ``/bin`` is, so what the container wrote there is not copied."""
+    script = f"mkdir -p /root/cache && echo x >> /root/cache/kernel; echo x >> /bin/lost; touch /tmp/done; {LOOP}"
+    async with board.pod("kept", script, annotations={"kubemend.io/keep": "/root/cache,/bin"}) as first:
+        seen, runs = first, 1
+        for _ in range(2):
+            await board.run(seen.running[0], "sh", "-c", "until [ -e /tmp/done ]; do sleep 0.05; done")
+            seen = await board.restarted("kept", Strategy.SWAP, seen)
+            runs = 1 if board.was_copied(seen) else runs + 1  # kubelet's container does not have them
+            await board.run(seen.running[0], "sh", "-c", "until [ -e /tmp/done ]; do sleep 0.05; done")
+            counted = await board.run(seen.running[0], "sh", "-c", "wc -l < /root/cache/kernel; wc -l < /bin/lost")
+            assert counted.split() == [str(runs), "1"]
+
+
 async def test_kubelet_shows_the_old_containers_termination_message(board: Board) -> None:
     async with board.pod("words", LAST_WORDS) as before:
         await board.restarted("words", Strategy.SWAP, before)
