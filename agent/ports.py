@@ -98,7 +98,7 @@ class Execs(Protocol):
         """Run a command in the container."""
 
 
-class RestartCalls(ContainerStatuses, Execs, Protocol):
+class RestartCalls(ContainerEnds, Execs, Protocol):
     """The calls that a restart makes. Each has a deadline and raises CriError."""
 
     async def list_containers(

@@ -398,4 +398,5 @@ _RESULT = {
     steps.StepReason.POD_ENDS: Result.UNDONE,
     steps.StepReason.NOTHING_TO_CLONE: Result.FAILED,
     steps.StepReason.NOT_ALIKE: Result.NOT_ALIKE,
+    steps.StepReason.ALREADY_REPLACED: Result.ALREADY_REPLACED,
 }

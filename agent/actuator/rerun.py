@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import structlog
 
 from kubemend.agent import ports
+from kubemend.agent.actuator import whole_pod
 from kubemend.agent.actuator.plan_runner import PlanRunner
 from kubemend.agent.actuator.runtime_ops import RuntimeOps, hooks_of
 from kubemend.agent.actuator.strategy import Calls
@@ -89,7 +90,8 @@ class RerunStrategy:
         )
 
     async def examine(self) -> None:
-        """Do nothing: the runtime has returned the configs, so the successors are like the old ones."""
+        """List again where that matters; the runtime has returned the configs, so the successors are like the old."""
+        await whole_pod.look_again(self._ops, self._intent)
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
         await self._kubelet.wait(step, changes)
@@ -135,6 +137,7 @@ class RerunStrategy:
             taken=self._state.taken,
             afterwards=steps.StepKind.START.value not in self._state.phases,
             overdue=time.time() - self._intent.created_at > RESERVED_AT_MOST,
+            is_stopped=whole_pod.is_stopped(self._ops, self._intent),
             keeps=frozenset(name for name, kept in self._ops.preparation.kept.items() if not kept.is_refused),
         )
 

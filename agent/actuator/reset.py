@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from kubemend.agent.actuator import whole_pod
 from kubemend.agent.actuator.plan_runner import PlanRunner
 from kubemend.agent.actuator.runtime_ops import RuntimeOps
 from kubemend.agent.actuator.strategy import Calls
@@ -17,17 +18,22 @@ class ResetStrategy:
 
     def __init__(self, ops: RuntimeOps, intent: intents.PodIntent, *, pod: PodListing, kubelet: KubeletView) -> None:
         self.calls: Calls = ops
+        self._ops = ops
         self._state = ops.state
         self._intent = intent
         self._pod = pod
         self._kubelet = kubelet
 
     def next_steps(self) -> Sequence[steps.Step]:
-        known = reset.Known(exits=self._pod.exits, noticed=self._kubelet.noticed(self._state.seen))
+        known = reset.Known(
+            exits=self._pod.exits,
+            noticed=self._kubelet.noticed(self._state.seen),
+            is_stopped=whole_pod.is_stopped(self._ops, self._intent),
+        )
         return reset.next_steps(self._intent, self._state.seen, known=known, resolution=self._state.resolution)
 
     async def examine(self) -> None:
-        """Do nothing: a reset creates nothing."""
+        await whole_pod.look_again(self._ops, self._intent)
 
     async def wait(self, step: steps.Step, changes: "asyncio.Queue[ContainerEvent]") -> None:
         await self._kubelet.wait(step, changes)

@@ -96,9 +96,10 @@ class PodListing:
     async def _ask_exits(self, seen: Sequence[ContainerSummary]) -> None:
         """Record the exit codes of ended init containers: they decide whether the next one may start.
 
-        Also that of a target that may have ended for good.
+        Also that of a target that may have ended for good, or before it was stopped.
         """
-        asked = [view for view in seen if view.id == self._intent.may_complete]
+        is_asked = self._intent.completes or self._intent.grace_seconds > 0
+        asked = [view for view in seen if is_asked and view.id == self._intent.target_old]
         for planned in self._intent.plan:
             if planned.role is not ContainerRole.MAIN:
                 asked += reset.successors(self._intent, seen, planned.name)
@@ -110,6 +111,17 @@ class PodListing:
             except cri_errors.NotFound:
                 continue  # gone since the listing
             self.exits[view.id] = reset.Exit(info.exit_code, info.finished_at)
+
+
+def is_stopped(ops: RuntimeOps, intent: intents.PodIntent) -> bool:
+    """Return whether this agent has asked for the end of the target."""
+    return intent.target_old is not None and ops.tools.runtime.has_ended(intent.target_old)
+
+
+async def look_again(ops: RuntimeOps, intent: intents.PodIntent) -> None:
+    """List again before anything that runs is ended: kubelet may have replaced the target since the last listing."""
+    if not ops.state.fresh and reset.is_whole(intent, ops.state.seen) and not is_stopped(ops, intent):
+        await ops.refresh()
 
 
 class KubeletView:

@@ -15,8 +15,9 @@ class Result(enum.Enum):
     it, and another strategy takes over. ``SWAPPED``: the successor runs; ``ADOPTED``: kubelet's container runs;
     ``RERUN``: the whole pod runs again. After ``RESET`` and ``TRIGGERED`` kubelet starts everything, after
     ``LEFT_TO_KUBELET`` the remaining containers. ``NOT_ALIKE``: the successor would differ from the old container, and
-    was removed before anything was stopped. ``COMPLETED``: the old container had ended for good, with exit
-    code 0, before it was stopped. ``DEVICE_NOT_USABLE``: the old containers were stopped, and a GPU has failed its
+    was removed before anything was stopped. ``ALREADY_REPLACED``: kubelet had replaced the target of a whole pod's
+    restart before anything was stopped. ``COMPLETED``: the old container had ended for good, with exit code 0, before
+    it was stopped. ``DEVICE_NOT_USABLE``: the old containers were stopped, and a GPU has failed its
     proof, or has a graver fault than was known at the decision, so nothing was started.
     """
 
@@ -32,6 +33,7 @@ class Result(enum.Enum):
     UNDONE = "Undone"
     COMPLETED = "Completed"
     NOT_ALIKE = "NotAlike"
+    ALREADY_REPLACED = "AlreadyReplaced"
     STUCK = "Stuck"
     DEVICE_NOT_USABLE = "DeviceNotUsable"
     FAILED = "Failed"
@@ -60,6 +62,7 @@ _WORST_FIRST = (
     Result.STEPPED_DOWN,
     Result.SUCCESSOR_EXITED,
     Result.NOT_ALIKE,
+    Result.ALREADY_REPLACED,
     Result.UNDONE,
     Result.LEFT_TO_KUBELET,
     Result.TRIGGERED,

@@ -166,10 +166,14 @@ class PodIntent:
         return frozenset(planned.name for planned in self.plan)
 
     @property
+    def target_old(self) -> ContainerId | None:
+        """Return the target's newest old container; None if it had none."""
+        return next((each.old[-1] for each in self.plan if each.name == self.target.name and each.old), None)
+
+    @property
     def may_complete(self) -> ContainerId | None:
         """Return the target's old container if it may end for good before it is removed; None if it cannot."""
-        old = (planned.old[-1] for planned in self.plan if planned.name == self.target.name and planned.old)
-        return next(old, None) if self.completes else None
+        return self.target_old if self.completes else None
 
     def of_container(self, planned: Planned) -> Intent:
         """Return the restart as the intent of one container, for cloning its newest config."""

@@ -44,10 +44,8 @@ def next_steps(
     """
     seen = tuple(seen)
     ours_to_start = can_clone and resolution is Resolution.FINISH
-    if (end := reset.completed(intent, seen, known=known)) is not None:
+    if (end := reset.end_before_removals(intent, seen, known=known, resolution=resolution)) is not None:
         return _ended(intent, seen, known=known, end=end)
-    if resolution is Resolution.UNDO and reset.is_undoable(intent, seen):
-        return _ended(intent, seen, known=known, end=Step(StepKind.DONE, StepReason.UNDONE))
     if ours_to_start and (steps := _reserving(intent, seen, known=known)):
         return steps
     clearing = reset.clearing if ours_to_start else reset.clearing_for_kubelet

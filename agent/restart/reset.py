@@ -38,7 +38,8 @@ class Known:
     those that its status shows in any state, or that are old enough for it to have seen them. ``taken``: names (with
     attempts) that could not be reserved, because another container holds them. ``afterwards``: everything had been
     started before, and this is a check of the result. ``overdue``: kubelet has had enough time for that. ``keeps``: the
-    names of the containers of which paths wait in the reservation for the name's copy.
+    names of the containers of which paths wait in the reservation for the name's copy. ``is_stopped``: this agent has
+    asked for the end of the target.
     """
 
     exits: Mapping[ContainerId, Exit] = field(default_factory=lambda: MappingProxyType({}))
@@ -49,6 +50,7 @@ class Known:
     afterwards: bool = False
     overdue: bool = False
     keeps: frozenset[str] = frozenset()
+    is_stopped: bool = False
 
 
 _NOTHING = Known()
@@ -68,16 +70,48 @@ def next_steps(
     starts the pod because of a change in its listings, without its timer.
     """
     seen = tuple(seen)
-    if (end := completed(intent, seen, known=known)) is not None:
+    if (end := end_before_removals(intent, seen, known=known, resolution=resolution)) is not None:
         return (end,)
-    if resolution is Resolution.UNDO and is_undoable(intent, seen):
-        return (Step(StepKind.DONE, StepReason.UNDONE),)
     return clearing_for_kubelet(intent, seen, known=known, resolution=resolution) or (
         Step(StepKind.DONE, StepReason.CLEARED),
     )
 
 
-def completed(intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, known: Known) -> Step | None:
+def end_before_removals(
+    intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known, resolution: Resolution
+) -> Step | None:
+    """Return the end of a restart that must remove nothing (more); None if it must."""
+    if (end := _completed(intent, seen, known=known)) is not None:
+        return end
+    if resolution is Resolution.UNDO and is_undoable(intent, seen):
+        return Step(StepKind.DONE, StepReason.UNDONE)
+    return replaced(intent, seen, known=known)
+
+
+def replaced(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, known: Known = _NOTHING) -> Step | None:
+    """Return the end of a restart whose target kubelet has replaced before anything was ended; None if it has not.
+
+    Kubelet's container has started after the fault. If a previous agent may have stopped the old one, with a grace
+    period, that must have ended before the restart began.
+    """
+    old = next((view for view in seen if view.id == intent.target_old), None)
+    made = successors(intent, seen, intent.target.name)
+    if old is None or old.state is not ContainerState.EXITED or not made or not is_whole(intent, seen):
+        return None
+    end = known.exits.get(old.id)
+    by_itself = intent.grace_seconds <= 0 or (end is not None and end.at < intent.created_at * _NANOSECONDS)
+    if known.is_stopped or not by_itself:
+        return None
+    return Step(StepKind.DONE, StepReason.ALREADY_REPLACED, made[-1].id, intent.target.name)
+
+
+def is_whole(intent: intents.PodIntent, seen: Iterable[ContainerSummary]) -> bool:
+    """Return whether the newest old container of each name is listed, apart from init containers."""
+    lasting = (planned for planned in intent.plan if planned.role is not ContainerRole.INIT)
+    return {planned.old[-1] for planned in lasting if planned.old} <= {view.id for view in seen}
+
+
+def _completed(intent: intents.PodIntent, seen: Iterable[ContainerSummary], *, known: Known) -> Step | None:
     """Return the end of a restart whose target has ended for good before it was removed; None if it has not.
 
     A container that is removed is killed. Kubelet starts what has been removed by then.

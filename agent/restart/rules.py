@@ -14,7 +14,7 @@ from kubemend.agent.model.workloads import (
     PodView,
     RuleAction,
 )
-from kubemend.agent.restart import intents
+from kubemend.agent.restart import intents, reset
 from kubemend.agent.restart.steps import Resolution, Step, StepKind, StepReason
 
 KILLED = 137
@@ -49,6 +49,7 @@ def next_steps(
     ``trigger_exit`` is the trigger's exit code, None if it is unknown. One that has ended by itself with another code
     than that of a kill has triggered nothing, as far as the rule is known here.
     """
+    seen = tuple(seen)
     found = next((view for view in seen if view.id == intent.trigger), None)
     if found is None or found.state is not ContainerState.RUNNING:
         if found is not None and trigger_exit not in (None, KILLED):
@@ -56,4 +57,4 @@ def next_steps(
         return (Step(StepKind.DONE, StepReason.TRIGGERED),)
     if resolution is Resolution.UNDO:
         return (Step(StepKind.DONE, StepReason.UNDONE),)
-    return (Step(StepKind.STOP, StepReason.OLD_RUNS, intent.trigger),)
+    return (reset.replaced(intent, seen) or Step(StepKind.STOP, StepReason.OLD_RUNS, intent.trigger),)

@@ -58,6 +58,7 @@ class StepReason(enum.Enum):
     COMPLETED = "Completed"
     NOTHING_TO_CLONE = "NothingToClone"
     NOT_ALIKE = "NotAlike"
+    ALREADY_REPLACED = "AlreadyReplaced"
     POD_ENDS = "PodEnds"
 
 

@@ -156,8 +156,8 @@ class RestartExecutor:
     ) -> Outcome:
         """Execute a plan through its verified end; return its outcome. Raises HistoryError before anything is done.
 
-        ``NOT_ALIKE`` and ``STEPPED_DOWN`` are no end: nothing was reported, and the intents stay open. The caller
-        chooses another strategy, which ``takes_over`` the intents, and closes them itself if there is none.
+        ``NOT_ALIKE``, ``STEPPED_DOWN`` and ``ALREADY_REPLACED`` are no end: nothing was reported, and the intents stay
+        open. The caller decides again: on another strategy, which ``takes_over`` the intents. Else it closes them.
 
         - ``counted`` is journalled with it.
         - ``on_begun`` is called once it is in the journal.
@@ -191,7 +191,7 @@ class RestartExecutor:
                 outcome = await self._to_the_end(execution, remembered=visit.remembered)
             outcome = restart_proof.with_note(outcome, visit.proving)
             done = _Done(execution, cause, outcome, in_round=round_hooks is not None)
-            if outcome.result is Result.NOT_ALIKE:
+            if outcome.result in (Result.NOT_ALIKE, Result.ALREADY_REPLACED):
                 counted.cancel()
                 self._count(done)
                 await execution.give_back()

@@ -456,6 +456,9 @@ class RestartScheduler:
             )
         except HistoryError as error:
             return admission.Decision(admission.Verb.POSTPONE, Reason.JOURNAL_UNAVAILABLE, str(error))
+        if outcome.result is Result.ALREADY_REPLACED:  # no container of the pod was touched
+            await self._executor.close(plan, outcome)
+            return await self._decide(request)
         if outcome.result not in (Result.STEPPED_DOWN, Result.NOT_ALIKE):
             return decision
         not_alike = outcome.result is Result.NOT_ALIKE

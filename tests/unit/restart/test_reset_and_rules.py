@@ -15,8 +15,31 @@ RESET = pods.intent(strategy=Strategy.RESET)
 KILLED = RestartRule(RuleAction.RESTART_ALL, frozenset({137}))
 
 
+def ended(*, at: int) -> reset.Known:
+    return reset.Known(exits={ContainerId("old-trainer"): reset.Exit(code=1, at=at)})
+
+
 def test_cleared_pod_is_done() -> None:
     assert reset.next_steps(RESET, []) == (steps.Step(steps.StepKind.DONE, steps.StepReason.CLEARED),)
+
+
+@pytest.mark.parametrize(
+    ("known", "grace", "replaced"),
+    [
+        pytest.param(reset.Known(), 0.0, True, id="by-itself"),
+        pytest.param(reset.Known(is_stopped=True), 0.0, False, id="by-this-agent"),
+        pytest.param(reset.Known(), 5.0, False, id="perhaps-by-a-previous-agent"),
+        pytest.param(ended(at=2_000_000_000), 5.0, False, id="perhaps-after-sigterm"),
+        pytest.param(ended(at=999_999_999), 5.0, True, id="before-the-restart"),
+    ],
+)
+def test_target_that_kubelet_has_replaced_is_left_alone(known: reset.Known, grace: float, *, replaced: bool) -> None:
+    intent = replace(RESET, grace_seconds=grace, created_at=1.0)
+    seen = [*(old(name) for name in ("shipper", "logger")), old("trainer", EXITED), new("trainer", RUNNING, ours=False)]
+    (step, *_) = reset.next_steps(intent, seen, known=known)
+    assert (step.reason is steps.StepReason.ALREADY_REPLACED) is replaced
+    rules_step = rules.next_steps(replace(intent, trigger=ContainerId("old-logger")), seen)[0]
+    assert (rules_step.kind is steps.StepKind.DONE) is (grace == 0.0)
 
 
 def test_kubelets_rerun_is_left_alone() -> None:

@@ -60,8 +60,10 @@ def is_up(simulation: Simulation) -> bool:
 
 
 def check_end(simulation: Simulation) -> None:
-    """All containers are new, and init's work was complete before anything used it."""
+    """All containers are new, and init's work was complete before anything used it; or all was left to kubelet."""
     assert is_up(simulation)
+    if simulation.done is steps.StepReason.ALREADY_REPLACED:
+        return
     assert not [view for view in simulation.containers if view.state is CREATED or view.id in simulation.intent.old_ids]
     ends = [end.at for container, end in simulation.exits.items() if container not in simulation.intent.old_ids]
     assert ends or not any(item.role is INIT for item in simulation.intent.plan)

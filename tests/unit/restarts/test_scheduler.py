@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import operator
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from kubemend.agent.model import conditions
 from kubemend.agent.model.actions import ActionClass
 from kubemend.agent.model.conditions import ConditionStatus
 from kubemend.agent.model.outcomes import Outcome
-from kubemend.agent.model.workloads import ContainerId, ContainerState, PodView
+from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.agent.restart import admission
 from kubemend.agent.restart.intents import Strategy
 from kubemend.agent.restart.reasons import Reason
@@ -229,6 +230,19 @@ async def test_half_cleared_pod_is_finished_by_next_agent(env: RestartEnv, strat
     assert await env.store.unfinished() == ()
 
 
+@pytest.mark.parametrize("strategy", [Strategy.RERUN, Strategy.RESET])
+async def test_container_that_kubelet_has_started_is_not_killed_by_the_next_agent(
+    env: RestartEnv, strategy: Strategy
+) -> None:
+    await env.store.begin(env.pod.intent(strategy=strategy, created_at=NOW))
+    env.pod.cri_env.server.runtime.exit(env.pod.old["trainer"], exit_code=1)
+    await env.pod.kubelet_starts("trainer", attempt=1)
+    before = await env.pod.running()
+    assert await Recovery(dependencies=env.dependencies, store=env.store, now=lambda: NOW).run() == 1
+    assert await env.pod.running() == before
+    assert await env.store.unfinished() == ()
+
+
 @pytest.mark.parametrize("age", [3600, -3600], ids=["old", "before-the-clock-was-set-back"])
 async def test_old_intent_without_effect_is_undone(env: RestartEnv, age: float) -> None:
     await env.store.begin(env.pod.intent(created_at=NOW - age))
@@ -345,22 +359,31 @@ async def test_container_that_a_restart_has_stopped_is_ended_by_the_agent(env: R
     assert env.pod.cri_env.cri.has_ended(env.pod.old["trainer"])
 
 
-@pytest.mark.parametrize("strategy", ["reset", "rerun"])
-async def test_container_that_kubelet_starts_during_the_decision_is_not_killed(
-    env: RestartEnv, monkeypatch: pytest.MonkeyPatch, strategy: str
+@pytest.mark.parametrize(
+    ("strategy", "slow"),
+    [
+        ("reset", "dependencies.owners.facts"),
+        ("rerun", "dependencies.owners.facts"),
+        ("reset", "store.begin"),
+        ("rerun", "store.begin"),
+        ("rerun", "pod.cri_env.cri.create_container"),  # of a reservation
+    ],
+)
+async def test_container_that_kubelet_starts_before_the_first_removal_is_not_killed(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch, strategy: str, slow: str
 ) -> None:
-    """It has started after the fault. The API server may take seconds to return the owner."""
-    cri_env, owners = env.pod.cri_env, env.dependencies.owners
-    facts = owners.facts
-    made: list[ContainerId] = []
+    """It has started after the fault. The API server, the disk or the runtime may take seconds."""
+    call, made = operator.attrgetter(slow)(env), list[ContainerId]()
 
-    async def slow(pod: PodView, *, at_once: bool = False) -> admission.OwnerFacts | None:
+    async def is_slow(*args: Any, **more: Any) -> Any:
         if not made:
-            cri_env.server.runtime.exit(env.pod.old["trainer"], exit_code=1)
-            made.append(await env.pod.kubelet_starts("trainer", attempt=1))
-        return await facts(pod, at_once=at_once)
+            made.append(ContainerId(""))
+            env.pod.cri_env.server.runtime.exit(env.pod.old["trainer"], exit_code=1)
+            made[0] = await env.pod.kubelet_starts("trainer", attempt=1)
+        return await call(*args, **more)
 
-    monkeypatch.setattr(owners, "facts", slow)
+    owner, _, name = slow.rpartition(".")
+    monkeypatch.setattr(operator.attrgetter(owner)(env), name, is_slow)
     await env.pod.pods.put(
         replace(
             env.pod.pods.pods()[POD.uid],
