@@ -44,6 +44,11 @@ class Result(enum.Enum):
         """Return whether the old containers have been replaced, or are about to be: then the restart is verified."""
         return self in _RESTARTED
 
+    @property
+    def is_decided_again(self) -> bool:
+        """Return whether this is no end: nothing was restarted, and another strategy or plan may do it."""
+        return self in (Result.STEPPED_DOWN, Result.NOT_ALIKE, Result.ALREADY_REPLACED)
+
 
 _RESTARTED = (
     Result.RESTARTED,

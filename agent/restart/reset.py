@@ -102,7 +102,7 @@ def replaced(intent: intents.PodIntent, seen: Sequence[ContainerSummary], *, kno
     by_itself = intent.grace_seconds <= 0 or (end is not None and end.at < intent.created_at * _NANOSECONDS)
     if known.is_stopped or not by_itself:
         return None
-    return Step(StepKind.DONE, StepReason.ALREADY_REPLACED, made[-1].id, intent.target.name)
+    return Step(StepKind.DONE, StepReason.ALREADY_REPLACED, made[-1].id)
 
 
 def is_whole(intent: intents.PodIntent, seen: Iterable[ContainerSummary]) -> bool:

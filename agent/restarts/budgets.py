@@ -107,13 +107,15 @@ class Budgets:
             if (each.pod, each.fault_at) == (counted.pod, counted.fault_at) and each.containers & counted.containers
         )
 
-    def of_previous(self, intent: intents.AnyIntent) -> "Counted | None":
+    def of_previous(self, restart: Sequence[intents.AnyIntent]) -> "Counted | None":
         """Return the count of a restart that a previous agent has begun; None if it no longer counts. Load them first.
 
-        It counts from its decision, a moment before its intent.
+        It counts from its decision, a moment before its intents.
         """
-        mine = (each for each in self._begun if (each.pod, each.containers) == (intent.target.pod.uid, intent.names))
-        latest = max((each for each in mine if each.at <= intent.created_at), key=lambda each: each.at, default=None)
+        pod, at = restart[0].target.pod.uid, restart[0].created_at
+        names = frozenset[str]().union(*(intent.names for intent in restart))
+        mine = (each for each in self._begun if (each.pod, each.containers) == (pod, names) and each.at <= at)
+        latest = max(mine, key=lambda each: each.at, default=None)
         return Counted(latest, self) if latest is not None else None
 
     def all(self) -> tuple[counts.Begun, ...]:

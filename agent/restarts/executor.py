@@ -156,8 +156,8 @@ class RestartExecutor:
     ) -> Outcome:
         """Execute a plan through its verified end; return its outcome. Raises HistoryError before anything is done.
 
-        ``NOT_ALIKE``, ``STEPPED_DOWN`` and ``ALREADY_REPLACED`` are no end: nothing was reported, and the intents stay
-        open. The caller decides again: on another strategy, which ``takes_over`` the intents. Else it closes them.
+        After a result that ``is_decided_again`` nothing was reported, and the intents stay open. Another strategy
+        ``takes_over`` the intents; if there is none, the caller closes them.
 
         - ``counted`` is journalled with it.
         - ``on_begun`` is called once it is in the journal.
@@ -191,17 +191,19 @@ class RestartExecutor:
                 outcome = await self._to_the_end(execution, remembered=visit.remembered)
             outcome = restart_proof.with_note(outcome, visit.proving)
             done = _Done(execution, cause, outcome, in_round=round_hooks is not None)
-            if outcome.result in (Result.NOT_ALIKE, Result.ALREADY_REPLACED):
-                counted.cancel()
-                self._count(done)
-                await execution.give_back()
-                return outcome
+            if outcome.result.is_decided_again:
+                if outcome.result is not Result.STEPPED_DOWN:  # nothing of the container has changed
+                    counted.cancel()
+                return await self._set_aside(done)
             return await self._finish(done, round_hooks=round_hooks, devices=devices, visit=visit)
 
     async def resume(
         self, plan: RestartPlan, *, cause: admission.Cause, round_hooks: RoundHooks, holding: HoldSet
-    ) -> None:
-        """Finish a plan that a previous agent started for a round. It is in the journal already."""
+    ) -> Outcome:
+        """Finish a plan that a previous agent started for a round; return its outcome (as ``execute``).
+
+        It is in the journal already.
+        """
         execution = execution_of(self._dependencies, plan, holding=holding)
         found = await restart_proof.of_resumed(self._dependencies, plan, attempt=round_hooks.record().order.attempt)
         gates, devices = self._dependencies.actuators.tools.gates, found.devices or frozenset()
@@ -211,9 +213,18 @@ class RestartExecutor:
             restart_proof.log_resumed(plan, outcome, found.by_device(visit.proving))
             outcome = restart_proof.with_note(outcome, visit.proving, unproved=found.unproved)
             done = _Done(execution, cause, outcome, in_round=True)
-            outcome = await self._finish(done, round_hooks=round_hooks, devices=found.devices, visit=visit)
-            if outcome.result is Result.STEPPED_DOWN:
-                await self.close(plan, outcome)
+            if outcome.result.is_decided_again:
+                return await self._set_aside(done)
+            return await self._finish(done, round_hooks=round_hooks, devices=found.devices, visit=visit)
+
+    async def _set_aside(self, done: _Done) -> Outcome:
+        """Leave a plan to another one."""
+        self._count(done)
+        log.warning(
+            "restart.stepped_down", restart=done.plan.id, result=done.outcome.result.value, detail=done.outcome.detail
+        )
+        await done.execution.give_back()
+        return done.outcome
 
     @contextlib.contextmanager
     def expedite(self, pod: PodUid) -> Iterator[None]:
@@ -250,9 +261,7 @@ class RestartExecutor:
     ) -> Outcome:
         """Hold it until the round's release, then conclude it. An internal error still closes its intents."""
         try:
-            if (
-                round_hooks is not None and done.outcome.result is not Result.STEPPED_DOWN
-            ):  # another strategy takes part
+            if round_hooks is not None:
                 done = replace(done, outcome=await round_hooks.hold(done.execution, done.outcome))
             await self._conclude(done, devices=devices, visit=visit)
         except Exception:
@@ -296,9 +305,6 @@ class RestartExecutor:
         could not be undone after an internal error stays open in the journal; the agent's next start resumes it.
         """
         self._count(done)
-        if done.outcome.result is Result.STEPPED_DOWN:
-            log.warning("restart.stepped_down", restart=done.plan.id, detail=done.outcome.detail)
-            return
         if done.outcome.result is Result.RESTARTED:
             for container in done.outcome.current.values():
                 self._dependencies.heartbeats.restarted(container)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -153,11 +153,30 @@ class RestartScheduler:
 
     async def resume(
         self, plan: RestartPlan, *, cause: admission.Cause, round_hooks: RoundHooks, holding: HoldSet
-    ) -> None:
-        """Finish a restart that a previous agent started for a round."""
+    ) -> Outcome:
+        """Finish a restart that a previous agent started for a round; return its outcome.
+
+        After one that ``is_decided_again`` its intents stay open: submit another request, and ``close`` them then.
+        """
         uid = plan.target.pod.uid
         async with self._locks.turn(uid, waiting=self._executor.expedite(uid)):
-            await self._executor.resume(plan, cause=cause, round_hooks=round_hooks, holding=holding)
+            return await self._executor.resume(plan, cause=cause, round_hooks=round_hooks, holding=holding)
+
+    async def close(self, plan: RestartPlan, outcome: Outcome) -> None:
+        """Close the intents of a resumed restart in the journal. Never fails."""
+        await self._executor.close(plan, outcome)
+
+    async def stepped_down(self, begun: Sequence[intents.AnyIntent], outcome: Outcome) -> SteppedDown | None:
+        """Return what another strategy takes over of a restart that a previous agent has begun. Raises HistoryError.
+
+        None if the restart no longer counts, or if its strategy has not stepped down.
+        """
+        await self._budgets.load()
+        counted = self._budgets.of_previous(begun)
+        if counted is None or outcome.result not in (Result.STEPPED_DOWN, Result.NOT_ALIKE):
+            return None
+        not_alike = outcome.result is Result.NOT_ALIKE
+        return SteppedDown(outcome.detail, counted, not_alike, tuple(intent.id for intent in begun))
 
     async def take_over(self, intent: intents.AnyIntent, outcome: Outcome) -> bool:
         """Carry out by another strategy what a previous agent has begun, and whose strategy has stepped down since.
@@ -165,21 +184,16 @@ class RestartScheduler:
         The intent leaves the journal when the other one's enters it. Return False if nothing is done, because the count
         of the restart, which has the time and the device of its fault, is too old. Raises HistoryError.
         """
-        await self._budgets.load()
-        counted = self._budgets.of_previous(intent)
-        if counted is None:
+        if (stepped_down := await self.stepped_down([intent], outcome)) is None:
             return False
         devices = await restart_proof.resumed_devices(self._dependencies, intent)
         facts = self._dependencies.device_facts
 
         def cause() -> admission.Cause:
-            begun = counted.restart
+            begun = stepped_down.counted.restart
             found = admission.Cause(intent.reason, intent.reason, happened_at=begun.fault_at, device=begun.device)
             return replace(found, action=facts.action(devices)) if facts is not None and devices else found
 
-        stepped_down = SteppedDown(
-            outcome.detail, counted, not_alike=outcome.result is Result.NOT_ALIKE, intents=(intent.id,)
-        )
         await self.submit(Request(intent.target, cause, devices=devices, gang_answered=True, stepped_down=stepped_down))
         return True
 

@@ -20,12 +20,14 @@ from kubemend.agent.clients.cri.convert import Admit
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.journal.store import HistoryError, Store
 from kubemend.agent.metrics import Metrics
+from kubemend.agent.model.outcomes import Outcome
 from kubemend.agent.model.rounds import Order, Record, StepResult
 from kubemend.agent.model.workloads import ContainerId, ContainerSummary, PodRef, PodUid, PodView
 from kubemend.agent.restart.members import Selection
 from kubemend.agent.restart.reasons import Reason
-from kubemend.agent.restarts import planning
+from kubemend.agent.restarts import planning, restart_plan
 from kubemend.agent.restarts.dependencies import Dependencies, DeviceFacts
+from kubemend.agent.restarts.requests import SteppedDown
 from kubemend.agent.restarts.scheduler import RestartScheduler
 from kubemend.agent.rounds.order_resolver import NodePolicy, OrderResolver, refuse
 from kubemend.agent.rounds.pod_hold import wait_terminated
@@ -280,13 +282,15 @@ class RoundParticipant:
                 return
             await self._restart_unless_refused(member, pod)
 
-    async def _restart_unless_refused(self, member: MemberSession, pod: PodView) -> None:
+    async def _restart_unless_refused(
+        self, member: MemberSession, pod: PodView, *, stepped_down: SteppedDown | None = None
+    ) -> None:
         if (refusal := self._orders.refusal(member.order, pod)) is not None:
             member.refuse(refusal)
         else:
-            await self._restart(member, pod)
+            await self._restart(member, pod, stepped_down=stepped_down)
 
-    async def _restart(self, member: MemberSession, pod: PodView) -> None:
+    async def _restart(self, member: MemberSession, pod: PodView, *, stepped_down: SteppedDown | None) -> None:
         """Restart the order's containers, or hold them if none of them has started yet."""
         selection = await self._selection(member, pod)
         if selection is None:
@@ -300,7 +304,8 @@ class RoundParticipant:
             await self._hold_only(member)
             return
         tried_before = member.was_retried
-        await self._restarts.submit(await self._orders.request(member, selection))
+        request = await self._orders.request(member, selection)
+        await self._restarts.submit(replace(request, stepped_down=stepped_down))
         is_decided = member.was_retried is not tried_before or member.must_select_again
         if member.step_result.phase is StepPhase.STOPPING and not is_decided:
             member.refuse(refuse(Reason.ROUND_OVER, "the restart was not decided in time"))
@@ -319,21 +324,29 @@ class RoundParticipant:
     async def _resume_session(self, member: MemberSession) -> None:
         """Resume a member at the point that a previous agent reached."""
         with self._restarts.config_share(member.pod, waits=False) as share:
-            was_restarted = await self._resume_from_journal(member, admit=share.admit)
+            resumed = await self._resume_from_journal(member, admit=share.admit)
         pod = self._dependencies.pods.pods().get(member.pod.uid)
-        if not was_restarted:
+        if resumed is None:
             # The previous agent may have ended between the member's record and its journal entry.
             if member.must_restart_first and (pod := await self._pod(member.order)) is not None:
                 await self._start(member, pod)
             else:
                 await member.hold_only()
             return
+        plan, outcome = resumed
+        if outcome.result.is_decided_again:
+            if pod is not None:
+                stepped_down = await self._restarts.stepped_down(plan.entries, outcome)
+                await self._restart_unless_refused(member, pod, stepped_down=stepped_down)
+            await self._restarts.close(plan, outcome)
         if member.was_retried and pod is not None:
             await self._restart_unless_refused(member, pod)
         await self._restart_again(member)
 
-    async def _resume_from_journal(self, member: MemberSession, *, admit: Admit) -> bool:
-        """Finish what a previous agent has started for a member; return whether that was a restart."""
+    async def _resume_from_journal(
+        self, member: MemberSession, *, admit: Admit
+    ) -> tuple[restart_plan.RestartPlan, Outcome] | None:
+        """Finish the restart that a previous agent has started for a member, and return it; None: there is none."""
         backoff = aio.Backoff(first=0.1, limit=2.0)
         while True:
             try:
@@ -344,12 +357,12 @@ class RoundParticipant:
                 log.warning("round.not_resumed", pod=str(member.pod), error=str(error))
                 await backoff.wait()
         if plan is None:
-            return False
+            return None
         holding = member.follow(plan, pid=None)
         if not plan.stays:  # its program may not be dead yet; if it was, the previous agent may have frozen it
             await member.hold_running()
-        await self._restarts.resume(plan, cause=self._orders.cause(member, None), round_hooks=member, holding=holding)
-        return True
+        cause = self._orders.cause(member, None)
+        return plan, await self._restarts.resume(plan, cause=cause, round_hooks=member, holding=holding)
 
     async def _hold_only(self, member: MemberSession) -> None:
         try:

@@ -1,5 +1,7 @@
 """Members of a round whose program is restarted by the launcher in their container."""
 
+import functools
+
 import pytest
 
 from kubemend.agent.restart.process import Launcher, LauncherUnavailable, State
@@ -106,6 +108,34 @@ async def test_the_next_agent_stops_a_program_that_the_last_one_has_not_stopped(
     assert state(launched) == (State.HELD, 1)
     launched.rounds.release("default/gang-1", [POD.uid])
     await launched.stands(StepPhase.RUNNING)
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["swapped", "no-other-strategy"])
+async def test_the_next_agent_swaps_a_member_whose_launcher_fails(launched: RoundEnv, refused: bool) -> None:
+    launched.launchers.before = never
+    launched.order(strategy="process" if refused else "")
+    await eventually.true(lambda: launched.launchers.calls[-1:] == ["stop"])
+    await launched.die()
+    launched.launchers.before = lambda _: None
+    launched.launchers.left = (7,)
+    await launched.start()
+    if refused:
+        await launched.stands(StepPhase.REFUSED)
+        assert await launched.newest() == launched.pod.old
+    else:
+        await launched.stands(StepPhase.STOPPED)
+        await eventually.true(launched.restarts.quiet.is_set)
+        newest = (await launched.newest())["trainer"]
+        assert newest != launched.pod.old["trainer"]
+        assert launched.freezer.still() == {newest}
+        launched.rounds.release("default/gang-1", [POD.uid])
+        await launched.stands(StepPhase.RUNNING)
+    await eventually.true(functools.partial(has_closed_all, launched))
+    assert len(await launched.store.begun_since(0.0)) == 1
+
+
+async def has_closed_all(env: RoundEnv) -> bool:
+    return await env.store.unfinished() == ()
 
 
 def never(call: str) -> None:

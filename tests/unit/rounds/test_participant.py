@@ -455,6 +455,34 @@ async def test_order_repeated_before_the_restart_begins_restarts_under_the_next_
     await released_without_old_programs(env, env.order())
 
 
+@pytest.mark.parametrize("dies", [False, True], ids=["the-same-agent", "the-next-agent"])
+async def test_member_of_which_kubelet_replaces_the_target_before_the_first_removal_is_restarted(
+    env: RoundEnv, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """The other members wait for it: in a round a container that kubelet has just started is restarted, too."""
+    begin, written, made = env.store.begin, asyncio.Event(), list[ContainerId]()
+
+    async def is_slow(*intents: Any, **more: Any) -> None:
+        await begin(*intents, **more)
+        if not made:
+            env.pod.cri_env.server.runtime.exit(env.pod.old["trainer"], exit_code=1)
+            made.append(await env.pod.kubelet_starts("trainer", attempt=1))
+            written.set()
+            await asyncio.Event().wait() if dies else None
+
+    monkeypatch.setattr(env.store, "begin", is_slow)
+    reported = env.order(strategy="rerun")
+    await written.wait()
+    if dies:
+        await env.die()
+        await env.start()
+        reported = env.order(strategy="rerun")
+    assert (await reported.next()).phase is StepPhase.STOPPED
+    assert not set((await env.pod.running())["trainer"]) & {*made, env.pod.old["trainer"]}
+    env.rounds.release("default/gang-1", [])
+    assert (await reported.next()).phase is StepPhase.RUNNING
+
+
 async def test_next_agent_restarts_a_member_whose_agent_ended_before_the_journal_entry(env: RoundEnv) -> None:
     await env.die()
     made = order()
