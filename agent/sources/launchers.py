@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -57,6 +57,14 @@ class _Followed:
     shown: Launcher | LauncherUnavailable | None = None
 
 
+@dataclass(slots=True)
+class _Failures:
+    """Failures of one container's programs: the latest that was passed on, and the times of some (the loop's clock)."""
+
+    program: int = 0
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_FAILURES.limit))
+
+
 class LauncherWatch:
     """Follows the launchers in containers that opted in."""
 
@@ -94,6 +102,7 @@ class LauncherWatch:
         self._namespaces = opted_in_namespaces
         self._own_pod_uid = own_pod_uid
         self._followed: dict[ContainerId, _Followed] = {}
+        self._failures: dict[ContainerId, _Failures] = {}  # kept while it is not followed, perhaps for a moment
         self._decided: dict[ContainerId, tuple[PodView, bool]] = {}
         self._wake = asyncio.Event()
 
@@ -141,9 +150,10 @@ class LauncherWatch:
 
         Each change of any container asks for them all, so an answer is kept while the pod is unchanged.
         """
-        pods, before = self._pods.pods(), self._decided
+        pods, before, views = self._pods.pods(), self._decided, self._events.containers()
         self._decided = {}
-        for view in self._events.containers():
+        self._failures = {view.id: self._failures[view.id] for view in views if view.id in self._failures}
+        for view in views:
             pod = pods.get(view.ref.pod.uid)
             if pod is None or view.state is not ContainerState.RUNNING:
                 continue
@@ -198,8 +208,8 @@ class LauncherWatch:
         backoff = aio.Backoff(first=_FIRST_RETRY, limit=_LONGEST_RETRY)
         known: Launcher | None = None
         silent: LauncherUnavailable | None = None
-        failed = started = 0
-        failures: deque[float] = deque(maxlen=MOST_FAILURES.limit)
+        started = 0
+        failures = self._failures.setdefault(view.id, _Failures())
         while True:
             pod = self._pods.pods().get(view.ref.pod.uid)
             hold = self._hold(pod) if pod is not None else 0.0
@@ -219,9 +229,9 @@ class LauncherWatch:
             if found.program != started:  # once: later the clock may have been set
                 started = found.program
                 self._started(view.id, self._now() - found.age)
-            if found.state is State.FAILED and found.program > failed:
-                failed = found.program
-                if self._may_fail(view, failures):
+            if found.state is State.FAILED and found.program > failures.program:
+                failures.program = found.program
+                if self._may_fail(view, failures.times):
                     self._failed(view, status, found)
             await asyncio.sleep(_LEAST_INTERVAL)
 

@@ -144,6 +144,20 @@ async def test_each_programs_failure_is_passed_on_once(env: Env) -> None:
     ]
 
 
+async def test_a_failure_is_passed_on_once_although_its_pod_was_not_opted_in_for_a_moment(env: Env) -> None:
+    env.launchers.answers += [FAILED]
+    async with env.watched():
+        await eventually.true(lambda: len(env.launchers.asked) == 2)
+        pod = env.pods.pods()[POD.uid]
+        await env.pods.put(replace(pod, annotations={}))
+        await eventually.true(lambda: env.states[-1] is None)
+        await env.pods.put(pod)
+        await eventually.true(lambda: len(env.launchers.asked) == 3)
+        env.launchers.go_on(FAILED, SECOND)
+        await eventually.true(lambda: len(env.launchers.asked) == 5)
+    assert [launcher.program for _, _, launcher in env.failed] == [1, 2]
+
+
 async def test_a_failure_outside_gangs_does_not_wait_for_the_agent(env: Env) -> None:
     (pod,) = env.pods.pods().values()
     await env.pods.put(replace(pod, labels={}))
