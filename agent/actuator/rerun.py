@@ -1,7 +1,6 @@
 """Carry out reruns (``agent.restart.rerun``): remove a pod's containers and run them again in kubelet's order."""
 
 import asyncio
-import time
 from collections.abc import Iterable, Sequence
 
 import structlog
@@ -19,7 +18,7 @@ from kubemend.agent.restart import intents, keep, rerun, reservations, reset, st
 log = structlog.get_logger(__name__)
 
 RESERVED_AT_MOST = 60.0
-"""Seconds after which names are released although kubelet has not shown the restart."""
+"""Seconds after which the check of the result releases names although kubelet has not shown the restart."""
 
 
 class RerunListing:
@@ -79,6 +78,7 @@ class RerunStrategy:
         self._listing = listing
         self._kubelet = kubelet
         self._can_clone = can_clone
+        self._begun = asyncio.get_running_loop().time()
 
     def next_steps(self) -> Sequence[steps.Step]:
         return rerun.next_steps(
@@ -136,7 +136,7 @@ class RerunStrategy:
             noticed=self._kubelet.noticed(self._state.seen),
             taken=self._state.taken,
             afterwards=steps.StepKind.START.value not in self._state.phases,
-            overdue=time.time() - self._intent.created_at > RESERVED_AT_MOST,
+            overdue=asyncio.get_running_loop().time() - self._begun > RESERVED_AT_MOST,
             is_stopped=whole_pod.is_stopped(self._ops, self._intent),
             keeps=frozenset(name for name, kept in self._ops.preparation.kept.items() if not kept.is_refused),
         )

@@ -130,7 +130,7 @@ class KubeletView:
     def __init__(self, pods: ports.Pods, intent: intents.PodIntent) -> None:
         self._pods = pods
         self._uid = intent.target.pod.uid
-        self._first_listed: dict[ContainerId, float] = {}  # by the loop's clock
+        self._created: dict[ContainerId, float] = {}  # by the loop's clock; the wall clock may be set later
 
     def containers(self) -> Sequence[ContainerSpec]:
         """Return the containers in kubelet's status of the pod."""
@@ -143,8 +143,8 @@ class KubeletView:
         now, wall = asyncio.get_running_loop().time(), time.time()
         found = set()
         for view in seen:
-            age = max(now - self._first_listed.setdefault(view.id, now), wall - view.created_at / _NANOSECONDS)
-            if view.id in shown or age > NOTICED_AFTER:
+            age = max(0.0, wall - view.created_at / _NANOSECONDS)
+            if view.id in shown or now - self._created.setdefault(view.id, now - age) > NOTICED_AFTER:
                 found.add(view.id)
         return frozenset(found)
 

@@ -1,6 +1,7 @@
 """Resets on the stand-in runtime: everything is removed, and the agent creates nothing."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import grpc
@@ -88,6 +89,17 @@ async def test_early_main_is_removed_once_kubelet_has_seen_it(pod: PodEnv) -> No
     await pod.kubelet_says_running("trainer")
     assert (await work).result is Result.RESET
     assert await pod.containers() == ()
+
+
+async def test_clock_that_is_set_forward_is_no_sign_that_kubelet_has_seen_a_container(
+    pod: PodEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = await kubelet_starts_too_early(pod)
+    kubelet, seen = whole_pod.KubeletView(pod.pods, pod.intent()), await pod.containers()
+    assert early not in kubelet.noticed(seen)
+    later = time.time() + 3600.0
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert early not in kubelet.noticed(seen)
 
 
 async def test_old_container_is_removed_whatever_kubelet_shows(pod: PodEnv, monkeypatch: pytest.MonkeyPatch) -> None:
