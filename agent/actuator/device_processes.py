@@ -120,7 +120,7 @@ class OldProcesses:
         return {
             each: device_release.Process(started=seen.started, container=container)
             for each, seen in facts.items()
-            if seen
+            if seen and seen.container == container  # the PID that the runtime shows may be another process's by now
         }
 
 

@@ -9,6 +9,7 @@ from kubemend.agent import ports
 from kubemend.agent.actuator import device_processes
 from kubemend.agent.clients.cri.convert import Admit, ContainerStatus, admit_all
 from kubemend.agent.clients.cri.errors import CriError
+from kubemend.agent.model.processes import ProcessFacts
 from kubemend.agent.model.workloads import (
     ContainerId,
     ContainerRef,
@@ -164,8 +165,8 @@ def clock_step(info: ContainerStatus, *, processes: ports.Processes, now: float,
     kernel by its own. Without the correction a clock that was set back would make every running container seem to
     have started after the fault. 0.0 if the step is unknown.
     """
-    process = device_processes.read_facts(processes, info.pid) if info.pid is not None and info.started_at else None
-    if process is None:
+    process = _first_process(info, processes)
+    if process is None or not info.started_at:
         return 0.0
     step = (now - since_boot) - (info.started_at * _NANOSECOND - process.started)
     return step if abs(step) >= _WORTH_A_STEP else 0.0
@@ -176,8 +177,15 @@ def not_holdable(info: ContainerStatus, *, processes: ports.Processes) -> str | 
 
     fanotify can mark only a root that is a file system of its own (``agent.actuator.hold.rootfs_mount_watch``).
     """
-    kind = processes.root_kind(info.pid) if info.pid is not None else None
+    process = _first_process(info, processes)
+    kind = processes.root_kind(process.pid) if process is not None else None
     return None if kind in (root_mounts.OVERLAY, None) else f"its root is {kind}, not an overlay"
+
+
+def _first_process(info: ContainerStatus, processes: ports.Processes) -> ProcessFacts | None:
+    """Return a container's first process; None if it is unknown. Its PID may be another process's by now."""
+    process = device_processes.read_facts(processes, info.pid) if info.pid is not None else None
+    return process if process is not None and process.container == info.id else None
 
 
 async def plan(runtime: ports.Runtime, pod: PodView) -> tuple[intents.Planned, ...]:
@@ -220,6 +228,7 @@ async def successor_spec(
     if reason := admit(clone.weight(sandbox)):
         raise clone.CloneRefusedError(clone.CloneRefusal.NO_CONFIG, reason)
     spec = pod.container(intent.target.name) if pod is not None else None
+    process = _first_process(info, processes)
     config = info.config
     if config is not None and info.spec is not None and spec is not None and spec.image:
         config = rebuild.with_image(config, named=spec.image)
@@ -228,7 +237,7 @@ async def successor_spec(
         intent=intent,
         runtime_env=info.runtime_env,
         resources=resources,
-        live_cpuset=processes.cpuset(info.pid) if info.pid is not None else None,
+        live_cpuset=processes.cpuset(process.pid) if process is not None else None,
     )
     return SuccessorSpec(
         successor=successor,

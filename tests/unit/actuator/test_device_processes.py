@@ -16,11 +16,12 @@ PID = 4242
 class Proc:
     """The main process does not use a device, its two children do; one of them ends in between."""
 
+    container: ContainerId | None = None
     asked: list[int] = field(default_factory=list)
     error: OSError | None = None
 
     def facts(self, pid: int) -> ProcessFacts | None:
-        return ProcessFacts(pid, container=None, started=7.0) if pid != 12 else None
+        return ProcessFacts(pid, container=self.container, started=7.0) if pid != 12 else None
 
     def container_pids(self, pid: int) -> frozenset[int]:
         self.asked.append(pid)
@@ -33,7 +34,7 @@ class Proc:
 
 
 async def test_processes_with_device_files_are_recorded(cri_env: CriEnv) -> None:
-    proc = Proc()
+    proc = Proc(cri_env.old)
     found = await OldProcesses(runtime=cri_env.cri, events=cri_env.watch, processes=proc).on_devices({cri_env.old})
     assert found == {11: Process(started=7.0, container=cri_env.old)}
     (view,) = [view for view in await cri_env.containers() if view.id == cri_env.old]
@@ -45,6 +46,11 @@ async def test_containers_that_are_not_asked_for_or_not_listed_are_left_out(cri_
     old = OldProcesses(runtime=cri_env.cri, events=cri_env.watch, processes=proc)
     assert await old.on_devices({ContainerId("other")}) == {}
     assert proc.asked == []
+
+
+async def test_processes_of_another_container_are_not_recorded(cri_env: CriEnv) -> None:
+    old = OldProcesses(runtime=cri_env.cri, events=cri_env.watch, processes=Proc(ContainerId("another")))
+    assert await old.on_devices({cri_env.old}) == {}
 
 
 async def test_container_that_cannot_be_read_is_left_out(cri_env: CriEnv) -> None:

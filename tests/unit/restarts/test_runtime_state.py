@@ -7,7 +7,7 @@ import pytest
 
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.clients.cri.errors import CriError
-from kubemend.agent.model.workloads import ContainerState
+from kubemend.agent.model.workloads import ContainerId, ContainerState
 from kubemend.agent.restarts import runtime_state
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests.environments.runtime import TARGET, CriEnv
@@ -41,10 +41,9 @@ def target_started_at(*, noted: float) -> runtime_state.RuntimeState:
     return runtime_state.RuntimeState(info=info, siblings=(view,), view=view, sandbox_ready=True)
 
 
-def started_at(target: runtime_state.RuntimeState, *, wall_now: float, known: bool = True) -> float:
+def started_at(target: runtime_state.RuntimeState, *, wall_now: float, process_of: ContainerId | None = None) -> float:
     processes = outside.Processes()
-    if known:
-        processes.add(PID, container=target.view.id, started=STARTED)
+    processes.add(PID, container=process_of, started=STARTED)
     step = runtime_state.clock_step(target.info, processes=processes, now=wall_now, since_boot=NOW)
     found = target.facts(now=0.0, stepped=step).started_at
     assert found is not None
@@ -54,17 +53,22 @@ def started_at(target: runtime_state.RuntimeState, *, wall_now: float, known: bo
 @pytest.mark.parametrize("step", [-3600.0, -5.0, 0.0, 5.0, 86_400.0])
 def test_clock_step_corrects_start_time(step: float) -> None:
     target = target_started_at(noted=BOOTED_AT + STARTED)
-    assert started_at(target, wall_now=BOOTED_AT + NOW + step) == pytest.approx(BOOTED_AT + STARTED + step)
+    assert started_at(target, wall_now=BOOTED_AT + NOW + step, process_of=target.view.id) == pytest.approx(
+        BOOTED_AT + STARTED + step
+    )
 
 
 def test_clock_step_ignores_slow_process_start() -> None:
     target = target_started_at(noted=BOOTED_AT + STARTED + 1.5)
-    assert started_at(target, wall_now=BOOTED_AT + NOW) == pytest.approx(BOOTED_AT + STARTED + 1.5)
+    assert started_at(target, wall_now=BOOTED_AT + NOW, process_of=target.view.id) == pytest.approx(
+        BOOTED_AT + STARTED + 1.5
+    )
 
 
-def test_clock_step_without_process_keeps_start_time() -> None:
+@pytest.mark.parametrize("process_of", [None, ContainerId("another")], ids=["no-containers", "another-containers"])
+def test_process_that_has_the_pid_of_one_that_has_ended_shows_no_clock_step(process_of: ContainerId | None) -> None:
     target = target_started_at(noted=BOOTED_AT + STARTED)
-    assert started_at(target, wall_now=0.0, known=False) == pytest.approx(BOOTED_AT + STARTED)
+    assert started_at(target, wall_now=0.0, process_of=process_of) == pytest.approx(BOOTED_AT + STARTED)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +77,8 @@ def test_clock_step_without_process_keeps_start_time() -> None:
 def test_not_holdable_reports_root_that_is_no_overlay(kind: str | None, reason: str | None) -> None:
     target = target_started_at(noted=BOOTED_AT)
     processes = outside.Processes(roots=kind)
+    assert runtime_state.not_holdable(target.info, processes=processes) is None, "the process is not the container's"
+    processes.add(PID, container=target.view.id)
     assert runtime_state.not_holdable(target.info, processes=processes) == reason
 
 
