@@ -101,8 +101,6 @@ async def _release(cri: client.CriClient, freezer: Freezer, *, states: Collectio
     if not still:
         return bool(freezer.left_frozen())
     views = await cri.list_containers()
-    for successor in leftovers.in_the_way(views, still=still):
-        await cri.remove_container(successor)
     names: dict[ContainerId, ContainerSummary] = {view.id: view for view in views}
     for container_id, fate in leftovers.dispositions(views, still=still).items():
         with contained.within(contained.Part.CONTAINER, container_id):
@@ -112,6 +110,11 @@ async def _release(cri: client.CriClient, freezer: Freezer, *, states: Collectio
                 freezer.thaw(container_id)
             elif fate is Disposition.ENDS:
                 freezer.kill(container_id)
+    for successor in leftovers.in_the_way(views, still=still):  # the containers before them wait until the next pass
+        try:
+            await cri.remove_container(successor)
+        except CriError as error:
+            log.warning("last_resort.not_removed", container_id=successor, error=str(error))
     return bool(freezer.left_frozen())
 
 
