@@ -132,9 +132,10 @@ def _is_mounted(root: int, *, process: Path, at: str, upper: str) -> bool:
     opened = (kernel_files.read_bytes(f"/proc/self/fdinfo/{root}") or b"").splitlines()
     mount = next((line.split()[1] for line in opened if line.startswith(b"mnt_id:")), b"")
     needle = b"upperdir=" + os.fsencode(upper)
-    for line in (kernel_files.read_bytes(process / "mountinfo", limit=layer_moves.MOUNTS_LIMIT) or b"").splitlines():
-        fields = line.split()  # proc_pid_mountinfo(5)
-        if fields[0] == mount and fields[4] == os.fsencode(at):
+    mounts = kernel_files.read_bytes(process / "mountinfo", limit=layer_moves.MOUNTS_LIMIT) or b""
+    for line in mounts.split(b"\n"):  # the kernel escapes no other end of a line in the paths of a pod's volumes
+        fields = line.split(b" ")  # proc_pid_mountinfo(5)
+        if fields[0] == mount and fields[4:5] == [os.fsencode(at)]:
             return layer_moves.is_mounted(needle, line + b"\n")
     return False
 

@@ -187,3 +187,18 @@ def test_agent_killed_before_any_call_leaves_no_part_of_it_in_place(
         assert not (layers.root / "root/a/cache").exists()
     assert ended == KEPT
     assert tree(layers.root / "root/a/cache") == whole
+
+
+@pytest.mark.parametrize("path", ["/volume\r\r/", "/volume\r{mount} 1 0:1 / / rw - overlay x rw,upperdir=/mine\r"])
+def test_volume_of_any_path_is_not_taken_for_the_root(tmp_path: Path, path: str) -> None:
+    root = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with Path(f"/proc/self/fdinfo/{root}").open() as info:
+            (mount,) = [line.split()[1] for line in info if line.startswith("mnt_id:")]
+        volume = f"7 1 0:1 {path.format(mount=mount)} /data rw - ext4 /dev/sda rw\n"
+        overlay = f"{mount} 1 0:1 / / rw - overlay overlay rw,upperdir=/upper,workdir=/work\n"
+        (tmp_path / "mountinfo").write_bytes((volume + overlay).encode())
+        assert layer_copies._is_mounted(root, process=tmp_path, at="/", upper="/upper")
+        assert not layer_copies._is_mounted(root, process=tmp_path, at="/", upper="/mine")
+    finally:
+        os.close(root)

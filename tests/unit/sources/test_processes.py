@@ -89,6 +89,12 @@ def test_process_with_any_name_is_read(name: bytes) -> None:
 ME, OTHER = "a" * 64, "b" * 64
 
 
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_name_of_a_process_can_be_logged(name: bytes) -> None:
+    with called(name) as pid:
+        assert ProcFs().name(pid).encode()
+
+
 @pytest.mark.parametrize("mark", ["\r", "\x0b", "\x1c", "\x85", "\u2028"])
 def test_newline_in_cgroup_name_is_not_a_line(proc: ProcFs, mark: str) -> None:
     forged = f"1:name=systemd:/kubepods/pod1/{ME}/x{mark}0::/kubepods/pod2/{OTHER}\n"
