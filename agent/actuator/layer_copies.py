@@ -129,7 +129,7 @@ def copy_one(source: int, target: int, path: str, *, budget: Budget) -> str:
 
 def _is_mounted(root: int, *, process: Path, at: str, upper: str) -> bool:
     """Return whether a descriptor is on a mount at that place of a process, an overlay with this upper directory."""
-    opened = (kernel_files.read_bytes(f"/proc/self/fdinfo/{root}") or b"").splitlines()
+    opened = (kernel_files.read_bytes(f"/proc/self/fdinfo/{root}") or b"").split(b"\n")
     mount = next((line.split()[1] for line in opened if line.startswith(b"mnt_id:")), b"")
     needle = b"upperdir=" + os.fsencode(upper)
     mounts = kernel_files.read_bytes(process / "mountinfo", limit=layer_moves.MOUNTS_LIMIT) or b""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,19 @@ from hypothesis import strategies as st
 
 from kubemend.common import kernel_files
 from kubemend.common.kernel_files import UnreadableError
+
+ROOT = Path(kernel_files.__file__).parents[1]
+NOT_OF_PODS = {
+    "agent/actuator/hold/cgroups.py": "cgroup.events: the kernel's words and numbers",
+    "agent/app/agent.py": "settings, and the boot's id",
+    "agent/clients/cri/discovery.py": "kubelet's configuration",
+    "agent/doctor/kernel.py": "a number",
+    "agent/health/catalog/catalog_file.py": "the package's own file",
+    "agent/sources/pci_tree.py": "a number",
+    "common/kernel_files.py": "this module",
+    "common/settings.py": "settings",
+}
+"""The modules that read text in another way, and what they read: nothing that a pod can write."""
 
 
 def test_any_bytes_are_read_and_can_be_written_as_utf_8(tmp_path: Path) -> None:
@@ -70,3 +84,14 @@ def test_invalid_stat_is_unreadable(found: bytes) -> None:
     except UnreadableError:
         return
     assert stat.state
+
+
+def test_no_other_module_reads_text_that_a_pod_can_write() -> None:
+    ways = re.compile(r"\.(?:read_text|splitlines)\b")
+    found = {
+        name
+        for package in ("agent", "common", "controller")
+        for path in (ROOT / package).rglob("*.py")
+        if (name := str(path.relative_to(ROOT))).split("/")[1] != "cli" and ways.search(path.read_text())
+    }
+    assert found == NOT_OF_PODS.keys()
