@@ -17,6 +17,14 @@ A sixth of the agent's 384 MiB: some 400 restarts of ordinary containers (150 Ki
 are read (``convert.HEAVIEST``). One eighth is never given to the namespace that has all others (``Slots``).
 """
 
+ORDINARY: Final = 256 * 2**10
+"""Bytes for a namespace that keeps none, beyond ``MOST``: a few pods with long grace periods cannot stop all others."""
+
+
+def room() -> Slots:
+    """Return the room for all restarts in progress."""
+    return Slots(MOST, first=ORDINARY)
+
 
 class NoRoomError(Exception):
     """A restart must wait until ``needed`` bytes are free: for what it has read, and for what it would read next."""

@@ -26,7 +26,6 @@ from kubemend.agent.restarts.dependencies import Dependencies
 from kubemend.agent.restarts.manual_requests import CODE as REQUESTED
 from kubemend.agent.restarts.plan_execution import STALE_AFTER, AnyExecution, execution_of
 from kubemend.agent.restarts.scheduler import RestartScheduler
-from kubemend.agent.restarts.slots import Slots
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 
@@ -105,7 +104,7 @@ class Recovery:
         self._failed: set[str] = set()
         self._handed_over: set[str] = set()
         self._replayed = asyncio.Event()
-        self._configs = Slots(config_shares.MOST)
+        self._configs = config_shares.room()
 
     async def run(self) -> int:
         """Finish or undo every open intent; return how many there were, with those of the background.

@@ -87,7 +87,7 @@ class RestartScheduler:
         self._limits = limits if limits is not None else Limits()
         self._locks = PodLocks()
         self._slots = Slots(self._limits.parallel_pods)
-        self._configs = Slots(config_shares.MOST)
+        self._configs = config_shares.room()
         self._for_faults: dict[ContainerRef, ProgressFanout] = {}
         self._for_people: dict[ContainerRef, ProgressFanout] = {}
         self._reports = DecisionReports(dependencies, metrics=metrics, now=now, suspects=suspects)

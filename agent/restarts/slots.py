@@ -59,14 +59,18 @@ class Slots:
     namespace that have not started, because its container may be down.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, first: int = 0) -> None:
+        """``first``: a namespace that holds none gets so many at once, even if others hold all."""
         self._count = count
+        self._first = first
         self.of_one = count - count // _NAMESPACES_LEAVE
         self._held: Counter[str] = Counter()
         self._queues: dict[str, deque[_Place]] = {}
 
     def is_full(self, namespace: str, count: int = 1) -> bool:
         """Return whether a restart of that namespace would have to wait now for that many slots."""
+        if not self._held[namespace] and count <= self._first:
+            return False
         return self._held.total() + count > self._count or self._held[namespace] + count > self.of_one
 
     @contextlib.asynccontextmanager

@@ -4,6 +4,7 @@ from typing import Final
 
 from bench.memory import __main__ as memory
 from kubemend.agent.clients.cri import cache
+from kubemend.agent.restarts import config_shares
 from kubemend.agent.sources import pod_objects
 from kubemend.controller.gangs import members
 from kubemend.controller.hub.limits import Caps
@@ -17,13 +18,16 @@ _AGENT: Final = 76 * _MIB
 _READING: Final = 57 * _MIB
 """While objects as large as possible are read (docs/operations.md, like the next two)."""
 _CODE: Final = 45 * _MIB
+_PODS_OF_A_NODE: Final = 110
+"""Kubelet's default (``maxPods``)."""
 _CONNECTION: Final = 49 * 2**10
 
 
 def test_agent_with_everything_at_its_bound_has_room_for_a_second_list() -> None:
     pods = pod_objects.MOST_OF_ALL
     assert pods >= 2 * pod_objects.MOST_OF_A_NAMESPACE
-    assert _AGENT + _READING + 2 * pods + cache.MOST_OF_ALL < memory.limit_of("agent")
+    configs = config_shares.MOST + _PODS_OF_A_NODE * config_shares.ORDINARY
+    assert _AGENT + _READING + 2 * pods + cache.MOST_OF_ALL + configs < memory.limit_of("agent")
 
 
 def test_controller_with_everything_at_its_bound_stays_within_its_limit() -> None:

@@ -24,6 +24,18 @@ def test_one_heavy_config_always_has_room_beside_those_of_another_namespace() ->
     assert room.try_acquire("b", convert.HEAVIEST)
 
 
+def test_namespace_that_keeps_none_has_room_beside_the_heaviest_of_several_others() -> None:
+    room = config_shares.room()
+    assert room.try_acquire("a", room.of_one)
+    assert room.try_acquire("b", convert.HEAVIEST)
+    with ConfigShare(room, "c", waits=True) as share:
+        assert share.admit(config_shares.ORDINARY) == ""
+        with pytest.raises(NoRoomError):
+            share.admit(1)
+    with pytest.raises(NoRoomError):
+        ConfigShare(room, "d", waits=True).admit(config_shares.ORDINARY + 1)
+
+
 def test_share_counts_all_configs_of_a_restart_and_gives_them_back() -> None:
     room = Slots(100)
     room.try_acquire("a", 6)
