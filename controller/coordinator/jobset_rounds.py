@@ -87,11 +87,11 @@ class RoundBook:
         key, of_gang = restart.ref.gang, self._from_objects.setdefault(restart.ref.gang, {})
         if change.kind is RestartChangeKind.GONE:
             of_gang.pop(restart.id, None)
-            self._own.get(key, {}).pop(restart.id, None)
+            self._drop(restart.ref)
         else:
             of_gang[restart.id] = _of(restart)
             if restart.is_finished:
-                self._own.get(key, {}).pop(restart.id, None)
+                self._drop(restart.ref)
                 self._owners.pop(restart.id, None)
         if not of_gang:
             del self._from_objects[key]
@@ -107,6 +107,12 @@ class RoundBook:
         """Forget a gang whose JobSet no longer exists."""
         self._own.pop(gang, None)
         self._refusals.pop(gang, None)
+
+    def _drop(self, ref: RoundRef) -> None:
+        own = self._own.get(ref.gang, {})
+        own.pop(ref.id, None)
+        if not own:
+            self._own.pop(ref.gang, None)
 
     def _put(self, ref: RoundRef, seen: RoundView) -> None:
         if ref.gang.kind == model.KIND:
@@ -167,11 +173,14 @@ class OurJobSets:
     def begun(self, ref: RoundRef, cause: Cause, *, now: float) -> None:
         """Record that a round begins; its object may appear later."""
         jobset = self._of(ref.gang)
-        self.book.begun(ref, cause, now=now, owner_uid=jobset.uid if jobset is not None else "")
+        if jobset is not None:
+            self.book.begun(ref, cause, now=now, owner_uid=jobset.uid)
 
     def ended(self, round_: Round) -> None:
         """Record that a round is over; its object shows that later."""
         self.book.ended(round_)
+        if self._of(round_.ref.gang) is None:
+            self.book.forget(round_.ref.gang)  # its deletion comes no more
 
     def refused(self, gang: GangKey, refusal: Refusal) -> None:
         """Record that a round is refused for good."""

@@ -39,7 +39,7 @@ class Names:
         self.watch = watch
         self._gone = gone
         self._names: dict[tuple[str, str], str] = {}  # with the object's UID
-        self._found: dict[tuple[str, str], float] = {}  # expiry (loop time)
+        self._found: dict[tuple[str, str], float] = {}  # expiry (loop time); the one that was found last comes last
         self._specs: dict[tuple[str, str], ClaimSpec] = {}
         watch.subscribe(self._apply)
 
@@ -56,10 +56,20 @@ class Names:
 
     def found(self, namespace: str, name: str, *, spec: ClaimSpec | None = None) -> None:
         """Assume for some time that it exists: it may have been created without the label."""
+        now = asyncio.get_running_loop().time()
+        self._forget_expired(now)
         key = (namespace, name)
-        self._found[key] = asyncio.get_running_loop().time() + _FOUND_SECONDS
+        self._found.pop(key, None)
+        self._found[key] = now + _FOUND_SECONDS
         if spec is not None:
             self._specs[key] = spec
+
+    def _forget_expired(self, now: float) -> None:
+        """Forget what was found long ago: no Informer reports the end of an object without the label."""
+        while self._found and self._found[key := next(iter(self._found))] <= now:
+            del self._found[key]
+            if key not in self._names:
+                self._specs.pop(key, None)
 
     def _apply(self, change: informer.Change[Named]) -> None:
         key = (change.value.namespace, change.value.name)

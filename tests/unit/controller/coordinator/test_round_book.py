@@ -1,25 +1,34 @@
 """Rounds from a JobSet's side: from Restart objects, and from what the leader knows before these show it."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kubemend.common.gangs import GangKey
 from kubemend.common.kube.changes import ChangeKind
 from kubemend.controller.coordinator import jobset_rounds
-from kubemend.controller.coordinator.jobset_rounds import RoundBook
+from kubemend.controller.coordinator.jobset_rounds import OurJobSets, RoundBook
 from kubemend.controller.jobset.spec.model import JobSet, Refusal
 from kubemend.controller.model.rounds import RoundRef
 from kubemend.controller.restarts.objects import Restart, RestartSpec
 from kubemend.controller.restarts.store import RestartChange
 from tests.unit.controller import builders
+from tests.unit.controller.coordinator import test_spans
 from tests.unit.jobset import builders as jobsets
 
 GANG = GangKey("team", "JobSet", "js")
 JOBSET: JobSet = jobsets.jobset()
 FAULT: dict[str, Any] = {"kind": "Exit", "code": "Exit1", "message": "exited with 1"}
 START, END = "2023-11-14T22:13:20Z", "2023-11-14T22:13:21Z"  # builders.NOW, and a second later
+
+
+class NoJobSets:
+    """Stand in for the JobSets that kubemend manages: there is none."""
+
+    def find(self, *_: str) -> None: ...
+    def news(self, *_: str) -> None: ...
+    def subscribe(self, _: Any) -> None: ...
 
 
 def status(**fields: Any) -> dict[str, Any]:
@@ -138,3 +147,20 @@ def test_refusal_is_kept_for_the_term(book: RoundBook) -> None:
     assert book.refusal(JOBSET) == refusal
     book.new_term()
     assert book.refusal(JOBSET) is None
+
+
+def test_nothing_is_kept_of_a_gang_whose_rounds_are_over(book: RoundBook) -> None:
+    for end in (appeared(restart(phase="Done", completionTime=END)), gone(restart())):
+        book.begun(RoundRef("team", "js-1", GANG, 1), builders.fault(), now=builders.NOW)
+        book.restart_changed(appeared(restart()))
+        book.restart_changed(end)
+        assert book._own == {}
+
+
+def test_rounds_of_a_gang_without_a_managed_jobset_are_not_kept() -> None:
+    """Their objects may never appear, and no change of a JobSet would have them dropped."""
+    ours, ref = OurJobSets(lambda _: cast("Any", NoJobSets())), RoundRef("team", "js-1", GANG, 1)
+    ours.begun(ref, builders.fault(), now=builders.NOW)
+    assert (ours.book._own, ours.book._owners) == ({}, {})
+    ours.ended(replace(test_spans.done(), ref=ref))
+    assert ours.book._own == {}
