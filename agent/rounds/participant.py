@@ -256,7 +256,8 @@ class RoundParticipant:
                     member.drop()
             self._ended.extend(member.ended)
             if member.end_reason is EndReason.DELETED:
-                await member.until_gone()
+                with contained.within(Part.ROUND, member.pod):
+                    await member.until_gone()
         finally:
             if self._members.get(key := (member.order.round, member.order.pod)) is member:
                 del self._members[key]

@@ -19,7 +19,7 @@ from kubemend.agent.model.workloads import ContainerId, ContainerRef, PodRef, Re
 from kubemend.agent.restarts import planning
 from kubemend.agent.restarts.recovery import Recovery
 from kubemend.agent.restarts.requests import Request
-from kubemend.agent.rounds.session import INTERNAL
+from kubemend.agent.rounds.session import INTERNAL, MemberSession
 from kubemend.common import aio, contained
 from kubemend.common.contained import Part
 from kubemend.common.coordination import StepPhase
@@ -533,6 +533,20 @@ async def test_unreadable_record_does_not_stop_next_agent(round_env: RoundEnv, m
     monkeypatch.setattr(type(round_env.rounds), "_resume_member", broken)
     await round_env.start()
     assert round_env.freezer.still() == set(), "containers without a session are thawed"
+
+
+async def test_resumed_member_whose_deletion_cannot_be_followed_leaves_the_others(
+    round_env: RoundEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = round_env.order()
+    assert (await reported.next()).phase is StepPhase.STOPPED
+    await round_env.die()
+    monkeypatch.setattr(MemberSession, "until_gone", broken)
+    await round_env.start()
+    before, pods = contained.count([Part.ROUND]), round_env.pod.pods
+    await pods.put(replace(pods.pods()[POD.uid], deleting=True))
+    await eventually.true(lambda: contained.count([Part.ROUND]) > before or round_env.tasks[-1].done())
+    assert not round_env.tasks[-1].done(), "it runs the rounds of all members"
 
 
 async def test_unparsable_record_is_counted_and_frees_its_pod_alone(round_env: RoundEnv) -> None:
