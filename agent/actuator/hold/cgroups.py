@@ -3,6 +3,7 @@
 Only the version 2 hierarchy can do this without races; on a hybrid node it is mounted at ``unified``.
 """
 
+import contextlib
 import errno
 import os
 import select
@@ -216,12 +217,14 @@ class Cgroup:
 
 
 def marked(mounted_at: Path) -> Iterator[tuple[ContainerId, Cgroup, str]]:
-    """Yield the containers whose cgroups bear a mark, and its text. Reads every cgroup of the node."""
+    """Yield the containers whose cgroups bear a mark that can be read, and its text. Reads every cgroup of the node."""
     unified = mounted_at / "unified"
     for directory, names, _ in os.walk(unified if unified.is_dir() else mounted_at):
         if (container_id := cgroup_paths.container_id(Path(directory).name)) is None:
             continue
         names.clear()  # the cgroups below are the container's own
-        group = Cgroup(Path(directory))
-        if (text := group.mark) is not None:
+        group, text = Cgroup(Path(directory)), None
+        with contextlib.suppress(OSError):  # the others must be released nevertheless
+            text = group.mark
+        if text is not None:
             yield container_id, group, text

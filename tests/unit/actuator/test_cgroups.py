@@ -1,5 +1,7 @@
 """A container's processes are killed together, also by kernels without an operation for that."""
 
+import errno
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubemend.agent.actuator import context
-from kubemend.agent.actuator.hold import exec_hold
+from kubemend.agent.actuator.hold import cgroups, exec_hold
 from kubemend.agent.actuator.hold.cgroups import Cgroup
 
 DEADLINE = 60.0
@@ -67,6 +69,20 @@ def test_cgroup_without_processes_has_ended(group: Cgroup, events: str, ended: b
 
 def test_removed_cgroup_has_ended(group: Cgroup) -> None:
     assert Cgroup(group.path / "gone").wait_ended(timeout=0.0)
+
+
+def test_mark_that_cannot_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, whole = (f"cri-containerd-{digit * 64}.scope" for digit in "ab")
+    for name in (broken, whole):
+        (tmp_path / name).mkdir()
+
+    def mark(path: Path, _: str) -> bytes:
+        if path.name == broken:
+            raise OSError(errno.EIO, "broken")
+        return b"held uid-1 node"
+
+    monkeypatch.setattr(os, "getxattr", mark)
+    assert [group.path.name for _, group, _ in cgroups.marked(tmp_path)] == [whole]
 
 
 def test_hold_outlasts_the_waits_of_a_restart() -> None:
