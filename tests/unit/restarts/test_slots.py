@@ -247,12 +247,16 @@ async def test_slots_pod_that_is_slow_to_end_holds_no_slot(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch, grace: str
 ) -> None:
     monkeypatch.setattr(turns, "SLOW", 0.001)
-    stopping, ended = asyncio.Event(), asyncio.Event()
+    stopping, given_up, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     stop: Callable[..., Awaitable[None]] = env.pod.cri_env.cri.stop_container
 
     async def slow_to_end(container_id: str, **_: float) -> None:
         stopping.set()
-        await ended.wait()
+        try:
+            await ended.wait()
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
         await stop(container_id, grace=0)
 
     monkeypatch.setattr(env.pod.cri_env.cri, "stop_container", slow_to_end)
@@ -262,7 +266,7 @@ async def test_slots_pod_that_is_slow_to_end_holds_no_slot(
     async with asyncio.timeout(SECONDS):
         await stopping.wait()
         async with restarts._slots.turn(POD.namespace):
-            pass
+            assert not given_up.is_set()
         ended.set()
         condition = await restart
     assert condition.message.endswith("; verified")
