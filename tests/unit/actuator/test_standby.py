@@ -1,0 +1,50 @@
+"""No successor is started next to an old container where it cannot be held: two would run side by side."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds, HoldError
+from kubemend.agent.actuator.hold.standby import Standbys
+from kubemend.agent.model.workloads import ContainerId
+from tests.fakes.proc_tree import ProcTree, container_id
+
+OLD, PID = container_id(1), 100
+
+
+class Holds:
+    """Stand in for the holds at the first instruction; ``overlay``: the old container's root is one."""
+
+    at_most = 60.0
+
+    def __init__(self, *, overlay: bool) -> None:
+        self._overlay = overlay
+
+    async def runtime_process(self) -> Path:
+        return Path("/proc/1")
+
+    async def could_have_held(self, of: ContainerId, **_: Path) -> bool:
+        assert of == OLD
+        return self._overlay
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ProcTree:
+    made = ProcTree(tmp_path)
+    made.run(OLD, pid=PID)
+    (made.group(OLD) / "cgroup.freeze").write_text("0")
+    return made
+
+
+def standbys(tree: ProcTree, *, overlay: bool) -> Standbys:
+    return Standbys(holds=cast("ExecHolds", Holds(overlay=overlay)), proc=tree.proc, cgroup_root=tree.cgroups)
+
+
+async def test_container_whose_root_is_an_overlay_gets_a_standby(tree: ProcTree) -> None:
+    assert await standbys(tree, overlay=True).check_old(PID, of=OLD) == Path("/proc/1")
+
+
+async def test_container_whose_root_is_no_overlay_gets_none(tree: ProcTree) -> None:
+    with pytest.raises(HoldError, match="would run next to it"):
+        await standbys(tree, overlay=False).check_old(PID, of=OLD)
