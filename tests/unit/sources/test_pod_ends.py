@@ -321,6 +321,13 @@ async def test_error_in_a_pre_stop_hook_of_a_stopped_pod_is_no_fault_however_lon
     assert env.ends.reason(REF.uid, SANDBOX) == "kubelet stops all its containers"
 
 
+async def test_stop_that_kubelet_has_recorded_is_remembered() -> None:
+    env = Env(pods=outside.Pods(hooked()), api=Api(kills=[[kill()]]))
+    for _ in range(2):
+        assert await env.ends.was_stopped(env.events.views[ContainerId("c")])
+    assert env.api.listed.qsize() == 1
+
+
 async def test_kubelets_event_may_arrive_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exits, "QUICK", 0.01)
     env = Env(pods=outside.Pods(hooked()), api=Api(kills=[[], [kill()]]))
