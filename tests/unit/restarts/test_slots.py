@@ -2,11 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kubemend.agent.actuator import turns
+from kubemend.agent.actuator import hooks, turns
+from kubemend.agent.actuator.device_waits import DeviceWaits
+from kubemend.agent.model.workloads import ExecHook
 from kubemend.agent.restart.admission import OwnerFacts
+from kubemend.agent.restarts.executor import RestartExecutor
 from kubemend.agent.restarts.slots import Slots
 from tests.environments.restarts import RestartEnv
 from tests.environments.runtime import POD
@@ -295,6 +300,42 @@ async def test_slots_pod_with_unanswered_owner_query_holds_no_slot(
         answered.set()
         condition = await restart
     assert condition.message.endswith("; verified")
+
+
+@pytest.mark.parametrize(
+    ("holder", "name"),
+    [(hooks, "run_post_start"), (RestartExecutor, "_verify"), (DeviceWaits, "wait_for_change")],
+    ids=["hook", "kubelet", "device"],
+)
+async def test_slots_restart_that_waits_for_others_holds_no_slot(
+    env: RestartEnv, monkeypatch: pytest.MonkeyPatch, holder: object, name: str
+) -> None:
+    """The pod decides how long its hooks and its devices take."""
+    asked, answered = asyncio.Event(), asyncio.Event()
+    wait: Callable[..., Awaitable[Any]] = getattr(holder, name)
+
+    async def slow(*arguments: Any, **named: Any) -> Any:
+        asked.set()
+        await answered.wait()
+        return await wait(*arguments, **named)
+
+    async def is_open(_: DeviceWaits) -> bool:
+        return name != "wait_for_change" or answered.is_set()
+
+    monkeypatch.setattr(holder, name, slow)
+    monkeypatch.setattr(DeviceWaits, "is_open", is_open)
+    pod, hook = env.pod.pods.pods()[POD.uid], ExecHook(("true",))
+    await env.pod.pods.put(replace(pod, containers=tuple(replace(each, post_start=hook) for each in pod.containers)))
+    restarts = env.restarts
+    restarts._slots = Slots(1)
+    restart = asyncio.create_task(env.ask())
+    async with asyncio.timeout(SECONDS):
+        await asked.wait()
+        async with restarts._slots.turn(POD.namespace):
+            assert not restart.done()
+        answered.set()
+        await restart
+    assert not restarts._slots.is_full(POD.namespace)
 
 
 async def _working(seen: list[bool], slots: Slots) -> None:
