@@ -311,12 +311,16 @@ async def test_slots_restart_that_waits_for_others_holds_no_slot(
     env: RestartEnv, monkeypatch: pytest.MonkeyPatch, holder: object, name: str
 ) -> None:
     """The pod decides how long its hooks and its devices take."""
-    asked, answered = asyncio.Event(), asyncio.Event()
+    asked, given_up, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
     wait: Callable[..., Awaitable[Any]] = getattr(holder, name)
 
     async def slow(*arguments: Any, **named: Any) -> Any:
         asked.set()
-        await answered.wait()
+        try:
+            await answered.wait()
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
         return await wait(*arguments, **named)
 
     async def is_open(_: DeviceWaits) -> bool:
@@ -332,7 +336,7 @@ async def test_slots_restart_that_waits_for_others_holds_no_slot(
     async with asyncio.timeout(SECONDS):
         await asked.wait()
         async with restarts._slots.turn(POD.namespace):
-            assert not restart.done()
+            assert not given_up.is_set()
         answered.set()
         await restart
     assert not restarts._slots.is_full(POD.namespace)
