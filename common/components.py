@@ -7,6 +7,8 @@ from typing import Final
 
 import structlog
 
+from kubemend.common import contained
+
 log = structlog.get_logger(__name__)
 
 
@@ -57,12 +59,13 @@ class ComponentRegistry:
         def report(status: ComponentStatus) -> None:
             self._take(name, status)
             for subscriber in self._subscribers.get(name, ()):
-                subscriber(status)
+                with contained.within(contained.Part.LISTENER, f"status of {name}"):
+                    subscriber(status)
 
         return report
 
     def subscribe(self, name: str, subscriber: Callable[[ComponentStatus], None]) -> None:
-        """Call ``subscriber`` with every report of a component, from now on."""
+        """Call ``subscriber`` with every report of a component, from now on. Its errors do not end the component."""
         self._subscribers.setdefault(name, []).append(subscriber)
 
     def all(self) -> Mapping[str, ComponentStatus]:

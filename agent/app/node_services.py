@@ -45,7 +45,7 @@ from kubemend.agent.sources.owners import OwnerLookup
 from kubemend.agent.sources.plugin_reports import PluginReports
 from kubemend.agent.sources.pods import PodWatch
 from kubemend.agent.sources.processes import ProcFs
-from kubemend.common import aio, contained
+from kubemend.common import aio
 from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus
 from kubemend.common.kube import client as kube
 
@@ -226,9 +226,8 @@ class NodeServices:
 
     def _subscribe(self, plugins: PluginReports, *, parts: ComponentRegistry) -> None:
         def on_devices(_: ComponentStatus) -> None:
-            with contained.within(contained.Part.DEVICE, "device plugin reports"):
-                plugins.update()
             self.publisher.holders_changed()
+            plugins.update()
 
         def on_api_server(status: ComponentStatus) -> None:
             if status.state is ComponentState.READY:

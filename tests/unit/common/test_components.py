@@ -2,6 +2,7 @@
 
 import pytest
 
+from kubemend.common import contained
 from kubemend.common.components import ComponentRegistry, ComponentState, ComponentStatus, JointComponent
 from tests.environments import node
 
@@ -24,6 +25,22 @@ def test_optional_component_does_not_block_readiness(parts: ComponentRegistry, s
     assert parts.all()["hub"] == ComponentStatus(state, "no hub answers", "start it")
     parts.reporter("nvml")
     assert not parts.ready()
+
+
+def test_failing_subscriber_ends_neither_the_component_nor_other_subscribers(parts: ComponentRegistry) -> None:
+    """A subscriber looks at all pods, and a component that ends takes the process with it."""
+    said: list[ComponentStatus] = []
+
+    def failing(_: ComponentStatus) -> None:
+        raise IndexError("about one of many pods")
+
+    report = parts.reporter("kubernetes-api")
+    for subscriber in (failing, said.append):
+        parts.subscribe("kubernetes-api", subscriber)
+    before = contained.count([contained.Part.LISTENER])
+    report(ComponentStatus(ComponentState.READY))
+    assert said == [ComponentStatus(ComponentState.READY)]
+    assert contained.count([contained.Part.LISTENER]) == before + 1
 
 
 def test_component_of_several_sources_has_worst_state() -> None:
