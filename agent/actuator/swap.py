@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-import structlog
-
 from kubemend.agent.actuator import listings, progress
 from kubemend.agent.actuator.context import NO_PREPARATION, ActuatorContext, StartPreparation
 from kubemend.agent.actuator.hold.hold_set import HoldSet
@@ -14,18 +12,19 @@ from kubemend.agent.actuator.plan_runner import PlanRunner
 from kubemend.agent.actuator.restart_state import RestartState
 from kubemend.agent.actuator.runtime_ops import RuntimeOps, hooks_of
 from kubemend.agent.actuator.swap_calls import SwapCalls
+from kubemend.agent.actuator.swap_proof import SwapProof
 from kubemend.agent.actuator.swap_standby import SwapStandby
 from kubemend.agent.clients.cri.errors import CriError
 from kubemend.agent.clients.cri.events import ContainerEvent
 from kubemend.agent.model.outcomes import Outcome, Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
-from kubemend.agent.restart import clone, intents, likeness, steps, swap
+from kubemend.agent.restart import intents, steps, swap
 from kubemend.agent.restart.successor_spec import SuccessorSpec
-
-log = structlog.get_logger(__name__)
 
 _OLD_MAY_RUN = (Result.UNDONE, Result.NOT_ALIKE, Result.FAILED, Result.STUCK, Result.DEVICE_NOT_USABLE)
 """Results after which the old container may run, and must not stay frozen."""
+_COMPARED_AT_ONCE = 4
+"""Successors that are compared at the same time: their specs, and the old containers', can have some MB each."""
 
 
 class SwapActuator:
@@ -34,6 +33,7 @@ class SwapActuator:
     def __init__(self, tools: ActuatorContext) -> None:
         self._tools = tools
         self._next_names = NextNames(tools.runtime)
+        self._comparisons = asyncio.Semaphore(_COMPARED_AT_ONCE)
 
     async def carry_out(
         self,
@@ -68,8 +68,9 @@ class SwapActuator:
             followed=followed,
         )
         standby = SwapStandby(ops, intent, spec=successor_spec)
-        calls = SwapCalls(ops, intent, spec=successor_spec, standby=standby, next_names=self._next_names)
-        strategy = SwapStrategy(ops, spec=successor_spec, calls=calls, standby=standby)
+        proof = SwapProof(ops, intent, spec=successor_spec, at_once=self._comparisons)
+        calls = SwapCalls(ops, intent, spec=successor_spec, standby=standby, proof=proof, next_names=self._next_names)
+        strategy = SwapStrategy(ops, spec=successor_spec, calls=calls, standby=standby, proof=proof)
         try:
             outcome = await PlanRunner(ops, strategy).run_to_end(list_first=seen is None)
         finally:
@@ -119,6 +120,7 @@ class SwapStrategy:
         spec: SuccessorSpec | None,
         calls: SwapCalls,
         standby: SwapStandby,
+        proof: SwapProof,
     ) -> None:
         self.calls = calls
         self._ops = ops
@@ -128,8 +130,7 @@ class SwapStrategy:
         self._standby = standby
         self._old_ended_at: float | None = None  # when that was first seen, by the loop's clock
         self._old_exit: int | None = None
-        self._alike: set[ContainerId] = set()
-        self._unlike: str | None = None
+        self._proof = proof
 
     def next_steps(self) -> Sequence[steps.Step]:
         step = swap.next_step(
@@ -137,7 +138,8 @@ class SwapStrategy:
             self._state.seen,
             resolution=self._state.resolution,
             can_clone=self._spec is not None,
-            is_unlike=self._unlike is not None,
+            is_unlike=self._proof.unlike is not None,
+            is_held=self._standby.is_on,
             stays=self._stays(),
             kubelet_first=self._kubelet_is_first(),
             old_exit=self._old_exit,
@@ -171,23 +173,16 @@ class SwapStrategy:
         )
 
     async def examine(self) -> None:
-        """Compare a successor that was made from a rebuilt config with the old container. Nothing has been stopped.
+        """Compare a successor that waits with the old container, before anything is stopped or started for it.
 
-        CRI-O answers a second CreateContainer of one name with the container that has it, so this also finds out that
-        the container is kubelet's. Also read the exit code of an old container that may have ended for good.
+        One that is started on standby is compared meanwhile (``SwapCalls``), but for one that was made from a rebuilt
+        config: there a difference is likely enough not to start it. Also read the exit code of an old container that
+        may have ended for good.
         """
         if self._old_exit is None and (self.calls.intent.completes or self._state.resolution is steps.Resolution.UNDO):
             await self._read_exit()
-        original = self._spec.original if self._spec is not None else None
-        if original is None:
-            return
-        for view in self._state.seen:
-            if (
-                view.restart_id == self.calls.intent.id
-                and view.state is ContainerState.CREATED
-                and view.id not in self._alike
-            ):
-                await self._compare(view, original)
+        if self.calls.is_rebuilt or not self.calls.starts_on_standby:
+            await self._proof.compare_waiting()
 
     async def _read_exit(self) -> None:
         """Read how the old container has ended, unless a successor runs that stays."""
@@ -200,30 +195,6 @@ class SwapStrategy:
         status = await self._ops.status_of(old.id)
         if status is not None and status.state is ContainerState.EXITED:
             self._old_exit = status.exit_code
-
-    async def _compare(self, view: ContainerSummary, original: likeness.Original) -> None:
-        status = await self._ops.status_of(view.id)
-        if status is None:
-            return
-        restart_id = status.annotations.get(clone.RESTART_ID_ANNOTATION)
-        if restart_id != self.calls.intent.id:
-            self._state.seen = tuple(
-                replace(each, restart_id=restart_id) if each is view else each for each in self._state.seen
-            )
-            return
-        assert self._spec is not None
-        successor = self._spec.successor
-        self._unlike = likeness.difference(
-            original,
-            likeness.Original(status.id, status.spec or {}),
-            config=successor.config,
-            termination_path=successor.termination_path,
-        )
-        if self._unlike is None:
-            self._alike.add(view.id)
-        else:
-            self._state.last_error = f"the successor would differ: {self._unlike}"
-            log.warning("restart.successor_differs", restart=self.calls.intent.id, field=self._unlike)
 
     def _stays(self) -> frozenset[ContainerId]:
         """Return the containers that a round has released, or will release unless kubelet's container is running."""
@@ -250,7 +221,7 @@ class SwapStrategy:
         if not any(view.restart_id == self.calls.intent.id for view in self._state.seen):
             if not self.calls.is_rebuilt or self.calls.refused is None:
                 return True
-            self._unlike = self.calls.refused  # a config that was rebuilt; the pod can still be reset
+            self._proof.unlike = self.calls.refused  # a config that was rebuilt; the pod can still be reset
             return False
         if not self._standby.old_runs:
             return self.next_steps()[0].kind is not steps.StepKind.REMOVE

@@ -17,6 +17,7 @@ from kubemend.agent.actuator.hold.hold_set import OldDead
 from kubemend.agent.actuator.hold.standby import EndedError
 from kubemend.agent.actuator.next_names import NextNames
 from kubemend.agent.actuator.runtime_ops import RuntimeOps
+from kubemend.agent.actuator.swap_proof import SwapProof
 from kubemend.agent.actuator.swap_standby import SwapStandby
 from kubemend.agent.clients.cri.errors import CallFailed, CriError, NameReserved
 from kubemend.agent.model.workloads import ContainerId, ContainerState, ContainerSummary
@@ -41,6 +42,7 @@ class SwapCalls:
         *,
         spec: SuccessorSpec | None,
         standby: SwapStandby,
+        proof: SwapProof,
         next_names: NextNames,
     ) -> None:
         self.intent = intent
@@ -52,13 +54,19 @@ class SwapCalls:
         self._holding = ops.holding
         self._spec = spec
         self._standby = standby
+        self._proof = proof
         self._next_names = next_names
         self._devices = DeviceWaits(ops)
 
     @property
     def is_rebuilt(self) -> bool:
         """Return whether the runtime does not return configs (CRI-O), so that the successor's was rebuilt."""
-        return self._spec is not None and self._spec.original is not None
+        return self._spec is not None and self._spec.is_rebuilt
+
+    @property
+    def starts_on_standby(self) -> bool:
+        """Return whether the successor is started next to the running old container."""
+        return self._standby.old_runs and self.intent.order.starts_first
 
     def copies(self) -> list[ContainerSummary]:
         """Return the containers that kubelet has created in place of the old one."""
@@ -79,7 +87,7 @@ class SwapCalls:
         running, but its process cannot be frozen any more.
         """
         standby = self._standby
-        waits = not self.stopped_old and not (standby.old_runs and self.intent.order.starts_first)
+        waits = not self.stopped_old and not self.starts_on_standby
         freezes = standby.old_runs and self.intent.grace_seconds <= 0  # a frozen container cannot use its grace period
         if freezes and not await standby.freeze_old():
             if self.is_rebuilt and standby.dying and await standby.old_has_ended(gone=True):
@@ -155,16 +163,19 @@ class SwapCalls:
             await asyncio.gather(creating, return_exceptions=True)
 
     async def start(self, container_id: ContainerId) -> None:
-        """Start the successor; next to a running old container, on standby."""
+        """Start the successor; next to a running old container, on standby, and compare it during that time.
+
+        One that differs stays held at its first instruction, until it is removed.
+        """
         if not self._standby.old_runs:
             await self._ops.start_prepared(container_id)
-        elif not await self._start_on_standby(container_id):
-            return
-        self._state.mark(container_id, ContainerState.RUNNING)
-        await self.complete_start(container_id)
+            await self._started(container_id)
+        elif await self._prepare_standby(container_id):
+            await turns.side_by_side(self._start_held(container_id), self._proof.compare(container_id))
+            await self._let_import(container_id)
 
-    async def _start_on_standby(self, container_id: ContainerId) -> bool:
-        """Start the successor held, next to the frozen old container; return False if it was not started.
+    async def _prepare_standby(self, container_id: ContainerId) -> bool:
+        """Prepare the start of the successor, held, next to the frozen old container; return False if it must not be.
 
         If it cannot be held, the swap continues in the other order; if there is none, it is undone. If the old
         container has ended by itself, the successor needs no hold, and waits only for the devices.
@@ -175,6 +186,9 @@ class SwapCalls:
             if not await self._standby.old_has_ended(gone=isinstance(error, EndedError)):
                 self._cannot_hold(error)
             return False
+        return True
+
+    async def _start_held(self, container_id: ContainerId) -> None:
         self._state.unanswered = True
         try:
             await self._tools.runtime.start_container(container_id)
@@ -182,7 +196,11 @@ class SwapCalls:
             await self._remove_unless_it_can_start(container_id)
             raise
         self._state.unanswered = False
-        return True
+        await self._started(container_id)
+
+    async def _let_import(self, container_id: ContainerId) -> None:
+        if self._proof.unlike is None:
+            await self._standby.let_import(container_id)
 
     def _cannot_hold(self, error: HoldError) -> None:
         self._state.last_error = str(error)
@@ -205,7 +223,12 @@ class SwapCalls:
 
     async def complete_start(self, container_id: ContainerId) -> None:
         """Do what belongs to a start. On standby, the successor has its postStart hook once the old one is dead."""
-        await self._standby.engage(container_id)
+        await self._started(container_id)
+        await self._let_import(container_id)
+
+    async def _started(self, container_id: ContainerId) -> None:
+        self._state.mark(container_id, ContainerState.RUNNING)
+        await self._standby.engage()
         await self._ops.hold_started(container_id)
         self._ops.link_log(container_id)
         if not self.is_held(container_id):

@@ -118,12 +118,23 @@ class SwapStandby:
         if self._ops.holding is not None:  # the freezer takes over the hold until the old one is dead
             await self._ops.holding.expect(successor, by=self._standby.hold)
 
-    async def engage(self, successor: ContainerId) -> None:
-        """Verify that a started successor is held. Let it import if the pod allows that and nothing forbids it."""
-        if self._standby is None:
+    async def engage(self) -> None:
+        """Verify that a started successor is held."""
+        if self._standby is not None:
+            await self._standby.engaged()
+
+    async def let_import(self, successor: ContainerId) -> None:
+        """Let a held successor import if the pod allows that and nothing forbids it."""
+        standby = self._standby
+        if standby is None or self._overlap_request is None or standby.driver is not None:
             return
-        await self._standby.engaged()
-        await self._overlap(self._standby, successor)
+        if self._overlap_forbidden() is not None:
+            return
+        assert self._standbys is not None
+        with contained.within(contained.Part.CONTAINER, successor) as work:
+            self._not_overlapped = await self._standbys.overlap(standby)
+        if work.error is not None:
+            self._not_overlapped = overlap.Obstacle.INTERNAL_ERROR
 
     async def kill_old(self) -> bool:
         """Kill the old container, next to which a successor waits; return whether all of its processes have ended."""
@@ -162,15 +173,6 @@ class SwapStandby:
         if self._overlap_request is None:
             return None
         return overlap.note(self._intent.target.name, self._overlap_forbidden() or self._not_overlapped)
-
-    async def _overlap(self, standby: Standby, successor: ContainerId) -> None:
-        assert self._standbys is not None
-        if self._overlap_request is None or standby.driver is not None or self._overlap_forbidden() is not None:
-            return
-        with contained.within(contained.Part.CONTAINER, successor) as work:
-            self._not_overlapped = await self._standbys.overlap(standby)
-        if work.error is not None:
-            self._not_overlapped = overlap.Obstacle.INTERNAL_ERROR
 
     def _overlap_forbidden(self) -> overlap.Obstacle | None:
         if self._overlap_request is None:

@@ -1,22 +1,33 @@
 """Compare the OCI spec of a successor with the old container's, field by field. Pure.
 
-The spec is what the low-level runtime carries out. Where the runtime does not return a container's config, the
-successor's config is rebuilt (``agent.restart.rebuild``), and this comparison proves it before anything is stopped.
-The necessary differences are a closed list:
+The spec is what the low-level runtime carries out. The successor's config is a copy of the old one's, or is rebuilt
+where the runtime does not return it (``agent.restart.rebuild``); this comparison proves that nothing was lost on the
+way, before anything is stopped. The necessary differences are a closed list:
 
 - the container's id in any text, and the random names of directories below one that the id names
 - the path of its root, which the runtime chooses
 - the runtime's records of what it was asked for (``_RECORDS``); what follows from them is compared
 - the restart count and the restart's id in the annotations, kubemend's variables in the environment
 - the successor's own file for the termination message
-- resources that were changed in place since the old container was created: then those in the successor's config count
+- resources: those that the old container has now count, too, and its current cpuset
 
-Lists that are sets (capabilities, groups, masked paths) are compared as sets, and mounts by their place.
+What a config does not determine is the choice of runtime and node, and would be the same for kubelet's container:
+
+- the version of the OCI spec
+- the devices of a privileged container: those that the node has when it is created
+- the filter of the seccomp profile ``RuntimeDefault``, which may change when the runtime is upgraded
+- the level of an SELinux label that is requested without a level: the runtime chooses one for each container
+- CPUs and memory nodes that are not requested: an NRI plugin chooses them
+
+Lists that are sets (capabilities, groups, masked paths) are compared as sets; mounts and devices by their place. Hooks,
+and rules for devices between which none of the other kind (allow, deny) is, may be in any order: the CDI library reads
+requests for devices from annotations in a random order (``ParseAnnotations``).
 """
 
+import itertools
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -29,12 +40,14 @@ _RECORDS: Final = frozenset(
     {
         clone.RESTART_COUNT_ANNOTATION,
         clone.RESTART_ID_ANNOTATION,
+        "io.kubernetes.cri.image-name",  # any of the image's names, before containerd 2
         f"{_OWN}Annotations",
         f"{_OWN}Created",
         f"{_OWN}LogPath",
         f"{_OWN}Metadata",
         f"{_OWN}MountPoint",
         f"{_OWN}Name",
+        f"{_OWN}SomeNameOfTheImage",
         f"{_OWN}Volumes",
     }
 )
@@ -50,12 +63,15 @@ _SETS: Final = frozenset(
 _DEVICE_RULES: Final = "linux.resources.devices"
 _HUGE_PAGES: Final = "linux.resources.hugepageLimits"
 _UNIFIED: Final = "linux.resources.unified"
+_CPUS: Final = "linux.resources.cpu.cpus"
+_CHOSEN: Final = frozenset({_CPUS, "linux.resources.cpu.mems"})
+"""Of the resources those that the node chooses if they are not requested."""
 _RESOURCES: Final[Mapping[str, Callable[[api_pb2.LinuxContainerResources], object]]] = MappingProxyType(
     {
         "linux.resources.cpu.period": lambda made: made.cpu_period,
         "linux.resources.cpu.quota": lambda made: made.cpu_quota,
         "linux.resources.cpu.shares": lambda made: made.cpu_shares,
-        "linux.resources.cpu.cpus": lambda made: made.cpuset_cpus,
+        _CPUS: lambda made: made.cpuset_cpus,
         "linux.resources.cpu.mems": lambda made: made.cpuset_mems,
         "linux.resources.memory.limit": lambda made: made.memory_limit_in_bytes,
         "linux.resources.memory.swap": lambda made: made.memory_swap_limit_in_bytes,
@@ -70,39 +86,57 @@ _DEEPEST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
-    """The container that a successor must be like. ``spec`` is kept out of ``repr``: it may contain secrets."""
+class Container:
+    """A container as the runtime shows it. ``spec`` is kept out of ``repr``: it may contain secrets."""
 
     id: str
     spec: Mapping[str, Any] = field(repr=False)
+    resources: api_pb2.LinuxContainerResources | None = None
 
 
 def difference(
-    old: Original, new: Original, *, config: api_pb2.ContainerConfig, termination_path: str | None = None
+    old: Container, new: Container, *, config: api_pb2.ContainerConfig, termination_path: str | None = None
 ) -> str | None:
-    """Return the first field by which the successor differs, and how; None if only by what must be.
+    """Return the first field by which the successor differs, and how; None if only by what must or may be.
 
     ``config`` is the successor's. ``termination_path`` is where its own termination-message file is mounted; None if it
     has none. The answer has no values of the specs.
     """
     try:
-        before, after = _normal(old, termination_path), _normal(new, termination_path)
-        return next(_differences(before, after, resources=config.linux.resources), None)
+        before, after = (_normal(each, config, termination_path) for each in (old, new))
+        return next(_Comparison(old, config).differences(before, after), None)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         return f"the specs cannot be compared ({type(error).__name__})"
 
 
-def _normal(of: Original, termination_path: str | None) -> dict[str, Any]:
-    """Return the spec without the differences that must be."""
+def _normal(of: Container, config: api_pb2.ContainerConfig, termination_path: str | None) -> dict[str, Any]:
+    """Return the spec without the differences that must or may be."""
     made = _without_id(of.spec, of.id)
     assert isinstance(made, dict)
+    made["ociVersion"] = ""
     made["root"] = {**(made.get("root") or {}), "path": ""}
     made["annotations"] = {key: value for key, value in (made.get("annotations") or {}).items() if key not in _RECORDS}
-    process = {**(made.get("process") or {})}
-    process["env"] = _environment(process.get("env") or ())
-    made["process"] = process
+    made["hooks"] = {kind: _in_order(hooks) for kind, hooks in (made.get("hooks") or {}).items()}
     made["mounts"] = _mounts(made.get("mounts") or (), termination_path=termination_path)
+    process, linux = ({**(made.get(key) or {})} for key in ("process", "linux"))
+    made["process"], made["linux"] = process, linux
+    process["env"] = _environment(process.get("env") or ())
+    security = config.linux.security_context
+    linux["devices"] = {} if security.privileged else {item["path"]: item for item in linux.get("devices") or ()}
+    if security.seccomp.profile_type == api_pb2.SecurityProfile.RuntimeDefault and security.HasField("seccomp"):
+        linux["seccomp"] = bool(linux.get("seccomp"))
+    if security.HasField("selinux_options") and not security.selinux_options.level:
+        process["selinuxLabel"] = _without_level(process.get("selinuxLabel") or "")
+        linux["mountLabel"] = _without_level(linux.get("mountLabel") or "")
     return made
+
+
+def _in_order(items: Iterable[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]:
+    return sorted(items or (), key=lambda item: repr(sorted(item.items())))
+
+
+def _without_level(label: str) -> str:
+    return ":".join(label.split(":")[:3])
 
 
 def _without_id(value: Any, container_id: str, depth: int = 0) -> Any:
@@ -150,53 +184,55 @@ def _parents(place: str) -> Iterator[str]:
         yield place
 
 
-def _differences(
-    old: Any, new: Any, *, resources: api_pb2.LinuxContainerResources, at: tuple[str, ...] = ()
-) -> Iterator[str]:
-    where = ".".join(at)
-    if _is_empty(old) and _is_empty(new):
-        return
-    if (of := _RESOURCES.get(where)) is not None and new and new == of(resources):
-        return
-    if where == _UNIFIED and isinstance(new, dict) and new == dict(resources.unified):
-        return
-    if where == _HUGE_PAGES and isinstance(new, list) and _huge_pages(new) == _wanted_huge_pages(resources):
-        return
-    if isinstance(old, dict | None) and isinstance(new, dict | None):
-        before, after = old or {}, new or {}
-        for key in sorted({*before, *after}):
-            yield from _differences(before.get(key), after.get(key), resources=resources, at=(*at, key))
-    elif isinstance(old, list | None) and isinstance(new, list | None):
-        yield from _differences_of_lists(old or [], new or [], resources=resources, at=at)
-    elif old != new or type(old) is not type(new):
-        yield _described(where, old, new)
+class _Comparison:
+    """The comparison of two specs. Resources may be those that the old container has now, if that shows them."""
 
+    def __init__(self, old: Container, config: api_pb2.ContainerConfig) -> None:
+        self._present = old.resources if old.resources is not None else api_pb2.LinuxContainerResources()
+        self._cpus = config.linux.resources.cpuset_cpus  # of the old one's cgroup (``clone.successor``)
 
-def _differences_of_lists(
-    old: list[Any], new: list[Any], *, resources: api_pb2.LinuxContainerResources, at: tuple[str, ...]
-) -> Iterator[str]:
-    where = ".".join(at)
-    if where in _SETS:
-        old, new = sorted(set(old)), sorted(set(new))
-    elif where == _DEVICE_RULES:
-        old, new = _without_repetitions(old), _without_repetitions(new)
-    for number, (before, after) in enumerate(zip(old, new, strict=False)):
-        yield from _differences(before, after, resources=resources, at=(*at, str(number)))
-    if len(old) != len(new):
-        yield _described(where, old, new, how=f"has {len(new)} items instead of {len(old)}")
+    def differences(self, old: Any, new: Any, at: tuple[str, ...] = ()) -> Iterator[str]:
+        if old == new or (_is_empty(old) and _is_empty(new)):
+            return
+        where = ".".join(at)
+        if self._is_expected(where, new):
+            return
+        if isinstance(old, dict | None) and isinstance(new, dict | None):
+            before, after = old or {}, new or {}
+            for key in sorted({*before, *after}):
+                yield from self.differences(before.get(key), after.get(key), (*at, key))
+        elif isinstance(old, list | None) and isinstance(new, list | None):
+            yield from self._of_lists(old or [], new or [], at)
+        else:
+            yield _described(where, old, new)
+
+    def _of_lists(self, old: list[Any], new: list[Any], at: tuple[str, ...]) -> Iterator[str]:
+        where = ".".join(at)
+        if where in _SETS:
+            old, new = sorted(set(old)), sorted(set(new))
+        elif where == _DEVICE_RULES:
+            old, new = _without_repetitions(old), _without_repetitions(new)
+        for number, (before, after) in enumerate(zip(old, new, strict=False)):
+            yield from self.differences(before, after, (*at, str(number)))
+        if len(old) != len(new):
+            yield _described(where, old, new, how=f"has {len(new)} items instead of {len(old)}")
+
+    def _is_expected(self, where: str, new: Any) -> bool:
+        """Return whether a resource of the successor is as the old container has it now, or was not requested."""
+        if where == _HUGE_PAGES:
+            return isinstance(new, list) and bool(new) and _huge_pages(new) == _wanted_huge_pages(self._present)
+        if where == _UNIFIED:
+            return isinstance(new, dict) and bool(new) and new == dict(self._present.unified)
+        if (of := _RESOURCES.get(where)) is None:
+            return False
+        wanted = of(self._present)
+        return (where in _CHOSEN and not wanted) or (bool(new) and new in (wanted, self._cpus))
 
 
 def _without_repetitions(rules: list[Any]) -> list[Any]:
-    """Return the rules without those that repeat one since which none of the other kind (allow, deny) came."""
-    made: list[Any] = []
-    since: set[str] = set()
-    for rule in rules:
-        if made and made[-1].get("allow") != rule.get("allow"):
-            since.clear()
-        if (text := repr(sorted(rule.items()))) not in since:
-            since.add(text)
-            made.append(rule)
-    return made
+    """Return the rules, those between which none of the other kind (allow, deny) is in one order, and each once."""
+    runs = (_in_order(run) for _, run in itertools.groupby(rules, key=lambda rule: rule.get("allow")))
+    return [rule for run in runs for rule, _ in itertools.groupby(run)]
 
 
 def _huge_pages(limits: list[Any]) -> dict[str, int]:

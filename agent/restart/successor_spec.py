@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kubemend.agent.model.workloads import Hook
-from kubemend.agent.restart import cache, clone, host_files, keep, likeness, overlap, shm
+from kubemend.agent.restart import cache, clone, host_files, keep, overlap, shm
 from kubemend.common.pb.runtime.v1 import api_pb2
 
 
@@ -24,8 +24,7 @@ class SuccessorSpec:
     that is emptied before the start. ``mount_points`` are the old container's, ``keeping`` is what the successor keeps
     of it. ``overlap_request``: the pod allows it to import while its predecessor dies. ``old_pid`` is the first process
     of the predecessor; None if that does not run.
-    ``original`` is the container that the successor must be like, because its config was rebuilt; None if the runtime
-    returned the config.
+    ``is_rebuilt``: the runtime does not return configs, so the successor's was rebuilt.
     """
 
     successor: clone.Successor
@@ -40,7 +39,7 @@ class SuccessorSpec:
     keeping: keep.Request | None = None
     overlap_request: overlap.Request | None = None
     old_pid: int | None = None
-    original: likeness.Original | None = None
+    is_rebuilt: bool = False
 
     @property
     def log_file(self) -> Path:

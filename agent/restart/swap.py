@@ -28,6 +28,7 @@ def next_step(
     resolution: Resolution = Resolution.FINISH,
     can_clone: bool = True,
     is_unlike: bool = False,
+    is_held: bool = False,
     stays: Collection[ContainerId] = (),
     kubelet_first: bool = False,
     old_exit: int | None = None,
@@ -36,7 +37,8 @@ def next_step(
     """Return the one next step, given every container of the target's name that the runtime lists now.
 
     - ``can_clone`` is False if the old container's config is not available (removed before a replay)
-    - ``is_unlike``: the successor differs from the old container, and is removed (``agent.restart.likeness``)
+    - ``is_unlike``: the successor differs from the old container, and is removed (``agent.restart.likeness``);
+      ``is_held``: also if it runs, held at its first instruction
     - ``stays`` are successors that a round has released, or is about to release: kubelet's container next to such a
       successor is removed, and not the successor
     - ``kubelet_first``: kubelet is about to create the successor of a container that has ended; until it has, the
@@ -66,7 +68,8 @@ def next_step(
     if ours and others:
         return Step(StepKind.REMOVE, StepReason.KUBELET_WON, ours[-1].id)
     if is_unlike and not others:
-        waiting = [view for view in ours if view.state is ContainerState.CREATED]
+        unused = (ContainerState.CREATED, ContainerState.RUNNING) if is_held else (ContainerState.CREATED,)
+        waiting = [view for view in ours if view.state in unused]
         if waiting or not newer:
             return (
                 Step(StepKind.REMOVE, StepReason.NOT_ALIKE, waiting[-1].id)

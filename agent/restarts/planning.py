@@ -116,7 +116,7 @@ async def prepare(
 def name_ahead(runtime: ports.Runtime, target: runtime_state.RuntimeState) -> NameAhead | None:
     """Return the name to reserve for a container that has ended; None if its config is not cached, or not its own."""
     sandbox = runtime.remembered_sandbox(target.view.sandbox_id)
-    if sandbox is None or target.info.spec is not None:
+    if sandbox is None or target.info.is_rebuilt:
         return None
     try:
         return NameAhead(

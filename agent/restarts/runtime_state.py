@@ -18,7 +18,7 @@ from kubemend.agent.model.workloads import (
     PodView,
     SandboxId,
 )
-from kubemend.agent.restart import admission, cache, clone, intents, likeness, oci_programs, process, rebuild, shm
+from kubemend.agent.restart import admission, cache, clone, intents, oci_programs, process, rebuild, shm
 from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 from kubemend.common import root_mounts
 from kubemend.common.pb.runtime.v1 import api_pb2
@@ -54,7 +54,7 @@ class RuntimeState:
             sandbox_ready=self.sandbox_ready,
             finished_at=self.info.finished_at * _NANOSECOND if exited and self.info.finished_at else None,
             not_cloneable=None if self.info.config is not None else self.info.hidden or _HIDDEN,
-            config_is_rebuilt=self.info.config is not None and self.info.spec is not None,
+            config_is_rebuilt=self.info.config is not None and self.info.is_rebuilt,
             not_holdable=not_holdable,
             unsupported=oci_programs.unsupported(runtime_type=self.info.runtime_type, handler=self.runtime_handler),
             launcher=self.launcher,
@@ -230,7 +230,7 @@ async def successor_spec(
     spec = pod.container(intent.target.name) if pod is not None else None
     process = _first_process(info, processes)
     config = info.config
-    if config is not None and info.spec is not None and spec is not None and spec.image:
+    if config is not None and info.is_rebuilt and spec is not None and spec.image:
         config = rebuild.with_image(config, named=spec.image)
     successor = clone.successor(
         config,
@@ -242,7 +242,7 @@ async def successor_spec(
     return SuccessorSpec(
         successor=successor,
         sandbox_config=sandbox,
-        original=likeness.Original(info.id, info.spec) if info.spec is not None else None,
+        is_rebuilt=info.is_rebuilt,
         post_start=spec.post_start if spec is not None else None,
         pre_stop_hook=pre_stop_hooks(pod).get(intent.target.name),
         pod_ip=pod.pod_ip if pod is not None else None,

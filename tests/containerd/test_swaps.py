@@ -1,30 +1,34 @@
 """A swap keeps resized resources, termination messages and image volumes, on the real containerd.
 
-After each the successor's OCI spec is the old container's but for what must differ.
+In each the successor's OCI spec is the old container's but for what must differ, or the swap takes it back.
 """
 
-import json
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hack.devnode.containerd import Containerd
+from kubemend.agent.actuator.hold.cgroups import Cgroup
+from kubemend.agent.actuator.hold.exec_hold import ExecHolds
+from kubemend.agent.actuator.hold.standby import Standbys
 from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.clients.cri.convert import ContainerStatus
 from kubemend.agent.model.outcomes import Result
 from kubemend.agent.model.workloads import ContainerId, ContainerState, PodUid
-from kubemend.agent.restart import intents, likeness
-from kubemend.common import grpcio
+from kubemend.agent.restart import intents, steps
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import eventually
+from tests.devnode import kinds
 from tests.devnode.pods import Pods, RunningPod, container
 from tests.environments.swaps import Swaps
 
 pytestmark = pytest.mark.containerd
 
 MIB = 1 << 20
+PROC = Path("/proc")
 LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 LAST_WORDS = "illegal memory access at step 4711"
 
@@ -41,18 +45,29 @@ class Swapper:
         intent, successor_spec = await self._swaps.prepared(running, order=intents.SwapOrder.STOP_FIRST)
         outcome = await SwapActuator(self._swaps.tools()).carry_out(intent, successor_spec=successor_spec)
         assert outcome.result is Result.SWAPPED, outcome
-        ids = (intent.old, outcome.current["main"])
-        old, new = [likeness.Original(each, await self._spec(each)) for each in ids]
-        made = successor_spec.successor
-        assert likeness.difference(old, new, config=made.config, termination_path=made.termination_path) is None
         return await self.cri.container_status(outcome.current["main"])
 
-    async def _spec(self, container_id: str) -> dict[str, Any]:
-        async with grpcio.unix_channel(self.cri.endpoint) as channel:
-            stub: api_pb2_grpc.RuntimeServiceAsyncStub = api_pb2_grpc.RuntimeServiceStub(channel)
-            request = api_pb2.ContainerStatusRequest(container_id=container_id, verbose=True)
-            spec: dict[str, Any] = json.loads((await stub.ContainerStatus(request)).info["info"])["runtimeSpec"]
-        return spec
+    async def swap_with_loss(
+        self, running: RunningPod, *, lose: Callable[[api_pb2.ContainerConfig], None], order: intents.SwapOrder
+    ) -> str:
+        """Swap with a successor whose config has lost something; return why it is taken back, with nothing stopped."""
+        intent, successor_spec = await self._swaps.prepared(running, order=order)
+        lose(successor_spec.successor.config)
+        holds = ExecHolds(socket_path=self.cri.endpoint, proc=PROC)
+        standbys = Standbys(holds=holds, proc=PROC, cgroup_root=Path("/sys/fs/cgroup"))
+        outcome = await SwapActuator(self._swaps.tools(standbys=standbys)).carry_out(
+            intent, successor_spec=successor_spec
+        )
+        assert outcome.result is Result.NOT_ALIKE, outcome
+        assert (steps.StepKind.START.value in outcome.phases) is order.starts_first
+        (left,) = await self.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
+        assert (left.id, left.state) == (intent.old, ContainerState.RUNNING)
+        status = await self.cri.container_status(left.id)
+        assert status.pid is not None
+        cgroup = Cgroup.of_process(status.pid, proc=PROC, mounted_at=Path("/sys/fs/cgroup"))
+        assert cgroup is not None
+        assert not cgroup.wait_frozen(timeout=0)
+        return outcome.detail
 
 
 @pytest.fixture
@@ -128,21 +143,81 @@ async def test_a_file_of_the_node_mounted_at_the_termination_path_is_not_written
 async def test_a_volume_of_an_image_is_mounted_again(
     pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", swapper: Swapper
 ) -> None:
-    running = await pods.run(name="imagevolume", containers=[container("other", LOOP)])
-    other = await swapper.cri.container_status(ContainerId(running.containers["other"]))
-    image = await start_with_image_volume(running, cri, beside=other)
+    running = await run_with_image_and_device(pods, cri, swapper)
     new = await swapper.swap(running)
     assert new.attempt == 1
     assert new.runtime_type == "io.containerd.runc.v2"
     assert new.config is not None
     (mount,) = new.config["mounts"]
-    assert (mount["container_path"], mount["image"]["image"], mount["readonly"]) == ("/model", image.image, True)
+    assert (mount["container_path"], mount["image"]["image"], mount["readonly"]) == (
+        "/model",
+        new.config["image"]["image"],
+        True,
+    )
 
 
-async def start_with_image_volume(
-    running: RunningPod, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", *, beside: ContainerStatus
-) -> api_pb2.ImageSpec:
-    """Start ``main`` in the pod, with the other container's image as a volume, which is returned."""
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kinds.TRAINER, id="trainer"),
+        pytest.param({"securityContext": {"privileged": True}}, id="privileged"),
+        *(pytest.param(kind, id=name, marks=pytest.mark.long) for name, kind in kinds.ONE_BY_ONE.items()),
+    ],
+)
+async def test_a_successor_is_as_the_old_container(pods: Pods, swapper: Swapper, kind: dict[str, Any]) -> None:
+    running = await pods.run(
+        name="alike",
+        containers=[container("main", LOOP, **kind)],
+        volumes=[{"name": "data", "emptyDir": {}}],
+        securityContext={"fsGroup": 99, "supplementalGroups": [100, 101]},
+        annotations={"example.com/any": "value"},
+    )
+    assert (await swapper.swap(running)).attempt == 1
+
+
+def lose_volume(config: api_pb2.ContainerConfig) -> None:
+    del config.mounts[:]
+
+
+def lose_device(config: api_pb2.ContainerConfig) -> None:
+    del config.devices[:]
+
+
+def lose_resize(config: api_pb2.ContainerConfig) -> None:
+    config.linux.resources.memory_limit_in_bytes = config.linux.resources.memory_swap_limit_in_bytes = 64 * MIB
+
+
+@pytest.mark.parametrize("order", [intents.SwapOrder.CREATE_FIRST, intents.SwapOrder.START_FIRST])
+@pytest.mark.parametrize(
+    ("lose", "named"),
+    [
+        (lose_volume, "mounts./model."),
+        (lose_device, "linux.devices./dev/full."),
+        (lose_resize, "linux.resources.memory.limit differs"),
+    ],
+)
+async def test_a_successor_that_lost_something_is_taken_back(
+    pods: Pods,
+    cri: "api_pb2_grpc.RuntimeServiceAsyncStub",
+    swapper: Swapper,
+    order: intents.SwapOrder,
+    lose: Callable[[api_pb2.ContainerConfig], None],
+    named: str,
+) -> None:
+    running = await run_with_image_and_device(pods, cri, swapper)
+    resize = api_pb2.LinuxContainerResources(memory_limit_in_bytes=256 * MIB)
+    request = api_pb2.UpdateContainerResourcesRequest(container_id=running.containers["main"], linux=resize)
+    await cri.UpdateContainerResources(request)
+    detail = await swapper.swap_with_loss(running, lose=lose, order=order)
+    assert detail.startswith(f"the successor would differ: {named}")
+
+
+async def run_with_image_and_device(
+    pods: Pods, cri: "api_pb2_grpc.RuntimeServiceAsyncStub", swapper: Swapper
+) -> RunningPod:
+    """Run ``main`` with an image as a volume, a device of the node and a memory limit, beside ``other``."""
+    running = await pods.run(name="imagevolume", containers=[container("other", LOOP)])
+    beside = await swapper.cri.container_status(ContainerId(running.containers["other"]))
     assert beside.config is not None
     image = api_pb2.ImageSpec(image=beside.config["image"]["image"])
     config = api_pb2.ContainerConfig(
@@ -150,19 +225,21 @@ async def start_with_image_volume(
         image=image,
         command=["/bin/sh", "-c", LOOP],
         mounts=[api_pb2.Mount(container_path="/model", image=image, readonly=True)],
+        devices=[api_pb2.Device(host_path="/dev/full", container_path="/dev/full", permissions="rw")],
         labels=beside.config["labels"] | {"io.kubernetes.container.name": "main"},
         annotations=beside.config["annotations"],
         log_path="main/0.log",
         linux=api_pb2.LinuxContainerConfig(
-            resources=api_pb2.LinuxContainerResources(cpu_shares=2),
+            resources=api_pb2.LinuxContainerResources(cpu_shares=2, memory_limit_in_bytes=64 * MIB),
             security_context=api_pb2.LinuxContainerSecurityContext(
                 namespace_options=api_pb2.NamespaceOption(pid=api_pb2.CONTAINER)
             ),
         ),
     )
-    (Path(running.sandbox.log_directory) / "main").mkdir()
+    await asyncio.to_thread((Path(running.sandbox.log_directory) / "main").mkdir)
     created = await cri.CreateContainer(
         api_pb2.CreateContainerRequest(pod_sandbox_id=running.sandbox_id, config=config, sandbox_config=running.sandbox)
     )
     await cri.StartContainer(api_pb2.StartContainerRequest(container_id=created.container_id))
-    return image
+    running.containers["main"] = created.container_id
+    return running

@@ -38,7 +38,7 @@ class Swapper:
         listed = seen or await self.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
         old = min(listed, key=lambda view: view.attempt)
         intent, successor_spec = await self._swaps.prepared(running, order=intents.SwapOrder.CREATE_FIRST, old=old)
-        assert successor_spec.original is not None
+        assert successor_spec.is_rebuilt
         actuator = SwapActuator(self._swaps.tools(kubelet_creates=kubelet_creates))
         return await actuator.carry_out(intent, successor_spec=successor_spec, seen=seen)
 

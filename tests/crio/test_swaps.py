@@ -15,6 +15,7 @@ from kubemend.agent.restart import clone, reservations
 from kubemend.common.pb.runtime.v1 import api_pb2, api_pb2_grpc
 from tests import eventually
 from tests.crio.conftest import Swapper
+from tests.devnode import kinds
 from tests.devnode.pods import Pods, RunningPod, container
 
 pytestmark = [pytest.mark.crio, pytest.mark.long]
@@ -22,30 +23,6 @@ pytestmark = [pytest.mark.crio, pytest.mark.long]
 MIB = 1 << 20
 _STALLED = 20.0  # seconds; a creation takes one on a busy machine
 LOOP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
-SOME_CPU = {"limits": {"memory": "64Mi", "cpu": "1"}, "requests": {"memory": "32Mi", "cpu": "100m"}}
-ENVIRONMENT = [{"name": "URL", "value": "a=b&c=\td"}, {"name": "EMPTY", "value": ""}]
-VOLUMES = [{"name": "data", "mountPath": "/data"}, {"name": "data", "mountPath": "/data/inner", "readOnly": True}]
-TRAINER = {
-    "resources": SOME_CPU,
-    "env": ENVIRONMENT,
-    "volumeMounts": VOLUMES,
-    "workingDir": "/var/run",
-    "securityContext": {
-        "runAsUser": 4711,
-        "runAsGroup": 4712,
-        "readOnlyRootFilesystem": True,
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
-    },
-}
-ONE_BY_ONE: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "resources": {"resources": SOME_CPU},
-    "environment": {"env": ENVIRONMENT},
-    "user": {"securityContext": {"runAsUser": 4711, "readOnlyRootFilesystem": True}},
-    "capabilities": {"securityContext": {"capabilities": {"add": ["CHOWN"], "drop": ["KILL"]}}},
-    "terminal": {"tty": True, "stdin": True, "stdinOnce": True},
-}
 
 
 @pytest.fixture
@@ -57,8 +34,8 @@ async def cri(runtime: crio.Crio) -> "AsyncIterator[api_pb2_grpc.RuntimeServiceA
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(TRAINER, id="trainer"),
-        *(pytest.param(kind, id=name, marks=pytest.mark.long) for name, kind in ONE_BY_ONE.items()),
+        pytest.param(kinds.TRAINER, id="trainer"),
+        *(pytest.param(kind, id=name, marks=pytest.mark.long) for name, kind in kinds.ONE_BY_ONE.items()),
     ],
 )
 async def test_a_successor_is_as_the_old_container(pods: Pods, swapper: Swapper, kind: dict[str, Any]) -> None:
@@ -97,7 +74,7 @@ async def test_a_resize_in_place_and_a_termination_message_are_kept(
     pods: Pods, swapper: Swapper, cri: "api_pb2_grpc.RuntimeServiceAsyncStub"
 ) -> None:
     says = f"echo 'last words' > /dev/termination-log; {LOOP}"
-    running = await pods.run(name="resized", containers=[container("main", says, resources=SOME_CPU)])
+    running = await pods.run(name="resized", containers=[container("main", says, resources=kinds.SOME_CPU)])
     old = running.containers["main"]
     (view,) = await swapper.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
     await swapper.cri.cached_status(view)  # the agent's cached status is from before the resize
@@ -124,7 +101,7 @@ async def test_a_successor_that_would_differ_is_taken_back(
     old = await _run_main(cri, running, devices=[device])
     outcome = await swapper.swap(running)
     assert outcome.result is Result.NOT_ALIKE
-    assert "linux.devices.0.minor" in outcome.detail
+    assert "linux.devices./dev/full.minor" in outcome.detail
     (left,) = await swapper.cri.list_containers(pod_uid=PodUid(running.pod.uid), name="main")
     assert (left.id, left.state) == (old, ContainerState.RUNNING)
 

@@ -22,6 +22,10 @@ IMAGE_PATH = "PATH=/bin"
 """The environment of the stand-in's only image."""
 
 
+IMAGE_VOLUME = "/run/containerd/image-volumes/1/rootfs"
+"""Where it has mounted any image that is a volume."""
+
+
 class RefusedError(Exception):
     """The runtime refuses, with a gRPC status."""
 
@@ -132,9 +136,9 @@ class Container:
         if behaviour.is_crio:
             info["runtimeSpec"]["annotations"] = {f"{_CRIO}ContainerID": self.id, f"{_CRIO}Image": "sha256:0123"}
             info["runtimeSpec"]["process"] |= {"args": list(self.config.command)}
-            info["runtimeSpec"]["process"] |= behaviour.spec_of_new if self.config.metadata.attempt else {}
         elif behaviour.gives_config:
             info["config"] = go_json(self.config)
+        info["runtimeSpec"]["process"] |= behaviour.spec_of_new if self.config.metadata.attempt else {}
         return json.dumps(info)
 
 
@@ -360,7 +364,7 @@ def _mount_images(config: pb.ContainerConfig) -> None:
             continue
         if mount.host_path:
             raise RefusedError(grpc.StatusCode.UNKNOWN, f"hostpath must be empty while mount image: {mount}")
-        mount.host_path = "/run/containerd/image-volumes/1/rootfs"
+        mount.host_path = IMAGE_VOLUME
 
 
 def go_json(message: Message) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import collections
 import contextlib
 import math
 from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -153,15 +153,16 @@ class CriClient:
         """Return the full status of a container that has just been listed. Raises as ``container_status`` does.
 
         The status does not change while the container runs, so it is cached until it is forgotten (resources do change:
-        see ``resources``); a very large status is read each time. Of one that has ended, only how it ended is read.
+        see ``resources``), without ``spec``; a very large status is read each time. Of one that has ended, only how it
+        ended is read.
         """
         known = self._running.get(view.id)
         if known is not None and view.state is ContainerState.RUNNING and view.id not in self._stopped:
             return convert.admitted(known, admit)
-        if known is not None and view.state is ContainerState.EXITED and known.spec is None:
+        if known is not None and view.state is ContainerState.EXITED and not known.is_rebuilt:
             at_end = await self._status(view.id, verbose=False)
             return convert.ended(convert.admitted(known, admit), at_end.status)
-        info = await self.container_status(view.id, admit=admit)
+        info = replace(await self.container_status(view.id, admit=admit), spec=None)
         if info.state is ContainerState.RUNNING and not info.hidden:
             self._running.put(view.id, info)
         return info

@@ -92,13 +92,12 @@ class ContainerStatus:
 
     - ``log_path`` is the absolute path on the host.
     - ``resources`` are those of the moment of the answer; None if the runtime does not report them.
-    - ``spec`` is the OCI spec from which ``config`` was rebuilt (``agent.restart.rebuild``). None if the runtime
-      returns the config itself.
+    - ``is_rebuilt``: the runtime does not return ``config``; it was rebuilt (``agent.restart.rebuild``).
     - ``hidden`` is why there is no ``config``.
 
     The others come from the verbose part, which is not specified. None means that this runtime does not report them:
 
-    - ``config``, ``runtime_env`` (``K=V``), ``runtime_args``, ``pid``
+    - ``config``, ``spec`` (OCI), ``runtime_env`` (``K=V``), ``runtime_args``, ``pid``
     - ``root``: where its root is mounted, if that is a path of the host
     - ``shm_source``, ``cache_source``: the host's directories that are mounted at /dev/shm and for compile caches
     - ``mount_points``: in the container
@@ -131,6 +130,7 @@ class ContainerStatus:
     runtime_type: str | None = None
     config: Mapping[str, Any] | None = field(default=None, repr=False)
     spec: Mapping[str, Any] | None = field(default=None, repr=False)
+    is_rebuilt: bool = False
     hidden: str = ""
     runtime_env: tuple[str, ...] | None = field(default=None, repr=False)
     runtime_args: tuple[str, ...] | None = field(default=None, repr=False)
@@ -271,7 +271,8 @@ def container_status(
         snapshot=_snapshot(verbose),
         runtime_type=_runtime_type(verbose),
         config=(config or None) if not hidden else None,
-        spec=spec if is_rebuilt else None,
+        spec=spec or None,
+        is_rebuilt=is_rebuilt and not hidden,
         hidden=hidden,
         runtime_env=_words(spec, "env"),
         runtime_args=_words(spec, "args"),

@@ -25,13 +25,14 @@ from kubemend.agent.model.workloads import (
     SleepHook,
     UnsupportedHook,
 )
-from kubemend.agent.restart import intents, likeness, overlap, steps, swap
+from kubemend.agent.restart import intents, overlap, steps, swap
 from kubemend.agent.restart.successor_spec import PreStopHook, SuccessorSpec
 from kubemend.common import contained
 from kubemend.common.pb.runtime.v1 import api_pb2
 from tests import eventually
 from tests.environments import call_errors
 from tests.environments.runtime import LAST_WORDS, TARGET, CriEnv
+from tests.fakes.cri_runtime import Container
 from tests.fakes.freezer import Freezer
 from tests.fakes.standbys import Standbys
 
@@ -194,8 +195,8 @@ async def crio_material(cri_env: CriEnv, intent: intents.Intent) -> SuccessorSpe
     """Return the successor_spec of a swap on CRI-O, where the config was rebuilt."""
     cri_env.server.runtime.behaviour.is_crio = True
     info = await cri_env.cri.container_status(cri_env.old)
-    assert info.spec is not None
-    return await cri_env.successor_spec(intent, original=likeness.Original(info.id, info.spec))
+    assert info.is_rebuilt
+    return await cri_env.successor_spec(intent, is_rebuilt=info.is_rebuilt)
 
 
 @pytest.mark.parametrize("is_dying", [False, True], ids=["has-ended", "is-dying"])
@@ -453,10 +454,87 @@ async def test_old_container_with_known_process_is_frozen_without_a_call(
 ) -> None:
     intent = cri_env.intent(order=order)
     successor_spec = await cri_env.successor_spec(intent, old_pid=41)
-    before, seen = cri_env.server.called(), await cri_env.containers()
+    seen = await cri_env.containers()
+    cri_env.server.calls.clear()
     outcome = await cri_env.actuator().carry_out(intent, successor_spec=successor_spec, seen=seen)
     assert outcome.result is Result.SWAPPED
-    assert cri_env.server.called().count("ContainerStatus") == before.count("ContainerStatus")
+    called = cri_env.server.called()
+    assert "ContainerStatus" not in called[: called.index("CreateContainer")]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (intents.SwapOrder.STOP_FIRST, [RESERVES, "StopContainer", "CreateContainer", "RemoveContainer"]),
+        (intents.SwapOrder.CREATE_FIRST, [RESERVES, "CreateContainer", "RemoveContainer"]),
+        (intents.SwapOrder.START_FIRST, ["CreateContainer", "StartContainer", "RemoveContainer"]),
+        (intents.SwapOrder.START_ELSE_STOP_FIRST, ["CreateContainer", "StartContainer", "RemoveContainer"]),
+        (intents.SwapOrder.START_ELSE_CREATE_FIRST, ["CreateContainer", "StartContainer", "RemoveContainer"]),
+    ],
+)
+async def test_a_successor_that_differs_never_runs_and_is_removed(
+    cri_env: CriEnv, order: intents.SwapOrder, expected: list[str]
+) -> None:
+    cri_env.server.runtime.behaviour.spec_of_new = {"cwd": "/elsewhere"}
+    intent = cri_env.intent(order=order)
+    outcome = await cri_env.actuator().carry_out(intent, successor_spec=await cri_env.successor_spec(intent))
+    assert (outcome.result, outcome.detail) == (Result.NOT_ALIKE, "the successor would differ: process.cwd is new")
+    assert changes(cri_env) == expected
+    (left,) = await cri_env.containers()
+    is_stopped = order is intents.SwapOrder.STOP_FIRST
+    assert (left.id, left.state) == (cri_env.old, ContainerState.EXITED if is_stopped else ContainerState.RUNNING)
+
+
+@STARTS_FIRST
+async def test_a_successor_that_differs_does_not_import_although_its_start_was_not_answered(
+    cri_env: CriEnv, order: intents.SwapOrder
+) -> None:
+    cri_env.server.runtime.behaviour.spec_of_new = {"cwd": "/elsewhere"}
+    intent = cri_env.intent(order=order)
+    successor_spec = await cri_env.successor_spec(intent, overlap_request=overlap.Request())
+    cri_env.server.fail("StartContainer", grpc.StatusCode.UNAVAILABLE, carried_out=True)
+    outcome = await cri_env.actuator().carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.NOT_ALIKE
+    assert "imports" not in standbys(cri_env).story
+    assert [view.id for view in await cri_env.running()] == [cri_env.old]
+
+
+@BOTH_ORDERS
+async def test_a_successor_that_cannot_be_compared_counts_as_different(
+    cri_env: CriEnv, monkeypatch: pytest.MonkeyPatch, order: intents.SwapOrder
+) -> None:
+    intent = cri_env.intent(order=order)
+    successor_spec = await cri_env.successor_spec(intent)
+    verbose = Container.verbose
+    monkeypatch.setattr(Container, "verbose", lambda of, how: verbose(of, how) if of.id == cri_env.old else "no JSON")
+    outcome = await cri_env.actuator().carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.NOT_ALIKE
+    assert "is not JSON" in outcome.detail
+
+
+@STARTS_FIRST
+async def test_a_runtime_that_does_not_answer_for_a_while_is_asked_again_before_the_old_container_is_stopped(
+    cri_env: CriEnv, order: intents.SwapOrder
+) -> None:
+    intent = cri_env.intent(order=order)
+    successor_spec = await cri_env.successor_spec(intent, old_pid=41)
+    cri_env.server.calls.clear()
+    cri_env.server.fail("ContainerStatus", grpc.StatusCode.UNAVAILABLE, times=3)
+    outcome = await cri_env.actuator().carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.SWAPPED
+    called = cri_env.server.called()
+    assert called[: called.index("StopContainer")].count("ContainerStatus") > 3
+
+
+@BOTH_ORDERS
+async def test_a_successor_of_a_dead_container_that_is_removed_meanwhile_needs_no_proof(
+    cri_env: CriEnv, order: intents.SwapOrder
+) -> None:
+    intent = cri_env.intent(order=order)
+    successor_spec = await cri_env.successor_spec(intent)
+    await cri_env.cri.remove_container(cri_env.old)
+    outcome = await cri_env.actuator().carry_out(intent, successor_spec=successor_spec)
+    assert outcome.result is Result.SWAPPED
 
 
 @pytest.mark.parametrize("order", [intents.SwapOrder.START_ELSE_STOP_FIRST, intents.SwapOrder.START_ELSE_CREATE_FIRST])

@@ -49,6 +49,6 @@ def sandbox() -> tuple[api_pb2.PodSandboxStatusResponse, Json]:
     return answer, copy.deepcopy(found["info"])
 
 
-def original() -> likeness.Original:
-    """Return the container as the one that a successor must be like."""
-    return likeness.Original(status().id, spec())
+def original(spec_of_old: Json, **resources: Any) -> likeness.Container:
+    """Return the container as the one that a successor must be like, with its current resources."""
+    return likeness.Container(status().id, spec_of_old, api_pb2.LinuxContainerResources(**resources))

@@ -163,6 +163,14 @@ def test_a_successor_that_differs_is_taken_back_and_nothing_is_stopped_for_it(
     assert (step.kind.value, step.reason.value, step.container) == expected
 
 
+@pytest.mark.parametrize("old", [OLD_RUNS, OLD_DEAD])
+def test_a_successor_that_differs_is_removed_although_it_runs_if_it_is_held(old: ContainerSummary) -> None:
+    step = swap.next_step(START_FIRST, [old, ours(RUNNING)], is_unlike=True, is_held=True)
+    assert (step.kind, step.reason, step.container) == (steps.StepKind.REMOVE, steps.StepReason.NOT_ALIKE, "ours")
+    step = swap.next_step(START_FIRST, [old, ours(RUNNING), kubelets(RUNNING, 2)], is_unlike=True, is_held=True)
+    assert (step.kind, step.reason) == (steps.StepKind.REMOVE, steps.StepReason.KUBELET_WON)
+
+
 @pytest.mark.parametrize("order", list(intents.SwapOrder))
 def test_the_order_for_a_comparison_creates_first(order: intents.SwapOrder) -> None:
     assert order.with_create_first not in (intents.SwapOrder.STOP_FIRST, intents.SwapOrder.START_ELSE_STOP_FIRST)

@@ -31,7 +31,7 @@ from tests.environments.pod_env import LASTING
 from tests.environments.restarts import NOW, RestartEnv, restarts_on
 from tests.environments.runtime import POD, TARGET, CriEnv
 from tests.fakes import outside
-from tests.fakes.cri_runtime import Runtime
+from tests.fakes.cri_runtime import IMAGE_VOLUME, Runtime
 
 
 @pytest.mark.parametrize("strategy", ["swap", "rerun", "reset"])
@@ -50,7 +50,7 @@ async def test_swap_keeps_resize_and_image_volume(env: RestartEnv) -> None:
     runtime = env.pod.cri_env.server.runtime
     old = runtime.containers[env.pod.old["trainer"]]
     image = api_pb2.ImageSpec(image="sha256:1")
-    mounted = api_pb2.Mount(container_path="/model", host_path="/run/of/the/runtime", readonly=True, image=image)
+    mounted = api_pb2.Mount(container_path="/model", host_path=IMAGE_VOLUME, readonly=True, image=image)
     old.config.mounts.append(mounted)
     await env.pod.cri_env.cri.cached_status(
         (await env.pod.cri_env.containers())[0]
@@ -116,6 +116,14 @@ async def test_a_rebuilt_config_whose_spec_differs_is_taken_back_before_anything
     assert "process.cwd is new" in condition.message
     calls = [call for call in server.called() if call in ("CreateContainer", "StopContainer", "RemoveContainer")]
     assert calls[:2] == ["CreateContainer", "RemoveContainer"]
+    assert await env.store.unfinished() == ()
+
+
+async def test_a_copied_config_whose_spec_differs_is_taken_back(env: RestartEnv) -> None:
+    env.pod.cri_env.server.runtime.behaviour.spec_of_new = {"cwd": "/elsewhere"}
+    condition = await env.ask()
+    assert " by reset " in condition.message
+    assert "not swap: the successor would differ: process.cwd is new" in condition.message
     assert await env.store.unfinished() == ()
 
 
