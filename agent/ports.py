@@ -217,8 +217,8 @@ class ProcessThreads(Protocol):
 class ContainerProcesses(ProcessThreads, Protocol):
     """Read the processes of containers (``agent.sources.processes.ProcFs``)."""
 
-    def container_pids(self, pid: int) -> frozenset[int]:
-        """Return the processes of the container that a process belongs to. Raises OSError."""
+    def container_pids(self, pid: int, *, of: ContainerId) -> frozenset[int]:
+        """Return the processes of a container that a process belongs to; none if it is in another. Raises OSError."""
 
 
 class ProcessEnds(Protocol):

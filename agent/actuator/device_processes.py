@@ -81,7 +81,7 @@ class DeviceFiles(Protocol):
     """Read the processes of containers (``agent.sources.processes.ProcFs``)."""
 
     def facts(self, pid: int) -> ProcessFacts | None: ...
-    def container_pids(self, pid: int) -> frozenset[int]: ...
+    def container_pids(self, pid: int, *, of: ContainerId) -> frozenset[int]: ...
     def on_devices(self, pids: Collection[int]) -> frozenset[int]: ...
 
 
@@ -115,12 +115,12 @@ class OldProcesses:
         return found
 
     def _read(self, pid: int, container: ContainerId) -> dict[int, device_release.Process]:
-        users = self._processes.on_devices(self._processes.container_pids(pid))
+        users = self._processes.on_devices(self._processes.container_pids(pid, of=container))
         facts = {each: self._processes.facts(each) for each in users}
         return {
             each: device_release.Process(started=seen.started, container=container)
             for each, seen in facts.items()
-            if seen and seen.container == container  # the PID that the runtime shows may be another process's by now
+            if seen
         }
 
 

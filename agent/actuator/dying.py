@@ -75,7 +75,7 @@ class Death:
             pid = (await self._runtime.container_status(self._container)).pid
             if not pid:
                 return ()
-            self._pids = await asyncio.to_thread(self._processes.container_pids, pid)
+            self._pids = await asyncio.to_thread(self._processes.container_pids, pid, of=self._container)
         return await asyncio.to_thread(self._processes.threads, self._pids)
 
     def _take(self, threads: tuple[Thread, ...], *, on_progress: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from kubemend.agent.health import cgroup_paths
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.processes import ProcessFacts, ProcessOrigin
+from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.sources import thread_states
 from kubemend.common import cgroupfs, kernel_files, root_mounts
 
@@ -135,10 +136,13 @@ class ProcFs:
         """
         return any(thread.state == "D" for thread in thread_states.read(self.root, [pid]))
 
-    def container_pids(self, pid: int) -> frozenset[int]:
-        """Return the processes in the same container; outside containers, the process itself. Raises OSError."""
+    def container_pids(self, pid: int, *, of: ContainerId) -> frozenset[int]:
+        """Return the processes of a container, if this is one of it: its PID may be another process's by now.
+
+        Raises OSError.
+        """
         text = kernel_files.read(self.root / str(pid) / "cgroup")
-        if text is None:
+        if text is None or cgroup_paths.container_id(text) != of:
             return frozenset()
         lines = kernel_files.lines(text)
         paths = {root for line in lines if (root := cgroup_paths.container_root(line.split(":", 2)[-1])) is not None}

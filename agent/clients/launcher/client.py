@@ -28,7 +28,7 @@ class Processes(Protocol):
 
     @property
     def root(self) -> Path: ...
-    def container_pids(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int, *, of: ContainerId) -> frozenset[int]:
         """Return the processes of the container that a process belongs to. Raises OSError."""
 
 
@@ -77,7 +77,7 @@ class LauncherClient:
         if (address := self._address(container)) is None:
             return LauncherUnavailable(_NO_PID)
         try:
-            pids = await asyncio.to_thread(self._processes.container_pids, address.pid)
+            pids = await asyncio.to_thread(self._processes.container_pids, address.pid, of=container.id)
             return await asyncio.to_thread(exchange.remains, address, spare=launcher.spare, pids=pids)
         except OSError as error:
             return LauncherUnavailable(f"the container's processes cannot be read: {error}")

@@ -16,15 +16,14 @@ PID = 4242
 class Proc:
     """The main process does not use a device, its two children do; one of them ends in between."""
 
-    container: ContainerId | None = None
-    asked: list[int] = field(default_factory=list)
+    asked: list[tuple[int, ContainerId]] = field(default_factory=list)
     error: OSError | None = None
 
     def facts(self, pid: int) -> ProcessFacts | None:
-        return ProcessFacts(pid, container=self.container, started=7.0) if pid != 12 else None
+        return ProcessFacts(pid, container=None, started=7.0) if pid != 12 else None
 
-    def container_pids(self, pid: int) -> frozenset[int]:
-        self.asked.append(pid)
+    def container_pids(self, pid: int, *, of: ContainerId) -> frozenset[int]:
+        self.asked.append((pid, of))
         if self.error is not None:
             raise self.error
         return frozenset({pid, 11, 12})
@@ -34,11 +33,11 @@ class Proc:
 
 
 async def test_processes_with_device_files_are_recorded(cri_env: CriEnv) -> None:
-    proc = Proc(cri_env.old)
+    proc = Proc()
     found = await OldProcesses(runtime=cri_env.cri, events=cri_env.watch, processes=proc).on_devices({cri_env.old})
     assert found == {11: Process(started=7.0, container=cri_env.old)}
     (view,) = [view for view in await cri_env.containers() if view.id == cri_env.old]
-    assert proc.asked == [(await cri_env.cri.cached_status(view)).pid]
+    assert proc.asked == [((await cri_env.cri.cached_status(view)).pid, cri_env.old)]
 
 
 async def test_containers_that_are_not_asked_for_or_not_listed_are_left_out(cri_env: CriEnv) -> None:
@@ -46,11 +45,6 @@ async def test_containers_that_are_not_asked_for_or_not_listed_are_left_out(cri_
     old = OldProcesses(runtime=cri_env.cri, events=cri_env.watch, processes=proc)
     assert await old.on_devices({ContainerId("other")}) == {}
     assert proc.asked == []
-
-
-async def test_processes_of_another_container_are_not_recorded(cri_env: CriEnv) -> None:
-    old = OldProcesses(runtime=cri_env.cri, events=cri_env.watch, processes=Proc(ContainerId("another")))
-    assert await old.on_devices({cri_env.old}) == {}
 
 
 async def test_container_that_cannot_be_read_is_left_out(cri_env: CriEnv) -> None:

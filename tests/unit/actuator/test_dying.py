@@ -16,6 +16,7 @@ from kubemend.agent.actuator.swap import SwapActuator
 from kubemend.agent.model.devices import DeviceId
 from kubemend.agent.model.hangs import Thread
 from kubemend.agent.model.outcomes import Outcome, Result
+from kubemend.agent.model.workloads import ContainerId
 from kubemend.agent.restart import intents
 from kubemend.agent.restart.device_release import DeviceUse
 from tests import eventually
@@ -38,7 +39,7 @@ class Processes:
         self._shows = shows
         self._looks = itertools.count()
 
-    def container_pids(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int, *, of: ContainerId) -> frozenset[int]:
         return frozenset({pid, 77})
 
     def threads(self, pids: Iterable[int]) -> tuple[Thread, ...]:

@@ -58,7 +58,7 @@ class Processes:
     error: OSError | None = None
     root: Path = Path("/nowhere")
 
-    def container_pids(self, pid: int) -> frozenset[int]:
+    def container_pids(self, pid: int, *, of: ContainerId) -> frozenset[int]:
         if self.error is not None:
             raise self.error
         return frozenset({pid})

@@ -209,5 +209,6 @@ def test_full_reads_differ_when_a_thread_ran_or_moved(tree: ProcTree) -> None:
 
 def test_container_pids_returns_all_processes_of_the_container(tree: ProcTree) -> None:
     processes = ProcFs(root=tree.proc, cgroup_root=tree.cgroups)
-    assert processes.container_pids(PID) == {PID}
-    assert processes.container_pids(PID + 99) == frozenset()
+    assert processes.container_pids(PID, of=ME) == {PID}
+    assert processes.container_pids(PID + 99, of=ME) == frozenset()
+    assert processes.container_pids(PID, of=container_id(2)) == frozenset(), "it has the PID of an ended process"
