@@ -576,7 +576,7 @@ class Past(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Restart after ``wait`` seconds; None: do not restart. ``reason`` then says why, if that is not obvious."""
+    """Restart after ``wait`` seconds; None: do not restart, because of ``reason``, which may be empty."""
 
     wait: float | None
     reason: str
@@ -915,7 +915,7 @@ def request_of(line: bytes) -> Request | None:
 
 def _word(text: object) -> str:
     if not (isinstance(text, str) and re.fullmatch(r"[!-~]{1,128}", text)):
-        raise ValueError("not a word")
+        raise ValueError("not an identifier")
     return text
 
 
@@ -1403,7 +1403,7 @@ class Missing(NamedTuple):
 class Spare:
     """The launcher's view of a spare. ``ready``: its imports are done. ``released``: its program runs.
 
-    ``message`` says why it must be dropped (empty: it need not), ``reason`` the same for programs. ``guilty``: it is
+    ``message`` is why it must be dropped (empty: it need not), ``reason`` the same for programs. ``guilty``: it is
     the import of ``module``, and of ``failed`` within that, if this is not empty. ``memory`` are the resident bytes at
     the last check, children included where it counted them.
     ``hopeless``: the next spare would fail in the same way. ``prepares`` is the function that it calls after its

@@ -39,7 +39,7 @@ class Access:
 class Removed:
     """The result of a removal.
 
-    ``entries`` counts what was removed, directories as well; ``left`` are reasons why some remain. ``cut_short`` is
+    ``entries`` counts the removed files and directories; ``left`` are reasons why some remain. ``cut_short`` is
     True if the bounds were reached before the end.
     """
 
@@ -154,7 +154,7 @@ def _tree(volume: int, name: str, *, removed: Removed, bounds: Bounds) -> None:
 
 
 class _Emptier:
-    """Empties a directory in passes. Each moves what is too deep to the top, for the next one."""
+    """Empties a directory in passes. Each pass moves too deep directories to the top, for the next pass."""
 
     def __init__(self, top: int, *, removed: Removed, bounds: Bounds) -> None:
         self._top = top

@@ -128,7 +128,7 @@ class StartPreparation:
 
     @property
     def notes(self) -> list[str]:
-        """Return what was cleaned and kept and what not, for people."""
+        """Return notes for people: which files were cleaned or kept, and which were not."""
         notes = [self.shm_cleanup.note] if self.shm_cleanup is not None else []
         notes += [emptying.note for emptying in self.emptyings.values() if emptying.note]
         return notes + [keeping.note for keeping in self.kept.values()]

@@ -1,6 +1,6 @@
 """Prove a restart's GPUs after its old processes have left them, and before anything new starts on them.
 
-The rule is in ``agent.restart.device_proof``; what proves is ``agent.app.restart_proofs``.
+The rule is in ``agent.restart.device_proof``; ``agent.app.restart_proofs`` makes the proofs.
 """
 
 import asyncio

@@ -190,7 +190,7 @@ class LayerKeeping:
 
     @property
     def note(self) -> str:
-        """Return what was kept and what was not, for people."""
+        """Return which paths were kept and which were not, for people."""
         request = self._request
         if self._left is None:
             reason = request.refused or "this agent did not start the successor"

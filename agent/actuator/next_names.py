@@ -74,7 +74,7 @@ class NextNames:
         self._ahead[name.old.id] = name, asyncio.create_task(work, name=f"reservation for {name.old.ref}")
 
     async def give_back_ahead(self, old: ContainerId) -> None:
-        """Release what was reserved ahead for a container, unless a restart has taken it over. Never fails."""
+        """Release the name that was reserved ahead for a container, unless a restart uses it. Never fails."""
         if old in self._ahead:
             _, creating = self._ahead.pop(old)
             await self._release(await creating)

@@ -22,7 +22,7 @@ from kubemend.agent.restart.steps import StepKind, StepReason
 log = structlog.get_logger(__name__)
 
 _GATE_SECONDS = 2.0
-"""Seconds at a gate before the order is repeated, so that the launcher goes on holding the program."""
+"""Seconds at a gate before the order is repeated, so that the launcher continues to hold the program."""
 _LEAST_WAIT = 0.05
 
 

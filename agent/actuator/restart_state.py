@@ -1,4 +1,4 @@
-"""Keep the state of a restart in progress: what is known of its containers, its time, and what went wrong."""
+"""Keep the state of a restart in progress: its last listing of containers, its time limit, and its errors."""
 
 import asyncio
 import math

@@ -27,7 +27,7 @@ class Listing(Protocol):
         """Return the container of each name that remains after the restart."""
 
     def end_detail(self, end: Step) -> str:
-        """Return what is known about a DONE beyond its reason, for people; empty if that is nothing."""
+        """Return details of a DONE that its reason does not have, for people; empty if there are none."""
 
 
 class Calls(Protocol):

@@ -148,7 +148,7 @@ class SwapStrategy:
         return (step,)
 
     def _recalls(self) -> bool:
-        """Return whether a running successor is removed if the old container has completed beside it.
+        """Return whether a running successor is removed if the old container has completed next to it.
 
         An agent has started it on standby, next to one that may not have frozen because it was ending; the agent's
         death has released it. One that runs after a swap, or for a minute, stays.

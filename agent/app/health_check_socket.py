@@ -55,7 +55,7 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may do.
+    """The limits of clients.
 
     - ``room``: connections of one container, and of all. NVRx uses one for each check, and closes it.
     - ``slot_seconds``: a connection takes its place for this long at least, so the room also limits how often a

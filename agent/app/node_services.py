@@ -1,7 +1,7 @@
 """Build the services that need no container runtime: from the sources to verdicts, conditions and Events.
 
-They are built in one direction, each from those before it. What goes the other way is a subscription: to findings (the
-queue), to components' reports and to changes of pods.
+They are built in one direction, each from those before it. Calls in the other direction are subscriptions: to findings
+(the queue), to components' reports and to changes of pods.
 """
 
 from collections.abc import Coroutine

@@ -1,6 +1,6 @@
 """What an agent leaves to the next one: its sources' state, the kernel log's cursor and sets of containers.
 
-A write that fails is logged and the agent goes on: its state in memory remains valid.
+A write that fails is logged and the agent continues: its state in memory remains valid.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 Each GPU has a worker process of its own (``agent.prove.worker``). It is started before the kill, so that only the work
 on the GPU counts. A proof is skipped wherever something else may use the GPU, and never takes much longer than the
-timeout. What fails is a finding like any other: it changes the GPU's verdict, conditions and Events.
+timeout. A failed proof is a finding like any other: it changes the GPU's verdict, conditions and Events.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What commands have in common whose exit code 2 means a broken device: wrong usage exits with 3."""
+"""Give commands whose exit code 2 means a broken device another exit code for wrong usage: 3."""
 
 from typing import Any
 

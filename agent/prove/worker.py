@@ -29,7 +29,7 @@ ONE_GPU = "gpu"
 
 
 def main(what: str, count: int, deadline: float, cgroups: Path | None = None) -> None:
-    """Prove once, when stdin says so; report on stdout. ``deadline`` of one CUDA call is in seconds."""
+    """Wait for the request on stdin, prove once, and report on stdout. ``deadline`` of one CUDA call is in seconds."""
     if cgroups is not None:
         cgroupfs.leave(cgroups)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -109,7 +109,7 @@ class ExitContext:
     of the pod still run, so that its sandbox would not stop at once. ``others_ended``: another container ended together
     with it. ``node_ends_pods``: kubelet is under pressure, or its node shuts down. ``stop_unread``: a moment ago the
     runtime executed a request that could not be read, and that may have been this container's stop. ``has_hook``: it
-    has a preStop hook, which may have ended it; what shows that arrives a moment later.
+    has a preStop hook, which may have ended it; the Event that shows it comes a moment later.
     """
 
     lag: float = 0.0

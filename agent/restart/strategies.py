@@ -27,7 +27,7 @@ class Situation:
 
     ``launcher`` is the answer of the launcher in the container that the fault hit, None if it runs none. ``is_fault``:
     the restart is for a fault of the program, or of its gang. ``fails_again``: that follows another restart
-    (``process.fails_again``). ``by_round``: its container is frozen until its gang's round goes on.
+    (``process.fails_again``). ``by_round``: its container is frozen until its gang's round continues.
     ``cleans``: something of the pod must be emptied between the old program and the new one. ``keeps``: successors keep
     paths of the writable layer, which are renamed while neither container runs (``agent.restart.keep``).
     """

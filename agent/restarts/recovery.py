@@ -68,7 +68,7 @@ class _Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """What replays in the background need: tasks, and the scheduler whose restarts of the same pods wait for them."""
+    """The services of replays in the background: tasks, and the scheduler, whose restarts of the same pods wait."""
 
     tasks: asyncio.TaskGroup
     restarts: RestartScheduler

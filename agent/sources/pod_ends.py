@@ -288,7 +288,7 @@ def _remember(key: _K, kept: "OrderedDict[_K, None]") -> None:
 
 
 def _kill(event: dict[str, Any]) -> _Kill:
-    """Return what is kept of an Event: any client that may create Events can give it a message of 1 MB."""
+    """Return the fields of an Event that are kept: any client that may create Events can give it a message of 1 MB."""
     subject = (event.get("involvedObject") or {}).get("fieldPath")
     return _Kill(
         subject=str(subject or "")[:_MOST_OF_A_TEXT],

@@ -103,7 +103,7 @@ def bare(pod: PodView) -> PodView:
 
 
 def _finished(pod: PodView) -> PodView:
-    """Return what is used of a pod that has ended: not its hooks, nor the health of devices that it no longer has."""
+    """Return a pod that has ended without its hooks and the health of its former devices, which are not used."""
     containers = tuple(replace(each, post_start=None, pre_stop=None) for each in pod.containers)
     return replace(pod, containers=containers, resource_health=())
 

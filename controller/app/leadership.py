@@ -1,4 +1,4 @@
-"""What this replica does while it leads: one coordinator per term, and a hub that accepts agents."""
+"""Run the work of a leader: one coordinator per term, and a hub that accepts agents."""
 
 import asyncio
 import contextlib

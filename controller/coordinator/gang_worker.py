@@ -44,7 +44,7 @@ _JOINED_OF_A_POD: Final = 64
 """Faults of one pod that a round takes: eight for each GPU of a large node. Agents may report any number."""
 
 _DECIDED_AT_ONCE: Final = 256
-"""Causes that are decided about before the event loop goes on: the lease is renewed on it, and other gangs wait."""
+"""Causes that are decided about before other tasks run: one of them renews the lease, and others serve other gangs."""
 
 _LEFT_TO_AGENTS: Final = frozenset({facts.Reason.NOT_OPTED_IN, facts.Reason.DRY_RUN})
 """Reasons not to restart a gang as one, though each agent may still restart its own member."""
@@ -159,7 +159,8 @@ class GangWorker:
     def member_left(self, member: Member) -> None:
         """Handle that a member has left the gang, though its pod still exists.
 
-        A single pod also leaves when it is no longer polled, as at the end of a term: its round goes on elsewhere.
+        A single pod also leaves when it is no longer polled, as at the end of a term: the next leader continues its
+        round.
         """
         if self._gang.key.kind != POD:
             self.forward(MemberLeft(member.pod.uid))

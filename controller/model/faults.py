@@ -9,7 +9,7 @@ from kubemend.controller.model.members import PodRef, PodUid
 
 
 class FaultKey(NamedTuple):
-    """What identifies a fault: an agent chooses the id, so it is unique for its own pods only."""
+    """The key of a fault: an agent chooses the id, so it is unique for its own pods only."""
 
     pod: PodUid
     id: str

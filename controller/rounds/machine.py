@@ -92,7 +92,7 @@ def advance(state: Round, received: Iterable[RoundEvent], *, now: float) -> Adva
 
 
 def abandon(state: Round, *, reason: str, now: float) -> tuple[Abort, ...]:
-    """Return the effects by which agents drop a round that cannot go on, because of an internal error."""
+    """Return the effects by which agents drop a round that an internal error has ended."""
     draft = RoundBuilder(state, now=now)
     replacement.fail(draft, reason=reason, detail="")
     return tuple(effect for effect in draft.effects() if isinstance(effect, Abort))

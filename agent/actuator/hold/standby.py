@@ -37,7 +37,7 @@ class Held(Protocol):
 
 
 class Released(Protocol):
-    """What holds the openings of the successor's driver libraries (``driver_hold.DriverHold``)."""
+    """A hold of the openings of the successor's driver libraries (``driver_hold.DriverHold``)."""
 
     def release(self) -> None: ...
 
